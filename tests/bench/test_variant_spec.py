@@ -135,7 +135,11 @@ def test_threads_make_an_environment_on_the_fly(text: str, name: str, threads: i
     [
         ("eager+chanels-last", "'chanels-last' is no backend", "did you mean 'channels-last'?"),
         ("eager+chanels-last=true", "no option 'chanels-last'", "did you mean 'channels-last'?"),
-        ("matmul-precision=hi", "'hi' is not a valid value of matmul-precision", "highest or high or"),
+        (
+            "matmul-precision=hi",
+            "'hi' is not a valid value of matmul-precision",
+            "highest or high or",
+        ),
         ("matmul-precision", "matmul-precision has no value", "write matmul-precision="),
         ("tf32+tf32", "has the option tf32 twice", "keep one"),
         ("tf32+tf32=off", "has the option tf32 twice", "keep one"),

@@ -59,7 +59,7 @@ def test_the_list_as_json(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--torchbench", "/nowhere"), "is no checkout of pytorch/benchmark"),
+        (("--torchbench", "/nowhere"), "is not a checkout of pytorch/benchmark"),
         (("--torchbench", str(TREE), "--suite", "timm"), "the suite 'timm' has no checkout"),
         (("--check",), "--check loads the models of a checkout"),
         (("--torchbench", str(TREE), "--check", "--limit", "long"), "--limit"),
@@ -82,7 +82,7 @@ def test_check_loads_each_model_in_a_process_of_its_own(capsys: Capture, checkou
     assert (good["name"], good["state"], good["parameters"]) == ("tiny_cnn", "loads", 1570)
     assert good["loss"] == "the model's own (CrossEntropyLoss)"
     assert missing["state"] == "cannot-build"
-    assert missing["reason"].startswith("torchbench/needs_package needs the package")
+    assert missing["reason"].startswith("torchbench/needs_package requires the package")
     assert "--set model=needs_package" in missing["hint"]
     assert crashed["state"] == "crashed"
     assert "SIGABRT" in crashed["reason"]

@@ -18,7 +18,7 @@ from torchyard.process import ending, trampoline
 from torchyard.process.ending import WorkerTrouble
 from torchyard.process.start import BOOT_FILE
 from torchyard.process.tree import TreeMemory, kill_tree, start_ticks, yard_mark
-from torchyard.process.worker_io import BadMessage, OutputLog, QuestionPipes
+from torchyard.process.worker_io import BadMessage, OutputLog, RequestPipes
 
 
 class FarSide:
@@ -27,7 +27,7 @@ class FarSide:
     def __init__(self) -> None:
         self.question_fd, write_fd = os.pipe()
         read_fd, self.answer_fd = os.pipe()
-        self.pipes = QuestionPipes(read_fd=read_fd, write_fd=write_fd)
+        self.pipes = RequestPipes(read_fd=read_fd, write_fd=write_fd)
 
     def say(self, data: bytes) -> None:
         os.write(self.answer_fd, data)

@@ -123,7 +123,7 @@ def judge_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
         ("m(x) + 1", "fail", "more than rounding explains"),
     ],
 )
-def test_nan_on_both_sides_is_no_pass(
+def test_nan_in_both_variants_does_not_pass(
     tmp_path: Path, candidate: str, status: str, words: str
 ) -> None:
     make = "torch.sqrt, torch.arange(64.0) - 2"
@@ -215,7 +215,7 @@ BIG = """
 """
 
 
-def test_a_copy_that_does_not_fit_is_not_made_and_that_is_said(tmp_path: Path) -> None:
+def test_float64_copy_that_does_not_fit_is_skipped_with_a_reason(tmp_path: Path) -> None:
     """64 MiB of weights become 128; the process may take 40 more than it has."""
     service = service_with(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
     service._runner("a").first_call()

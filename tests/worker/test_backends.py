@@ -107,19 +107,19 @@ def test_a_trace_of_named_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
-def test_every_name_is_known_to_the_worker(net: str, backend: str) -> None:
+def test_worker_accepts_every_backend_name(net: str, backend: str) -> None:
     service = service_with(net, variant("b", backend))
     if backend != "cudagraphs":
         assert service._runner("b").backend == backend
 
 
 @pytest.mark.parametrize("backend", ["export:fast", "aot-inductor:x", "torchscript:fast"])
-def test_a_way_that_is_none_is_refused(net: str, backend: str) -> None:
+def test_unknown_backend_mode_is_rejected(net: str, backend: str) -> None:
     with pytest.raises(CannotBuild, match="has no"):
         service_with(net, variant("b", backend))._runner("b")
 
 
-def test_equal_backends_are_compiled_each(net: str) -> None:
+def test_variants_with_equal_backends_are_compiled_separately(net: str) -> None:
     """Dynamo would hand the first one's code to the second, whatever its settings are."""
     service = service_with(
         net,
@@ -131,7 +131,7 @@ def test_equal_backends_are_compiled_each(net: str) -> None:
         assert service.measure(name)["graphs"] == 1
 
 
-def test_many_sides_of_one_module_are_all_compiled(net: str) -> None:
+def test_many_variants_of_one_module_are_all_compiled(net: str) -> None:
     """Dynamo stops at eight pieces of code for one source, and would run the ninth uncompiled."""
     names = [f"side {index}" for index in range(10)]
     service = service_with(net, *(variant(name, "dynamo:eager") for name in names))

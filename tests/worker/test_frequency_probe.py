@@ -42,7 +42,7 @@ def test_the_fastest_try_counts() -> None:
     assert clock.works == 2 * TRIES  # nothing is known yet, so it looks twice
 
 
-def test_a_slow_look_is_checked_once_more_and_no_further() -> None:
+def test_slow_probe_is_repeated_once() -> None:
     clock = Clock()
     probe = clock.probe()
     clock.durations = iter([1000] * 10_000)
@@ -97,7 +97,7 @@ BUSY_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile 
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-def test_a_process_that_fights_for_the_core_does_not_look_like_a_lower_clock() -> None:
+def test_core_contention_does_not_appear_as_a_lower_clock() -> None:
     """One undisturbed try of hundreds is enough, so a machine that is busy by itself passes too."""
     own = os.sched_getaffinity(0)
     core = min(own)
@@ -126,7 +126,7 @@ def test_a_process_that_fights_for_the_core_does_not_look_like_a_lower_clock() -
 
 
 @pytest.mark.torch
-def test_a_block_on_the_cpu_has_a_probe_before_and_after_only_where_it_is_wanted(
+def test_block_is_probed_only_when_requested(
     tmp_path: Path,
 ) -> None:
     code = """

@@ -139,7 +139,7 @@ def _compiled_stays_right(service: Any, method: str, seats: int) -> None:
 
 @METHODS
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_compiled_code_stays_right_and_is_not_compiled_again(
+def test_relocation_keeps_compiled_code_correct_without_recompilation(
     net: str, method: str, mode: str
 ) -> None:
     service = service_with(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
@@ -150,12 +150,14 @@ def test_compiled_code_stays_right_and_is_not_compiled_again(
 @METHODS
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.filterwarnings("ignore")
-def test_inductor_stays_right_and_does_not_compile_again(net: str, method: str, mode: str) -> None:
+def test_relocation_keeps_inductor_correct_without_recompilation(
+    net: str, method: str, mode: str
+) -> None:
     service = service_with(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
     _compiled_stays_right(service, method, 5)
 
 
-def test_buffers_that_are_replaced_are_let_go(tmp_path: Path) -> None:
+def test_replaced_buffers_are_freed(tmp_path: Path) -> None:
     code = """
         import torch
         class Counting(torch.nn.Module):
@@ -178,7 +180,7 @@ def test_buffers_that_are_replaced_are_let_go(tmp_path: Path) -> None:
     assert moved == {(1 << 20) + 16}
 
 
-def test_memory_given_to_a_tensor_behind_our_back_is_moved_too(net: str) -> None:
+def test_reallocated_tensors_are_moved(net: str) -> None:
     import torch
 
     service = service_with(net)
@@ -202,7 +204,7 @@ def test_a_view_made_later_moves_with_its_storage(net: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
-def test_what_cannot_move_is_said_as_held(tmp_path: Path) -> None:
+def test_immovable_bytes_are_reported(tmp_path: Path) -> None:
     code = """
         import torch
         def multiply(a, b, x):

@@ -131,7 +131,7 @@ def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Pa
     assert found["warm_up_s"] < 2.0
 
 
-def test_a_side_that_goes_on_changing_is_said_to_be_unstable(tmp_path: Path) -> None:
+def test_unstable_warm_up_is_reported(tmp_path: Path) -> None:
     code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.001 * 1.08 ** (self.calls // 2))")
     service = service_with(write_file(tmp_path, "slower.py", code))
     assert not service.warm("eager", 0.6)["stable"]
@@ -162,7 +162,7 @@ def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
     )
 
 
-def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
+def test_flops_or_reason_why_unknown(tmp_path: Path) -> None:
     from torchyard.worker.bench.metrics import count_flops
 
     code = """
@@ -282,7 +282,7 @@ def test_a_flush_is_larger_than_the_cache_and_bounds_what_it_adds() -> None:
     )
 
 
-def test_a_layout_is_held_for_the_life_of_the_process() -> None:
+def test_layout_padding_is_kept() -> None:
     held = len(placement._padding)
     placement.shift(0, 0)
     assert len(placement._padding) == held

@@ -78,7 +78,7 @@ def seen(service: Any, name: str) -> list[int]:
         ({"no_onednn": True}, 5, 0),
     ],
 )
-def test_a_flag_holds_for_its_own_side_only(
+def test_flag_applies_to_its_variant_only(
     witness: str, options: dict[str, Any], place: int, value: int
 ) -> None:
     service = service_with(witness, variant("plain"), variant("own", **options))
@@ -90,7 +90,7 @@ def test_a_flag_holds_for_its_own_side_only(
     assert service._runner("own").model is service._runner("plain").model
 
 
-def test_a_side_for_which_torch_gives_up_onednn_is_alone_with_that(witness: str) -> None:
+def test_disabled_onednn_does_not_affect_other_variants(witness: str) -> None:
     """Torch does so for the whole process when oneDNN refuses a product."""
     service = service_with(witness, variant("plain"), variant("own", precision="bfloat16"))
     with service._runner("own").context():
@@ -101,7 +101,7 @@ def test_a_side_for_which_torch_gives_up_onednn_is_alone_with_that(witness: str)
     assert torch._C._get_mkldnn_enabled()
 
 
-def test_flags_are_put_back_after_an_error(tmp_path: Path) -> None:
+def test_flags_are_restored_after_an_error(tmp_path: Path) -> None:
     code = "def make():\n    import torch\n    return (lambda x: 1 / 0), torch.ones(3)\n"
     service = service_with(write_file(tmp_path, "bad.py", code), variant("own", deterministic=True))
     with pytest.raises(ZeroDivisionError):
@@ -109,7 +109,7 @@ def test_flags_are_put_back_after_an_error(tmp_path: Path) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_tf32_is_set_and_put_back(witness: str) -> None:
+def test_tf32_is_set_and_restored(witness: str) -> None:
     runner = service_with(witness, variant("own", tf32=True))._runner("own")
     before = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
     with runner.context():
@@ -231,12 +231,10 @@ def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
         write_file(tmp_path, "l.py", code), variant("a", "dynamo:eager", other_batch=True)
     )
     found = service.measure("a")
-    assert ["recompiles", "the workload has no batch size"] in found[
-        "unavailable"
-    ]
+    assert ["recompiles", "the workload has no batch size"] in found["unavailable"]
 
 
-def test_a_size_that_fails_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_failing_batch_size_is_reported(tmp_path: Path) -> None:
     code = BATCHED.replace("return self.line(x).relu()", "return self.line(x[:6].view(6, 4))")
     runner = variant("a", "dynamo:eager", dynamic=True)
     service = service_with(write_file(tmp_path, "fixed.py", code), runner, batch_size=6)
@@ -246,7 +244,7 @@ def test_a_size_that_fails_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert reason.startswith("batch size 3 failed: ")
 
 
-def test_recompiles_of_the_side_itself_come_with_their_reason(tmp_path: Path) -> None:
+def test_recompilations_have_reasons(tmp_path: Path) -> None:
     code = """
         import torch
         class Counting(torch.nn.Module):

@@ -42,7 +42,7 @@ def net(tmp_path: Path) -> str:
     return write_file(tmp_path, "net.py", NET)
 
 
-def test_sides_of_one_precision_share_module_and_inputs(net: str) -> None:
+def test_variants_of_one_precision_share_module_and_inputs(net: str) -> None:
     service = service_with(
         net, variant("a"), variant("b", "aot_eager"), variant("c", precision="amp")
     )
@@ -107,7 +107,7 @@ def test_training_without_step_gives_gradients_and_keeps_the_parameters(net: str
     assert all(p.grad is None for p in runner.model.parameters)
 
 
-def test_the_step_changes_parameters_and_rewind_puts_all_back(net: str) -> None:
+def test_rewind_undoes_the_optimizer_step(net: str) -> None:
     import torch
 
     runner = service_with(net, mode="training", step=True)._runner("eager")
@@ -192,7 +192,7 @@ def test_the_first_call_is_timed_once_and_counts_graphs(net: str) -> None:
     assert b.first_call_s == before
 
 
-def test_two_compiled_sides_of_one_module_are_compiled_each(net: str) -> None:
+def test_compiled_variants_of_one_module_are_compiled_separately(net: str) -> None:
     service = service_with(net, variant("a", "dynamo:eager"), variant("b", "aot_eager"))
     for name in "ab":
         assert service.measure(name)["graphs"] == 1
@@ -239,9 +239,7 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
         ("missing.py", "has no function name"),
     ],
 )
-def test_missing_backend_fails_only_its_variant(
-    net: str, backend: str, words: str
-) -> None:
+def test_missing_backend_fails_only_its_variant(net: str, backend: str, words: str) -> None:
     service = service_with(net, variant("a"), variant("b", backend))
     service._runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):

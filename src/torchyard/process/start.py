@@ -38,7 +38,7 @@ from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
 from torchyard.process.ending import WorkerTrouble
 from torchyard.process.tree import LAUNCH_VARIABLE, YARD_VARIABLE, yard_mark
-from torchyard.process.worker_io import OutputLog, QuestionPipes
+from torchyard.process.worker_io import OutputLog, RequestPipes
 
 _CACHE_ARCHITECTURES: Final = {"x86_64": "x86-64", "aarch64": "AArch64"}
 _FOLDERS: Final = ("/usr/local/lib", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
@@ -298,7 +298,7 @@ class StartedTarget:
     """A process that is about to execute the target, and the controller's ends of its pipes."""
 
     process: subprocess.Popen[bytes]
-    pipes: QuestionPipes
+    pipes: RequestPipes
     log: OutputLog
     plan: bytes
     plan_fd: int
@@ -372,7 +372,7 @@ def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) ->
 
         started = StartedTarget(
             process=start_in_lasting_thread(start),
-            pipes=QuestionPipes(read_fd=answer_fd, write_fd=request_fd),
+            pipes=RequestPipes(read_fd=answer_fd, write_fd=request_fd),
             log=log,
             plan=_plan(spec, launch, worker_read_fd, worker_write_fd),
             plan_fd=plan_fd,

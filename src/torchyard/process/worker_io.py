@@ -33,7 +33,7 @@ class BadMessage(Exception):
     """A line on the pipe is not a message of the protocol."""
 
 
-class QuestionPipes:
+class RequestPipes:
     """The controller's ends of the pipes to a worker; owns both descriptors.
 
     Call `register` and poll, then call `read` and `write`.

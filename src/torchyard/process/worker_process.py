@@ -98,7 +98,7 @@ class WorkerProcess:
         launch: PreparedLaunch,
         started: StartedTarget,
         *,
-        speaks_at_boot: bool,
+        expects_boot_message: bool,
     ) -> None:
         self.spec = spec
         self.pid = started.process.pid
@@ -112,7 +112,7 @@ class WorkerProcess:
         self._exit = ExitWatch(self.pid)
         self._memory = TreeMemory(self.pid)
         self._oom_kills = oom_kill_counts()
-        self._speaks_at_boot = speaks_at_boot
+        self._expects_boot_message = expects_boot_message
         self._preload_checked = False
         self._booted = False
         self._unanswered: str | None = None
@@ -132,7 +132,7 @@ class WorkerProcess:
         mark = new_launch_mark()
         launch = prepare(spec, launch_mark=mark, entry=entry)
         started = start_target(spec, launch, log_path=log_path)
-        worker = cls(spec, launch, started, speaks_at_boot=entry is None)
+        worker = cls(spec, launch, started, expects_boot_message=entry is None)
         try:
             worker._await_execution(started)
         except BaseException:
@@ -274,7 +274,7 @@ class WorkerProcess:
                 log=str(self.log_path),
             )
         while (message := self._read(verb)) is not None:
-            if "error" in message and self._speaks_at_boot and not self._booted:
+            if "error" in message and self._expects_boot_message and not self._booted:
                 raise self._refused_to_boot(message["error"])
             if "note" not in message:
                 raise self._end("protocol", "sent an answer without a request")
@@ -288,7 +288,7 @@ class WorkerProcess:
             ended = self._exit.ending() is not None
             self._pipes.write()
             while (message := self._read(verb)) is not None:
-                if "error" in message and self._speaks_at_boot and not self._booted:
+                if "error" in message and self._expects_boot_message and not self._booted:
                     raise self._refused_to_boot(message["error"])
                 if "note" not in message:
                     return message
@@ -380,7 +380,7 @@ class WorkerProcess:
         assert ending is not None  # noqa: S101  # the caller has seen it
         if self._stopped:
             return self._end("interrupted", f"was ended during {phase_of(verb)}")
-        if self._speaks_at_boot and not self._booted and ending.exit_code is not None:
+        if self._expects_boot_message and not self._booted and ending.exit_code is not None:
             return self._end(
                 "no-python",
                 f"{self.spec.python!r} is not a working Python interpreter: it {ending.description}",

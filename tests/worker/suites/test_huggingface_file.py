@@ -63,7 +63,7 @@ def test_the_file_chooses_the_class_and_the_sizes(tmp_path: Path) -> None:
     assert built.module.config.hidden_dropout_prob == 0.0
 
 
-def test_a_class_of_the_same_kind_and_wishes_beside_the_file(tmp_path: Path) -> None:
+def test_class_of_the_same_model_type_with_parameters(tmp_path: Path) -> None:
     built = made("BertForQuestionAnswering", written(tmp_path), num_hidden_layers=1, length=9)
     assert type(built.module).__name__ == "BertForQuestionAnswering"
     assert len(built.module.bert.encoder.layer) == 1

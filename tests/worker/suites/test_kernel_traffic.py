@@ -94,7 +94,7 @@ def test_numbers_by_hand() -> None:
     assert moved("optimizer-step", layers=2, width=3) == 7 * parameters + 2 * 4
 
 
-def test_a_look_up_reads_each_row_once_and_writes_the_whole_gradient() -> None:
+def test_lookup_reads_each_row_once_and_writes_the_whole_gradient() -> None:
     import torch
 
     for name in ("embedding", "embedding-padded"):
@@ -109,7 +109,7 @@ def test_a_look_up_reads_each_row_once_and_writes_the_whole_gradient() -> None:
         assert inference.traffic.fixed_bytes == places.numel() * 8
 
 
-def test_only_a_quarter_of_the_padded_look_up_is_padding() -> None:
+def test_a_quarter_of_the_padded_lookup_is_padding() -> None:
     (places,) = built("embedding-padded", length=8, rows=50).args
     assert bool((places[:, -2:] == 0).all())
     assert bool((places[:, :-2] > 0).all())

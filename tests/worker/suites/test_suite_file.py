@@ -66,7 +66,7 @@ def test_inputs_may_be_a_tensor_a_tuple_or_a_dict() -> None:
     assert (len(nested.args), len(nested.args[0]), nested.args[1]) == (2, 2, 5)
 
 
-def test_a_third_value_is_the_loss_and_the_mode_is_told() -> None:
+def test_third_value_is_the_loss_and_mode_is_passed() -> None:
     built = made(f"{FORMS}:triple", "training")
     assert built.loss is not None
     built.loss(run(built)).backward()
@@ -123,7 +123,7 @@ def test_everything_goes_to_the_device() -> None:
     assert all(each.device.type == "meta" for each in built.module.parameters())
 
 
-def test_inputs_that_want_gradients_keep_wanting_them(tmp_path: Path) -> None:
+def test_inputs_keep_requires_grad(tmp_path: Path) -> None:
     file = tmp_path / "w.py"
     file.write_text("import torch\ndef make(): return torch.exp, torch.ones(2, requires_grad=True)")
     (tensor,) = made(str(file)).args
@@ -195,14 +195,14 @@ def test_a_name_that_is_not_in_the_file() -> None:
         ("number_keys", "are of type dict"),
     ],
 )
-def test_what_is_made_is_something_else(name: str, words: str) -> None:
+def test_invalid_return_values(name: str, words: str) -> None:
     message, hint = refusal(f"{WRONG}:{name}")
     assert f"wrong.py:{name}" in message
     assert words in message
     assert hint
 
 
-def test_the_users_own_errors_say_file_and_line() -> None:
+def test_user_errors_have_file_and_line() -> None:
     message, _ = refusal(f"{WRONG}:raises")
     line = WRONG.read_text().splitlines().index('    raise ValueError(f"width {width} is odd")') + 1
     assert message == f"{WRONG}:raises raised ValueError: width 3 is odd (line {line})"

@@ -181,7 +181,7 @@ def test_dropout_is_off_before_the_model_is_built() -> None:
 
 @quiet
 @with_transformers
-def test_wishes_reach_the_configuration_under_either_name() -> None:
+def test_parameters_reach_the_configuration_under_either_name() -> None:
     for key in ("n_layer", "num_hidden_layers"):
         parameters = {k: v for k, v in GPT2.items() if k != "n_layer"} | {key: 3}
         module = made("GPT2LMHeadModel", "inference", parameters).module

@@ -72,7 +72,7 @@ def test_a_causal_mask_leaves_the_pairs_below_the_diagonal() -> None:
     assert causal.flops == asked.flops == whole.flops * needed / 49
 
 
-def test_what_is_not_exact_is_not_said() -> None:
+def test_inexact_flops_are_not_reported() -> None:
     for name, parameters in (
         ("embedding", {"rows": 9}),
         ("layer-norm", {"width": 8}),

@@ -94,7 +94,7 @@ def test_with_a_package() -> None:
     assert headless["loss"] > 0
 
 
-def test_nothing_is_left_to_chance_but_by_wish() -> None:
+def test_dropout_is_disabled_unless_requested() -> None:
     plain, wished = ask(
         str(FAKE),
         {"name": "tiny_net", "mode": "training"},
@@ -104,7 +104,7 @@ def test_nothing_is_left_to_chance_but_by_wish() -> None:
     assert (wished["dropout"], wished["path"]) == (0.25, 0.5)
 
 
-def test_names_that_were_given_up() -> None:
+def test_deprecated_names() -> None:
     taken, gone, renamed = ask(
         str(FAKE), {"name": "old_net"}, {"name": "lost_net"}, {"name": "jx_nest_base"}
     )

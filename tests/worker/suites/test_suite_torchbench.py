@@ -185,7 +185,7 @@ def test_parameters_and_paths_that_are_wrong() -> None:
         suites.build("torchbench", "tiny_cnn", parameters={"path": str(TREE.parent)})
 
 
-def test_the_variable_names_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_selects_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHYARD_TORCHBENCH", str(TREE))
     assert "tiny_cnn" in suites.names("torchbench")
     assert suites.build("torchbench", "tiny_cnn").args[0].shape[0] == 2

@@ -84,11 +84,13 @@ class Relocator:
         replace its tensor. Placements without tensors are dropped.
         """
         present = {id(tensor): tensor for model in self._models for tensor in _tensors_of(model)}
-        for known in self._placements:
-            known.tensors = [t for t in known.tensors if id(t) in present and known.holds(t)]
-            for tensor in known.tensors:
+        for existing in self._placements:
+            existing.tensors = [
+                t for t in existing.tensors if id(t) in present and existing.holds(t)
+            ]
+            for tensor in existing.tensors:
                 del present[id(tensor)]
-        self._placements = [known for known in self._placements if known.tensors]
+        self._placements = [existing for existing in self._placements if existing.tensors]
         self._held_bytes = 0
         new: Dict[int, Placement] = {}
         for tensor in present.values():
@@ -96,7 +98,9 @@ class Relocator:
                 self._held_bytes += _size_bytes(tensor)
                 continue
             storage = tensor.untyped_storage()
-            owner = next((known for known in self._placements if known.holds(tensor)), None)
+            owner = next(
+                (existing for existing in self._placements if existing.holds(tensor)), None
+            )
             if owner is None:
                 owner = new.setdefault(storage.data_ptr(), Placement(storage))
             owner.tensors.append(tensor)

@@ -43,10 +43,10 @@ class ModuleState:
         return changes[:3]
 
     def _read(self) -> Dict[str, Tuple[Any, ...]]:
-        found: Dict[str, Tuple[Any, ...]] = {}
+        state: Dict[str, Tuple[Any, ...]] = {}
         for name, part in self._model.module.named_modules():
             own = vars(part)
-            found["module %s" % (name or "(root)")] = (
+            state["module %s" % (name or "(root)")] = (
                 "identity",
                 id(part),
                 "type",
@@ -61,7 +61,7 @@ class ModuleState:
                 tuple(tuple(own.get(hooks) or ()) for hooks in _HOOKS),
             )
         for name, parameter in self._model.module.named_parameters():
-            found["parameter " + name] = (
+            state["parameter " + name] = (
                 "identity",
                 id(parameter),
                 "data type",
@@ -78,7 +78,7 @@ class ModuleState:
         optimizer = self._model.optimizer
         if optimizer is not None:
             kind = type(optimizer)
-            found["the optimizer"] = (
+            state["the optimizer"] = (
                 "type",
                 kind,
                 "step",
@@ -86,7 +86,7 @@ class ModuleState:
                 "learning rate",
                 tuple(group.get("lr") for group in optimizer.param_groups),
             )
-        return found
+        return state
 
 
 def checksums(module: Any) -> Dict[str, Tuple[Any, ...]]:
@@ -167,12 +167,12 @@ def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
     if result_structure.difference(other, expected):
         runner.model.rewind()
         return [], ["the shape of its results is random, and was not compared"]
-    found = result_structure.describe(output_of(runner, seed), training)
+    actual = result_structure.describe(output_of(runner, seed), training)
     runner.model.rewind()
-    text = result_structure.difference(found, expected)
+    text = result_structure.difference(actual, expected)
     if not text:
         return [], []
-    if result_structure.same_tensors(found, expected) and documents(runner, "containers"):
+    if result_structure.same_tensors(actual, expected) and documents(runner, "containers"):
         return [], ["returns other containers: " + text]
     return [text], []
 
@@ -327,18 +327,18 @@ def _judged(runner: Side, peer: Side, verifier: Verifier, seed: int) -> str:
     if finite_share(expected) < 1.0:
         return ""
     try:
-        found = runner.results(seed)[0]
+        results = runner.results(seed)[0]
     except Exception as error:
         runner.model.rewind()
         lines = str(error).strip().splitlines()
         text = type(error).__name__ + (": " + lines[0][:120] if lines else "")
         raise CandidateRaised(text) from error
-    if verifier.is_near(found, expected):
+    if verifier.is_near(results, expected):
         return ""
     reference = accuracy.make_reference(peer, seed)
     if reference["random"]:
         return ""
-    record = accuracy.judge(runner, seed, reference, results=found)
+    record = accuracy.judge(runner, seed, reference, results=results)
     return str(record["detail"]) if record["status"] == "fail" else ""
 
 

@@ -186,9 +186,9 @@ class _Check:
         self.same_type = runner.precision == reference["precision"]
         self.method = "simulated rounding"
 
-    def judge(self, found: Results) -> Dict[str, Any]:
+    def judge(self, results: Results) -> Dict[str, Any]:
         """Return the record of these results."""
-        judgement = self._judgement(found)
+        judgement = self._judgement(results)
         record = judgement.record()
         record.setdefault("method", self._describe_method())
         baseline_differs = self._describe_difference()
@@ -198,10 +198,10 @@ class _Check:
                 part for part in (baseline_differs, record["detail"]) if part
             )
         if judgement.status == "fail" and baseline_differs:
-            if self._judge_by(found, self._with_second_run()).status != "fail":
+            if self._judge_by(results, self._with_second_run()).status != "fail":
                 record["status"] = "nondeterministic"
                 record["detail"] = baseline_differs + "; " + record["detail"]
-        elif judgement.status == "fail" and self._like_a_baseline_that_is_off(found):
+        elif judgement.status == "fail" and self._matches_inaccurate_baseline(results):
             record["status"] = "unchecked"
             record["detail"] = BASELINE_OFF + "; " + record["detail"]
         record["nondeterminism"] = self.reference["nondeterminism"]
@@ -209,34 +209,34 @@ class _Check:
             record["without_reference"] = str(self.reference["exact_why_not"])
         return record
 
-    def _judgement(self, found: Results) -> Judgement:
-        if self._alike(found):
+    def _judgement(self, results: Results) -> Judgement:
+        if self._equals_baseline(results):
             self.method = "bitwise equal to the baseline"
             assumed: Noise = self._kept("assumed", self._assumed_noise)
-            judgement = self._judge_by(found, assumed.about_baseline())
+            judgement = self._judge_by(results, assumed.about_baseline())
             if self.exact is not None:
                 judgement.candidate_rmse = judgement.baseline_rmse = assumed.baseline_rmse
             return judgement
         noise = self._kept("baseline", self._baseline_noise)
         if noise is not None:
-            judgement = self._judge_by(found, noise)
+            judgement = self._judge_by(results, noise)
             self.method = "the baseline's own error"
             if judgement.status in ("pass", "unchecked"):
                 return judgement
         self.method = "simulated rounding"
         noise = self._kept("simulated", self._simulated_noise)
-        judgement = self._judge_by(found, noise)
+        judgement = self._judge_by(results, noise)
         doubtful = judgement.failures and not any(one.gross for one in judgement.failures)
         if doubtful and not noise.assumed:
             self._amplify()
-            judgement = self._judge_by(found, noise)
+            judgement = self._judge_by(results, noise)
         return judgement
 
-    def _alike(self, found: Results) -> bool:
-        return self.same_type and same_bits(found, self.baseline)
+    def _equals_baseline(self, results: Results) -> bool:
+        return self.same_type and same_bits(results, self.baseline)
 
-    def _judge_by(self, found: Results, noise: Noise) -> Judgement:
-        return judge_results(found, self.baseline, noise, self.names, self.same_type)
+    def _judge_by(self, results: Results, noise: Noise) -> Judgement:
+        return judge_results(results, self.baseline, noise, self.names, self.same_type)
 
     def _kept(self, kind: str, make: Any) -> Any:
         kept = self.reference.setdefault("_noise", {})
@@ -318,11 +318,11 @@ class _Check:
             noise.add_honest(results, amplified=True)
         self._kept("amplified", dict)["done"] = True
 
-    def _like_a_baseline_that_is_off(self, found: Results) -> bool:
+    def _matches_inaccurate_baseline(self, results: Results) -> bool:
         noise: Noise = self._kept("simulated", self._simulated_noise)
         if not noise.baseline_off:
             return False
-        return self._judge_by(found, noise.about_baseline()).status != "fail"
+        return self._judge_by(results, noise.about_baseline()).status != "fail"
 
     def _with_second_run(self) -> Noise:
         noise: Noise = self._kept("simulated", self._simulated_noise)
@@ -368,9 +368,9 @@ class _Check:
         return "%s, %s" % (reference, self.method)
 
 
-def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
+def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
     """Check a workload with random numbers: comparable only if both use the same ones."""
-    record = check.judge(found)
+    record = check.judge(results)
     if record["status"] in ("pass", "less-accurate"):
         return record
     runner, seed = check.runner, check.seed

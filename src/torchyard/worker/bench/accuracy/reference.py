@@ -31,15 +31,15 @@ def float64_results(
         if reason:
             return None, reason
         runner.model.rewind()
-        found = to_plain(_run_copy(runner, seed), _place(like))
+        results = to_plain(_run_copy(runner, seed), _place(like))
     except Exception as error:  # a model may raise anything in another data type
         lines = str(error).strip().splitlines()
         return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
     finally:
         _give_back(runner.device)
-    if shapes_of(found) != shapes_of(like):
+    if shapes_of(results) != shapes_of(like):
         return None, "the results have other shapes in float64"
-    return found, ""
+    return results, ""
 
 
 def _place(like: Results) -> Any:
@@ -52,8 +52,8 @@ def _why_it_does_not_fit(runner: Side, limit_bytes: Optional[int]) -> str:
     free = free_bytes(runner.device)
     held = _field("/proc/self/status", "VmRSS")
     if limit_bytes is not None and held is not None and torch.device(runner.device).type == "cpu":
-        left = max(0, limit_bytes - held)
-        free = left if free is None else min(free, left)
+        remaining = max(0, limit_bytes - held)
+        free = remaining if free is None else min(free, remaining)
     if free is None or _surely_fits(runner, free):
         return ""
     needed = needed_bytes(runner)
@@ -79,8 +79,8 @@ def _run_copy(runner: Side, seed: int) -> Results:
     model = runner.model
     copied = convert(model.built, torch.float64)
     exact = Model(copied, model.training, model.optimizer is not None)
-    found, _ = Side(runner.name, "eager", "float64", exact, runner.device).results(seed)
-    return found
+    results, _ = Side(runner.name, "eager", "float64", exact, runner.device).results(seed)
+    return results
 
 
 def needed_bytes(runner: Side) -> int:

@@ -125,13 +125,13 @@ def judge_results(
     judgement = Judgement(noise.rounding)
     judge = _Judge(judgement, noise, same_type)
     for group in sorted(set(baseline) | set(candidate)):
-        found, expected = candidate.get(group, []), baseline.get(group, [])
-        if len(found) != len(expected):
-            text = "%s: %d tensors instead of %d" % (group, len(found), len(expected))
+        actual, expected = candidate.get(group, []), baseline.get(group, [])
+        if len(actual) != len(expected):
+            text = "%s: %d tensors instead of %d" % (group, len(actual), len(expected))
             judgement.failures.append(Failure(text, wrong=True))
             continue
         own = (names or {}).get(group, [])
-        for index, tensor in enumerate(found):
+        for index, tensor in enumerate(actual):
             name = own[index] if index < len(own) else "%s %d" % (group, index)
             judge.tensor(group, name, tensor, expected[index], noise.of(group, index))
     judge.finish()
@@ -149,31 +149,31 @@ class _Judge:
     def wrong(self, text: str, gross: bool = False) -> None:
         self.judgement.failures.append(Failure(text, wrong=True, gross=gross))
 
-    def tensor(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+    def tensor(self, group: str, name: str, actual: Any, baseline: Any, noise: TensorNoise) -> None:
         self.judgement.compared += 1
-        if found.shape != baseline.shape:
+        if actual.shape != baseline.shape:
             if not noise.reshaped:
-                shapes = (name, tuple(found.shape), tuple(baseline.shape))
+                shapes = (name, tuple(actual.shape), tuple(baseline.shape))
                 self.wrong("%s: shape %s instead of %s" % shapes)
             else:
                 self.judgement.undetermined.append(name)
-        elif not self._fits(found.dtype, baseline.dtype):
-            self.wrong("%s: %s instead of %s" % (name, found.dtype, baseline.dtype))
-        elif not found.numel():
+        elif not self._fits(actual.dtype, baseline.dtype):
+            self.wrong("%s: %s instead of %s" % (name, actual.dtype, baseline.dtype))
+        elif not actual.numel():
             self.judgement.checked = True
-        elif found.is_floating_point():
-            self._floats(group, name, found, baseline, noise)
+        elif actual.is_floating_point():
+            self._floats(group, name, actual, baseline, noise)
         else:
-            self._whole_numbers(name, found, baseline, noise)
+            self._integers(name, actual, baseline, noise)
 
-    def _fits(self, found: Any, expected: Any) -> bool:
-        if found is expected:
+    def _fits(self, actual: Any, expected: Any) -> bool:
+        if actual is expected:
             return True
         short = HALF | {torch.float32}
-        return not self.same_type and found in short and expected in short
+        return not self.same_type and actual in short and expected in short
 
-    def _whole_numbers(self, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
-        differs = found != baseline
+    def _integers(self, name: str, actual: Any, baseline: Any, noise: TensorNoise) -> None:
+        differs = actual != baseline
         unseen = 0
         if noise.moved is not None:
             share = float(noise.moved.double().mean())
@@ -181,41 +181,43 @@ class _Judge:
                 self.judgement.undetermined.append(name)
                 return
             differs = differs & ~noise.moved
-            unseen = int(UNSEEN_SHARE * share * found.numel())
+            unseen = int(UNSEEN_SHARE * share * actual.numel())
         self.judgement.checked = True
         count = int(differs.sum())
         if count > unseen:
-            kind = "booleans" if found.dtype is torch.bool else "integers"
-            text = "%s: %d of %d %s differ" % (name, count, found.numel(), kind)
-            self.wrong(text + _first_difference(differs, found, baseline))
+            kind = "booleans" if actual.dtype is torch.bool else "integers"
+            text = "%s: %d of %d %s differ" % (name, count, actual.numel(), kind)
+            self.wrong(text + _first_difference(differs, actual, baseline))
 
-    def _floats(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
-        mismatch = _unbounded_mismatch(found, baseline, noise)
+    def _floats(
+        self, group: str, name: str, actual: Any, baseline: Any, noise: TensorNoise
+    ) -> None:
+        mismatch = _unbounded_mismatch(actual, baseline, noise)
         if mismatch:
             self.wrong("%s: %s" % (name, mismatch))
             return
-        nan = int((torch.isnan(found) & torch.isnan(baseline)).sum())
+        nan = int((torch.isnan(actual) & torch.isnan(baseline)).sum())
         if nan:
-            self.judgement.both_nan.append("%s (%d of %d)" % (name, nan, found.numel()))
-        seen = profile(found, noise.scale, self.noise.on)
+            self.judgement.both_nan.append("%s (%d of %d)" % (name, nan, actual.numel()))
+        seen = profile(actual, noise.scale, self.noise.on)
         if not seen.finite:
             if not nan:
                 self.judgement.checked = True  # infinities that agree
             return
         judgement = self.judgement
         judgement.checked = True
-        judgement.max_error = max(judgement.max_error, largest_gap(found, baseline, self.noise.on))
+        judgement.max_error = max(judgement.max_error, largest_gap(actual, baseline, self.noise.on))
         judgement.candidate_rmse = max(judgement.candidate_rmse or 0.0, seen.rms)
         if self.noise.exact:
             own = noise.baseline_rms
             judgement.baseline_rmse = max(judgement.baseline_rmse or 0.0, own)
         rare = self.noise.rare(group)
-        limits = Limits(noise.profiles, rare, seen.finite, _slice_size(found.shape))
+        limits = Limits(noise.profiles, rare, seen.finite, _slice_size(actual.shape))
         reason = limits.exceeded(seen)
         if not reason:
             return
         lost = max(1.0, seen.typical / limits.typical)
-        wider = profile(found, noise.scale, self.noise.on, factor=1.2 * lost)
+        wider = profile(actual, noise.scale, self.noise.on, factor=1.2 * lost)
         spread = not limits.exceeded(wider) and wider.trend <= limits.trend_of_rounding
         if not spread or not self._may_lose(seen, lost):
             gross = seen.outliers > max(1, GROSS_SHARE * seen.finite)
@@ -294,21 +296,21 @@ def _slice_size(shape: Any) -> int:
     return max(total // shape[0], total // shape[1])
 
 
-def _unbounded_mismatch(found: Any, baseline: Any, noise: TensorNoise) -> str:
+def _unbounded_mismatch(actual: Any, baseline: Any, noise: TensorNoise) -> str:
     """Describe differing infinities and NaN, except where rounding changes them."""
     reference = noise.scale.reference
-    same = (found == baseline) | (torch.isnan(found) & torch.isnan(baseline))
-    finite = torch.isfinite(found) & torch.isfinite(reference)
+    same = (actual == baseline) | (torch.isnan(actual) & torch.isnan(baseline))
+    finite = torch.isfinite(actual) & torch.isfinite(reference)
     differs = ~(same | finite)
     if noise.moved is not None:
         differs = differs & ~noise.moved
     count = int(differs.sum())
     if not count:
         return ""
-    return "%d of %d numbers are NaN or infinite in one variant only" % (count, found.numel())
+    return "%d of %d numbers are NaN or infinite in one variant only" % (count, actual.numel())
 
 
-def _first_difference(differs: Any, found: Any, baseline: Any) -> str:
+def _first_difference(differs: Any, actual: Any, baseline: Any) -> str:
     place = torch.nonzero(differs)[0].tolist()
-    value, expected = (t[tuple(place)].item() for t in (found, baseline))
+    value, expected = (t[tuple(place)].item() for t in (actual, baseline))
     return ", the first at %s: %s instead of %s" % (place, value, expected)

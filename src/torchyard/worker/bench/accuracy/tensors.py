@@ -183,9 +183,9 @@ def _tensor_facts(tensor: Any, training: bool) -> List[str]:
     return facts
 
 
-def difference(found: List[Part], expected: List[Part]) -> str:
+def difference(actual: List[Part], expected: List[Part]) -> str:
     """Describe the first difference; empty when there is none."""
-    for mine, theirs in zip(found, expected):
+    for mine, theirs in zip(actual, expected):
         if mine.where != theirs.where:
             return "%s where %s is expected" % (mine.where, theirs.where)
         pairs = list(zip(mine.facts, theirs.facts))
@@ -198,15 +198,15 @@ def difference(found: List[Part], expected: List[Part]) -> str:
                 return "%s: %s instead of %s" % (mine.where, one, other)
         if theirs.number is not None and not _near(mine.number, theirs.number):
             return "%s: %r instead of %r" % (mine.where, mine.number, theirs.number)
-    if len(found) != len(expected):
-        longer, word = (found, "more") if len(found) > len(expected) else (expected, "missing")
-        return "%s is %s" % (longer[min(len(found), len(expected))].where, word)
+    if len(actual) != len(expected):
+        longer, word = (actual, "more") if len(actual) > len(expected) else (expected, "missing")
+        return "%s is %s" % (longer[min(len(actual), len(expected))].where, word)
     return ""
 
 
-def same_tensors(found: List[Part], expected: List[Part]) -> bool:
+def same_tensors(actual: List[Part], expected: List[Part]) -> bool:
     """Whether the tensors agree, regardless of their containers."""
-    mine = [part.facts for part in found if part.kind == "tensor"]
+    mine = [part.facts for part in actual if part.kind == "tensor"]
     return mine == [part.facts for part in expected if part.kind == "tensor"]
 
 

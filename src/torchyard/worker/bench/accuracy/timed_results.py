@@ -169,16 +169,16 @@ class Verifier:
             if not len(tensors) == len(expected[group]) == len(limits):
                 return False
             for one, other, limit in zip(tensors, expected[group], limits):
-                found = distance(one, other)
-                if found[0] > MARGIN * limit[0] or found[1] > MARGIN * limit[1]:
+                relative = distance(one, other)
+                if relative[0] > MARGIN * limit[0] or relative[1] > MARGIN * limit[1]:
                     return False
         return True
 
 
-def distance(found: Any, expected: Any) -> List[float]:
+def distance(actual: Any, expected: Any) -> List[float]:
     """Return the relative difference of two tensors, root mean square and largest; inf if undefined."""
     far = [math.inf, math.inf]
-    one, other = plain(found), plain(expected)
+    one, other = plain(actual), plain(expected)
     if one.shape != other.shape or one.dtype is not other.dtype:
         return far
     if torch.equal(one, other):

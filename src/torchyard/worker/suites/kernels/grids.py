@@ -39,10 +39,10 @@ class Chain(nn.Module):
 
     def forward(self, left: Any, right: Any) -> Any:
         """Return the last result of the chain."""
-        found = left
+        result = left
         for _ in range(self.pairs):
-            found = found * right + left
-        return found * right if self.odd else found
+            result = result * right + left
+        return result * right if self.odd else result
 
 
 def _images(choices: Choices) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels of the suite `kernels` that work on rows: look-ups, norms, softmax, losses, reductions.
+"""Kernels of the suite `kernels` that work on rows: lookups, norms, softmax, losses, reductions.
 
 Norms and softmax have no exact number of operations: implementations differ in how they find means
 and how they take exponentials. So they say only what they must move.
@@ -63,7 +63,7 @@ class ReduceMax(nn.Module):
 
 def _embedding(choices: Choices) -> Kernel:
     places = torch.randint(choices["rows"], (choices.rows, choices["length"]))
-    return _look_up(nn.Embedding(choices["rows"], choices["width"]), places)
+    return _lookup(nn.Embedding(choices["rows"], choices["width"]), places)
 
 
 def _embedding_padded(choices: Choices) -> Kernel:
@@ -73,10 +73,10 @@ def _embedding_padded(choices: Choices) -> Kernel:
     padded = length // PADDING_SHARE
     if padded:
         places[:, -padded:] = 0
-    return _look_up(nn.Embedding(rows, choices["width"], padding_idx=0), places)
+    return _lookup(nn.Embedding(rows, choices["width"], padding_idx=0), places)
 
 
-def _look_up(module: Any, places: Any) -> Kernel:
+def _lookup(module: Any, places: Any) -> Kernel:
     # A row that is used repeatedly is read once; the gradient covers the whole table.
     read = int(places.unique().numel()) * module.embedding_dim
     return Kernel(module, (places,), places.numel() * module.embedding_dim, weights_read=read)

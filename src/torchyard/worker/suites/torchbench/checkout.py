@@ -28,12 +28,12 @@ def read_metadata(path: str) -> Dict[str, Any]:
 def parse_metadata(text: str, path: str = "metadata.yaml") -> Dict[str, Any]:
     """Return the text as a mapping."""
     reader = _Reader(text, path)
-    found = reader.block(0) if reader.lines else {}
+    metadata = reader.block(0) if reader.lines else {}
     if reader.lines:
         raise reader.error(reader.lines[0], "inconsistent indentation")
-    if not isinstance(found, dict):
+    if not isinstance(metadata, dict):
         raise UnreadableMetadata(f"{path}: a list where a mapping is expected")
-    return found
+    return metadata
 
 
 class _Reader:
@@ -60,17 +60,17 @@ class _Reader:
         return self._mapping(indent)
 
     def _mapping(self, indent: int) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
+        mapping: Dict[str, Any] = {}
         while self.lines and self.lines[0][1] == indent and not _is_item(self.lines[0][2]):
             line = self.lines.pop(0)
             key, colon, rest = line[2].partition(":")
             if not colon or (rest and not rest.startswith(" ")):
                 raise self.error(line, "not `key: value`")
             key = _unquoted(key.strip())
-            if key in found:
+            if key in mapping:
                 raise self.error(line, f"duplicate key {key!r}")
-            found[key] = self._value(line, rest, indent)
-        return found
+            mapping[key] = self._value(line, rest, indent)
+        return mapping
 
     def _value(self, line: Line, rest: str, indent: int) -> Any:
         text = _without_comment(rest)
@@ -85,7 +85,7 @@ class _Reader:
         return None
 
     def _items(self, indent: int) -> List[Any]:
-        found: List[Any] = []
+        items: List[Any] = []
         while self.lines and self.lines[0][1] == indent and _is_item(self.lines[0][2]):
             number, _, text = self.lines.pop(0)
             inner = text[1:].lstrip()
@@ -94,10 +94,10 @@ class _Reader:
             inner_indent = indent + len(text) - len(inner)
             if inner[:1] not in "'\"" and _is_pair(inner):
                 self.lines.insert(0, (number, inner_indent, inner))
-                found.append(self._mapping(inner_indent))
+                items.append(self._mapping(inner_indent))
             else:
-                found.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
-        return found
+                items.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
+        return items
 
     def _scalar(self, line: Line, text: str) -> Any:
         if text.startswith(_UNKNOWN_STARTS):

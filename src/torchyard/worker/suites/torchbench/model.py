@@ -81,19 +81,19 @@ def no_network() -> Iterator[RefusedRequests]:
 
 
 def _replacements(refused: RefusedRequests) -> List[Tuple[Any, str, Any]]:
-    look_up, by_name = socket.getaddrinfo, socket.gethostbyname
+    getaddrinfo, gethostbyname = socket.getaddrinfo, socket.gethostbyname
     connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
     start, system = subprocess.Popen.__init__, os.system
 
-    def refused_look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+    def refused_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_here(host):
             refused.refuse(_text(host))
-        return look_up(host, *args, **kwargs)
+        return getaddrinfo(host, *args, **kwargs)
 
-    def refused_by_name(host: Any) -> Any:
+    def refused_gethostbyname(host: Any) -> Any:
         if not _is_here(host):
             refused.refuse(_text(host))
-        return by_name(host)
+        return gethostbyname(host)
 
     def refused_connect(self: Any, address: Any) -> Any:
         if _goes_out(self, address):
@@ -114,8 +114,8 @@ def _replacements(refused: RefusedRequests) -> List[Tuple[Any, str, Any]]:
         return system(command)
 
     return [
-        (socket, "getaddrinfo", refused_look_up),
-        (socket, "gethostbyname", refused_by_name),
+        (socket, "getaddrinfo", refused_getaddrinfo),
+        (socket, "gethostbyname", refused_gethostbyname),
         (socket.socket, "connect", refused_connect),
         (socket.socket, "connect_ex", refused_connect_ex),
         (subprocess.Popen, "__init__", refused_start),
@@ -270,28 +270,28 @@ def _model_class(request: ModelRequest) -> Any:
             hint="use the same path for all workloads of a process",
         )
     if request.folder is None:
-        by_name = getattr(package, "load_model_by_name", None)
-        found = _by_name(by_name, request.name) if by_name is not None else None
-        if found is None:
-            known = [model.name for model in request.tree.models()]
+        load_by_name = getattr(package, "load_model_by_name", None)
+        model_class = _by_name(load_by_name, request.name) if load_by_name is not None else None
+        if model_class is None:
+            available = [model.name for model in request.tree.models()]
             raise CannotBuild(
-                f"{request.tree.root} has no model {request.name!r}{nearest(request.name, known)}",
+                f"{request.tree.root} has no model {request.name!r}{nearest(request.name, available)}",
                 hint="`torchyard workloads --suite torchbench` lists them",
             )
-        return found
+        return model_class
     code = importlib.import_module(request.folder.package)
-    found = getattr(code, "Model", None)
-    if found is None:
+    model_class = getattr(code, "Model", None)
+    if model_class is None:
         raise CannotBuild(
             f"{request.folder.path}/__init__.py has no class Model",
             hint="remove this model from the selection",
         )
-    return found
+    return model_class
 
 
-def _by_name(by_name: Any, name: str) -> Any:
+def _by_name(load_by_name: Any, name: str) -> Any:
     try:
-        return by_name(name)
+        return load_by_name(name)
     except Exception as error:
         if type(error).__name__ == "ModelNotFoundError":
             return None
