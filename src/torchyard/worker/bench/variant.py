@@ -343,7 +343,7 @@ class Side:
         return step
 
     def first_call(self) -> None:
-        """Run once and remember how long it took: compilation happens here."""
+        """Run the first iteration, including compilation, and record its duration."""
         if self.first_call_s is not None:
             return
         compiled = self.backend != "eager"
@@ -360,7 +360,7 @@ class Side:
         self.model.forget_gradients()
 
     def peer(self) -> "Side":
-        """Eager code on the same model with the same precision and options: what results are held to."""
+        """Return the eager variant of the same model, precision and options, for comparison."""
         kept = {
             name: value
             for name, value in self.options.items()
@@ -369,7 +369,7 @@ class Side:
         return Side(self.name, "eager", self.precision, self.model, self.device, kept)
 
     def on(self, model: Model) -> "Side":
-        """The same callable with other inputs."""
+        """Return this variant with the inputs of another model."""
         other = copy.copy(self)
         other.model = model
         return other

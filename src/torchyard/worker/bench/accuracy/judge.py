@@ -383,7 +383,7 @@ def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
             problem = _first_line(error)
             runner.model.rewind()
             runner.model.forget_gradients()
-    differs = random_numbers.distributions_differ(_eager(runner), runner, seed, check.place)
+    differs = random_numbers.distributions_differ(runner.peer(), runner, seed, check.place)
     if differs.wrong:
         return dict(record, status="fail", method="statistics over draws", detail=differs.text)
     if checked is not None and checked["status"] in ("pass", "less-accurate"):
@@ -397,16 +397,6 @@ def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
         "nondeterminism": record["nondeterminism"],
         "detail": "; ".join(part for part in parts if part),
     }
-
-
-def _eager(runner: Side) -> Side:
-    """Return the eager variant of the same model and precision."""
-    kept = {
-        name: value
-        for name, value in runner.options.items()
-        if not options.why_not(name, "eager", runner.model.training)
-    }
-    return Side(runner.name, "eager", runner.precision, runner.model, runner.device, kept)
 
 
 def _first_line(error: Exception) -> str:

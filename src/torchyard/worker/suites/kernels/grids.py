@@ -1,7 +1,7 @@
 """Kernels of the suite `kernels` that move or combine elements: padding, pooling, resizing, chains.
 
-Most of them do no arithmetic, or an amount that depends on the implementation; then they say only
-what they must move.
+Most of them do no arithmetic, or an amount that depends on the implementation; for those only the
+memory traffic is defined.
 """
 
 from typing import Any, Callable, Dict

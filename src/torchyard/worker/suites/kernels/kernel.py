@@ -38,10 +38,10 @@ class Kernel(NamedTuple):
 
     output          how many numbers come out
     flops           operations of one forward pass, only where the count is exact
-    operands_train  a real network would differentiate by its operands too
-    loss            None: there is nothing to train
-    weights_read    how many of its weights a forward pass needs; None: all of them
-    traffic         for what the common rule does not fit
+    operands_train  whether a real network would also differentiate with respect to the operands
+    loss            None: nothing to train
+    weights_read    number of weights that a forward pass reads; None: all of them
+    traffic         traffic of kernels to which the common rule does not apply
     """
 
     module: Any
@@ -55,9 +55,9 @@ class Kernel(NamedTuple):
 
 
 class OnParameters(nn.Module):
-    """A kernel whose operands are parameters, so that training differentiates by all of them.
+    """A kernel whose floating-point operands are parameters, so that training differentiates them.
 
-    Indices cannot be differentiated by; they stay arguments.
+    Indices stay arguments.
     """
 
     def __init__(self, kernel: Any, operands: Tuple[Any, ...]) -> None:
@@ -66,33 +66,34 @@ class OnParameters(nn.Module):
         self.operands = nn.ParameterList([nn.Parameter(operand) for operand in operands])
 
     def forward(self, *indices: Any) -> Any:
-        """The kernel's output."""
+        """Return the kernel's output."""
         return self.kernel(*self.operands, *indices)
 
 
 def with_trained_operands(kernel: Kernel) -> Kernel:
-    """The same kernel with its floating-point operands as parameters; they come first."""
+    """Return the kernel with its floating-point operands as parameters; they come first."""
     operands = tuple(each for each in kernel.args if each.is_floating_point())
     indices = tuple(each for each in kernel.args if not each.is_floating_point())
     return kernel._replace(module=OnParameters(kernel.module, operands), args=indices)
 
 
 def traffic_of(kernel: Kernel, training: bool) -> Traffic:
-    """What one iteration must move; in training the operands are parameters where they train."""
+    """Return the minimum memory traffic of one iteration."""
     if kernel.traffic is not None:
         return kernel.traffic
     operands = [each.numel() for each in kernel.args if each.is_floating_point()]
     indices = [each for each in kernel.args if not each.is_floating_point()]
     weights = sum(each.numel() for each in kernel.module.parameters())
     buffers = [each for each in kernel.module.buffers() if each.is_floating_point()]
-    held = sum(each.numel() for each in buffers)
-    read = sum(operands) + held + (weights if kernel.weights_read is None else kernel.weights_read)
-    elements = read + kernel.output + (weights + held if training else 0)
+    buffered = sum(each.numel() for each in buffers)
+    weights_read = weights if kernel.weights_read is None else kernel.weights_read
+    read = sum(operands) + buffered + weights_read
+    elements = read + kernel.output + (weights + buffered if training else 0)
     return Traffic(elements, sum(each.numel() * each.element_size() for each in indices))
 
 
 def need_torch(major: int, minor: int, label: str, what: str) -> None:
-    """Refuse a kernel that this torch does not have yet."""
+    """Raise CannotBuild for a kernel that this torch does not have yet."""
     parts = torch.__version__.split("+")[0].split(".")
     if (int(parts[0]), int(parts[1])) < (major, minor):
         raise CannotBuild(

@@ -1,7 +1,7 @@
 """Kernels of the suite `kernels` that work on rows: lookups, norms, softmax, losses, reductions.
 
-Norms and softmax have no exact number of operations: implementations differ in how they find means
-and how they take exponentials. So they say only what they must move.
+Norms and softmax have no exact number of operations: implementations differ in how they compute means
+and exponentials. Only their memory traffic is defined.
 """
 
 from typing import Any, Callable, Dict
