@@ -234,5 +234,5 @@ def test_a_class_that_this_transformers_does_not_have(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transformers, "GptOssForCausalLM", None)
     with pytest.raises(CannotBuild) as caught:
         suites.build("huggingface", "gpt-oss-20b")
-    assert "needs the class GptOssForCausalLM" in str(caught.value)
+    assert "requires the class GptOssForCausalLM" in str(caught.value)
     assert caught.value.hint == "install transformers 4.55 or newer into the target"

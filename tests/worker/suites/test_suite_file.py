@@ -159,7 +159,7 @@ def test_names_are_split_at_the_last_colon(name: str, expected: tuple[str, str])
 
 def test_a_missing_file() -> None:
     message, hint = refusal("/nowhere/model.py:make")
-    assert message == "there is no file /nowhere/model.py"
+    assert message == "the file /nowhere/model.py does not exist"
     assert "path" in hint
     assert "'model.txt' is not a Python file" in refusal("model.txt")[0]
 
@@ -180,19 +180,19 @@ def test_several_workloads_in_the_file() -> None:
 def test_a_name_that_is_not_in_the_file() -> None:
     message, hint = refusal(f"{FORMS}:mak")
     assert "forms.py has no function or class 'mak'; did you mean make?" in message
-    assert "colon" in hint
+    assert "FILE.py:NAME" in hint
     assert "has no function or class 'LIMIT'" in refusal(f"{WRONG}:LIMIT")[0]
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "gave None, not a pair"),
-        ("too_many", "gave a tuple of 4, not a pair"),
-        ("Bare", "gave of type Bare, not a pair"),
+        ("nothing", "returned None, not a pair"),
+        ("too_many", "returned a tuple of 4, not a pair"),
+        ("Bare", "returned an object of type Bare, not a pair"),
         ("no_module", "the module of"),
-        ("no_inputs", "are of type str"),
-        ("number_keys", "are of type dict"),
+        ("no_inputs", "are an object of type str"),
+        ("number_keys", "are an object of type dict"),
     ],
 )
 def test_invalid_return_values(name: str, words: str) -> None:
@@ -236,17 +236,17 @@ def test_parameters_must_be_in_the_signature() -> None:
     assert "forms.py:make has no parameter 'widht'; did you mean width?" in message
     assert "width" in hint
     message, hint = refusal(f"{FORMS}:plain", width=3)
-    assert hint == "it takes no parameters"
-    assert "takes no batch_size" in refusal(f"{FORMS}:plain", "inference", 4)[0]
-    assert "needs width, which nobody gave" in refusal(f"{FORMS}:needs")[0]
+    assert hint == "it has no parameters"
+    assert "has no argument batch_size" in refusal(f"{FORMS}:plain", "inference", 4)[0]
+    assert "requires width" in refusal(f"{FORMS}:needs")[0]
 
 
 def test_training_needs_a_loss_and_something_to_train() -> None:
     message, hint = refusal(f"{FORMS}:make", "training")
-    assert "forms.py:make gives no loss" in message
+    assert "forms.py:make has no loss" in message
     assert "loss(output)" in hint
     message, hint = refusal(f"{WRONG}:frozen", "training")
-    assert "no parameter to train" in message
+    assert "no trainable parameter" in message
 
 
 def test_a_user_file_survives_compilation_in_a_fresh_process() -> None:

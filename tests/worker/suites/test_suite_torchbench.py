@@ -107,10 +107,16 @@ def test_a_function_as_module() -> None:
             "two_heads",
             "inference",
             8,
-            "does not let its batch size be chosen: it is 3",
-            "leave out",
+            "is fixed: 3",
+            "remove",
         ),
-        ("eval_only", "training", None, "offers no training: NotImplementedError", "other mode"),
+        (
+            "eval_only",
+            "training",
+            None,
+            "does not support training: NotImplementedError",
+            "other mode",
+        ),
         (
             "cpu_train_refused",
             "training",
@@ -122,14 +128,14 @@ def test_a_function_as_module() -> None:
             "needs_package",
             "inference",
             None,
-            "needs the package torchyard_package_that_is_not_there",
+            "requires the package torchyard_package_that_is_not_there",
             "torchyard build torchbench --set model=needs_package",
         ),
         (
             "downloads",
             "inference",
             None,
-            "wanted the network: weights.invalid",
+            "needs network access: weights.invalid",
             "install-online=true",
         ),
         ("broken_import", "inference", None, "KeyError: 'large' (__init__.py line 4)", "log"),
@@ -167,7 +173,7 @@ def test_a_loss_and_an_optimiser_may_be_in_a_configuration() -> None:
         cfg=config, batch_size=2, _gen_target=lambda rows: torch.zeros(rows, dtype=torch.long)
     )
     loss = loss_of(instance, module, (torch.randn(2, 4),), {})
-    assert loss.said == "the model's own (CrossEntropyLoss)"
+    assert loss.name == "the model's own (CrossEntropyLoss)"
     made = optimizer_of(instance, module)
     assert made is not None
     assert made(list(module.parameters())).param_groups[0]["lr"] == 0.5

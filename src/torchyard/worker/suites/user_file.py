@@ -314,4 +314,4 @@ def _check_training(user_code: UserCode, module: Any, loss: Any) -> None:
 def _kind(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
-    return "None" if value is None else "of type " + type(value).__name__
+    return "None" if value is None else "an object of type " + type(value).__name__
