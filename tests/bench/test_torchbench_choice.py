@@ -74,8 +74,8 @@ def test_the_whole_suite_needs_a_checkout(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--only: .* is not a checkout of pytorch/benchmark"):
+    with pytest.raises(UsageError, match=r"--only: .* is no checkout of pytorch/benchmark"):
         workloads(chosen(f"torchbench/tiny_cnn:path={tmp_path}"))
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with pytest.raises(UsageError, match=f"{VARIABLE}: .* is not a checkout"):
+    with pytest.raises(UsageError, match=f"{VARIABLE}: .* is no checkout"):
         workloads(chosen("torchbench/tiny_cnn"))

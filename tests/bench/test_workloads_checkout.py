@@ -59,7 +59,7 @@ def test_the_list_as_json(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--torchbench", "/nowhere"), "is not a checkout of pytorch/benchmark"),
+        (("--torchbench", "/nowhere"), "is no checkout of pytorch/benchmark"),
         (("--torchbench", str(TREE), "--suite", "timm"), "the suite 'timm' has no checkout"),
         (("--check",), "--check loads the models of a checkout"),
         (("--torchbench", str(TREE), "--check", "--limit", "long"), "--limit"),

@@ -75,12 +75,12 @@ def test_empty_metadata(text: str) -> None:
         ("a: 1\na: 2\n", 2, "duplicate key"),
         ("a\n", 1, "not `key: value`"),
         ("a:1\n", 1, "not `key: value`"),
-        ("a: 'it''s'\n", 1, "quoted text"),
+        ("a: 'it''s'\n", 1, "quoted string"),
         ("a: 1\n   b: 2\n", 2, "indentation"),
         ("a:\n\t- b\n", 2, "tab"),
         ("a:\n-\n", 2, "without a value"),
         ("a: b: c\n", 1, "second `key:`"),
-        ("a: 'b' c\n", 1, "quoted text"),
+        ("a: 'b' c\n", 1, "quoted string"),
     ],
 )
 def test_unsupported_yaml_names_the_line(text: str, line: int, said: str) -> None:

@@ -230,7 +230,7 @@ def test_refusals() -> None:
     assert "768" in hint
 
     message, hint = refusal("BertForMaskedLM", length=513)
-    assert "no positions for a length of 513" in message
+    assert "fewer positions than a length of 513" in message
     assert "at most 512" in hint
     assert "is 0" in refusal("BertForMaskedLM", length=0)[0]
 

@@ -82,7 +82,7 @@ def test_parameters_that_may_be_nothing() -> None:
     assert built.module(volume).shape == volume.shape
     message, hint = refusal("kernels", "replication-pad3d", parameters={"pad": -1})
     assert "pad" in message
-    assert "from 0 up" in hint
+    assert "at least 0" in hint
 
 
 def test_a_switch_has_an_upper_end() -> None:

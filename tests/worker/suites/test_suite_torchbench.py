@@ -187,7 +187,7 @@ def test_an_optimiser_of_other_parameters_is_none_of_this_module() -> None:
 def test_parameters_and_paths_that_are_wrong() -> None:
     with pytest.raises(CannotBuild, match="no parameter 'pth'; did you mean path"):
         suites.build("torchbench", "tiny_cnn", parameters={"pth": "x"})
-    with pytest.raises(CannotBuild, match="no checkout of pytorch/benchmark"):
+    with pytest.raises(CannotBuild, match="not a checkout of pytorch/benchmark"):
         suites.build("torchbench", "tiny_cnn", parameters={"path": str(TREE.parent)})
 
 
