@@ -232,7 +232,7 @@ def test_refusals() -> None:
     message, hint = refusal("BertForMaskedLM", length=513)
     assert "fewer positions than a length of 513" in message
     assert "at most 512" in hint
-    assert "is 0" in refusal("BertForMaskedLM", length=0)[0]
+    assert "BertForMaskedLM: 0" in refusal("BertForMaskedLM", length=0)[0]
 
     message, hint = refusal("BertForMaskedLM", hidden_size=30, num_attention_heads=4)
     assert "does not accept" in message

@@ -76,7 +76,7 @@ def test_the_list() -> None:
 def test_without_the_package() -> None:
     for answer in ask("none", "names", {"name": "resnet50"}):
         assert "torchvision cannot be imported in the target" in answer["refused"]
-        assert answer["hint"] == "install the torchvision that belongs to the target's torch"
+        assert answer["hint"] == "install the torchvision version that matches the target's torch"
 
 
 def test_a_package_that_breaks_while_it_is_imported(tmp_path: Path) -> None:
