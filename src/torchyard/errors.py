@@ -1,19 +1,20 @@
-"""Every error Torchyard raises on purpose, with the exit code each one ends the program with.
+"""The exceptions of Torchyard and their exit codes.
 
-TorchyardError                1   our own mistake if it is ever raised bare
-├─ UsageError                 2   a wrong option or configuration value
+TorchyardError                1   a bug in Torchyard when raised directly
+├─ UsageError                 2   an invalid option or configuration value
 ├─ NothingToDo                3   the request selects no work
-├─ MissingTool                4   a program, library or device that is not here
-├─ NotAllowed                 4   a permission that is not ours
-├─ WorkerFailed               5   a worker died, hung or spoke another protocol
-├─ StepFailed                 5   a command of ours ended badly
-├─ Untrustworthy              6   measured, but the numbers must not be believed
-├─ GateFailed                 7   a limit that the user set is crossed
-├─ ResultsDamaged             8   a run folder that is broken or newer than we are
-├─ WrongResults               9   every candidate computes something else than the baseline
-└─ TimeLimit                124   a limit of time ran out
+├─ MissingTool                4   a missing program, library or device
+├─ NotAllowed                 4   a missing permission
+├─ WorkerFailed               5   a worker died, hung or violated the protocol
+├─ StepFailed                 5   a command failed
+├─ Untrustworthy              6   the measurements are not trustworthy
+├─ GateFailed                 7   a limit set by the user was exceeded
+├─ ResultsDamaged             8   a run folder that is damaged or of a newer version
+├─ WrongResults               9   every candidate computes wrong results
+└─ TimeLimit                124   a time limit was exceeded
 
-Ctrl-C ends with 130, SIGHUP with 129 and SIGTERM with 143. Library code raises these and never prints or exits: only `cli` does.
+Ctrl-C ends the program with 130, SIGHUP with 129 and SIGTERM with 143. Library code raises these
+exceptions and never prints or exits: only `cli` does.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ __all__ = [
 
 
 class TorchyardError(Exception):
-    """Base of the tree: what happened, why, what to do about it, and where the log is."""
+    """Base class: what failed, why, a hint how to fix it, and the path of the log."""
 
     exit_code: ClassVar[int] = 1
 
@@ -51,19 +52,19 @@ class TorchyardError(Exception):
 
 
 class UsageError(TorchyardError):
-    """An option or a configuration value is wrong."""
+    """An option or a configuration value is invalid."""
 
     exit_code = 2
 
 
 class NothingToDo(TorchyardError):
-    """The request is well-formed and selects no work."""
+    """The request is valid and selects no work."""
 
     exit_code = 3
 
 
 class MissingTool(TorchyardError):
-    """A program, library or device that the request needs is not on this machine."""
+    """A program, library or device that the request needs is missing on this machine."""
 
     exit_code = 4
 
@@ -75,61 +76,61 @@ class NotAllowed(TorchyardError):
 
 
 class WorkerFailed(TorchyardError):
-    """A worker died, hung, or does not speak our protocol."""
+    """A worker died, hung, or violated the protocol."""
 
     exit_code = 5
 
 
 class StepFailed(TorchyardError):
-    """A command that was part of the work ended badly."""
+    """A command that is part of the work failed."""
 
     exit_code = 5
 
 
 class Untrustworthy(TorchyardError):
-    """The measurement ran, and its numbers must not be believed."""
+    """The measurement ran, and its results are not trustworthy."""
 
     exit_code = 6
 
 
 class GateFailed(TorchyardError):
-    """A limit that the user set is crossed."""
+    """A limit set by the user was exceeded."""
 
     exit_code = 7
 
 
 class ResultsDamaged(TorchyardError):
-    """A run folder is broken, or was written by a newer Torchyard."""
+    """A run folder is damaged, or was written by a newer version of Torchyard."""
 
     exit_code = 8
 
 
 class WrongResults(TorchyardError):
-    """Every candidate computes something else than the baseline."""
+    """Every candidate computes wrong results."""
 
     exit_code = 9
 
 
 class TimeLimit(TorchyardError):
-    """A limit of time ran out."""
+    """A time limit was exceeded."""
 
     exit_code = 124
 
 
 EXIT_CODES: dict[int, str] = {
-    0: "good",
-    1: "a mistake of Torchyard's own: please report it",
-    2: "wrong option or configuration",
+    0: "success",
+    1: "internal error: please report it",
+    2: "invalid option or configuration",
     3: "nothing to do",
     4: "missing tool or permission",
     5: "a step or worker failed",
-    6: "the measurement is not trustworthy",
-    7: "a gate failed: a limit was crossed",
+    6: "the measurements are not trustworthy",
+    7: "a gate failed: a limit was exceeded",
     8: "results damaged or from a newer version",
     9: "every candidate computes wrong results",
-    124: "time limit",
-    129: "ended by SIGHUP",
-    130: "interrupted",
-    141: "the reader of the output went away",
-    143: "ended by SIGTERM",
+    124: "time limit exceeded",
+    129: "terminated by SIGHUP",
+    130: "interrupted (Ctrl-C)",
+    141: "the reader of the output closed it (SIGPIPE)",
+    143: "terminated by SIGTERM",
 }

@@ -56,7 +56,7 @@ def without_torch(folder: Path) -> Path:
     [
         (["--seconds", "1"], 2, "1.0"),
         (["--threads", "0"], 2, "--threads"),
-        (["--target", "/nowhere/python"], 2, "there is no interpreter"),
+        (["--target", "/nowhere/python"], 2, "was not found"),
         (["--target", "build:nothing-of-this-name"], 2, "nothing-of-this-name"),
         (["--cores", "many"], 2, "is no list of processors"),
         (["--cores", ""], 2, "is no list of processors"),

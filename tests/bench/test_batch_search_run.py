@@ -70,7 +70,7 @@ def test_memory_is_the_end_and_nothing_else_ends(tmp_path: Path) -> None:
     obstacle = found.obstacle
     assert obstacle is not None
     assert (obstacle.kind, obstacle.variant) == ("out-of-memory", "eager")
-    assert "of the 1.00 GiB it may use" in obstacle.reason
+    assert "above its memory limit of 1.00 GiB" in obstacle.reason
     assert obstacle.reason.startswith(("used ", "held ")), "without the name of its process"
     fitting = [one for one in found.tries if one.fits]
     for one in fitting:
@@ -95,7 +95,7 @@ def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None
 def test_a_workload_without_a_batch(tmp_path: Path) -> None:
     with pytest.raises(StepFailed, match="every batch size tried, from 1 to 1") as caught:
         find_batch_size(workload(tmp_path, FIXED), [EAGER], QUICK, largest=1)
-    assert "takes no batch_size" in caught.value.why
+    assert "has no argument batch_size" in caught.value.why
     assert "add the argument batch_size" in caught.value.hint
 
 

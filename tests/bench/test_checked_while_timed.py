@@ -104,7 +104,7 @@ def test_what_is_wrong_or_harmful_only_later_is_found(tmp_path: Path) -> None:
         assert by_name[name]["verdict"] == "wrong", by_name[name]
         assert "launch 1, " in by_name[name]["accuracy"]["detail"]
     # AND remembered results cannot be trusted
-    assert any("remembers results" in text for text in by_name["remembers"]["untrusted"])
+    assert any("caches results" in text for text in by_name["remembers"]["untrusted"])
     # AND the honest candidate is right
     assert by_name["honest"]["accuracy"]["status"] == "pass"
     assert by_name["honest"]["verdict"] not in {"wrong", "failed"}

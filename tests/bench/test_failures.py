@@ -71,12 +71,12 @@ def only_failure(folder: Path, *names: str) -> Failure:
     ("name", "kind", "words"),
     [
         ("raises", "raised", "ValueError: the model says no"),
-        ("hangs", "timeout", "did not answer 'reference' within 2 s"),
+        ("hangs", "timeout", "timed out after 2 s during the reference run"),
         ("crashes", "crashed", "SIGSEGV"),
         pytest.param(
-            "hoards", "out-of-memory", "of the 900 MiB it may use", marks=pytest.mark.slow
+            "hoards", "out-of-memory", "above its memory limit of 900 MiB", marks=pytest.mark.slow
         ),
-        pytest.param("leaves", "crashed", "exit code 9", marks=pytest.mark.slow),
+        pytest.param("leaves", "crashed", "exited with code 9", marks=pytest.mark.slow),
     ],
 )
 def test_trouble_of_the_workload_is_a_row(tmp_path: Path, name: str, kind: str, words: str) -> None:

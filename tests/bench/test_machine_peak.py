@@ -56,7 +56,7 @@ def peak_of_here(*, days: float = 0.0, torch_version: str | None = None) -> Mach
     [
         (["--threads", "0"], 2, "--threads"),
         (["--precision", "float8"], 2, "float8"),
-        (["--target", "/nowhere/python"], 2, "there is no interpreter"),
+        (["--target", "/nowhere/python"], 2, "was not found"),
         (["--target", "build:nothing-of-this-name"], 2, "nothing-of-this-name"),
     ],
 )

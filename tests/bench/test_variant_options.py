@@ -80,7 +80,7 @@ def test_options_and_backends_end_in_rows_of_their_own(tmp_path: Path) -> None:
     failure = rows["cudagraphs"].failure
     assert failure is not None
     assert failure.kind == "cannot-build"
-    assert "cudagraphs needs a CUDA device" in failure.message
+    assert "cudagraphs requires a CUDA device" in failure.message
     # AND the others did not have to start anew for it
     launches = (tmp_path / "run" / "launches.jsonl").read_text().splitlines()
     assert json.loads(launches[0])["launch"] == 0

@@ -135,7 +135,11 @@ def test_threads_make_an_environment_on_the_fly(text: str, name: str, threads: i
     [
         ("eager+chanels-last", "'chanels-last' is not a backend", "did you mean 'channels-last'?"),
         ("eager+chanels-last=true", "no option 'chanels-last'", "did you mean 'channels-last'?"),
-        ("matmul-precision=hi", "'hi' is no value of matmul-precision", "highest or high or"),
+        (
+            "matmul-precision=hi",
+            "'hi' is not a valid value of matmul-precision",
+            "highest or high or",
+        ),
         ("matmul-precision", "matmul-precision has no value", "write matmul-precision="),
         ("tf32+tf32", "has the option tf32 twice", "keep one"),
         ("tf32+tf32=off", "has the option tf32 twice", "keep one"),
@@ -232,15 +236,15 @@ def test_names_are_unique_and_mean_the_same_variant_again(
 @pytest.mark.parametrize(
     ("targets", "environments", "message"),
     [
-        (["eager"], [], "the name 'eager' is a target and a backend"),
-        (["bfloat16"], [], "the name 'bfloat16' is a target and a precision"),
-        ([], ["inductor"], "the name 'inductor' is a backend and an environment"),
-        ([], ["dynamo"], "the name 'dynamo' is a backend and an environment"),
-        (["one"], ["one"], "the name 'one' is a target and an environment"),
-        (["tf32"], [], "the name 'tf32' is a target and an option"),
-        ([], ["threads"], "the name 'threads' is an environment and an option"),
-        (["here"], [], "the target name 'here' is taken"),
-        ([], ["default"], "the environment name 'default' is taken"),
+        (["eager"], [], "the name 'eager' is ambiguous: a target and a backend"),
+        (["bfloat16"], [], "the name 'bfloat16' is ambiguous: a target and a precision"),
+        ([], ["inductor"], "the name 'inductor' is ambiguous: a backend and an environment"),
+        ([], ["dynamo"], "the name 'dynamo' is ambiguous: a backend and an environment"),
+        (["one"], ["one"], "the name 'one' is ambiguous: a target and an environment"),
+        (["tf32"], [], "the name 'tf32' is ambiguous: a target and an option"),
+        ([], ["threads"], "the name 'threads' is ambiguous: an environment and an option"),
+        (["here"], [], "the target name 'here' is reserved"),
+        ([], ["default"], "the environment name 'default' is reserved"),
     ],
 )
 def test_a_name_that_means_two_things_is_refused(
@@ -253,7 +257,7 @@ def test_a_name_that_means_two_things_is_refused(
 
 @pytest.mark.parametrize("name", ["", "a+b", "a b", "a/b", "-a", "a:b", "a=b", "ü", "mine.py"])
 def test_names_that_cannot_be_parts_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be a name"):
+    with pytest.raises(UsageError, match="is not a valid name"):
         check_name(name, where="--target")
 
 

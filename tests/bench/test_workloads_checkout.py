@@ -82,7 +82,7 @@ def test_check_loads_each_model_in_a_process_of_its_own(capsys: Capture, checkou
     assert (good["name"], good["state"], good["parameters"]) == ("tiny_cnn", "loads", 1570)
     assert good["loss"] == "the model's own (CrossEntropyLoss)"
     assert missing["state"] == "cannot-build"
-    assert missing["reason"].startswith("torchbench/needs_package needs the package")
+    assert missing["reason"].startswith("torchbench/needs_package requires the package")
     assert "--set model=needs_package" in missing["hint"]
     assert crashed["state"] == "crashed"
     assert "SIGABRT" in crashed["reason"]

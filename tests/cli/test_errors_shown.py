@@ -31,7 +31,7 @@ Capture = pytest.CaptureFixture[str]
         (["bench", "a.toml", "b.toml"], "unexpected extra argument (b.toml)", "bench --help"),
         (["bench", "--mode", "train"], "'train' is not one of", "bench --help"),
         (["target"], "Missing argument 'PYTHON|NAME=PYTHON'", "target --help"),
-        (["target", "/nowhere/python"], "there is no interpreter", "path of a python"),
+        (["target", "/nowhere/python"], "was not found", "path of a Python"),
         (["explain", "undecide"], "no explanation of 'undecide'", "did you mean 'undecided'?"),
         (["explain", "xyzzy"], "no explanation of 'xyzzy'", "torchyard explain"),
         (["workloads", "--suite", "model"], "unknown suite 'model'", "mean 'models'?"),

@@ -15,14 +15,14 @@ def _classes() -> list[type[errors.TorchyardError]]:
     ]
 
 
-def test_every_error_has_a_documented_exit_code_and_stands_in_the_drawing() -> None:
+def test_every_error_has_an_exit_code_and_is_in_the_module_docstring() -> None:
     for kind in _classes():
         assert kind.exit_code in errors.EXIT_CODES
         assert kind.__name__ in (errors.__doc__ or "")
         assert kind.__name__ in errors.__all__
 
 
-def test_an_error_carries_what_why_hint_and_log() -> None:
+def test_error_attributes() -> None:
     error = errors.UsageError("no", why="because", hint="mend it", log="run.log")
     assert (error.what, error.why, error.hint, error.log) == ("no", "because", "mend it", "run.log")
     assert str(error) == "no"

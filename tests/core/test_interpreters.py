@@ -40,7 +40,7 @@ def test_the_home_folder_is_expanded(venv: Path, monkeypatch: pytest.MonkeyPatch
     assert find("~/venv", Path("/")) == str(venv / "bin" / "python")
 
 
-def test_a_command_is_looked_up_on_path(
+def test_command_is_searched_on_path(
     tmp_path: Path, venv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(venv / "bin"))
@@ -50,13 +50,13 @@ def test_a_command_is_looked_up_on_path(
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "no interpreter is named"),
-        ("nothing-here", "there is no interpreter 'nothing-here'"),
-        ("./nothing/here", "there is no interpreter"),
+        ("", "the interpreter is missing"),
+        ("nothing-here", "the interpreter 'nothing-here' was not found"),
+        ("./nothing/here", "was not found"),
         (".", "is not a virtual environment"),
     ],
 )
-def test_what_is_no_interpreter_is_refused(tmp_path: Path, text: str, what: str) -> None:
+def test_invalid_interpreters(tmp_path: Path, text: str, what: str) -> None:
     with pytest.raises(UsageError) as caught:
         find(text, tmp_path)
     assert what in caught.value.what
@@ -73,7 +73,7 @@ def test_a_target_has_a_name(venv: Path) -> None:
     assert parse("venv", "target") == ("target", python)
     with pytest.raises(UsageError, match="has no name"):
         parse("venv")
-    with pytest.raises(UsageError, match="cannot be a name"):
+    with pytest.raises(UsageError, match="is not a valid name"):
         parse("=venv")
 
 

@@ -60,7 +60,7 @@ outers = st.builds(
 
 
 @given(outers)
-def test_what_is_written_is_read_back(value: Outer) -> None:
+def test_encode_decode_round_trip(value: Outer) -> None:
     text = json.dumps(encode(value))
     assert decode(Outer, json.loads(text), where="") == value
 
@@ -70,7 +70,7 @@ def test_what_is_written_is_read_back(value: Outer) -> None:
     [
         ({"name": "x", "colur": "red"}, "unknown key 'colur'", "did you mean 'colour'?"),
         ({}, "the key 'name' is missing", "add name = ..."),
-        ({"name": 3}, "study.name: 3 is not a text", "give a text"),
+        ({"name": 3}, "study.name: 3 is not a string", "give a string"),
         ({"name": "x", "colour": "bleu"}, "'bleu' is not a valid value", "did you mean 'blue'?"),
         ({"name": "x", "kind": "z"}, "'z' is not a valid value", "valid values: a, b"),
         ({"name": "x", "share": "much"}, "study.share: 'much' is not a number", "give a number"),
@@ -80,13 +80,13 @@ def test_what_is_written_is_read_back(value: Outer) -> None:
         ({"name": "x", "items": [{"size-bytes": 1}, {}]}, "study.items[1]", "size-bytes"),
         ({"name": "x", "items": "ab"}, "study.items: 'ab' is not a list", "give a list"),
         ({"name": "x", "pairs": [["a", 1, 2]]}, "study.pairs[0]", "a list of 2"),
-        ({"name": "x", "mixed": 1.5}, "study.mixed", "a whole number or a text"),
+        ({"name": "x", "mixed": 1.5}, "study.mixed", "a whole number or a string"),
         ({"name": "x", "numbers": [1.5, "2"]}, "study.numbers[1]: '2' is not a number", "give"),
         ({"name": "x", "numbers": [True]}, "study.numbers[0]: True is not a number", "give"),
         ({"name": "x", "table": {"k": "v"}}, "study.table.k: 'v' is not a whole number", "give"),
     ],
 )
-def test_a_bad_value_names_the_place_and_the_mend(
+def test_invalid_value_error_names_the_key_and_the_fix(
     data: dict[str, object], what: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -110,14 +110,14 @@ def test_lenient_reading_skips_what_a_newer_version_added() -> None:
     assert decode(Inner, {"size_bytes": 4, "new": 1}, where="", strict=False) == Inner(size_bytes=4)
 
 
-def test_nothing_near_lists_what_is_valid() -> None:
+def test_hint_lists_valid_names_without_a_close_match() -> None:
     assert nearest_hint("zzz", ["eager", "inductor"], what="backend") == (
         "valid backends: eager, inductor"
     )
     assert nearest_hint("zzz", []) == "valid names: none"
 
 
-def test_a_study_and_a_comparison_survive_the_journey() -> None:
+def test_study_and_comparison_round_trip() -> None:
     target = Target(name="here", python="/usr/bin/python3", variables=(("A", "1"),))
     baseline = Variant(name="eager", target=target)
     candidate = Variant(
@@ -153,7 +153,7 @@ def test_variants_share_a_process_only_with_one_target_and_environment() -> None
     assert not Environment(name="t", variables=(("OMP_WAIT_POLICY", "x"),)).touches_allocator()
 
 
-def test_a_label_says_what_differs_from_the_default() -> None:
+def test_workload_label_shows_non_default_settings() -> None:
     assert Workload(suite="kernels", name="matmul").label == "kernels/matmul inference"
     full = Workload(
         suite="models",

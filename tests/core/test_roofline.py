@@ -54,7 +54,7 @@ def test_rates_and_the_ridge() -> None:
     assert PEAK.cache_bytes_per_second == 80e9
 
 
-def test_what_is_not_known_has_no_rate() -> None:
+def test_unknown_metrics_have_no_rate() -> None:
     assert bytes_per_second(metrics(None, moved=1.0)) is None
     assert bytes_per_second(metrics(1.0)) is None
     assert intensity(metrics(1.0, flops=1.0)) is None
@@ -72,11 +72,11 @@ def test_what_is_not_known_has_no_rate() -> None:
         (1e12, 20e9),
     ],
 )
-def test_the_roof_of_memory_is_that_of_sets_as_large_or_larger(moved: float, rate: float) -> None:
+def test_bandwidth_of_a_working_set(moved: float, rate: float) -> None:
     assert PEAK.bytes_per_second_at(moved) == rate
 
 
-def test_much_arithmetic_is_bound_by_arithmetic() -> None:
+def test_compute_bound_workload() -> None:
     # 100 operations per byte; at the peak it would take 1 s and took 2.
     found = attainment_of(metrics(2.0, flops=100e9, moved=1e9), PEAK)
     assert found is not None
@@ -85,7 +85,7 @@ def test_much_arithmetic_is_bound_by_arithmetic() -> None:
     assert found.memory_share == pytest.approx(0.025)
 
 
-def test_little_arithmetic_is_bound_by_memory() -> None:
+def test_memory_bound_workload() -> None:
     # One operation per byte; 20 GB take 1 s at least and took 1.25.
     found = attainment_of(metrics(1.25, flops=20e9, moved=20e9), PEAK)
     assert found is not None
@@ -94,7 +94,7 @@ def test_little_arithmetic_is_bound_by_memory() -> None:
     assert found.arithmetic_share == pytest.approx(0.16)
 
 
-def test_small_things_are_held_against_the_cache() -> None:
+def test_cache_bound_workload() -> None:
     # 800 kB in 20 µs are 40 GB/s: twice the memory, half the cache.
     found = attainment_of(metrics(20e-6, moved=800e3), PEAK)
     assert found is not None
@@ -104,7 +104,7 @@ def test_small_things_are_held_against_the_cache() -> None:
     assert found.flops_per_second is None
 
 
-def test_operations_alone_are_enough() -> None:
+def test_attainment_without_bytes() -> None:
     found = attainment_of(metrics(1.0, flops=50e9), PEAK)
     assert found is not None
     assert found.bound == ARITHMETIC
@@ -112,12 +112,12 @@ def test_operations_alone_are_enough() -> None:
     assert found.bytes_per_second is None
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_no_attainment_without_metrics() -> None:
     assert attainment_of(metrics(1.0), PEAK) is None
     assert attainment_of(metrics(None, flops=1.0, moved=1.0), PEAK) is None
 
 
-def test_the_share_is_the_time_at_the_roof_over_the_time() -> None:
+def test_roof_share_is_bound_time_over_measured_time() -> None:
     for flops, moved in ((1e9, 1e9), (1e9, 1e6), (1e6, 1e9), (7e9, 3e9)):
         found = attainment_of(metrics(3.0, flops=flops, moved=moved), PEAK)
         least = max(flops / PEAK.flops_per_second, moved / PEAK.bytes_per_second_at(moved))
@@ -125,7 +125,7 @@ def test_the_share_is_the_time_at_the_roof_over_the_time() -> None:
         assert math.isclose(found.roof_share, least / 3.0)
 
 
-def test_a_cache_that_is_hardly_faster_is_none() -> None:
+def test_cache_bandwidth_close_to_memory_is_ignored() -> None:
     flat = MachinePeak(
         **{
             **vars(PEAK),

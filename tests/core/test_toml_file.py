@@ -18,13 +18,13 @@ def nested(depth: int) -> str:
 
 
 @pytest.mark.parametrize("depth", [1, 10, DEEPEST - 2])
-def test_ordinary_depths_are_read(depth: int) -> None:
+def test_ordinary_nesting_is_read(depth: int) -> None:
     assert parse_toml(nested(depth), where="f")
     assert parse_toml(".".join("a" * depth) + " = 1", where="f")
 
 
 @pytest.mark.parametrize("depth", [DEEPEST + 1, 100, 900, 2000, 100_000])
-def test_deep_ones_are_refused(depth: int) -> None:
+def test_deep_nesting_is_rejected(depth: int) -> None:
     for text in (nested(depth), ".".join("a" * depth) + " = 1", "[" + ".".join("a" * depth) + "]"):
         with pytest.raises(UsageError, match=r"deep|parts|TOML") as caught:
             parse_toml(text, where="f")
@@ -56,7 +56,7 @@ def test_ordinary_values_are_read(text: str) -> None:
         ("a = " + "9" * 5000, "f: "),
     ],
 )
-def test_values_that_nothing_can_hold_name_their_place(text: str, place: str) -> None:
+def test_invalid_values_name_their_location(text: str, place: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_toml(text, where="f")
     assert caught.value.what.startswith(place)
@@ -72,7 +72,7 @@ def test_the_largest_file(tmp_path: Path) -> None:
         read_toml(path)
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xef\xbb\xbfx = 1\n")
     assert read_toml(path) == {"x": 1}

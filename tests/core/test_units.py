@@ -30,13 +30,13 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1s", "1 s s", "1e3s", "nan", "inf"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_invalid_duration_error_has_an_example(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_duration_s(text)
     assert "60s" in caught.value.hint
 
 
-def test_an_unknown_unit_of_time_lists_the_known_ones() -> None:
+def test_unknown_time_unit_lists_the_valid_ones() -> None:
     with pytest.raises(UsageError) as caught:
         parse_duration_s("3 weeks")
     assert "weeks" in caught.value.what
@@ -49,7 +49,7 @@ def test_percentages(text: str, fraction: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["2", "1s", "%", "one percent"])
-def test_what_is_no_percentage_is_refused(text: str) -> None:
+def test_invalid_percentages(text: str) -> None:
     with pytest.raises(UsageError):
         parse_fraction(text)
 

@@ -1,4 +1,4 @@
-"""Starts real workers for the tests of the process room: small scripts, no torch."""
+"""Starts real workers for the tests of the process package: small scripts, no torch."""
 
 from __future__ import annotations
 

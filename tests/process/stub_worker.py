@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torchyard.worker.wire import Channel, ChannelClosed, answer, complaint
+from torchyard.worker.wire import Channel, ChannelClosed, answer, error_answer
 
 Verb = Callable[..., "dict[str, Any] | None"]
 channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
@@ -136,7 +136,7 @@ def long_answer(size_bytes: int) -> dict[str, Any]:
 
 
 def fail(kind: str, hint: str = "") -> None:
-    error = complaint(kind, "it went wrong", "Traceback: somewhere")
+    error = error_answer(kind, "it went wrong", "Traceback: somewhere")
     error["error"]["hint"] = hint
     channel.send(error)
 
@@ -179,7 +179,7 @@ def main() -> int:
         try:
             result = VERBS[verb](**question)
         except KeyError as error:
-            channel.send(complaint("raised", f"KeyError: {error}", "Traceback: the stub"))
+            channel.send(error_answer("raised", f"KeyError: {error}", "Traceback: the stub"))
             continue
         if verb != "fail":
             channel.send(answer(result))

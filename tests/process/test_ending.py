@@ -1,4 +1,4 @@
-"""Nothing is left behind: trees, groups, yards that end in every way, and logs without bounds."""
+"""Ends of workers, groups and controllers leave no process behind, and logs are bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchyard.process.tree import processes_of_launch, sweep_orphans
 from torchyard.process.worker_io import HEAD_BYTES, TAIL_BYTES, OutputLog
 from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkerTrouble, kill_all
 
-YARD = Path(__file__).with_name("yard_script.py")
+CONTROLLER = Path(__file__).with_name("controller_script.py")
 
 
 @pytest.fixture
@@ -30,20 +30,22 @@ def start_stub(tmp_path: Path) -> Iterator[StubStarter]:
 
 def wait_until_gone(mark: str, limit_s: float = 20.0) -> list[int]:
     deadline = time.monotonic() + limit_s
-    while (left := processes_of_launch(mark)) and time.monotonic() < deadline:
+    while (remaining := processes_of_launch(mark)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    return remaining
 
 
-@pytest.mark.parametrize("politely", [True, False])
+@pytest.mark.parametrize("graceful", [True, False])
 @pytest.mark.parametrize("new_session", [False, True])
-def test_the_whole_tree_goes(start_stub: StubStarter, politely: bool, new_session: bool) -> None:
+def test_close_and_kill_end_the_whole_tree(
+    start_stub: StubStarter, graceful: bool, new_session: bool
+) -> None:
     worker = start_stub()
     for _ in range(3):
         worker.ask("fork_sleeper", limit_s=20, new_session=new_session)
     assert len(processes_of_launch(worker.launch_mark)) == 4
     begin = time.monotonic()
-    if politely:
+    if graceful:
         worker.close()
     else:
         worker.kill()
@@ -83,7 +85,7 @@ def test_a_group_ends_its_workers_on_an_exception(tmp_path: Path) -> None:
     assert [processes_of_launch(worker.launch_mark) for worker in workers] == [[], []]
 
 
-def test_a_group_closes_its_workers_politely(tmp_path: Path) -> None:
+def test_group_closes_its_workers_gracefully(tmp_path: Path) -> None:
     with WorkerGroup() as group:
         worker = group.start(spec_of(), log_path=tmp_path / "log", entry=STUB)
         assert list(group.workers) == [worker]
@@ -99,45 +101,45 @@ def test_all_live_workers_can_be_killed(start_stub: StubStarter) -> None:
     assert not workers[1].is_alive
 
 
-def start_yard(forks: str, ending: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, str(YARD), forks, ending]
-    yard = subprocess.Popen(
+def start_controller(forks: str, ending: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, str(CONTROLLER), forks, ending]
+    controller = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
     )
-    assert yard.stdout is not None
-    return yard, yard.stdout.readline().strip()
+    assert controller.stdout is not None
+    return controller, controller.stdout.readline().strip()
 
 
 @pytest.mark.parametrize("forks", ["none", "hang", "child", "session"])
-def test_kill_9_of_the_yard(forks: str) -> None:
-    yard, mark = start_yard(forks, "stay")
-    with yard:
+def test_kill_9_of_the_controller(forks: str) -> None:
+    controller, mark = start_controller(forks, "stay")
+    with controller:
         living = processes_of_launch(mark)
         assert len(living) == (1 if forks in ("none", "hang") else 2)
-        assert not set(sweep_orphans()) & set(living)  # its yard lives
-        yard.kill()
-        # Not waited for yet: a yard that is a zombie is gone all the same.
+        assert not set(sweep_orphans()) & set(living)  # its controller runs
+        controller.kill()
+        # Not reaped yet: a controller that is a zombie counts as gone.
         if forks in ("none", "hang"):
             assert wait_until_gone(mark) == []
         else:
             time.sleep(0.3)
-            left = processes_of_launch(mark)
-            # The worker went with the yard, its child did not; but another Torchyard that starts
-            # on this machine just now sweeps it, as it should.
-            assert len(left) <= 1
-            assert set(left) <= set(sweep_orphans())
+            remaining = processes_of_launch(mark)
+            # The worker ended with the controller, its child did not; another Torchyard that
+            # starts on this machine at the same time may sweep it.
+            assert len(remaining) <= 1
+            assert set(remaining) <= set(sweep_orphans())
             assert wait_until_gone(mark) == []
 
 
 @pytest.mark.parametrize("ending", ["exit", "raise"])
-def test_a_yard_that_ends_by_itself(ending: str) -> None:
-    yard, mark = start_yard("session", ending)
-    with yard:
-        assert yard.wait(20) == (0 if ending == "exit" else 1)
+def test_controller_that_exits_or_raises(ending: str) -> None:
+    controller, mark = start_controller("session", ending)
+    with controller:
+        assert controller.wait(20) == (0 if ending == "exit" else 1)
     assert len(mark) == 32
     assert wait_until_gone(mark) == []
 
@@ -151,7 +153,7 @@ def test_a_yard_that_ends_by_itself(ending: str) -> None:
         "",
     ],
 )
-def test_the_sweep_keeps_away_from_what_it_cannot_judge(value: str) -> None:
+def test_sweep_ignores_marks_that_it_cannot_decode(value: str) -> None:
     variables = {**os.environ, "TORCHYARD_LAUNCH": "x", "TORCHYARD_YARD": value}
     with subprocess.Popen(["sleep", "60"], env=variables) as sleeper:
         try:
@@ -161,7 +163,7 @@ def test_the_sweep_keeps_away_from_what_it_cannot_judge(value: str) -> None:
             sleeper.kill()
 
 
-def test_a_pid_that_was_given_to_another_process_is_no_yard() -> None:
+def test_reused_pid_is_not_the_controller() -> None:
     pid, _, namespace = tree.yard_mark().split(":")
     variables = {
         **os.environ,
@@ -175,7 +177,7 @@ def test_a_pid_that_was_given_to_another_process_is_no_yard() -> None:
 
 
 @pytest.mark.parametrize("by_thread", [False, True])
-def test_an_end_is_noticed_and_not_reaped(by_thread: bool) -> None:
+def test_exit_is_noticed_and_not_reaped(by_thread: bool) -> None:
     with subprocess.Popen(["sh", "-c", "sleep 0.2; exit 7"]) as child:
         watch = ExitWatch(child.pid, by_thread=by_thread)
         assert watch.ending() is None
@@ -186,15 +188,15 @@ def test_an_end_is_noticed_and_not_reaped(by_thread: bool) -> None:
         assert watch.ending() == Ending(exit_code=7)
 
 
-def test_what_an_ending_is_called() -> None:
+def test_failure_kind_of_an_exit_status() -> None:
     killed = Ending(signal_number=signal.SIGKILL)
     assert kind_of_ending(killed, kernel_killed_for_memory=True) == "out-of-memory"
     assert kind_of_ending(killed, kernel_killed_for_memory=False) == "killed"
     aborted = Ending(signal_number=signal.SIGABRT)
     assert kind_of_ending(aborted, kernel_killed_for_memory=True) == "crashed"
-    assert Ending(signal_number=signal.SIGILL).said == "was ended by SIGILL"
+    assert Ending(signal_number=signal.SIGILL).description == "was killed by SIGILL"
     assert "instructions" in Ending(signal_number=signal.SIGILL).hint
-    assert Ending(signal_number=40).said == "was ended by signal 40"
+    assert Ending(signal_number=40).description == "was killed by signal 40"
 
 
 def test_the_kernels_counters_can_be_read() -> None:
@@ -214,8 +216,8 @@ def test_a_worker_that_prints_without_end(start_stub: StubStarter) -> None:
     assert HEAD_BYTES + TAIL_BYTES < len(text) < HEAD_BYTES + TAIL_BYTES + 100
     assert text.startswith(b"first line\nxxx")
     assert text.endswith(b"xxx\nlast line\n")
-    left_out = size_bytes + len(b"first line\nlast line\n") - HEAD_BYTES - TAIL_BYTES
-    assert b"\n... %d bytes left out ...\n" % left_out in text
+    omitted = size_bytes + len(b"first line\nlast line\n") - HEAD_BYTES - TAIL_BYTES
+    assert b"\n... %d bytes omitted ...\n" % omitted in text
     assert worker.log_tail.splitlines()[-1] == "last line"
     assert len(worker.log_tail.splitlines()) == 20
 
@@ -248,13 +250,13 @@ def test_a_log_that_fits_is_kept_whole(tmp_path: Path, size_bytes: int) -> None:
     assert (tmp_path / "deep" / "log").read_bytes() == data
 
 
-def test_one_byte_too_many_is_left_out(tmp_path: Path) -> None:
+def test_one_excess_byte_is_omitted(tmp_path: Path) -> None:
     log_of([b"a" * HEAD_BYTES, b"b", b"c" * TAIL_BYTES], tmp_path / "log")
     text = (tmp_path / "log").read_bytes()
-    assert text == b"a" * HEAD_BYTES + b"\n... 1 bytes left out ...\n" + b"c" * TAIL_BYTES
+    assert text == b"a" * HEAD_BYTES + b"\n... 1 bytes omitted ...\n" + b"c" * TAIL_BYTES
 
 
-def test_the_tail_is_fit_for_a_terminal_and_a_page(tmp_path: Path) -> None:
+def test_log_tail_has_no_control_characters(tmp_path: Path) -> None:
     log = log_of(
         [b"\x1b[31mred\x1b[0m\r\n", b" 10%\r 99%\rdone\n", b"\xffbell\x07\x1b]0;title\x07\n\n"],
         tmp_path / "log",
@@ -262,7 +264,7 @@ def test_the_tail_is_fit_for_a_terminal_and_a_page(tmp_path: Path) -> None:
     assert log.tail().splitlines() == ["red", "done", "\N{REPLACEMENT CHARACTER}bell?"]
 
 
-def test_a_log_whose_pipe_is_held_open_by_a_stranger(tmp_path: Path) -> None:
+def test_log_finishes_while_another_process_holds_the_pipe(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     log = OutputLog(read_fd, tmp_path / "log")
     os.write(write_fd, b"said\n")

@@ -55,7 +55,7 @@ def trouble_at_start(python: str, tmp_path: Path) -> WorkerTrouble:
 def test_the_worker_sees_what_the_spec_says(
     start_stub: StubStarter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/yard/only")
+    monkeypatch.setenv("PYTHONPATH", "/controller/only")
     monkeypatch.setenv("PYTHONMALLOC", "malloc")
     monkeypatch.setenv("LD_PRELOAD", "")
     monkeypatch.setenv("OF_THE_USER", "kept")
@@ -79,7 +79,7 @@ def test_the_worker_sees_what_the_spec_says(
     assert variables["TORCHYARD_LAUNCH"] == worker.launch_mark
     assert variables["TORCHYARD_YARD"].startswith(f"{os.getpid()}:")
     assert not {"PYTHONPATH", "PYTHONMALLOC", "LD_PRELOAD"} & set(variables)
-    assert "/yard/only" not in facts["path"]
+    assert "/controller/only" not in facts["path"]
 
 
 def test_a_target_may_have_a_python_path_of_its_own(start_stub: StubStarter) -> None:
@@ -101,7 +101,7 @@ def test_address_randomisation_can_be_turned_off(start_stub: StubStarter) -> Non
     assert places[0] != places[1]
 
 
-def test_a_name_on_the_path_is_an_interpreter_too(start_stub: StubStarter) -> None:
+def test_interpreter_is_found_on_the_path(start_stub: StubStarter) -> None:
     worker = start_stub(
         python=Path(sys.executable).name,
         variables=(("PATH", str(Path(sys.executable).parent)),),
@@ -152,8 +152,8 @@ def test_no_descriptor_is_left_open(start_stub: StubStarter, tmp_path: Path) -> 
     [
         ("/no/such/python", "does not exist"),
         ("no-such-python-anywhere", "on the PATH"),
-        ("/tmp", "is a folder"),
-        ("/etc/passwd", "may not be executed"),
+        ("/tmp", "is a directory"),
+        ("/etc/passwd", "is not executable"),
     ],
 )
 def test_interpreters_that_cannot_be_started(tmp_path: Path, name: str, reason: str) -> None:
@@ -177,7 +177,7 @@ def test_a_program_that_is_no_python(tmp_path: Path, program: str) -> None:
     assert path is not None
     trouble = trouble_at_start(path, tmp_path)
     assert trouble.kind == "no-python"
-    assert "does not work as a Python" in trouble.message
+    assert "is not a working Python" in trouble.message
 
 
 def test_a_python_that_is_too_old(tmp_path: Path) -> None:
@@ -205,18 +205,18 @@ def test_boot_is_understood_by_any_python() -> None:
 
 
 def test_a_working_folder_that_is_not_there(start_stub: StubStarter) -> None:
-    with pytest.raises(UsageError, match="working folder /no/such/folder"):
+    with pytest.raises(UsageError, match="working directory /no/such/folder"):
         start_stub(working_folder="/no/such/folder")
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "NUL\0"])
-def test_names_that_no_variable_can_have(start_stub: StubStarter, name: str) -> None:
-    with pytest.raises(UsageError, match="name of a variable"):
+def test_invalid_variable_names(start_stub: StubStarter, name: str) -> None:
+    with pytest.raises(UsageError, match="name of an environment variable"):
         start_stub(variables=((name, "1"),))
 
 
-def test_a_zero_byte_in_an_argument(start_stub: StubStarter) -> None:
-    with pytest.raises(UsageError, match="zero byte"):
+def test_null_byte_in_an_argument(start_stub: StubStarter) -> None:
+    with pytest.raises(UsageError, match="null byte"):
         start_stub(arguments=("a\0b",))
 
 
@@ -236,7 +236,7 @@ def test_a_library_path_that_the_loader_would_split(
 ) -> None:
     library = tmp_path / "lib a.so"
     library.touch()
-    with pytest.raises(UsageError, match="blank or a colon"):
+    with pytest.raises(UsageError, match="space or a colon"):
         start_stub(preload=(str(library),))
 
 
@@ -244,7 +244,7 @@ def test_a_library_that_is_no_library_is_noticed(start_stub: StubStarter, tmp_pa
     library = tmp_path / "libfake.so"
     library.write_text("not a library")
     worker = start_stub(preload=(str(library),))
-    with pytest.raises(WorkerTrouble, match="cannot be preloaded") as caught:
+    with pytest.raises(WorkerTrouble, match="could not be preloaded") as caught:
         worker.ask("echo", limit_s=20)
     assert "libfake.so" in caught.value.log_tail
 
@@ -292,7 +292,7 @@ def test_the_real_boot_isolates_the_package(tmp_path: Path) -> None:
     assert str(BOOT_FILE.parent) not in trouble.message.partition(" in ")[2]
 
 
-def test_a_hanging_worker_is_asked_for_its_stacks(tmp_path: Path) -> None:
+def test_stacks_of_a_hanging_worker_are_logged(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time\ndef stuck():\n    time.sleep(60)\nstuck()\n")
     worker = WorkerProcess.start(
         spec_of(variables=(("PYTHONPATH", str(tmp_path)),)), log_path=tmp_path / "log"

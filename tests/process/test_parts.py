@@ -18,7 +18,7 @@ from torchyard.process import ending, trampoline
 from torchyard.process.ending import WorkerTrouble
 from torchyard.process.start import BOOT_FILE
 from torchyard.process.tree import TreeMemory, kill_tree, start_ticks, yard_mark
-from torchyard.process.worker_io import BadMessage, OutputLog, QuestionPipes
+from torchyard.process.worker_io import BadMessage, OutputLog, RequestPipes
 
 
 class FarSide:
@@ -27,7 +27,7 @@ class FarSide:
     def __init__(self) -> None:
         self.question_fd, write_fd = os.pipe()
         read_fd, self.answer_fd = os.pipe()
-        self.pipes = QuestionPipes(read_fd=read_fd, write_fd=write_fd)
+        self.pipes = RequestPipes(read_fd=read_fd, write_fd=write_fd)
 
     def say(self, data: bytes) -> None:
         os.write(self.answer_fd, data)
@@ -62,7 +62,7 @@ def test_messages_in_pieces(far: FarSide) -> None:
     assert far.pipes.at_end
 
 
-def test_numbers_that_json_does_not_know_are_let_through(far: FarSide) -> None:
+def test_infinity_is_accepted_in_messages(far: FarSide) -> None:
     far.say(b'{"ok": {"ratio": NaN, "limit": Infinity}}\n')
     message = far.pipes.read()
     assert message is not None
@@ -97,20 +97,20 @@ def test_writing_never_blocks_and_loses_nothing(far: FarSide) -> None:
     assert json.loads(received) == question
 
 
-def test_nobody_reads_the_question(far: FarSide) -> None:
+def test_write_to_a_closed_pipe(far: FarSide) -> None:
     far.close()
     far.pipes.queue({"ask": "echo"})
     far.pipes.write()
     assert far.pipes.reader_gone
 
 
-def run_trampoline(yard_pid: int, plan: bytes) -> tuple[int, bytes]:
-    """Its exit code and its status, when it is started as the yard does."""
+def run_trampoline(controller_pid: int, plan: bytes) -> tuple[int, bytes]:
+    """Its exit code and its status, when it is started as the controller does."""
     plan_read, plan_write = os.pipe()
     status_read, status_write = os.pipe()
     command = [sys.executable, "-I", "-S", trampoline.__file__]
     process = subprocess.Popen(
-        [*command, str(yard_pid), str(plan_read), str(status_write)],
+        [*command, str(controller_pid), str(plan_read), str(status_write)],
         pass_fds=(plan_read, status_write),
     )
     os.close(plan_read)
@@ -138,7 +138,7 @@ def test_the_trampoline_gives_the_target_the_usual_signals() -> None:
     assert run_trampoline(os.getpid(), plan)[0] == -signal.SIGPIPE
 
 
-def test_the_trampoline_does_nothing_for_a_yard_that_is_gone() -> None:
+def test_the_trampoline_exits_when_the_controller_is_gone() -> None:
     assert run_trampoline(os.getpid() + 1, plan_of("/bin/true")) == (1, b"")
 
 
@@ -214,19 +214,19 @@ def test_a_full_disk_does_not_hold_up_the_worker() -> None:
     assert log.tail().endswith("\nthe end")
 
 
-def test_a_trouble_that_is_raised_again_says_the_same() -> None:
+def test_copy_of_a_worker_failure_is_equal() -> None:
     first = WorkerTrouble(
         "a", kind="crashed", traceback="b", log_tail="c", why="d", hint="e", log="f"
     )
-    again = first.again()
-    assert again is not first
-    assert vars(again) == vars(first)
-    assert str(again) == "a"
+    copy = first.copy()
+    assert copy is not first
+    assert vars(copy) == vars(first)
+    assert str(copy) == "a"
 
 
-def test_a_fork_of_the_yard_does_not_take_the_workers_along() -> None:
-    yard = Path(__file__).with_name("yard_script.py")
-    command = [sys.executable, "-W", "ignore", str(yard), "none", "fork"]
+def test_fork_of_the_controller_does_not_end_the_workers() -> None:
+    script = Path(__file__).with_name("controller_script.py")
+    command = [sys.executable, "-W", "ignore", str(script), "none", "fork"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == ["still answers"]

@@ -235,4 +235,4 @@ def test_space_errors_are_told_apart() -> None:
     assert "check the disk" in broken.hint
     nowhere = write_failed(Path("/proc/x"), OSError(errno.ENOENT, "No such file"), kept="all")
     assert (nowhere.exit_code, nowhere.why) == (5, "all is kept")
-    assert "choose another folder" in nowhere.hint
+    assert "choose another directory" in nowhere.hint

@@ -33,13 +33,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (lambda folder: (folder / "run.json").write_text("[]"), "not the facts of a run"),
         (lambda folder: change_facts(folder, format=99), "newer Torchyard"),
         (lambda folder: change_facts(folder, state="asleep"), "unknown state 'asleep'"),
-        (lambda folder: change_facts(folder, study={"name": 3}), "3 is not a text"),
+        (lambda folder: change_facts(folder, study={"name": 3}), "3 is not a string"),
         (lambda folder: change_facts(folder, study=None), "None is not a table"),
         (lambda folder: (folder / "comparisons.jsonl").unlink(), "comparisons.jsonl is missing"),
         (lambda folder: (folder / "run.json").unlink(), "run.json is missing"),
         (
             lambda folder: (folder / "comparisons.jsonl").write_text("x\n{}\n"),
-            "comparisons.jsonl, line 1: not a whole record",
+            "comparisons.jsonl, line 1: not a complete record",
         ),
         (
             lambda folder: (folder / "comparisons.jsonl").write_text("{}\n"),

@@ -1,11 +1,11 @@
-"""A candidate judged against eager code, with a model and wrong backends written on the spot."""
+"""Check a candidate against eager code, with a model and wrong backends from temporary files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from desk_with import desk_with, variant, write_file
+from service_with import service_with, variant, write_file
 
 __all__ = ["BACKENDS", "NET", "judge"]
 
@@ -99,8 +99,8 @@ def judge(
     if backend.isidentifier() and backend not in {"eager", "inductor", "aot_eager"}:
         backend = write_file(folder, "backends.py", BACKENDS) + ":" + backend
     candidate = variant("candidate", backend, precision)
-    desk = desk_with(code, variant("baseline"), candidate, mode=mode, step=step)
+    service = service_with(code, variant("baseline"), candidate, mode=mode, step=step)
     path = str(folder / "reference.pt")
-    desk.reference("baseline", path)
-    found: dict[str, Any] = desk.judge("candidate", path)
+    service.reference("baseline", path)
+    found: dict[str, Any] = service.judge("candidate", path)
     return found

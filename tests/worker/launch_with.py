@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from desk_with import desk_with, variant
+from service_with import service_with, variant
 
 __all__ = ["CORPUS", "Launch", "launch"]
 
@@ -44,11 +44,11 @@ def launch(
     samples: int = 10,
     more: bool = True,
 ) -> Launch:
-    """Drive a desk as a session does, without the statistics."""
+    """Drive a worker service as a session does, without the statistics."""
     code = workload if "/" in workload else f"{CORPUS / 'behaviour_workloads.py'}:{workload}"
-    desk = desk_with(code, variant("base"), variant("mine", backend), mode=mode, step=step)
-    reference = desk.reference("base", "", keep=True)
-    judged = desk.judge("mine", "", last=True)
+    service = service_with(code, variant("base"), variant("mine", backend), mode=mode, step=step)
+    reference = service.reference("base", "", keep=True)
+    judged = service.judge("mine", "", last=True)
     found = Launch(judged["status"], notes=judged["notes"], untrusted=judged["untrusted"])
     if judged["status"] == "fail":
         found.failure = "before timing: " + judged["detail"]
@@ -57,7 +57,7 @@ def launch(
     varied = reference["varied"]
     for number in range(rounds):
         for name in ("base", "mine"):
-            desk.block(
+            service.block(
                 name,
                 inner=inner,
                 samples=samples,
@@ -68,10 +68,10 @@ def launch(
                 varied=varied,
             )
         if comparable and not found.failure:
-            failure = desk.verify("mine", judged["accepted"])["failure"]
+            failure = service.verify("mine", judged["accepted"])["failure"]
             if failure is not None:
                 found.failure = f"block {number}, call {failure['call']}: {failure['text']}"
-    last = desk.recheck("mine", varied, judged["accepted"], values=comparable, more=more)
+    last = service.recheck("mine", varied, judged["accepted"], values=comparable, more=more)
     found.notes, found.untrusted = last["notes"], last["untrusted"]
     if last["failure"] is not None and not found.failure:
         found.failure = "after the last block: " + last["failure"]["text"]

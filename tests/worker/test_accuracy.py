@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from desk_with import desk_with, write_file
 from judge_with import BACKENDS, NET, judge
+from service_with import service_with, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -44,8 +44,8 @@ def test_inductor_passes(tmp_path: Path, net: str, mode: str) -> None:
         ("scaled", "output 0: "),
         ("shifted", "output 0: "),
         ("one_element", "output 1: "),
-        ("not_a_number", "output 0: 1 of 32 numbers are NaN or infinite on one side only"),
-        ("all_nan", "output 0: 32 of 32 numbers are NaN or infinite on one side only"),
+        ("not_a_number", "output 0: 1 of 32 numbers are NaN or infinite in one variant only"),
+        ("all_nan", "output 0: 32 of 32 numbers are NaN or infinite in one variant only"),
         ("shape", "output 0: shape (7, 4) instead of (8, 4)"),
         ("missing", "output: 1 tensors instead of 2"),
         ("nothing", "output: 0 tensors instead of 2"),
@@ -271,7 +271,7 @@ def test_a_model_that_computes_something_else_in_float64_is_compared_with_the_ba
     mine = write_file(tmp_path, "mine.py", f"def mine(m):\n    return lambda x: m(x) * {factor}\n")
     record = judge(tmp_path, write_file(tmp_path, "odd.py", code), mine + ":mine")
     assert record["status"] == status, record
-    assert record["without_reference"] == "in float64 the workload computes something else"
+    assert record["without_reference"] == "the workload computes something else in float64"
 
 
 def test_results_without_a_finite_number_are_unchecked(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_whole_and_complex_numbers_are_compared(tmp_path: Path) -> None:
     whole_path = write_file(tmp_path, "whole.py", whole)
     waves_path = write_file(tmp_path, "waves.py", waves)
     assert judge(tmp_path, whole_path, "eager")["status"] == "pass"
-    assert "whole numbers differ" in judge(tmp_path, whole_path, f"{mine}:rolled")["detail"]
+    assert "integers differ" in judge(tmp_path, whole_path, f"{mine}:rolled")["detail"]
     assert judge(tmp_path, waves_path, f"{mine}:near")["status"] == "pass"
     assert judge(tmp_path, waves_path, f"{mine}:rolled")["status"] == "fail"
 
@@ -301,16 +301,16 @@ def test_whole_and_complex_numbers_are_compared(tmp_path: Path) -> None:
 OTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from desk_with import desk_with, variant
-desk = desk_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
-print(json.dumps(desk.judge("c", sys.argv[3])))
+from service_with import service_with, variant
+service = service_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
+print(json.dumps(service.judge("c", sys.argv[3])))
 """
 
 
 @pytest.mark.slow
 def test_the_reference_travels_between_processes(tmp_path: Path, net: str) -> None:
     path = str(tmp_path / "reference.pt")
-    desk_with(net, mode="training").reference("eager", path)
+    service_with(net, mode="training").reference("eager", path)
     assert [file.name for file in tmp_path.glob("reference*")] == ["reference.pt"]
     mine = write_file(tmp_path, "backends.py", BACKENDS)
     here = str(Path(__file__).parent)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from desk_with import desk_with, variant, write_file
 from judge_with import NET, judge
+from service_with import service_with, variant, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -37,12 +37,12 @@ def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
     tmp_path: Path, step: str, status: str
 ) -> None:
     code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
-    desk = desk_with(code, variant("a"), variant("b"))
+    service = service_with(code, variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
-    said = desk.reference("a", path)
+    said = service.reference("a", path)
     assert said["nondeterminism"] == pytest.approx(float(step), rel=0.2)
     assert not said["random"]
-    record = desk.judge("b", path)
+    record = service.judge("b", path)
     assert record["nondeterminism"] == said["nondeterminism"]
     assert record["status"] == status, record
     assert record["candidate_nondeterminism"] > 0
@@ -52,12 +52,12 @@ def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
 
 def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: Path) -> None:
     rare = NOISY.replace("(self.count % 5) * STEP", "(self.count > 3) * 1e-3")
-    desk = desk_with(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
+    service = service_with(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
-    said = desk.reference("a", path)
+    said = service.reference("a", path)
     assert said["nondeterminism"] == pytest.approx(1e-3, rel=0.1)
     assert not said["random"]
-    assert desk.judge("b", path)["status"] == "nondeterministic"
+    assert service.judge("b", path)["status"] == "nondeterministic"
 
 
 def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def judge_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("candidate", "status", "words"),
     [
-        ("m(x)", "unchecked", "NaN on both sides: output 0 (2 of 64)"),
-        ("m(x).nan_to_num()", "fail", "2 of 64 numbers are NaN or infinite on one side only"),
-        ("torch.where(m(x).isnan(), torch.inf, m(x))", "fail", "on one side only"),
+        ("m(x)", "unchecked", "NaN in both variants: output 0 (2 of 64)"),
+        ("m(x).nan_to_num()", "fail", "2 of 64 numbers are NaN or infinite in one variant only"),
+        ("torch.where(m(x).isnan(), torch.inf, m(x))", "fail", "in one variant only"),
         ("m(x) + 1", "fail", "more than rounding explains"),
     ],
 )
-def test_nan_on_both_sides_is_no_pass(
+def test_nan_in_both_variants_does_not_pass(
     tmp_path: Path, candidate: str, status: str, words: str
 ) -> None:
     make = "torch.sqrt, torch.arange(64.0) - 2"
@@ -215,21 +215,21 @@ BIG = """
 """
 
 
-def test_a_copy_that_does_not_fit_is_not_made_and_that_is_said(tmp_path: Path) -> None:
+def test_float64_copy_that_does_not_fit_is_skipped_with_a_reason(tmp_path: Path) -> None:
     """64 MiB of weights become 128; the process may take 40 more than it has."""
-    desk = desk_with(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
-    desk._side("a").first_call()
+    service = service_with(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
+    service._runner("a").first_call()
     held = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     path = str(tmp_path / "reference.pt")
-    desk.reference("a", path, held + (40 << 20))
-    record = desk.judge("b", path)
+    service.reference("a", path, held + (40 << 20))
+    record = service.judge("b", path)
     assert record["status"] == "pass"
     assert re.fullmatch(
-        r"a float64 copy needs about 0\.1\d GiB, and 0\.0\d GiB are free",
+        r"a float64 copy needs about 0\.1\d GiB, and 0\.0\d GiB are available",
         record["without_reference"],
     )
-    desk.reference("a", path, held + (8 << 30))
-    assert "without_reference" not in desk.judge("b", path)
+    service.reference("a", path, held + (8 << 30))
+    assert "without_reference" not in service.judge("b", path)
 
 
 def test_the_limits_of_the_process_itself_count(tmp_path: Path) -> None:
@@ -255,15 +255,15 @@ def test_less_precision_is_measured_by_eager_code_of_the_same(tmp_path: Path, ne
     wrong = "def wrong(module):\n    return lambda x: (module(x)[0] * 1.5, module(x)[1])\n"
     mine = write_file(tmp_path, "mine.py", wrong) + ":wrong"
     path = str(tmp_path / "reference.pt")
-    desk = desk_with(
+    service = service_with(
         net,
         variant("a"),
         variant("b", matmul_precision="medium"),
         variant("c", mine, matmul_precision="medium"),
     )
-    desk.reference("a", path)
-    assert desk.judge("b", path)["status"] == "pass"
-    assert desk.judge("c", path)["status"] == "fail"
+    service.reference("a", path)
+    assert service.judge("b", path)["status"] == "pass"
+    assert service.judge("c", path)["status"] == "fail"
 
 
 def test_convolutions_on_a_gpu_are_held_to_what_torch_rounds_them_to(
@@ -275,8 +275,8 @@ def test_convolutions_on_a_gpu_are_held_to_what_torch_rounds_them_to(
 
     def rounding(precision: str, device: str, module: Any, **options: Any) -> str:
         model = SimpleNamespace(module=module)
-        side = SimpleNamespace(precision=precision, device=device, model=model, options=options)
-        return rounding_of(side)
+        runner = SimpleNamespace(precision=precision, device=device, model=model, options=options)
+        return rounding_of(runner)
 
     convolves, multiplies = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.nn.Linear(3, 4)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))

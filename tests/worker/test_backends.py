@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_with import desk_with, variant, write_file
+from service_with import service_with, variant, write_file
 
 from torchyard.worker.bench.backend_names import BACKENDS
 from torchyard.worker.bench.backends import has_static_cpp_runtime
@@ -45,17 +45,17 @@ def net(tmp_path: Path) -> str:
 
 
 def judged(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    desk = desk_with(code, variant("a"), variant("b", backend, **options))
+    service = service_with(code, variant("a"), variant("b", backend, **options))
     path = str(folder / "reference.pt")
-    desk.reference("a", path)
-    return desk, desk.judge("b", path)
+    service.reference("a", path)
+    return service, service.judge("b", path)
 
 
 @pytest.mark.parametrize("backend", QUICK)
 def test_a_backend_computes_the_same(tmp_path: Path, net: str, backend: str) -> None:
-    desk, record = judged(tmp_path, net, backend)
+    service, record = judged(tmp_path, net, backend)
     assert record["status"] == "pass", record
-    assert desk._side("b").function is not desk._side("a").function
+    assert service._runner("b").function is not service._runner("a").function
 
 
 @pytest.mark.slow
@@ -66,31 +66,31 @@ def test_a_compiler_computes_the_same(tmp_path: Path, net: str, backend: str) ->
 
 
 @pytest.mark.parametrize("backend", ["torchscript", "torchscript:freeze", "export", "aot-inductor"])
-def test_what_cannot_be_trained_says_so(net: str, backend: str) -> None:
-    desk = desk_with(net, variant("a"), variant("b", backend), mode="training")
-    desk._side("a").first_call()
-    with pytest.raises(CannotBuild, match="is for inference only"):
-        desk.warm("b", 0.1)
+def test_inference_only_backends_reject_training(net: str, backend: str) -> None:
+    service = service_with(net, variant("a"), variant("b", backend), mode="training")
+    service._runner("a").first_call()
+    with pytest.raises(CannotBuild, match="supports inference only"):
+        service.warm("b", 0.1)
 
 
 @pytest.mark.parametrize("backend", ["torchscript:freeze", "aot-inductor"])
-def test_copies_of_parameters_are_no_use_where_these_change(backend: str) -> None:
-    desk = desk_with("kernels/optimizer-step", variant("b", backend))
-    with pytest.raises(CannotBuild, match="keeps copies of the parameters"):
-        desk.warm("b", 0.1)
+def test_backends_that_copy_parameters_reject_mutating_workloads(backend: str) -> None:
+    service = service_with("kernels/optimizer-step", variant("b", backend))
+    with pytest.raises(CannotBuild, match="copies the parameters"):
+        service.warm("b", 0.1)
 
 
 def test_cudagraphs_need_a_gpu(net: str) -> None:
-    with pytest.raises(CannotBuild, match="needs a CUDA device"):
-        desk_with(net, variant("b", "cudagraphs")).warm("b", 0.1)
+    with pytest.raises(CannotBuild, match="requires a CUDA device"):
+        service_with(net, variant("b", "cudagraphs")).warm("b", 0.1)
 
 
 def test_making_it_ahead_is_part_of_the_first_call(net: str, tmp_path: Path) -> None:
     slow = "import time\ndef make(module):\n    time.sleep(0.3)\n    return module\n"
     backend = write_file(tmp_path, "slow.py", slow) + ":make"
-    side = desk_with(net, variant("b", backend))._side("b")
-    side.first_call()
-    assert side.first_call_s >= 0.3
+    runner = service_with(net, variant("b", backend))._runner("b")
+    runner.first_call()
+    assert runner.first_call_s >= 0.3
 
 
 def test_a_trace_of_named_inputs(tmp_path: Path) -> None:
@@ -107,37 +107,37 @@ def test_a_trace_of_named_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
-def test_every_name_is_known_to_the_worker(net: str, backend: str) -> None:
-    desk = desk_with(net, variant("b", backend))
+def test_worker_accepts_every_backend_name(net: str, backend: str) -> None:
+    service = service_with(net, variant("b", backend))
     if backend != "cudagraphs":
-        assert desk._side("b").backend == backend
+        assert service._runner("b").backend == backend
 
 
 @pytest.mark.parametrize("backend", ["export:fast", "aot-inductor:x", "torchscript:fast"])
-def test_a_way_that_is_none_is_refused(net: str, backend: str) -> None:
+def test_unknown_backend_mode_is_rejected(net: str, backend: str) -> None:
     with pytest.raises(CannotBuild, match="has no"):
-        desk_with(net, variant("b", backend))._side("b")
+        service_with(net, variant("b", backend))._runner("b")
 
 
-def test_equal_backends_are_compiled_each(net: str) -> None:
+def test_variants_with_equal_backends_are_compiled_separately(net: str) -> None:
     """Dynamo would hand the first one's code to the second, whatever its settings are."""
-    desk = desk_with(
+    service = service_with(
         net,
         variant("a", "aot_eager"),
         variant("b", "aot_eager"),
         variant("c", "aot_eager", attention="math"),
     )
     for name in "abc":
-        assert desk.measure(name)["graphs"] == 1
+        assert service.measure(name)["graphs"] == 1
 
 
-def test_many_sides_of_one_module_are_all_compiled(net: str) -> None:
+def test_many_variants_of_one_module_are_all_compiled(net: str) -> None:
     """Dynamo stops at eight pieces of code for one source, and would run the ninth uncompiled."""
     names = [f"side {index}" for index in range(10)]
-    desk = desk_with(net, *(variant(name, "dynamo:eager") for name in names))
+    service = service_with(net, *(variant(name, "dynamo:eager") for name in names))
     for name in names:
-        desk._side(name).first_call()
-        assert desk._side(name).graph_counters["graphs"] == 1, name
+        service._runner(name).first_call()
+        assert service._runner(name).graph_counters["graphs"] == 1, name
 
 
 @pytest.mark.parametrize(

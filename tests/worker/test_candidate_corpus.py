@@ -150,7 +150,7 @@ def _clean() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_candidate_is_not_missed(name: str) -> None:
+def test_wrong_candidates_are_detected(name: str) -> None:
     where, at_least = WRONG[name]
     found = run(
         name, where, "wrong_at_import.py" if name == "state_at_import" else "wrong_behaviour.py"
@@ -161,7 +161,7 @@ def test_a_wrong_candidate_is_not_missed(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "where"), HONEST)
-def test_an_honest_candidate_is_not_accused(name: str, where: str) -> None:
+def test_correct_candidates_pass(name: str, where: str) -> None:
     found = run(name, where, "honest_behaviour.py")
     assert found.word == ("note" if name in NOTED else "pass"), found
 
@@ -171,7 +171,7 @@ def test_a_workload_without_finite_results_has_no_verdict(workload: str) -> None
     assert run("wrapped", workload, "honest_behaviour.py").word == "unchecked"
 
 
-def test_an_honest_random_workload_is_not_accused() -> None:
+def test_correct_random_workloads_pass() -> None:
     found = run("wrapped", "Dropping training", "honest_behaviour.py")
     assert not found.failure, found
     assert found.untrusted == []

@@ -108,7 +108,7 @@ class FakeCuda:
 
 
 @pytest.mark.parametrize(("name", "index"), [("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
-def test_everything_is_asked_of_the_device_itself(name: str, index: int) -> None:
+def test_every_call_passes_the_device_index(name: str, index: int) -> None:
     cuda = FakeCuda()
     for number, card in enumerate(cuda.cards):
         card.allocated = 100 * (number + 1)
@@ -151,14 +151,12 @@ def test_samples_are_timed_on_the_stream_of_the_device() -> None:
     assert [card.synchronized for card in cuda.cards] == [0, 1]
 
 
-def test_a_device_that_is_not_there_is_refused_with_what_is() -> None:
-    with pytest.raises(
-        CannotBuild, match=r"there is no cuda:99: this target sees cuda:0 to cuda:1"
-    ):
+def test_missing_device_error_lists_available_devices() -> None:
+    with pytest.raises(CannotBuild, match=r"there is no cuda:99: this target has cuda:0 to cuda:1"):
         CudaDevice("cuda:99", FakeCuda()).check()
-    with pytest.raises(CannotBuild, match=r"sees cuda:0$"):
+    with pytest.raises(CannotBuild, match=r"has cuda:0$"):
         CudaDevice("cuda:1", FakeCuda(1)).check()
-    with pytest.raises(CannotBuild, match="sees no CUDA device"):
+    with pytest.raises(CannotBuild, match="no CUDA device is available"):
         CudaDevice("cuda", FakeCuda(0)).check()
 
 
@@ -169,13 +167,13 @@ def test_other_devices_are_refused(name: str) -> None:
     assert "cuda" in caught.value.hint
 
 
-def test_the_processor_needs_nothing() -> None:
+def test_cpu_is_not_a_cuda_device() -> None:
     assert cuda_device("cpu") is None
     with using("cpu"):
         pass
 
 
-def test_nothing_else_in_the_worker_asks_torch_cuda_without_a_device() -> None:
+def test_worker_calls_torch_cuda_only_with_a_device() -> None:
     """Calls that work on the current device belong to `devices`; types and queries of all are free."""
     free = {"is_available", "is_initialized", "device_count", "get_rng_state_all"}
     found = []

@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from desk_with import desk_with, write_file
+from service_with import service_with, write_file
 
 from torchyard.worker.bench import timing as frequency_probe
-from torchyard.worker.bench.timing import SECOND_LOOK, TRIES, FrequencyProbe
+from torchyard.worker.bench.timing import RETRY_RATIO, TRIES, FrequencyProbe
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_the_fastest_try_counts() -> None:
     assert clock.works == 2 * TRIES  # nothing is known yet, so it looks twice
 
 
-def test_a_slow_look_is_checked_once_more_and_no_further() -> None:
+def test_slow_probe_is_repeated_once() -> None:
     clock = Clock()
     probe = clock.probe()
     clock.durations = iter([1000] * 10_000)
@@ -57,7 +57,7 @@ def test_a_slow_look_is_checked_once_more_and_no_further() -> None:
     # A clock that fell.
     clock.durations = iter([1300] * 2 * TRIES)
     assert probe.read() == 1300
-    just_below = int(1000 * SECOND_LOOK)
+    just_below = int(1000 * RETRY_RATIO)
     clock.durations = iter([just_below] * TRIES)
     assert probe.read() == just_below
 
@@ -97,7 +97,7 @@ BUSY_LOOP = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile 
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-def test_a_process_that_fights_for_the_core_does_not_look_like_a_lower_clock() -> None:
+def test_core_contention_does_not_appear_as_a_lower_clock() -> None:
     """One undisturbed try of hundreds is enough, so a machine that is busy by itself passes too."""
     own = os.sched_getaffinity(0)
     core = min(own)
@@ -126,7 +126,7 @@ def test_a_process_that_fights_for_the_core_does_not_look_like_a_lower_clock() -
 
 
 @pytest.mark.torch
-def test_a_block_on_the_cpu_has_a_probe_before_and_after_only_where_it_is_wanted(
+def test_block_is_probed_only_when_requested(
     tmp_path: Path,
 ) -> None:
     code = """
@@ -134,12 +134,12 @@ def test_a_block_on_the_cpu_has_a_probe_before_and_after_only_where_it_is_wanted
         def make():
             return torch.nn.Linear(8, 8), torch.ones(8)
     """
-    desk = desk_with(write_file(tmp_path, "linear.py", code))
+    service = service_with(write_file(tmp_path, "linear.py", code))
     asked = {"inner": 1, "samples": 3, "prime": 1, "settle": False, "flush_l2": False}
-    probed = desk.block("eager", **asked, probe=True)["readings"]
+    probed = service.block("eager", **asked, probe=True)["readings"]
     assert 1000 < probed["probe_before_ns"] < 10**9
     assert 1000 < probed["probe_after_ns"] < 10**9
-    plain = desk.block("eager", **asked)["readings"]
+    plain = service.block("eager", **asked)["readings"]
     assert plain["probe_before_ns"] is None
     assert plain["probe_after_ns"] is None
 
@@ -162,8 +162,8 @@ def test_the_probe_is_outside_the_timed_part(
         def make():
             return torch.nn.Linear(8, 8), torch.ones(8)
     """
-    desk = desk_with(write_file(tmp_path, "linear.py", code))
-    block = desk.block(
+    service = service_with(write_file(tmp_path, "linear.py", code))
+    block = service.block(
         "eager", inner=1, samples=3, prime=1, settle=False, flush_l2=False, probe=True
     )
     assert block["readings"]["probe_before_ns"] >= 20_000_000

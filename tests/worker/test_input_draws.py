@@ -60,7 +60,7 @@ def test_integers_are_rotated_unless_they_are_sorted() -> None:
     assert torch.equal(tokens, before[0])
 
 
-def test_what_cannot_be_written_stays() -> None:
+def test_unwritable_inputs_are_unchanged() -> None:
     import torch
 
     from torchyard.worker.bench.inputs import InputDraws

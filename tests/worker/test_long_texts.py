@@ -1,4 +1,4 @@
-"""Exceptions with texts of any length reach the yard with both ends and a bounded length."""
+"""Exceptions with texts of any length reach the controller with both ends and a bounded length."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import pytest
 
 from torchyard.worker import wire
-from torchyard.worker.main import _say
+from torchyard.worker.main import _describe
 
 
 @pytest.mark.parametrize("length", [0, 1, 3999, 4000, 4001, 5_000_000])
-def test_a_complaint_has_a_bounded_length(length: int) -> None:
+def test_error_answers_have_bounded_length(length: int) -> None:
     text = "start" + "x" * length + "end"
-    error = wire.complaint("raised", text, text * 3, text)["error"]
+    error = wire.error_answer("raised", text, text * 3, text)["error"]
     assert len(json.dumps(error)) < 60_000
     for said in (error["message"], error["traceback"], error["hint"]):
         assert said.startswith("start")
@@ -22,14 +22,14 @@ def test_a_complaint_has_a_bounded_length(length: int) -> None:
         assert error["message"] == text
 
 
-def test_what_was_left_out_is_said() -> None:
+def test_shortened_text_reports_omitted_characters() -> None:
     told = wire.shortened("a" * 100 + "b" * 100, 90)
     assert told == "a" * 60 + "\n[... 110 characters ...]\n" + "b" * 30
 
 
-def test_an_exception_without_a_text_is_told_all_the_same() -> None:
+def test_exception_whose_str_raises() -> None:
     class Broken(Exception):
         def __str__(self) -> str:
             raise KeyError("no text")
 
-    assert _say(Broken()) == "Broken: (its text cannot be made: KeyError)"
+    assert _describe(Broken()) == "Broken: (its __str__ raised KeyError)"

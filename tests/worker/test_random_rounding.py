@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from desk_with import write_file
 from judge_with import judge
+from service_with import write_file
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,7 @@ def test_simulated_rounding_is_as_large_as_the_rounding_it_stands_for(rounding: 
 
     from torchyard.worker.bench.accuracy.reference import SimulatedRounding
     from torchyard.worker.bench.variant import Model, Side
-    from torchyard.worker.workload import Built
+    from torchyard.worker.workload import BuiltWorkload
 
     torch.manual_seed(0)
     module, x = torch.nn.Conv2d(32, 32, 3), torch.randn(4, 32, 16, 16)
@@ -135,9 +135,9 @@ def test_simulated_rounding_is_as_large_as_the_rounding_it_stands_for(rounding: 
         real = module(x).detach().double()
     by_rounding = float((real - exact).square().mean().sqrt())
     # WHEN eager code runs with simulated rounding
-    side = Side("a", "eager", "float32", Model(Built(module, (x,)), False, False), "cpu")
+    runner = Side("a", "eager", "float32", Model(BuiltWorkload(module, (x,)), False, False), "cpu")
     before = torch.random.get_rng_state()
-    simulation = SimulatedRounding(side, rounding)
+    simulation = SimulatedRounding(runner, rounding)
     first, second = (simulation.run(1, number, "cpu")["output"][0] for number in range(2))
     # THEN it gets about as far, differently each time
     for found in (first, second):
@@ -159,13 +159,13 @@ def test_equal_numbers_are_rounded_equally() -> None:
 
     from torchyard.worker.bench.accuracy.reference import SimulatedRounding
     from torchyard.worker.bench.variant import Model, Side
-    from torchyard.worker.workload import Built
+    from torchyard.worker.workload import BuiltWorkload
 
     x = torch.full((1000,), 0.1)
-    side = Side(
-        "a", "eager", "float32", Model(Built(torch.nn.Sigmoid(), (x,)), False, False), "cpu"
+    runner = Side(
+        "a", "eager", "float32", Model(BuiltWorkload(torch.nn.Sigmoid(), (x,)), False, False), "cpu"
     )
-    simulation = SimulatedRounding(side, "bfloat16")
+    simulation = SimulatedRounding(runner, "bfloat16")
     runs = [simulation.run(1, number, "cpu")["output"][0] for number in range(4)]
     assert all(len(run.unique()) == 1 for run in runs)
     assert len({float(run[0]) for run in runs}) > 1

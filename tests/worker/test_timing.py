@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from desk_with import desk_with, variant, write_file
+from service_with import service_with, variant, write_file
 
 from torchyard.worker import placement
 from torchyard.worker.bench import timing
@@ -33,11 +34,11 @@ SLEEPER = """
 
 
 def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
-    desk = desk_with(write_file(tmp_path, "sleeper.py", SLEEPER))
-    side = desk._side("eager")
-    before = side.model.module.calls
-    block = desk.block("eager", inner=3, samples=5, prime=2, settle=True, flush_l2=False)
-    assert side.model.module.calls - before == 3 * 5 + 2
+    service = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))
+    runner = service._runner("eager")
+    before = runner.model.module.calls
+    block = service.block("eager", inner=3, samples=5, prime=2, settle=True, flush_l2=False)
+    assert runner.model.module.calls - before == 3 * 5 + 2
     assert len(block["samples_ns"]) == 5
     assert block["inner"] == 3
     assert 4.0e6 <= median(block["samples_ns"]) < 11e6
@@ -48,8 +49,8 @@ def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
 
 
 def test_without_settling_none_is_reported(tmp_path: Path) -> None:
-    desk = desk_with(write_file(tmp_path, "sleeper.py", SLEEPER))
-    block = desk.block("eager", inner=1, samples=1, prime=0, settle=False, flush_l2=False)
+    service = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))
+    block = service.block("eager", inner=1, samples=1, prime=0, settle=False, flush_l2=False)
     assert "settle_ns" not in block
 
 
@@ -69,16 +70,16 @@ def test_gradients_are_dropped_between_samples_outside_the_timed_part(tmp_path: 
             def loss(self, output):
                 return output.sum()
     """
-    desk = desk_with(write_file(tmp_path, "net.py", code), mode="training")
-    side = desk._side("eager")
-    block = desk.block("eager", inner=4, samples=6, prime=1, settle=False, flush_l2=False)
+    service = service_with(write_file(tmp_path, "net.py", code), mode="training")
+    runner = service._runner("eager")
+    block = service.block("eager", inner=4, samples=6, prime=1, settle=False, flush_l2=False)
     assert (block["inner"], len(block["samples_ns"])) == (1, 6)
     import sys
 
-    seen = sys.modules[type(side.model.module).__module__].seen
+    seen = sys.modules[type(runner.model.module).__module__].seen
     assert len(seen) >= 7
     assert all(seen[-7:])
-    assert side.model.parameters[0].grad is None
+    assert runner.model.parameters[0].grad is None
 
 
 def test_the_collector_is_off_inside_a_block_and_on_after_it(tmp_path: Path) -> None:
@@ -92,11 +93,11 @@ def test_the_collector_is_off_inside_a_block_and_on_after_it(tmp_path: Path) -> 
         def make():
             return look, torch.zeros(1)
     """
-    side = desk_with(write_file(tmp_path, "look.py", code))._side("eager")
+    runner = service_with(write_file(tmp_path, "look.py", code))._runner("eager")
     collected: list[float] = []
-    call = side.function
-    side._function = lambda x: collected.append(float(call(x)))
-    timing.run_block(side, 1, 3, 0, settle=False, flush_l2=False)
+    call = runner.function
+    runner._function = lambda x: collected.append(float(call(x)))
+    timing.run_block(runner, 1, 3, 0, settle=False, flush_l2=False)
     assert collected == [0.0] * 3
     assert gc.isenabled()
 
@@ -122,18 +123,18 @@ def test_waiting_ends_when_other_threads_stop_spinning() -> None:
 
 def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Path) -> None:
     code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.2 if self.calls == 1 else 0.004)")
-    desk = desk_with(write_file(tmp_path, "sleeper.py", code))
-    found = desk.warm("eager", 2.0)
+    service = service_with(write_file(tmp_path, "sleeper.py", code))
+    found = service.warm("eager", 2.0)
     assert found["first_call_s"] >= 0.2
     assert 4.0e6 <= found["iteration_ns"] < 20e6
     assert found["stable"]
     assert found["warm_up_s"] < 2.0
 
 
-def test_a_side_that_goes_on_changing_is_said_to_be_unstable(tmp_path: Path) -> None:
+def test_unstable_warm_up_is_reported(tmp_path: Path) -> None:
     code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.001 * 1.08 ** (self.calls // 2))")
-    desk = desk_with(write_file(tmp_path, "slower.py", code))
-    assert not desk.warm("eager", 0.6)["stable"]
+    service = service_with(write_file(tmp_path, "slower.py", code))
+    assert not service.warm("eager", 0.6)["stable"]
 
 
 @pytest.mark.parametrize("size", [64, 200])
@@ -150,16 +151,18 @@ def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
             return twice, (torch.ones({size}, {size}), torch.ones({size}, {size}))
     """
     path = write_file(tmp_path, "product.py", code)
-    desk = desk_with(path, variant("a"), variant("b", "aot_eager"))
+    service = service_with(path, variant("a"), variant("b", "aot_eager"))
     for name in "ab":
-        found = desk.measure(name)
+        found = service.measure(name)
         assert found["peak_memory_bytes"] == size * size * 4
         assert "above the start" in found["memory_method"]
         assert found["unavailable"] == []
-    assert desk_with(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
+    assert (
+        service_with(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
+    )
 
 
-def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
+def test_flops_or_reason_why_unknown(tmp_path: Path) -> None:
     from torchyard.worker.bench.metrics import count_flops
 
     code = """
@@ -170,12 +173,12 @@ def test_operations_are_counted_or_said_to_be_unknown(tmp_path: Path) -> None:
             return torch.add, (torch.ones(4), torch.ones(4))
     """
     path = write_file(tmp_path, "linear.py", code)
-    assert count_flops(desk_with(path)._side("eager")) == (2.0 * 8 * 32 * 16, "")
-    trained = count_flops(desk_with(path, mode="training")._side("eager"))
+    assert count_flops(service_with(path)._runner("eager")) == (2.0 * 8 * 32 * 16, "")
+    trained = count_flops(service_with(path, mode="training")._runner("eager"))
     assert trained == (2 * 2.0 * 8 * 32 * 16, "")
-    number, why_not = count_flops(desk_with(path + ":add")._side("eager"))
+    number, why_not = count_flops(service_with(path + ":add")._runner("eager"))
     assert number is None
-    assert "knows none" in why_not
+    assert "supports none" in why_not
 
 
 def test_readings_are_totals_and_their_differences_are_taken() -> None:
@@ -224,9 +227,9 @@ def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
 def test_every_iteration_is_flushed_and_the_flush_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    side = desk_with(write_file(tmp_path, "sleeper.py", SLEEPER))._side("eager")
+    runner = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))._runner("eager")
     events: list[str] = []
-    call = side.function
+    call = runner.function
 
     def slow_flush(self: cache_flush.Flush) -> None:
         events.append("flush")
@@ -240,8 +243,8 @@ def test_every_iteration_is_flushed_and_the_flush_is_not_timed(
         events.append("call")
         return call(x)
 
-    side._function = told
-    block = timing.run_block(side, 3, 4, 0, settle=False, flush_l2=True)
+    runner._function = told
+    block = timing.run_block(runner, 3, 4, 0, settle=False, flush_l2=True)
     assert events == ["flush", "call"] * 12
     assert (block["inner"], len(block["samples_ns"])) == (1, 12)
     assert min(block["samples_ns"]) < 0.05e9
@@ -255,14 +258,14 @@ def test_flushing_evicts_what_an_iteration_reads_again(tmp_path: Path) -> None:
         def make():
             return torch.sum, torch.ones(1 << 18)
     """
-    side = desk_with(write_file(tmp_path, "sum.py", code))._side("eager")
+    runner = service_with(write_file(tmp_path, "sum.py", code))._runner("eager")
     warm, cold = [], []
     for _ in range(5):  # whichever of them a busy machine leaves alone
         warm.append(
-            min(timing.run_block(side, 1, 30, 3, settle=False, flush_l2=False)["samples_ns"])
+            min(timing.run_block(runner, 1, 30, 3, settle=False, flush_l2=False)["samples_ns"])
         )
         cold.append(
-            min(timing.run_block(side, 1, 30, 3, settle=False, flush_l2=True)["samples_ns"])
+            min(timing.run_block(runner, 1, 30, 3, settle=False, flush_l2=True)["samples_ns"])
         )
     assert min(cold) > 1.2 * min(warm)
 
@@ -275,18 +278,18 @@ def test_a_flush_is_larger_than_the_cache_and_bounds_what_it_adds() -> None:
     most = flush.affordable(10**9)
     assert most >= cache_flush.FEWEST_SAMPLES
     assert most * flush.cost_s <= max(
-        cache_flush.SECONDS_IN_A_BLOCK, cache_flush.FEWEST_SAMPLES * flush.cost_s
+        cache_flush.FLUSH_LIMIT_S, cache_flush.FEWEST_SAMPLES * flush.cost_s
     )
 
 
-def test_a_layout_is_held_for_the_life_of_the_process() -> None:
-    held = len(placement._held)
+def test_layout_padding_is_kept() -> None:
+    held = len(placement._padding)
     placement.shift(0, 0)
-    assert len(placement._held) == held
+    assert len(placement._padding) == held
     placement.shift(3, 128)
-    assert [len(each) for each in placement._held[held:]] == [3 * placement.PAGE_BYTES, 128]
+    assert [len(each) for each in placement._padding[held:]] == [3 * mmap.PAGESIZE, 128]
     assert placement.randomisation_is_off() in {True, False, None}
-    del placement._held[held:]
+    del placement._padding[held:]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_other_programs_run() -> None:
     assert wanted.names == []
 
 
-def test_whoever_tries_on_and_on_is_ended() -> None:
+def test_retry_loop_is_ended() -> None:
     tries: list[int] = []
 
     def retry() -> None:
@@ -104,7 +104,7 @@ def test_whoever_tries_on_and_on_is_ended() -> None:
     assert len(tries) == 6
 
 
-def test_a_library_that_stays_offline_tells_what_it_wanted() -> None:
+def test_server_of_an_offline_library_is_reported() -> None:
     class LocalEntryNotFoundError(FileNotFoundError):
         pass
 
@@ -116,7 +116,7 @@ def test_a_library_that_stays_offline_tells_what_it_wanted() -> None:
     assert str(wanted) == "huggingface.co"
 
 
-def test_everything_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_functions_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("TRANSFORMERS_OFFLINE", "0")
 

@@ -61,29 +61,29 @@ def test_the_forms_of_real_files() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "---\n"])
-def test_an_empty_file_says_nothing(text: str) -> None:
+def test_empty_metadata(text: str) -> None:
     assert parse_metadata(text) == {}
 
 
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("a: 1\nb: [1, 2]\n", 2, "not read here"),
-        ("a: {b: 1}\n", 1, "not read here"),
-        ("a: &x 1\n", 1, "not read here"),
-        ("a: |\n  text\n", 1, "not read here"),
-        ("a: 1\na: 2\n", 2, "second time"),
-        ("a\n", 1, "no `key: value`"),
-        ("a:1\n", 1, "no `key: value`"),
-        ("a: 'it''s'\n", 1, "quoted text"),
+        ("a: 1\nb: [1, 2]\n", 2, "unsupported"),
+        ("a: {b: 1}\n", 1, "unsupported"),
+        ("a: &x 1\n", 1, "unsupported"),
+        ("a: |\n  text\n", 1, "unsupported"),
+        ("a: 1\na: 2\n", 2, "duplicate key"),
+        ("a\n", 1, "not `key: value`"),
+        ("a:1\n", 1, "not `key: value`"),
+        ("a: 'it''s'\n", 1, "quoted string"),
         ("a: 1\n   b: 2\n", 2, "indentation"),
         ("a:\n\t- b\n", 2, "tab"),
         ("a:\n-\n", 2, "without a value"),
         ("a: b: c\n", 1, "second `key:`"),
-        ("a: 'b' c\n", 1, "quoted text"),
+        ("a: 'b' c\n", 1, "quoted string"),
     ],
 )
-def test_what_is_not_understood_names_the_line(text: str, line: int, said: str) -> None:
+def test_unsupported_yaml_names_the_line(text: str, line: int, said: str) -> None:
     with pytest.raises(UnreadableMetadata, match=said) as caught:
         parse_metadata(text, "m.yaml")
     assert str(caught.value).startswith(f"m.yaml, line {line}: ")
@@ -94,7 +94,7 @@ def test_a_list_is_no_metadata() -> None:
         parse_metadata("- a\n- b\n")
 
 
-def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+def test_missing_metadata_is_empty(tmp_path: Path) -> None:
     assert read_metadata(str(tmp_path / "metadata.yaml")) == {}
 
 
@@ -124,7 +124,7 @@ def test_listing_says_what_is_known_without_loading(tmp_path: Path) -> None:
     assert "line 1" in row["metadata_trouble"]
 
 
-def test_models_win_over_canaries_of_the_same_name(tmp_path: Path) -> None:
+def test_models_take_precedence_over_canary_models(tmp_path: Path) -> None:
     for holder in ("models", "canary_models", "models/fb"):
         model = tmp_path / "torchbenchmark" / holder / "twice"
         model.mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_models_win_over_canaries_of_the_same_name(tmp_path: Path) -> None:
     assert found.package == "torchbenchmark.models.twice"
 
 
-def test_a_tree_is_found_by_path_by_variable_or_by_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkout_is_found_by_path_variable_or_import(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_tree(str(TREE)).root == str(TREE)
     assert find_tree(str(TREE / "torchbenchmark")).root == str(TREE)
     monkeypatch.setenv(VARIABLE, str(TREE))
@@ -145,9 +145,7 @@ def test_a_tree_is_found_by_path_by_variable_or_by_import(monkeypatch: pytest.Mo
     assert find_tree().root == str(TREE)
 
 
-def test_without_a_tree_the_error_says_where_it_may_be_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_checkout_error_has_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.delitem(sys.modules, "torchbenchmark", raising=False)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(TREE)])

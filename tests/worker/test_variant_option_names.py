@@ -45,14 +45,18 @@ def test_a_word_is_a_name_and_a_value(word: str, found: tuple[str, object]) -> N
         ("chanels-last=true", "no option 'chanels-last'", "did you mean 'channels-last'?"),
         ("thread=2", "no option 'thread'", "did you mean 'threads'?"),
         ("xyzzy=1", "no option 'xyzzy'", "options: channels-last, "),
-        ("matmul-precision=low", "'low' is no value of matmul-precision", "highest or high or"),
+        (
+            "matmul-precision=low",
+            "'low' is not a valid value of matmul-precision",
+            "highest or high or",
+        ),
         ("matmul-precision", "matmul-precision has no value", "matmul-precision=highest"),
         ("tf32=maybe", "tf32 is on or off, not 'maybe'", "write tf32 alone"),
         ("inductor.freezing", "has no value", "inductor.freezing=VALUE"),
         ("inductor.freezing=", "has no value", "inductor.freezing=VALUE"),
     ],
 )
-def test_a_word_that_is_none_says_what_would_be(word: str, message: str, hint: str) -> None:
+def test_invalid_options_have_hints(word: str, message: str, hint: str) -> None:
     with pytest.raises(BadOption) as caught:
         options.parse(word)
     assert message in str(caught.value)
@@ -90,7 +94,7 @@ def test_settings_are_written_as_they_are_read(chosen: dict[str, options.Scalar]
         ("nonsense", "eager", False, False),
     ],
 )
-def test_what_means_nothing_to_a_backend_is_said(
+def test_options_that_do_not_apply_to_a_backend(
     name: str, backend: str, training: bool, fits: bool
 ) -> None:
     assert (options.why_not(name, backend, training) == "") == fits

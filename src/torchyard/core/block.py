@@ -1,8 +1,8 @@
-"""A block: what one worker timed between two messages, and whether a guard marked it as disturbed.
+"""A block: a batch of timed iterations of one variant, with the guard readings around it.
 
-A block is the smallest unit that is recorded: the durations of its iterations, the clocks, and the
-guard readings. Pairs, launches and comparisons are computed from blocks, so that a later method can
-be applied to an old run. No I/O.
+A block is the smallest recorded unit: the durations of its iterations, the clocks, and the guard
+readings. Pairs, launches and comparisons are computed from blocks, so that a later method can be
+applied to an old run. No I/O.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ __all__ = ["Block", "GuardReading"]
 
 @dataclass(frozen=True, kw_only=True)
 class GuardReading:
-    """What happened to the worker's process and to the machine around a block. None: unavailable."""
+    """Readings of the worker's process and the machine around a block. None: unavailable."""
 
     cpu_ns: int | None = None
     run_queue_wait_ns: int | None = None
     involuntary_switches: int | None = None
     major_faults: int | None = None
     steal_ns: int | None = None
-    """Taken by the host from the CPUs that the worker may run on, in whole ticks of the kernel."""
+    """Steal time of the CPUs that the worker may run on, in whole kernel ticks."""
     steal_certain_ns: int | None = None
     """The part of it that rounding to ticks cannot explain."""
     watched_ns: int | None = None
-    """From the yard's reading before the block to the one after it; longer than the timed part."""
+    """Time between the controller's readings before and after the block; longer than the timed part."""
     swapped_pages: int | None = None
-    """Written to swap and read back, by all processes."""
+    """Pages swapped out and in, by all processes."""
     memory_stall_ns: int | None = None
-    """While some process waited for memory."""
+    """Time during which some process waited for memory (pressure stall information)."""
     throttle_events: int | None = None
-    """How often the processor slowed itself down because of heat."""
+    """Thermal throttling events of the CPU."""
     cooling_state: int | None = None
-    """How far the kernel holds the processor down because of heat; 0 is not at all."""
+    """State of the kernel's thermal cooling of the CPU; 0 is off."""
     cpu_temperature_c: float | None = None
-    """After the block, of the hottest sensor of the processor."""
+    """Temperature of the hottest CPU sensor after the block."""
     probe_before_ns: int | None = None
     probe_after_ns: int | None = None
-    """What a fixed piece of work took on the core of the timing thread, beside the block."""
+    """Duration of the frequency probe (a fixed amount of work) on the core of the timing thread."""
     probe_usual_ns: int | None = None
-    """The same as it was around this variant's blocks of the launch so far."""
+    """Typical probe duration around this variant's blocks of the launch so far."""
     probe_limit_ns: int | None = None
-    """From where on the core counts as slowed down; None while too little is known of it."""
+    """Probe duration above which the core counts as slowed down; None while it is undetermined."""
     sm_clock_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
     gpu_temperature_c: int | None = None
     gpu_power_w: float | None = None
     other_gpu_processes: int | None = None
-    """Processes that are not ours and computed on the GPU lately."""
+    """Foreign processes that recently computed on the GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +62,20 @@ class Block:
     variant: str
     seat: int
     inner: int
-    """Calls inside one sample; a sample is the mean duration of that many calls."""
+    """Calls per sample; a sample is the mean duration of that many calls."""
     samples_ns: tuple[float, ...]
     started_ns: int
     wall_ns: int
     guard: GuardReading
     dirty: tuple[str, ...] = ()
-    """Why the block is kept out of the estimate; empty when it is clean."""
+    """Why the block is excluded from the estimate; empty when it is clean."""
 
     @property
     def median_ns(self) -> float:
-        """The block's time: the median over its samples, which one preemption cannot move."""
+        """The block's time: the median over its samples, robust against a single preemption."""
         return median(self.samples_ns)
 
     @property
     def mean_ns(self) -> float:
-        """What the iterations cost on average, disturbances included."""
+        """The mean over the samples, including disturbances."""
         return sum(self.samples_ns) / len(self.samples_ns)

@@ -34,14 +34,14 @@ __all__ = [
 Scope = Literal["launches", "processes"]
 
 BUSY: Final = "busy machine"
-"""First words of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
+"""Prefix of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
 
 TIMES_AGREE: Final = 2e-3
-"""Largest difference of log(time ratio) from log(speedup) that three shown digits hide."""
+"""Largest difference between log(time ratio) and log(speedup) that is invisible in three digits."""
 
 
 class Verdict(StrEnum):
-    """What the comparison says. `wrong` and `failed` are answers too."""
+    """The verdict of a comparison. `wrong` and `failed` are verdicts, too."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -55,54 +55,54 @@ class Verdict(StrEnum):
 
 UNTRUSTED: Final = Verdict.UNTRUSTED
 WITHOUT_SPEED: Final = frozenset({Verdict.WRONG, Verdict.FAILED, Verdict.UNTRUSTED})
-"""States in which a speedup must not be used: no mean, no ranking, no gate."""
+"""States in which a speedup must not be used in means, rankings or gates."""
 
 
 class AccuracyStatus(StrEnum):
-    """How the candidate's results relate to the reference."""
+    """Outcome of the accuracy check of a candidate."""
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
     LESS_ACCURATE = "less-accurate"
-    """Right within what rounding can do, but measurably less accurate than the baseline."""
+    """Correct within rounding error, but measurably less accurate than the baseline."""
     RANDOM = "random"
-    """The workload draws random numbers that the candidate draws differently: not checked."""
+    """The candidate draws other random numbers than the baseline: not checked."""
     NONDETERMINISTIC = "nondeterministic"
-    """Two runs of the baseline differ by more than rounding, and the candidate by as much: not checked."""
+    """Two runs of the baseline differ by more than rounding error, and the candidate by as much: not checked."""
     UNCHECKED = "unchecked"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """How the candidate's results were checked and what came out."""
+    """Method and outcome of the accuracy check of a candidate."""
 
     status: AccuracyStatus
     method: str = ""
-    """The reference (`float64 reference` or `float32 baseline`) and the measure of its rounding error."""
+    """The reference (`float64 reference` or `float32 baseline`) and the estimate of the rounding error."""
     max_error: float | None = None
     """Largest absolute difference from the baseline's results."""
     candidate_rmse: float | None = None
     baseline_rmse: float | None = None
-    """Root mean square distance from the float64 reference."""
+    """Root mean square error against the float64 reference."""
     nondeterminism: float | None = None
     """Largest difference between two runs of the baseline on the same inputs and seed."""
     candidate_nondeterminism: float | None = None
-    """The same of the candidate; None where the shapes differ, or where it was not run twice."""
+    """The same for the candidate; None where the shapes differ, or where it was not run twice."""
     without_reference: str = ""
-    """Why there was no float64 reference, so that the baseline was one; empty when there was one."""
+    """Why the baseline served as reference instead of a float64 run; empty with a float64 reference."""
     compared: int = 0
-    """How many tensors were compared: outputs, and in training loss, gradients, parameters."""
+    """Number of compared tensors: outputs, and in training loss, gradients, parameters."""
     detail: str = ""
 
     @property
     def right(self) -> bool:
-        """Whether the results were checked and no error was found that rounding does not explain."""
+        """Whether the results were checked and every error is explained by rounding."""
         return self.status in {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """Low and high end at a level of confidence."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -115,45 +115,45 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What the statistics say of one comparison's pairs; filled by `stats`."""
+    """Statistics of the pairs of one comparison; computed by `stats`."""
 
     verdict: Verdict
     speedup: float
     interval: Interval | None
-    """Of the speedup. None while there are too few launches for one."""
+    """Confidence interval of the speedup; None while there are too few launches."""
     p_value: float | None
     """Two-sided, paired, over launches, valid under the stopping rule that was used."""
     p_adjusted: float | None = None
     """The same after Benjamini-Hochberg over the run's comparisons."""
     scope: Scope = "launches"
-    """What the interval speaks for: processes started anew, or only the ones that ran."""
+    """Scope of the interval: new launches (`launches`), or only the processes that ran (`processes`)."""
     launches: int
     pairs: int
     pairs_dropped: int
     launch_sd: float | None
-    """Standard deviation between launches of the log speedup."""
+    """Standard deviation of the log speedup between launches."""
     pair_sd: float | None
     """Robust standard deviation of the log speedup between pairs inside a launch."""
     minimum_detectable: float | None
-    """Smallest slowdown that this design finds in 80 % of cases (a fraction)."""
+    """Smallest slowdown that this design detects with 80 % power (a fraction)."""
     time_needed_s: float | None
-    """Measuring time that would reach the precision asked for; None when it is unknown."""
+    """Measuring time needed to reach the requested precision; None when unknown."""
     time_needed_range_s: tuple[float, float] | None = None
-    """80 % range of that time, from what the number of launches says of their spread."""
+    """80 % range of that time, given the uncertainty of the launch-to-launch variance."""
     mean_speedup: float | None = None
-    """From the means of blocks and pairs instead of their medians: shows costs that come rarely."""
+    """Speedup from means instead of medians of blocks and pairs: includes rare costs."""
     withheld: tuple[str, ...] = ()
-    """Why the verdict that the interval allows is not given; these are among the reasons, too."""
+    """Why the verdict that the interval allows is withheld; also part of `reasons`."""
     reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class VariantMetrics:
-    """What is known of one side besides the comparison. None means unavailable."""
+    """Metrics of one variant of a comparison. None means unavailable."""
 
     time_ns: float | None = None
-    """Of one iteration. Both sides of a row with an estimate have the ratio of its speedup; without
-    an estimate it is the median over clean blocks."""
+    """Time of one iteration. With an estimate, the ratio of both times is its speedup; without an
+    estimate it is the median over clean blocks."""
     compile_cold_s: float | None = None
     compile_warm_s: float | None = None
     peak_memory_bytes: int | None = None
@@ -163,20 +163,20 @@ class VariantMetrics:
     flops: float | None = None
     """Floating-point operations of one iteration."""
     moved_bytes: float | None = None
-    """Bytes that one iteration must read and write at least, where the workload knows them."""
+    """Minimum number of bytes that one iteration reads and writes, where the workload defines it."""
     recompiles: int | None = None
-    """How often the compiler compiled again after the first call."""
+    """Number of recompilations after the first call."""
     recompile_reasons: tuple[tuple[str, int], ...] = ()
-    """What for, each with its number."""
+    """Reasons of the recompilations, each with its count."""
     energy_j: float | None = None
-    """Of one iteration, where the device counts it."""
+    """Energy of one iteration, where the device measures it."""
     batch_size: int | None = None
-    """The one that was run, also where the workload names none; None where there is no batch."""
+    """The batch size that was run, also when it is the default; None where there is no batch."""
     loss: str = ""
-    """In training, what the backward pass starts from, in words: `cross-entropy`, `the model's own`."""
+    """In training, the loss function: `cross-entropy`, `the model's own`."""
     torch_version: str = ""
     unavailable: tuple[tuple[str, str], ...] = ()
-    """Names of fields above that could not be measured, and why."""
+    """Fields above that could not be measured, each with the reason."""
 
     @property
     def flops_per_second(self) -> float | None:
@@ -188,10 +188,10 @@ class VariantMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why there is no number: what happened, to which variant, in which phase."""
+    """Why there is no result: the failure kind, the variant and the phase."""
 
     kind: str
-    """One word per cause: raised, crashed, killed, out-of-memory, timeout, protocol, no-torch."""
+    """Failure kind: raised, crashed, killed, out-of-memory, timeout, protocol, no-torch, ..."""
     phase: str
     variant: str
     message: str
@@ -202,20 +202,20 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class GuardSummary:
-    """How many blocks of a comparison were disturbed, and by what."""
+    """Number of blocks of a comparison that guards marked as disturbed, and the reasons."""
 
     blocks: int = 0
-    """Of both variants; 0 when it was not counted."""
+    """Blocks of both variants; 0 when they were not counted."""
     dirty: int = 0
     reasons: tuple[tuple[str, int], ...] = ()
     """Each reason with its number of blocks, most frequent first; a block can have several."""
     temperature_c: tuple[float, float] | None = None
-    """Lowest and highest of the processor."""
+    """Lowest and highest CPU temperature."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One row of the table."""
+    """The result of one candidate against the baseline on one workload."""
 
     workload: Workload
     baseline: str
@@ -227,7 +227,7 @@ class Comparison:
     candidate_metrics: VariantMetrics = field(default_factory=VariantMetrics)
     failure: Failure | None = None
     before_failure: Estimate | None = None
-    """What the launches before the failure said. Not a result: shown in a note, used for nothing."""
+    """Estimate from the launches before the failure. Not a result: only shown in a note."""
     shared_process: bool = False
     elapsed_s: float = 0.0
     timed_share: float | None = None
@@ -235,10 +235,10 @@ class Comparison:
     guards: GuardSummary = field(default_factory=GuardSummary)
     notes: tuple[str, ...] = ()
     untrusted: tuple[str, ...] = ()
-    """Why the numbers of this row must not be trusted, a sentence each. Empty when they may be."""
+    """Why the measurements of this comparison are not trustworthy; empty when they are."""
 
     def __post_init__(self) -> None:
-        """Read rows of earlier releases, which carry the reason as a note."""
+        """Convert comparisons of earlier releases, which carry the reason as a note."""
         moved = tuple(note for note in self.notes if note.startswith(BUSY))
         if moved:
             kept = tuple(note for note in self.notes if note not in moved)
@@ -248,14 +248,14 @@ class Comparison:
 
     @property
     def trusted(self) -> bool:
-        """Whether the numbers may be used. Every view shows `state` instead of `verdict`."""
+        """Whether the measurements may be used. Every view shows `state` instead of `verdict`."""
         return not self.untrusted
 
     @property
     def state(self) -> Verdict:
-        """The word to show: the verdict, or `untrusted` where a timing verdict must not be used.
+        """The verdict to show: `untrusted` instead of a timing verdict that must not be used.
 
-        `wrong` and `failed` do not depend on times and are shown either way.
+        `wrong` and `failed` do not depend on times and are always shown.
         """
         if self.trusted or self.verdict in {Verdict.WRONG, Verdict.FAILED}:
             return self.verdict
@@ -263,10 +263,10 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether it ran with results that were found right, or right and less accurate.
+        """Whether it ran, and the accuracy check found its results correct.
 
-        What was not checked has not passed. Where the check was switched off, having run is all there
-        is to pass.
+        A comparison whose check was inconclusive has not passed. With the check disabled, every
+        comparison that ran has passed.
         """
         if self.verdict in {Verdict.WRONG, Verdict.FAILED}:
             return False
@@ -274,23 +274,23 @@ class Comparison:
 
     @property
     def not_checked(self) -> bool:
-        """Whether it ran and the check of its results was wanted, but could not decide."""
+        """Whether it ran and its accuracy check was enabled, but inconclusive."""
         if self.verdict in {Verdict.WRONG, Verdict.FAILED} or self.accuracy is None:
             return False
         return not self.accuracy.right
 
     @property
     def break_even_iterations(self) -> float | None:
-        """Iterations after which compiling has paid for itself; infinite when it never does.
+        """Iterations after which compilation has paid off; infinite when it never does.
 
-        The first compilation of the candidate, beyond the baseline's, over the time that it saves.
-        None where a compile time or the speedup is unknown or not trusted.
+        The cold compile time of the candidate beyond the baseline's, divided by the time saved per
+        iteration. None where a compile time or the speedup is unknown or untrusted.
         """
         return None if self.estimate is None else self._break_even(self.estimate.speedup)
 
     @property
     def break_even_interval(self) -> Interval | None:
-        """The same for both ends of the speedup's interval; the high end may be infinite."""
+        """The break-even at both ends of the speedup's interval; the high end may be infinite."""
         interval = None if self.estimate is None else self.estimate.interval
         if interval is None:
             return None
@@ -309,30 +309,30 @@ class Comparison:
         return cost_s * 1e9 / (time_ns * (1 - 1 / speedup))
 
     def with_times_of_estimate(self) -> Comparison:
-        """Return the row with times whose ratio is the speedup.
+        """Return the comparison with times whose ratio is the speedup.
 
-        Runs of earlier releases stored the median over all clean blocks of each side, which can
+        Runs of earlier releases stored the median over all clean blocks of each variant, which can
         contradict the speedup of the pairs. The geometric mean of both times is kept, and a note
-        says what was stored.
+        gives the stored values.
         """
         before, after = self.baseline_metrics.time_ns, self.candidate_metrics.time_ns
-        found = self.estimate
+        estimate = self.estimate
         if (
-            found is None
-            or not found.launches
+            estimate is None
+            or not estimate.launches
             or not before
             or not after
             or before < 0
             or after < 0
         ):
             return self
-        if not 0.0 < found.speedup < math.inf:
+        if not 0.0 < estimate.speedup < math.inf:
             return self
-        if abs(math.log(before / after / found.speedup)) <= TIMES_AGREE:
+        if abs(math.log(before / after / estimate.speedup)) <= TIMES_AGREE:
             return self
-        middle, root = math.sqrt(before) * math.sqrt(after), math.sqrt(found.speedup)
+        middle, root = math.sqrt(before) * math.sqrt(after), math.sqrt(estimate.speedup)
         note = (
-            "times follow from the speedup and the geometric mean of both sides; medians of all "
+            "times follow from the speedup and the geometric mean of both variants; medians of all "
             f"blocks: {format_duration(before)} and {format_duration(after)}"
         )
         return replace(

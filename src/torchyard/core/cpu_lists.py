@@ -7,25 +7,25 @@ from typing import Final
 __all__ = ["cpu_list", "cpu_mask", "cpus_of_list", "cpus_of_mask", "share_out"]
 
 MOST_PROCESSORS: Final = 1 << 16
-"""Eight times what Linux can be built for."""
+"""Eight times the largest NR_CPUS of Linux."""
 _MASK_LETTERS: Final = frozenset("0123456789abcdefABCDEF,")
 
 
 def cpus_of_list(text: str) -> tuple[int, ...]:
-    """The processors of a kernel list such as `0-2,5`; raises ValueError when it is none."""
+    """Return the CPUs of a kernel list such as `0-2,5`; raise ValueError when it is invalid."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         first, dash, last = part.partition("-")
         if part:
             numbers = range(int(first), int(last if dash else first) + 1)
             if numbers and numbers[-1] >= MOST_PROCESSORS:  # damaged: it would fill the memory
-                raise ValueError(f"{part!r} names more processors than Linux can have")
+                raise ValueError(f"{part!r} exceeds the number of CPUs that Linux supports")
             cpus.update(numbers)
     return tuple(sorted(cpus))
 
 
 def cpu_list(cpus: tuple[int, ...]) -> str:
-    """`0-2,5`."""
+    """Return the CPUs as a list such as `0-2,5`."""
     parts: list[str] = []
     ordered = sorted(set(cpus))
     while ordered:
@@ -38,15 +38,15 @@ def cpu_list(cpus: tuple[int, ...]) -> str:
 
 
 def cpus_of_mask(text: str) -> tuple[int, ...]:
-    """The processors of a mask such as `3` or `ff,00000000`; raises ValueError when it is none."""
+    """Return the CPUs of a mask such as `3` or `ff,00000000`; raise ValueError when it is invalid."""
     if len(text) > MOST_PROCESSORS or not set(text.strip()) <= _MASK_LETTERS:
-        raise ValueError(f"{text[:80]!r} is no mask of processors")
+        raise ValueError(f"{text[:80]!r} is not a CPU mask")
     bits = int("".join(word.zfill(8) for word in text.strip().split(",")), 16)
     return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
 
 
 def cpu_mask(cpus: tuple[int, ...]) -> str:
-    """The mask as the kernel takes it: words of 32 bits, highest first."""
+    """Return the mask in the kernel's format: words of 32 bits, highest first."""
     bits = sum(1 << cpu for cpu in set(cpus))
     words = [
         f"{bits >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(1, bits.bit_length()), 32)
@@ -55,18 +55,18 @@ def cpu_mask(cpus: tuple[int, ...]) -> str:
 
 
 def share_out(cpus: tuple[int, ...], parts: int) -> tuple[tuple[int, ...], ...]:
-    """Equal parts of neighbours; what is left over goes to the first ones. None is empty.
+    """Split the CPUs into `parts` contiguous groups of nearly equal size, none of them empty.
 
-    With more parts than processors, processors are given out again.
+    With more parts than CPUs, CPUs are assigned repeatedly.
     """
     ordered = sorted(cpus)
     if parts >= len(ordered):
         return tuple((ordered[part % len(ordered)],) for part in range(parts))
-    each, over = divmod(len(ordered), parts)
-    found = []
-    at = 0
+    size, larger_groups = divmod(len(ordered), parts)
+    groups = []
+    start = 0
     for part in range(parts):
-        size = each + (part < over)
-        found.append(tuple(ordered[at : at + size]))
-        at += size
-    return tuple(found)
+        end = start + size + (part < larger_groups)
+        groups.append(tuple(ordered[start:end]))
+        start = end
+    return tuple(groups)

@@ -1,4 +1,4 @@
-"""Progress events of a run: the only thing that a user interface listens to. No I/O."""
+"""Progress events of a run, for the user interface. No I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ EventKind = Literal["run", "workload", "phase", "launch", "look", "comparison", 
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that happened, in words and as a fraction of the whole run."""
+    """A progress event."""
 
     kind: EventKind
     text: str
     workload: str = ""
     fraction: float | None = None
-    """How much of the run is done, 0 to 1; None when this event does not move it."""
+    """Completed fraction of the run, 0 to 1; None when the event does not change it."""
     comparison: Comparison | None = None
 
 
@@ -29,4 +29,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore_events(event: Event) -> None:
-    """The listener of whoever does not listen."""
+    """No-op listener."""

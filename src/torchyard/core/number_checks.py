@@ -20,39 +20,39 @@ from torchyard.errors import UsageError
 __all__ = ["CHECKS", "Check", "most_threads"]
 
 _LONGEST_S: Final = 10 * 365 * 24 * 3600.0
-# ASCII only, without underscores: Python's own readers take digits of every script.
+# ASCII only, without underscores: int() and float() accept digits of every script.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}")
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """How a value is read and what range it must be in."""
+    """How a value is parsed, and its valid range."""
 
     field_name: str
     parse: Callable[[str], float | int]
     low: float
     high: float = math.inf
-    """Not included; nor is `low` when `above_low`."""
+    """Exclusive; `low` is exclusive when `above_low`."""
     above_low: bool = False
     whole: bool = False
-    said: str
-    """The rule in words, as the hint of an error."""
+    rule: str
+    """The valid values in words, for the hint of an error."""
 
     def read(self, value: object, *, where: str) -> Any:
-        """The value in the field's own unit; UsageError that names the place."""
+        """Return the value in the field's own unit; raise UsageError that names `where`."""
         try:
             number = self.parse(value) if isinstance(value, str) else value
         except UsageError as error:
             raise UsageError(f"{where}: {error.what}", hint=error.hint) from error
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise UsageError(f"{where}: {shown(value)} is not a number", hint=f"give {self.said}")
+            raise UsageError(f"{where}: {shown(value)} is not a number", hint=f"give {self.rule}")
         above = self.low < number if self.above_low else self.low <= number
         if not (above and number < self.high):
-            raise UsageError(f"{where}: {shown(value)} is out of range", hint=f"give {self.said}")
+            raise UsageError(f"{where}: {shown(value)} is out of range", hint=f"give {self.rule}")
         if self.whole and number != int(number):
             raise UsageError(
-                f"{where}: {shown(value)} is not a whole number", hint=f"give {self.said}"
+                f"{where}: {shown(value)} is not a whole number", hint=f"give {self.rule}"
             )
         return int(number) if self.whole else float(number)
 
@@ -70,7 +70,7 @@ def _parse_number(text: str) -> float:
 
 
 def most_threads() -> int:
-    """More threads than this help nobody, and thousands cannot be started."""
+    """Return the largest accepted number of threads; more are never useful."""
     return max(256, 4 * (os.cpu_count() or 1))
 
 
@@ -81,7 +81,7 @@ def _duration(field_name: str) -> Check:
         low=0,
         above_low=True,
         high=_LONGEST_S,
-        said="a duration above zero and below ten years, such as 60s or 5m",
+        rule="a duration above zero and below ten years, such as 60s or 5m",
     )
 
 
@@ -91,7 +91,7 @@ def _fraction(field_name: str) -> Check:
         parse=parse_fraction,
         low=0,
         high=1,
-        said="a percentage from 0% to below 100%, such as 1%",
+        rule="a percentage from 0% to below 100%, such as 1%",
     )
 
 
@@ -102,7 +102,7 @@ def _count(field_name: str, low: int = 1, *, most: int) -> Check:
         whole=True,
         low=low,
         high=most + 1,
-        said=f"a whole number of at least {low} and at most {most}",
+        rule=f"a whole number of at least {low} and at most {most}",
     )
 
 
@@ -116,7 +116,7 @@ CHECKS: Final[dict[str, Check]] = {
         low=0,
         above_low=True,
         high=0.5,
-        said="a number between 0 and 0.5, such as 0.05",
+        rule="a number between 0 and 0.5, such as 0.05",
     ),
     "min_launches": _count("min_launches", most=10_000),
     "max_launches": _count("max_launches", most=10_000),
@@ -130,7 +130,7 @@ CHECKS: Final[dict[str, Check]] = {
         whole=True,
         low=1,
         high=2**60,
-        said="a size of at least 1 byte, such as 8GiB",
+        rule="a size of at least 1 byte, such as 8GiB",
     ),
     "start_limit": _duration("start_limit_s"),
     "step_limit": _duration("step_limit_s"),

@@ -26,7 +26,7 @@ _LONGEST_SHOWN = 300
 
 
 def encode(value: object) -> Any:
-    """Plain JSON values of a tree of dataclasses and named tuples."""
+    """Return the JSON values of a tree of dataclasses and named tuples."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
@@ -41,13 +41,13 @@ def encode(value: object) -> Any:
 
 
 def decode(kind: type[T], value: object, *, where: str, strict: bool = True) -> T:
-    """The value as `kind`; raises UsageError that names `where` and what would be right."""
+    """Return the value as `kind`; raise UsageError with the location and the expected type."""
     result: T = _convert(kind, value, where, strict)
     return result
 
 
 def nearest_hint(name: str, valid: Sequence[str], *, what: str = "name") -> str:
-    """`did you mean X?`, or the list of valid names."""
+    """Return `did you mean X?`, or the list of valid names."""
     # Comparing takes quadratic time, and no name is this long.
     close = difflib.get_close_matches(name[:_LONGEST_SHOWN], valid, n=1)
     if close:
@@ -86,7 +86,7 @@ def _convert_union(kind: Any, value: object, where: str, strict: bool) -> Any:
         return _convert(rest[0], value, where, strict)
     if type(value) in rest:
         return value
-    raise _wrong(value, " or ".join(_say(choice) for choice in rest), where)
+    raise _wrong(value, " or ".join(_describe(choice) for choice in rest), where)
 
 
 def _convert_choice(choices: tuple[Any, ...], value: object, where: str) -> Any:
@@ -119,30 +119,30 @@ def _convert_tuple(items: tuple[Any, ...], value: object, where: str, strict: bo
 def _convert_dataclass(kind: Any, value: object, where: str, strict: bool) -> Any:
     mapping = _expect(value, Mapping, "a table", where)
     fields, required = _fields_of(kind)
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for raw, item in mapping.items():
         name = str(raw).replace("-", "_")
-        found = fields.get(name)
-        if found is not None:
-            hint, plain = found
-            known[name] = (
+        field = fields.get(name)
+        if field is not None:
+            hint, plain = field
+            values[name] = (
                 item
                 if type(item) in plain
                 else _convert(hint, item, f"{where}.{raw}" if where else raw, strict)
             )
         elif strict:
-            names = [field.replace("_", "-") for field in fields]
+            names = [valid.replace("_", "-") for valid in fields]
             raise UsageError(
                 f"{where + ': ' if where else ''}unknown key {shown(raw)}",
                 hint=nearest_hint(str(raw), names, what="key"),
             )
     for name in required:
-        if name not in known:
+        if name not in values:
             raise UsageError(
                 f"{where + ': ' if where else ''}the key {name.replace('_', '-')!r} is missing",
                 hint=f"add {name.replace('_', '-')} = ... there",
             )
-    return kind(**known)
+    return kind(**values)
 
 
 def _convert_scalar(kind: Any, value: object, where: str) -> Any:
@@ -151,34 +151,34 @@ def _convert_scalar(kind: Any, value: object, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind in (int, float) and isinstance(value, bool):
-        raise _wrong(value, _say(kind), where)
+        raise _wrong(value, _describe(kind), where)
     if isinstance(value, kind):
         return value
-    raise _wrong(value, _say(kind), where)
+    raise _wrong(value, _describe(kind), where)
 
 
-def _expect(value: object, kind: type[Any], said: str, where: str) -> Any:
+def _expect(value: object, kind: type[Any], expected: str, where: str) -> Any:
     if isinstance(value, kind):
         return value
-    raise _wrong(value, said, where)
+    raise _wrong(value, expected, where)
 
 
-def _wrong(value: object, wanted: str, where: str) -> UsageError:
+def _wrong(value: object, expected: str, where: str) -> UsageError:
     return UsageError(
-        f"{where or 'the file'}: {shown(value)} is not {wanted}", hint=f"give {wanted}"
+        f"{where or 'the file'}: {shown(value)} is not {expected}", hint=f"give {expected}"
     )
 
 
 def shown(value: object) -> str:
-    """A value for a message: bounded, because it may come from any file."""
+    """Return a value for a message, with bounded length: it may come from any file."""
     text = repr(value)
     if len(text) <= _LONGEST_SHOWN:
         return text
     return f"{text[: _LONGEST_SHOWN - 50]} ... {text[-20:]}"
 
 
-def _say(kind: Any) -> str:
-    names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+def _describe(kind: Any) -> str:
+    names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 
 
@@ -194,7 +194,7 @@ def _enum_values(kind: type[Enum]) -> tuple[Any, ...]:
 
 @cache
 def _fields_of(kind: Any) -> tuple[dict[str, tuple[Any, frozenset[type]]], tuple[str, ...]]:
-    """Names with their type and the plain types of it, and the names that have no default."""
+    """Return the fields with their type and its plain types, and the fields without default."""
     hints, fields = get_type_hints(kind), dataclasses.fields(kind)
     required = (
         field.name
@@ -207,7 +207,7 @@ def _fields_of(kind: Any) -> tuple[dict[str, tuple[Any, frozenset[type]]], tuple
 
 @cache
 def _plain_types(kind: Any) -> frozenset[type]:
-    """Types whose values are taken as they are; most values of a record have one of these."""
+    """Return the types whose values need no conversion; most values of a record have one of them."""
     if kind in (str, int, float, bool):
         return frozenset({kind})
     if get_origin(kind) in (Union, types.UnionType):

@@ -16,7 +16,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Suite, name, mode, device, batch size, and the parameters the suite understands."""
+    """Suite, name, mode, device, batch size, and the parameters of the suite."""
 
     suite: str
     name: str
@@ -28,7 +28,7 @@ class Workload:
 
     @property
     def label(self) -> str:
-        """What tables call it: `kernels/matmul inference`, with what differs from the default."""
+        """The name in tables: `kernels/matmul inference`, followed by non-default settings."""
         text = f"{self.suite}/{self.name} {self.mode}"
         if self.optimizer_step:
             text += " +step"
@@ -49,7 +49,7 @@ _LONG_BLOCKTIME_MS: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An interpreter with a torch in it, and the variables that belong to it."""
+    """A Python interpreter with torch, and its environment variables."""
 
     name: str
     python: str
@@ -58,38 +58,38 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Environment:
-    """What a process is started with besides its target: variables, preloads, threads, places."""
+    """Settings of a process besides its target: variables, preloads, threads, CPU and memory affinity."""
 
     name: str
     variables: tuple[tuple[str, str], ...] = ()
     preload: tuple[str, ...] = ()
     threads: int | None = None
-    """Of each process; without it, one for each core that the process may use."""
+    """Threads of each process; by default one for each core that the process may use."""
     cores: str = ""
-    """Processors that it may use, such as `0-3,8`; empty: all that Torchyard may."""
+    """CPUs that it may use, such as `0-3,8`; by default all that Torchyard may use."""
     memory: str = ""
-    """NUMA nodes that its memory comes from: `bind:0`, or `interleave:0-1`."""
+    """NUMA memory policy: `bind:0`, or `interleave:0-1`."""
     instances: int = 1
-    """Processes that do the same side by side, each with its part of the cores. What counts is then
-    how many iterations all of them do in a time."""
+    """Processes that run concurrently, each with its share of the cores. The measure is then their
+    combined throughput."""
 
     @property
     def spins(self) -> bool:
-        """Whether idle threads of OpenMP keep their cores busy for long."""
-        said = {name: value.strip().lower() for name, value in self.variables}
-        blocktime = said.get("KMP_BLOCKTIME", "")
+        """Whether idle OpenMP threads spin for a long time."""
+        variables = {name: value.strip().lower() for name, value in self.variables}
+        blocktime = variables.get("KMP_BLOCKTIME", "")
         return (
-            said.get("OMP_WAIT_POLICY") == "active"
-            or "GOMP_SPINCOUNT" in said
+            variables.get("OMP_WAIT_POLICY") == "active"
+            or "GOMP_SPINCOUNT" in variables
             or blocktime == "infinite"
             or (blocktime.isdecimal() and int(blocktime) > _LONG_BLOCKTIME_MS)
         )
 
     def touches_allocator(self) -> bool:
-        """Whether the environment may change where memory comes from."""
-        marks = ("MALLOC", "TCMALLOC", "MIMALLOC", "THP_MEM", "GLIBC_TUNABLES", "LD_PRELOAD")
+        """Whether the environment may change the memory allocator."""
+        prefixes = ("MALLOC", "TCMALLOC", "MIMALLOC", "THP_MEM", "GLIBC_TUNABLES", "LD_PRELOAD")
         return bool(self.preload) or any(
-            name.startswith(marks) or "ALLOC_CONF" in name for name, _ in self.variables
+            name.startswith(prefixes) or "ALLOC_CONF" in name for name, _ in self.variables
         )
 
 
@@ -106,12 +106,12 @@ class Variant:
     precision: Precision = "float32"
     environment: Environment = field(default=DEFAULT_ENVIRONMENT)
     options: tuple[tuple[str, Scalar], ...] = ()
-    """What is set inside the process for this variant alone, sorted by name: `channels-last`,
-    `dynamic`, `inference-mode`, `matmul-precision`, `inductor.NAME`, ... The worker knows them all."""
+    """Options of this variant inside its process, sorted by name: `channels-last`, `dynamic`,
+    `inference-mode`, `matmul-precision`, `inductor.NAME`, ... (see `worker.bench.options`)."""
 
     @property
     def process_key(self) -> tuple[str, str]:
-        """Variants with one key can share a process, the model object and the inputs."""
+        """Key of the process; variants with the same key can share process, model and inputs."""
         return (self.target.name, self.environment.name)
 
 
@@ -125,39 +125,39 @@ class Budget:
     time_s: float = 60.0
     """Measuring time: wall time after the first launch is ready."""
     precision_goal: float = 0.01
-    """Half-width of the interval that is wanted; 0 means use the whole time."""
+    """Requested half-width of the confidence interval; 0 means use the whole time."""
     margin: float = 0.01
-    """Differences proven smaller than this are called the same."""
+    """Equivalence margin: differences shown to be smaller are reported as `same`."""
     alpha: float = 0.05
     min_launches: int = 3
     max_launches: int = 60
     launch_s: float | None = None
-    """How long a launch measures; None leaves it to the pace, which weighs starting against noise."""
+    """Measuring time of a launch; None chooses it from start-up cost and noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureSettings:
-    """How blocks are taken and what a worker may use."""
+    """How blocks are measured, and the limits of a worker."""
 
     block_s: float = 0.1
     threads: int | None = None
     seed: int = 1337
     reseat: Reseat = "auto"
     paired_layout: bool = True
-    """Start both sides of a launch with one layout, drawn anew for each launch."""
+    """Start both variants of a launch with the same memory layout, randomised for each launch."""
     flush_l2: bool = False
     check_accuracy: bool = True
     memory_limit_bytes: int | None = None
     start_limit_s: float = 120.0
-    """For the import of torch and the handshake."""
+    """Time limit of the import of torch and the handshake."""
     step_limit_s: float = 600.0
-    """For building, checking, compiling and warming up."""
+    """Time limit of building, checking, compiling and warming up, each."""
     block_limit_s: float = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """Everything a run is asked to do."""
+    """A request for a run: variants, workloads, budget and settings."""
 
     name: str
     baseline: Variant
@@ -168,5 +168,5 @@ class Study:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """Baseline first."""
+        """All variants, baseline first."""
         return (self.baseline, *self.candidates)

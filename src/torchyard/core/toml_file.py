@@ -21,22 +21,22 @@ __all__ = ["DEEPEST", "LARGEST_BYTES", "parse_toml", "read_text_file", "read_tom
 
 LARGEST_BYTES: Final = 2 * 2**20
 DEEPEST: Final = 32
-"""Tables and lists within each other; recipes and studies have at most six."""
+"""Nesting depth of tables and lists; recipes and studies have at most six."""
 _OUT_OF_RANGE: Final = 2**63
 _LONG_KEY: Final = re.compile(
     r"""(?<![A-Za-z0-9_-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){256}"""
 )
-"""Keys that take the parser long, found without backtracking."""
+"""Keys that make the parser slow, matched without backtracking."""
 _OPEN_ALREADY: Final = (Path("/dev/fd"), Path("/proc/self/fd"))
 
 
 def read_toml(path: Path, *, what: str = "file", hint: str = "check the path") -> dict[str, Any]:
-    """Read a file; `what` names its kind ("study file"), `hint` helps where there is none."""
+    """Read a TOML file; `what` is its kind ("study file"), `hint` is shown when it does not exist."""
     return parse_toml(read_text_file(path, what=what, hint=hint), where=str(path))
 
 
 def parse_toml(text: str, *, where: str) -> dict[str, Any]:
-    """Parse a text; UsageError names `where`."""
+    """Parse TOML text; raise UsageError that names `where`."""
     if _LONG_KEY.search(text):
         raise UsageError(f"{where}: a key has hundreds of parts", hint="nest tables less deeply")
     try:
@@ -48,7 +48,7 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
     except RecursionError as error:
         raise _too_deep(where) from error
     except (ValueError, OverflowError) as error:
-        # A number of thousands of digits, a day that no calendar has.
+        # A number with thousands of digits, or an invalid date.
         raise UsageError(
             f"{where}: has a value that cannot be read",
             why=_short(str(error)),
@@ -59,7 +59,7 @@ def parse_toml(text: str, *, where: str) -> dict[str, Any]:
 
 
 def read_text_file(path: Path, *, what: str, hint: str) -> str:
-    """Read a UTF-8 file of bounded size; UsageError names the file."""
+    """Read a UTF-8 file of bounded size; raise UsageError that names the file."""
     shown = _short(repr(str(path)))
     try:
         # Without waiting: opening a FIFO without a writer would block.
@@ -99,7 +99,7 @@ def read_text_file(path: Path, *, what: str, hint: str) -> str:
 
 
 def _check_values(table: dict[str, Any], where: str) -> None:
-    """Refuse what is too deep, infinite numbers, and texts that no path or variable can hold."""
+    """Reject deep nesting, infinite numbers and strings with null bytes."""
     level: list[tuple[str, object]] = [("", table)]
     for _ in range(DEEPEST):
         inner: list[tuple[str, object]] = []
@@ -118,32 +118,32 @@ def _check_values(table: dict[str, Any], where: str) -> None:
 
 def _check_value(value: object, place: str) -> None:
     if isinstance(value, str) and "\0" in value:
-        raise UsageError(f"{place}: {_short(repr(value))} contains a zero byte", hint="remove it")
+        raise UsageError(f"{place}: {_short(repr(value))} contains a null byte", hint="remove it")
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{place}: {value} is out of range", hint="give a finite number")
     if isinstance(value, int) and abs(value) >= _OUT_OF_RANGE:
         raise UsageError(
-            f"{place}: {_short(repr(value))} is out of range", hint="give a number of 64 bits"
+            f"{place}: {_short(repr(value))} is out of range", hint="give a 64-bit integer"
         )
 
 
 def _too_deep(where: str) -> UsageError:
     return UsageError(
         f"{where}: is nested too deeply",
-        why=f"tables and lists may be nested {DEEPEST} deep",
-        hint="nest tables and lists less deeply",
+        why=f"tables and lists may be nested at most {DEEPEST} levels deep",
+        hint="reduce the nesting of tables and lists",
     )
 
 
 def _kind(mode: int) -> str:
     kinds = {
-        stat.S_IFDIR: "a folder",
+        stat.S_IFDIR: "a directory",
         stat.S_IFIFO: "a FIFO",
         stat.S_IFSOCK: "a socket",
         stat.S_IFCHR: "a device",
         stat.S_IFBLK: "a device",
     }
-    return kinds.get(stat.S_IFMT(mode), "no plain file")
+    return kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Durations, sizes and percentages: parse them from text, and format them for people.
+"""Parse and format durations, sizes, rates and percentages.
 
 All values inside Torchyard are nanoseconds, bytes and plain fractions; only this module converts
 them. No I/O.
@@ -37,20 +37,20 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds from `90`, `60s`, `1.5m`, `250ms` or `2h`."""
+    """Return the seconds of `90`, `60s`, `1.5m`, `250ms` or `2h`."""
     number, unit = _split(text, "duration", "60s, 1.5m or 2h")
     if unit == "":
         return number
     if unit not in _DURATION_UNITS_S:
         raise UsageError(
-            f"{text!r} has an unknown unit of time {unit!r}",
+            f"{text!r} has an unknown time unit {unit!r}",
             hint="use one of " + ", ".join(_DURATION_UNITS_S),
         )
     return number * _DURATION_UNITS_S[unit]
 
 
 def parse_fraction(text: str) -> float:
-    """A fraction from `1%` or `0.01`."""
+    """Return the fraction of `1%` or `0.01`."""
     number, unit = _split(text, "percentage", "1% or 0.5%")
     if unit == "%":
         return number / 100.0
@@ -60,18 +60,18 @@ def parse_fraction(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes from `8GiB`, `512MiB` or a plain number."""
+    """Return the bytes of `8GiB`, `512MiB` or a plain number."""
     number, unit = _split(text, "size", "8GiB or 512MiB")
     if unit not in _SIZE_UNITS:
         raise UsageError(
-            f"{text!r} has an unknown unit of size {unit!r}",
+            f"{text!r} has an unknown size unit {unit!r}",
             hint="use one of " + ", ".join(name for name in _SIZE_UNITS if name),
         )
     return int(number * _SIZE_UNITS[unit])
 
 
 def format_duration(duration_ns: float) -> str:
-    """Three significant digits with the unit that fits: `12.3 ms`."""
+    """Format nanoseconds with three significant digits: `12.3 ms`."""
     if not math.isfinite(duration_ns):
         return "unknown"
     for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
@@ -81,7 +81,7 @@ def format_duration(duration_ns: float) -> str:
 
 
 def format_bytes(size_bytes: float) -> str:
-    """Three significant digits with a binary unit: `1.25 GiB`."""
+    """Format bytes with three significant digits and a binary unit: `1.25 GiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if abs(size_bytes) >= _SIZE_UNITS[unit]:
             return f"{_three_digits(size_bytes / _SIZE_UNITS[unit])} {unit}"
@@ -89,7 +89,7 @@ def format_bytes(size_bytes: float) -> str:
 
 
 def format_flops(flops: float, *, per_second: bool = False) -> str:
-    """Three significant digits with a decimal unit: `26.8 GFLOP/s`."""
+    """Format operations with three significant digits and a decimal unit: `26.8 GFLOP/s`."""
     ending = "/s" if per_second else ""
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(flops) >= size:
@@ -98,7 +98,7 @@ def format_flops(flops: float, *, per_second: bool = False) -> str:
 
 
 def format_bandwidth(bytes_per_second: float) -> str:
-    """Three significant digits with a decimal unit, as makers give it: `12.8 GB/s`."""
+    """Format a bandwidth with three significant digits and a decimal unit: `12.8 GB/s`."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if abs(bytes_per_second) >= size:
             return f"{_three_digits(bytes_per_second / size)} {unit}/s"
@@ -106,7 +106,7 @@ def format_bandwidth(bytes_per_second: float) -> str:
 
 
 def format_energy(energy_j: float) -> str:
-    """Joules with three digits: `1.25 J`, `830 mJ`, `42.0 µJ`."""
+    """Format joules with three significant digits: `1.25 J`, `830 mJ`, `42.0 µJ`."""
     for unit, size in (("J", 1.0), ("mJ", 1e-3), ("µJ", 1e-6)):
         if abs(energy_j) >= size:
             return f"{_three_digits(energy_j / size)} {unit}"
@@ -114,7 +114,7 @@ def format_energy(energy_j: float) -> str:
 
 
 def format_percent(fraction: float, *, signed: bool = False) -> str:
-    """`1.2%`, or `+1.2%` when the sign matters."""
+    """Format a fraction as `1.2%`, or as `+1.2%` when signed."""
     number = fraction * 100.0
     digits = 2 if abs(number) < 1 else 1 if abs(number) < 100 else 0  # noqa: PLR2004
     return f"{number:+.{digits}f}%" if signed else f"{number:.{digits}f}%"

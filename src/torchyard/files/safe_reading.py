@@ -25,7 +25,7 @@ from torchyard.errors import ResultsDamaged
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open for reading; OSError for anything but a plain file."""
+    """Open a regular file for reading; raise OSError for anything else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -37,14 +37,14 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 LARGEST_DOCUMENT_BYTES: Final = 16 << 20
-"""Of a file that is read as a whole: `run.json` and the like."""
+"""Limit of a file that is read as a whole, such as `run.json`."""
 LARGEST_LINE_BYTES: Final = 8 << 20
-"""Of one record. The largest that a run writes, a failure with the end of its log, has kilobytes."""
+"""Limit of one record. The largest one that a run writes, a failure with its log tail, has kilobytes."""
 LARGEST_RECORDS_BYTES: Final = 4 << 30
-"""Of a file of records that is read line by line."""
+"""Limit of a file of records that is read line by line."""
 MOST_NESTED: Final = 64
-"""Levels of nested lists and tables. Deeper ones are valid JSON and would exhaust the stack of
-whoever walks through them."""
+"""Limit of nested lists and tables. Deeper nesting is valid JSON, but recursion over it would exhaust
+the stack."""
 _CHUNK_BYTES: Final = 1 << 20
 
 _KINDS: Final = (
@@ -57,7 +57,7 @@ _KINDS: Final = (
 
 
 class LineTooLong(ValueError):
-    """A line that is longer than any record."""
+    """A line exceeds the limit of a record."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"the line is longer than {format_bytes(LARGEST_LINE_BYTES)}")
@@ -65,22 +65,22 @@ class LineTooLong(ValueError):
 
 
 def read_document(path: Path, *, largest_bytes: int = LARGEST_DOCUMENT_BYTES) -> bytes:
-    """All of a regular file; raises OSError for any other, and for one that is too large."""
+    """Return the content of a regular file; raise OSError for any other file or a too large one."""
     with _Opened(path, largest_bytes) as file:
         return b"".join(file.chunks(0))
 
 
 def read_json(path: Path, *, largest_bytes: int = LARGEST_DOCUMENT_BYTES) -> Any:
-    """The JSON value in a file; raises OSError, and ValueError where it holds none."""
+    """Return the JSON value in a file; raise OSError, or ValueError when it is invalid."""
     return parse_json(read_document(path, largest_bytes=largest_bytes))
 
 
 def read_lines(
     path: Path, *, largest_bytes: int = LARGEST_RECORDS_BYTES
 ) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of every line with its end, as of the size at the time of opening.
+    """Yield the number and the bytes of every line, up to the size at the time of opening.
 
-    Raises OSError, and LineTooLong when a line is reached that is longer than any record.
+    Raises OSError, and LineTooLong at a line that exceeds the limit of a record.
     """
     with _Opened(path, largest_bytes) as file:
         number, rest = 1, b""
@@ -98,7 +98,7 @@ def read_lines(
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a regular file, in hexadecimal; raises OSError for one that is too large."""
+    """Return the SHA-256 of a regular file in hexadecimal; raise OSError when it is too large."""
     state = hashlib.sha256()
     with _Opened(path, LARGEST_RECORDS_BYTES) as file:
         for chunk in file.chunks(0):
@@ -107,26 +107,26 @@ def hash_file(path: Path) -> str:
 
 
 def read_tail(path: Path, size_bytes: int) -> bytes:
-    """The last bytes of a regular file of any size."""
+    """Return the last bytes of a regular file of any size."""
     with _Opened(path, None) as file:
         return b"".join(file.chunks(max(0, file.size_bytes - size_bytes)))
 
 
 def read_part(path: Path, start: int, size_bytes: int) -> bytes:
-    """Bytes of a regular file from a place on; fewer or none where it ends before."""
+    """Return up to `size_bytes` bytes of a regular file from offset `start`."""
     with _Opened(path, None) as file:
         return file.read_at(start, max(0, min(size_bytes, file.size_bytes - start)))
 
 
 def last_line(path: Path) -> bytes:
-    """The last line of a file with its end, if it has one; raises OSError and LineTooLong."""
+    """Return the last line with its newline, if any; raise OSError or LineTooLong."""
     pieces: list[bytes] = []
     with _Opened(path, LARGEST_RECORDS_BYTES) as file:
         end, seen = file.size_bytes, 0
         while end > 0 and seen <= LARGEST_LINE_BYTES + 1:
             start = max(0, end - (_CHUNK_BYTES >> 4))
             piece = file.read_at(start, end - start)
-            # The newline that ends the file ends its last line, too: it does not begin another one.
+            # The newline at the end of the file belongs to the last line.
             cut = piece.rfind(b"\n", 0, len(piece) - (not pieces))
             pieces.append(piece[cut + 1 :])
             seen += len(pieces[-1])
@@ -139,12 +139,12 @@ def last_line(path: Path) -> bytes:
 
 
 def parse_json(text: bytes) -> Any:
-    """The JSON value; raises ValueError for anything else, also for one that is nested too deeply."""
+    """Return the JSON value; raise ValueError when it is invalid or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
-    # A value cannot be nested deeper than it has brackets: most records need no walk.
+    # The number of brackets bounds the depth: most records need no traversal.
     if text.count(b"[") + text.count(b"{") > MOST_NESTED and _is_too_deep(value):
         raise ValueError(_TOO_DEEP)
     return value
@@ -173,15 +173,15 @@ class _Opened:
 
     def __init__(self, path: Path, largest_bytes: int | None) -> None:
         self._path = path
-        # Looked at before it is opened: opening some devices does something.
-        _check_regular(path, os.stat(path))  # noqa: PTH116 -- the same look as fstat below
-        # Not blocking: a FIFO may take the place of the file in this moment.
+        # Checked before it is opened: opening some devices has side effects.
+        _check_regular(path, os.stat(path))  # noqa: PTH116 -- the same check as fstat below
+        # Not blocking: a FIFO may replace the file at this moment.
         self._number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
-            found = os.fstat(self._number)
-            _check_regular(path, found)
-            self.size_bytes = found.st_size
-            _check_size(path, found.st_size, largest_bytes)
+            status = os.fstat(self._number)
+            _check_regular(path, status)
+            self.size_bytes = status.st_size
+            _check_size(path, status.st_size, largest_bytes)
         except BaseException:
             os.close(self._number)
             raise
@@ -193,11 +193,11 @@ class _Opened:
         os.close(self._number)
 
     def read_at(self, start: int, size_bytes: int) -> bytes:
-        """That part of the file; less when it has become shorter."""
+        """Return bytes from offset `start`; fewer when the file has been truncated."""
         return os.pread(self._number, size_bytes, start)
 
     def chunks(self, start: int) -> Iterator[bytes]:
-        """Everything from there to what was the end when the file was opened."""
+        """Yield the content from offset `start` to the size at the time of opening."""
         while start < self.size_bytes:
             chunk = self.read_at(start, min(_CHUNK_BYTES, self.size_bytes - start))
             if not chunk:
@@ -209,33 +209,33 @@ class _Opened:
 def _check_size(path: Path, size_bytes: int, largest_bytes: int | None) -> None:
     if largest_bytes is not None and size_bytes > largest_bytes:
         size, limit = format_bytes(size_bytes), format_bytes(largest_bytes)
-        raise OSError(errno.EFBIG, f"it has {size}; at most {limit} are read", str(path))
+        raise OSError(errno.EFBIG, f"it has {size}; the limit is {limit}", str(path))
 
 
-def _check_regular(path: Path, found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode):
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISREG(status.st_mode):
         return
-    kind = next((name for test, name in _KINDS if test(found.st_mode)), "no regular file")
-    number = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    kind = next((name for test, name in _KINDS if test(status.st_mode)), "a special file")
+    number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
     raise OSError(number, f"it is {kind}, not a regular file", str(path))
 
 
 LARGEST_ROWS_BYTES: Final = 256 << 20
-"""Of files whose records are held in memory together: comparisons and launches."""
+"""Limit of files whose records are all held in memory: comparisons and launches."""
 
 
 def read_records(
     path: Path, *, largest_bytes: int = LARGEST_RECORDS_BYTES
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number and record of every whole line; a torn last line is left out."""
+    """Yield the line number and the record of every complete line; skip an incomplete last line."""
     try:
-        unread: int | None = None
+        incomplete: int | None = None
         for number, line in read_lines(path, largest_bytes=largest_bytes):
-            if unread is not None:
-                raise _damaged(path, unread)
+            if incomplete is not None:
+                raise _damaged(path, incomplete)
             record = _parse(line)
             if record is None:
-                unread = number
+                incomplete = number
             else:
                 yield number, record
     except (OSError, LineTooLong) as error:
@@ -243,7 +243,7 @@ def read_records(
 
 
 def ends_torn(path: Path) -> bool:
-    """Whether the last line was cut off; reads the end of the file only. A missing file is not torn."""
+    """Whether the last line is incomplete; reads only the end. False for a missing file."""
     try:
         last = last_line(path)
     except FileNotFoundError:
@@ -254,8 +254,8 @@ def ends_torn(path: Path) -> bool:
 
 
 def unreadable(path: Path, error: OSError | LineTooLong) -> ResultsDamaged:
-    """What to say of a file that cannot be read, with the fix."""
-    hint = "put it back from a copy, or measure again"
+    """Return the error for a file that cannot be read."""
+    hint = "restore it from a backup, or measure again"
     if isinstance(error, LineTooLong):
         place = f"line {error.number}" if error.number else "the last line"
         return ResultsDamaged(f"{path}, {place}: not a record", why=str(error), hint=hint)
@@ -274,7 +274,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 def _damaged(path: Path, number: int) -> ResultsDamaged:
     return ResultsDamaged(
-        f"{path}, line {number}: not a whole record",
-        why="only the last line can be cut off by a kill; this one was changed or lost otherwise",
-        hint="put the file back from a copy, or take that line out to read the rest",
+        f"{path}, line {number}: not a complete record",
+        why="a kill can only truncate the last line; this line was damaged in another way",
+        hint="restore the file from a backup, or remove that line to read the rest",
     )

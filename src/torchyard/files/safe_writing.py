@@ -1,7 +1,6 @@
 """Write files so that their content survives a kill, a power failure and a full disk.
 
-Two operations are enough for a run: replace a small file as a whole, or append complete lines to
-a file. This module does not know what the lines mean.
+A run needs two operations: replace a small file as a whole, and append complete lines to a file.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ _PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def to_json_text(value: object, *, indent: int | None = None) -> str:
-    """ASCII JSON: logs may hold bytes that were no text, and escapes carry those safely.
+    """Return the value as ASCII JSON: escapes preserve undecodable bytes of logs.
 
-    NaN and infinity are written as Python writes and reads them, so that a failed estimate stays
-    what it was. Values JSON has no form for (paths in machine facts) become their text.
+    NaN and infinity are written in the form of Python's `json` module, so that they can be read back.
+    Values without a JSON type (paths in machine facts) are converted by `str`.
     """
     return json.dumps(value, indent=indent, default=str, ensure_ascii=True)
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put `text` at `path`: a reader sees all of the old file or all of the new one.
+    """Replace the file atomically: a reader sees either the old or the new content.
 
-    The folder is synced too, because a rename is only in memory until its folder is written.
+    The directory is synced too, because a rename is durable only once its directory is written.
     """
     temporary: Path | None = None
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            # mkstemp makes files that only the owner reads; a run is as readable as the umask says.
+            # mkstemp creates files readable by the owner only; apply the umask instead.
             os.fchmod(file.fileno(), 0o666 & ~_umask())
             file.write(text)
             file.flush()
@@ -57,24 +56,24 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def write_failed(path: Path, error: OSError, *, kept: str) -> TorchyardError:
-    """The error for a write that the operating system refused, saying what is kept."""
+    """Return the error for a failed write; `kept` names what is preserved."""
     what = f"cannot write {path}: {error.strerror or error}"
     if error.errno in _PERMISSION_ERRORS:
-        return NotAllowed(what, why=f"{kept} is kept", hint="choose a folder you may write to")
+        return NotAllowed(what, why=f"{kept} is kept", hint="choose a writable directory")
     if error.errno in _SPACE_ERRORS:
-        hint = f"free some space, or choose a folder on another disk than that of {path.parent}"
+        hint = f"free some space, or choose a directory on another disk than {path.parent}"
     elif error.errno in _PLACE_ERRORS:
-        hint = "nothing can be made at that place: choose another folder"
+        hint = "choose another directory"
     else:
-        hint = "check the disk that holds the folder, then try again"
+        hint = "check the disk, then try again"
     return StepFailed(what, why=f"{kept} is kept", hint=hint)
 
 
 class RecordFile:
-    """A file of JSON lines that only grows, by whole lines."""
+    """An append-only file of JSON lines."""
 
     def __init__(self, path: Path) -> None:
-        """Make the file; one that exists belongs to another run and raises FileExistsError."""
+        """Create the file; an existing one belongs to another run and raises FileExistsError."""
         self.path = path
         self._descriptor = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666
@@ -83,14 +82,14 @@ class RecordFile:
         self.records = 0
 
     def append(self, *records: Mapping[str, object]) -> None:
-        """Hand whole lines to the operating system: they outlive this process from here on."""
+        """Write complete lines; they survive the end of this process."""
         lines = "".join(to_json_text(record) + "\n" for record in records).encode("ascii")
         view = memoryview(lines)
         try:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError as error:
-            # Half a line would damage the file as soon as another write succeeds behind it.
+            # An incomplete line would damage the file if a later write succeeded.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size_bytes)
             raise write_failed(self.path, error, kept=self._kept()) from error
@@ -98,14 +97,14 @@ class RecordFile:
         self.records += len(records)
 
     def sync(self) -> None:
-        """Wait until everything appended is on the disk: it outlives a power cut from here on."""
+        """Wait until all appended lines are on disk; they then survive a power failure."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
             raise write_failed(self.path, error, kept=self._kept()) from error
 
     def close(self) -> None:
-        """Give the file back; a second call does nothing."""
+        """Close the file. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

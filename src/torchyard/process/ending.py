@@ -23,19 +23,19 @@ from typing import Final, Literal, get_args
 
 from torchyard.errors import WorkerFailed
 
-TroubleKind = Literal[
-    "raised",  # the worker answered with an exception and lives on
-    "cannot-build",  # the workload or backend cannot be made in this target, and why
-    "crashed",  # it ended by itself: a signal of its own making, or an exit in the middle of work
-    "killed",  # somebody else ended it
+FailureKind = Literal[
+    "raised",  # the worker reported an exception and still runs
+    "cannot-build",  # the workload or backend cannot be built in this target
+    "crashed",  # it ended by itself: a fatal signal, or an exit during a request
+    "killed",  # a signal from outside ended it
     "out-of-memory",
     "timeout",
     "protocol",  # it wrote something that is not an answer, or closed its pipe
     "no-python",  # the interpreter cannot be started, is too old, or is no Python
     "no-torch",
-    "interrupted",  # we ended it, or left a question unanswered
+    "interrupted",  # the controller ended it, or abandoned a request
 ]
-TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
+TROUBLE_KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
 
 _SENT_BY_OTHERS: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -43,13 +43,13 @@ _SENT_BY_OTHERS: Final = frozenset(
 
 
 class WorkerTrouble(WorkerFailed):
-    """A worker did not answer as it should; says what happened and shows the log's last lines."""
+    """A request to a worker failed: the kind of failure, the message, and the last lines of the log."""
 
     def __init__(
         self,
         message: str,
         *,
-        kind: TroubleKind,
+        kind: FailureKind,
         traceback: str = "",
         log_tail: str = "",
         why: str = "",
@@ -57,13 +57,13 @@ class WorkerTrouble(WorkerFailed):
         log: str = "",
     ) -> None:
         super().__init__(message, why=why, hint=hint, log=log)
-        self.kind: TroubleKind = kind
+        self.kind: FailureKind = kind
         self.message = message
         self.traceback = traceback
         self.log_tail = log_tail
 
-    def again(self) -> WorkerTrouble:
-        """A fresh copy, to be raised when somebody asks the same dead worker once more."""
+    def copy(self) -> WorkerTrouble:
+        """Return a copy, to be raised for a further request to the same dead worker."""
         return WorkerTrouble(
             self.message,
             kind=self.kind,
@@ -77,30 +77,30 @@ class WorkerTrouble(WorkerFailed):
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How a process ended: by an exit code or by a signal."""
+    """Exit status of a process: an exit code or a signal."""
 
     exit_code: int | None = None
     signal_number: int | None = None
 
     @property
-    def said(self) -> str:
-        """`ended with exit code 3`, `was ended by SIGSEGV`."""
+    def description(self) -> str:
+        """`exited with code 3`, `was killed by SIGSEGV`."""
         if self.signal_number is not None:
-            return f"was ended by {self._signal_name}"
-        return f"ended with exit code {self.exit_code}"
+            return f"was killed by {self._signal_name}"
+        return f"exited with code {self.exit_code}"
 
     @property
     def hint(self) -> str:
-        """What this ending usually means."""
+        """The usual cause of this exit status."""
         by_name = {
-            "SIGILL": "this build of torch may use instructions that this processor lacks",
-            "SIGSEGV": "the last lines of the log show where; a crash in native code is a bug of "
-            "the target, or of a library that is preloaded",
-            "SIGABRT": "the last lines of the log show the assertion that failed",
-            "SIGBUS": "shared memory may be full: see the size of /dev/shm",
-            "SIGKILL": "something outside ended it: a scheduler's limit, an administrator, kill -9",
+            "SIGILL": "this build of torch may use instructions that this CPU does not support",
+            "SIGSEGV": "the last lines of the log show where; a crash in native code is a bug in "
+            "the target or in a preloaded library",
+            "SIGABRT": "the last lines of the log show the failed assertion",
+            "SIGBUS": "shared memory may be full: check the size of /dev/shm",
+            "SIGKILL": "another process killed it: a scheduler limit, an administrator, kill -9",
         }
-        return by_name.get(self._signal_name, "the last lines of the log may say why")
+        return by_name.get(self._signal_name, "check the last lines of the log")
 
     @property
     def _signal_name(self) -> str:
@@ -112,8 +112,8 @@ class Ending:
             return f"signal {self.signal_number}"
 
 
-def kind_of_ending(ending: Ending, *, kernel_killed_for_memory: bool) -> TroubleKind:
-    """The word for a worker that ended though nobody here asked it to."""
+def kind_of_ending(ending: Ending, *, kernel_killed_for_memory: bool) -> FailureKind:
+    """Return the failure kind of a worker that the controller did not end."""
     if ending.signal_number == signal.SIGKILL and kernel_killed_for_memory:
         return "out-of-memory"
     if ending.signal_number in _SENT_BY_OTHERS:
@@ -125,14 +125,14 @@ _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def oom_kill_counts() -> tuple[int, ...]:
-    """The counters that can be read here; one that moved means the killer was at work."""
+    """Return the readable OOM-kill counters; a change means that the OOM killer ran."""
     files = (Path("/proc/vmstat"), *_own_group_files())
     counts = (_oom_kills(file) for file in files)
     return tuple(count for count in counts if count is not None)
 
 
 def _own_group_files() -> list[Path]:
-    """`memory.events` of version 2 and `memory.oom_control` of version 1 of control groups."""
+    """Counter files of this process's cgroup: `memory.events` (v2), `memory.oom_control` (v1)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -164,7 +164,7 @@ def _oom_kills(file: Path) -> int | None:
 
 
 class ExitWatch:
-    """Becomes readable when the process ends."""
+    """A pollable object that becomes readable when the process ends."""
 
     def __init__(self, pid: int, *, by_thread: bool = False) -> None:
         self._pid = pid
@@ -175,16 +175,16 @@ class ExitWatch:
             self._fd = _fd_of_thread(pid)
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading."""
+        """Return the descriptor to poll for reading."""
         return self._fd
 
     def ending(self) -> Ending | None:
-        """How the process ended; None while it lives. Does not wait, and remembers."""
+        """Return the exit status, None while the process runs. Does not wait; caches the status."""
         if self._ending is None:
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
             try:
                 result = os.waitid(os.P_PID, self._pid, flags)
-            except ChildProcessError:  # reaped by another thread, which looked here before
+            except ChildProcessError:  # reaped by another thread, which called this before
                 return self._ending
             if result is not None:
                 exited = result.si_code == os.CLD_EXITED
@@ -196,7 +196,7 @@ class ExitWatch:
         return self._ending
 
     def wait(self, limit_s: float) -> Ending | None:
-        """Wait for the end up to the limit."""
+        """Wait for the exit for at most `limit_s` seconds."""
         if self.ending() is None:
             poll = select.poll()
             poll.register(self._fd, select.POLLIN)
@@ -204,7 +204,7 @@ class ExitWatch:
         return self.ending()
 
     def close(self) -> None:
-        """Give the descriptor back; the ending stays known."""
+        """Close the descriptor; the exit status stays available."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

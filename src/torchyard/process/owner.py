@@ -13,63 +13,63 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_alive", "is_gone", "owner_of", "this_process"]
+__all__ = ["is_alive", "is_gone", "owner_of", "pid_namespace", "start_ticks", "this_process"]
 
 
 def this_process() -> dict[str, object]:
-    """What identifies this process for good; a number alone is used again."""
+    """Return the identity of this process; a PID alone is reused."""
     return owner_of(os.getpid())
 
 
 def owner_of(pid: int) -> dict[str, object]:
-    """What identifies a process of this host and namespace."""
+    """Return the identity of a process of this host and namespace."""
     return {
         "pid": pid,
-        "started_ticks": _started_ticks(pid),
+        "started_ticks": start_ticks(pid),
         "host": socket.gethostname(),
-        "boot": _boot(),
-        "namespace": _namespace(),
+        "boot": _boot_id(),
+        "namespace": pid_namespace(),
     }
 
 
 def is_gone(owner: Mapping[str, Any]) -> bool:
-    """Whether that process has certainly ended; False when this place cannot know."""
+    """Whether the process has certainly ended; False when that cannot be determined here."""
     return is_alive(owner) is False
 
 
 def is_alive(owner: Mapping[str, Any]) -> bool | None:
-    """Whether that process is there; None when this place cannot know."""
+    """Whether the process runs; None when that cannot be determined here."""
     pid = owner.get("pid")
     if not isinstance(pid, int) or owner.get("host") != socket.gethostname():
         return None
-    if owner.get("boot") != _boot():
+    if owner.get("boot") != _boot_id():
         return False
-    if owner.get("namespace") != _namespace():
+    if owner.get("namespace") != pid_namespace():
         return None
-    ticks = _started_ticks(pid)
+    ticks = start_ticks(pid)
     return ticks is not None and ticks == owner.get("started_ticks")
 
 
-def _started_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None when there is no such process."""
+def start_ticks(pid: int) -> int | None:
+    """Return the start time in clock ticks since boot; None when the process is gone or a zombie."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # The name in brackets may hold spaces and brackets itself: fields count from the last one.
-    fields = stat.rpartition(")")[2].split()
-    dead = fields[0] in ("Z", "X")
-    return None if dead else int(fields[19])
+    # The command name in parentheses may itself contain spaces and parentheses.
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
 
 
-def _namespace() -> str:
+def pid_namespace() -> str:
+    """Return the PID namespace of this process, such as `pid:[4026531836]`; empty when unknown."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:

@@ -23,7 +23,7 @@ _received: list[int] = []
 
 
 class EndedBySignal(KeyboardInterrupt):
-    """The program is asked to end, and not by Ctrl-C."""
+    """SIGTERM or SIGHUP asked the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"ended by {signal.Signals(number).name}")
@@ -31,12 +31,12 @@ class EndedBySignal(KeyboardInterrupt):
 
 
 def ending_signal() -> int | None:
-    """The first SIGTERM or SIGHUP that this process was sent and has raised; None when there is none."""
+    """Return the first SIGTERM or SIGHUP that this process received and raised, or None."""
     return _received[0] if _received else None
 
 
 class _Handlers:
-    """Puts a handler in place of others for a while."""
+    """Signal handlers that are installed temporarily."""
 
     def __init__(self, numbers: tuple[signal.Signals, ...]) -> None:
         self._numbers = numbers
@@ -61,7 +61,7 @@ class _Handlers:
 
 
 class DeferredSignals(_Handlers):
-    """In the block signals are only remembered; after it, the first one is delivered."""
+    """Context manager that defers signals: the first one is delivered at the end of the block."""
 
     def __init__(self) -> None:
         super().__init__(_ALL)
@@ -81,10 +81,10 @@ class DeferredSignals(_Handlers):
 
 
 class SignalsRaise(_Handlers):
-    """Between `start` and `stop`, SIGTERM and SIGHUP raise as Ctrl-C does, so that blocks unwind.
+    """Raise SIGTERM and SIGHUP as exceptions, like Ctrl-C, between `start` and `stop`.
 
-    Only the first one raises: senders repeat them, and the second would break off the clean-up that
-    the first began. Ctrl-C and SIGKILL still end a clean-up that hangs.
+    Only the first one raises: senders repeat them, and a second one would abort the clean-up that
+    the first one started. Ctrl-C and SIGKILL still end a clean-up that hangs.
     """
 
     def __init__(self) -> None:
@@ -99,24 +99,24 @@ class SignalsRaise(_Handlers):
         raise EndedBySignal(number)
 
     def start(self) -> None:
-        """From here on they raise."""
+        """Install the handlers."""
         outer = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if not isinstance(outer, SignalsRaise):
             _received.clear()
         self._install()
 
     def stop(self) -> None:
-        """As before."""
+        """Restore the previous handlers."""
         self._remove()
 
 
 def _leave_lost_terminal() -> None:
-    """Drop output to a terminal that is gone: every write would fail, and hide what happened."""
+    """Redirect output away from a lost terminal: every write would fail and hide the error."""
     for stream in (0, 1, 2):
         try:
             termios.tcgetattr(stream)
         except termios.error as error:
             if error.args[0] == errno.EIO:
-                nothing = os.open(os.devnull, os.O_RDWR)
-                os.dup2(nothing, stream)
-                os.close(nothing)
+                devnull = os.open(os.devnull, os.O_RDWR)
+                os.dup2(devnull, stream)
+                os.close(devnull)

@@ -8,9 +8,9 @@ Every process is started by one thread that lives as long as the controller: PR_
 bound to the thread that forked, so a worker started by a short-lived thread would be ended with it.
 This also makes a start atomic, since Ctrl-C reaches only the main thread.
 
-Preloaded libraries given by bare name are looked up in the loader's cache, then in the usual
-folders. Only libraries of this machine's own architecture count: a 32-bit library of the same name
-cannot be preloaded.
+Preloaded libraries given by bare name are searched in the loader's cache, then in the standard
+folders. Only libraries of this machine's own architecture are considered: a 32-bit library of the
+same name cannot be preloaded.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
 from torchyard.process.ending import WorkerTrouble
 from torchyard.process.tree import LAUNCH_VARIABLE, YARD_VARIABLE, yard_mark
-from torchyard.process.worker_io import OutputLog, QuestionPipes
+from torchyard.process.worker_io import OutputLog, RequestPipes
 
-_MARKS: Final = {"x86_64": "x86-64", "aarch64": "AArch64"}
+_CACHE_ARCHITECTURES: Final = {"x86_64": "x86-64", "aarch64": "AArch64"}
 _FOLDERS: Final = ("/usr/local/lib", "/lib", "/usr/lib", "/lib64", "/usr/lib64")
 
 
 def find_library(name: str) -> Path | None:
-    """The file behind a name such as `libtcmalloc.so.4`; None when there is none."""
+    """Return the path of a library such as `libtcmalloc.so.4`; None when it is not installed."""
     return _in_cache(name) or _in_folders(name)
 
 
@@ -54,16 +54,16 @@ def _in_cache(name: str) -> Path | None:
     if program is None:
         return None
     try:
-        done = subprocess.run(
+        listing = subprocess.run(
             [program, "-p"], capture_output=True, text=True, timeout=10.0, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    mark = _MARKS.get(platform.machine(), "")
-    for line in done.stdout.splitlines():
-        found, _, rest = line.strip().partition(" ")
+    architecture = _CACHE_ARCHITECTURES.get(platform.machine(), "")
+    for line in listing.stdout.splitlines():
+        library, _, rest = line.strip().partition(" ")
         kind, _, path = rest.partition(" => ")
-        if found == name and mark in kind and path:
+        if library == name and architecture in kind and path:
             return Path(path)
     return None
 
@@ -79,15 +79,17 @@ def _in_folders(name: str) -> Path | None:
 
 BOOT_FILE: Final = Path(torchyard.worker.__file__).resolve().parent / "boot.py"
 
-# -s   no packages of the user's home folder: a target is what is installed in it
-# -u   what a worker printed before it died is in the log
-# The script's folder is taken off the path by boot.py, because -P needs Python 3.11. Not -E or -I:
-# a target may need PYTHONPATH of its own (a build that runs from its source tree), and gets exactly
-# what LaunchSpec.variables says, while the yard's is removed from the environment below.
+# -s   no packages from the user's home folder: a target is what is installed in it
+# -u   unbuffered: what a worker printed before it died is in the log
+# boot.py removes the script's folder from the path, because -P needs Python 3.11. Not -E or -I: a
+# target may need its own PYTHONPATH (a build that runs from its source tree); it gets the value in
+# LaunchSpec.variables, and the controller's value is removed from the environment below.
 _FLAGS: Final = ("-s", "-u", "-X", "faulthandler")
 
-_OF_THE_YARD: Final = ("PYTHON", "TORCHYARD_", "LD_PRELOAD", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV")
-"""Beginnings of the names of variables that speak of the yard's interpreter, not the target's."""
+_CONTROLLER_PREFIXES: Final = (
+    *("PYTHON", "TORCHYARD_", "LD_PRELOAD", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV"),
+)
+"""Prefixes of variables that describe the controller's interpreter, not the target's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,23 +101,23 @@ class LaunchSpec:
     python: str
     """Interpreter of the target: a path, or a name on the PATH that the worker gets."""
     variables: tuple[tuple[str, str], ...]
-    """Added to the yard's environment, from which what concerns its own interpreter is removed."""
+    """Added to the controller's environment after variables about its own interpreter are removed."""
     preload: tuple[str, ...] = ()
     """Libraries for LD_PRELOAD, before those that `variables` name."""
     randomize_addresses: bool = True
-    """False asks for the same address layout in each process; see `randomizes_addresses`."""
+    """False requests the same address layout in each process; see `randomizes_addresses`."""
     memory_limit_bytes: int | None = None
     start_limit_s: float = 120.0
     arguments: tuple[str, ...] = ()
     """Extra arguments of the worker."""
     working_folder: str | None = None
     stopped_between: bool = False
-    """Stop it while it is not asked anything: idle threads that spin would disturb others."""
+    """Stop the worker (SIGSTOP) between requests: its spinning idle threads would disturb others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedLaunch:
-    """A launch that was checked: everything execve needs except the numbers of the pipes."""
+    """A checked launch: everything that execve needs except the pipe descriptors."""
 
     mark: str
     python: str
@@ -125,7 +127,7 @@ class PreparedLaunch:
     arguments: tuple[str, ...]
 
     def command(self, read_fd: int, write_fd: int) -> list[str]:
-        """The argument vector of the worker."""
+        """Return the argument vector of the worker."""
         return [
             self.python,
             *_FLAGS,
@@ -137,17 +139,17 @@ class PreparedLaunch:
 
 
 def prepare(spec: LaunchSpec, *, launch_mark: str, entry: Path | None = None) -> PreparedLaunch:
-    """Check what can be checked before a process exists."""
+    """Check the specification as far as possible before a process exists."""
     preload = tuple(_preload_path(library, spec.name) for library in spec.preload)
     environment = _environment(spec, preload, launch_mark)
     if spec.working_folder is not None and not Path(spec.working_folder).is_dir():
         raise UsageError(
-            f"{spec.name}: the working folder {spec.working_folder} is not a folder",
-            hint="make it, or name another",
+            f"{spec.name}: the working directory {spec.working_folder} does not exist",
+            hint="create it, or give another one",
         )
     for text in (*spec.arguments, *(value for _, value in spec.variables)):
         if "\0" in text:
-            raise UsageError(f"{spec.name}: {text!r} holds a zero byte", hint="remove it")
+            raise UsageError(f"{spec.name}: {text!r} contains a null byte", hint="remove it")
     return PreparedLaunch(
         mark=launch_mark,
         python=_find_python(spec, environment),
@@ -160,12 +162,14 @@ def prepare(spec: LaunchSpec, *, launch_mark: str, entry: Path | None = None) ->
 
 def _environment(spec: LaunchSpec, preload: tuple[str, ...], mark: str) -> dict[str, str]:
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_YARD)
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_CONTROLLER_PREFIXES)
     }
     for name, value in spec.variables:
         if not name or "=" in name or "\0" in name:
             raise UsageError(
-                f"{spec.name}: {name!r} cannot be the name of a variable",
+                f"{spec.name}: {name!r} is not a valid name of an environment variable",
                 hint="write variables as NAME = value",
             )
         environment[name] = value
@@ -178,19 +182,19 @@ def _environment(spec: LaunchSpec, preload: tuple[str, ...], mark: str) -> dict[
 
 
 def _preload_path(library: str, name: str) -> str:
-    """The library's absolute path. The loader would skip a missing one and go on without it."""
+    """Return the library's absolute path. The loader would silently skip a missing library."""
     path = Path(library).absolute() if "/" in library else find_library(library)
     if path is None or not path.is_file():
         raise MissingTool(
-            f"{name}: the library to preload, {library}, is not there",
-            why="the system would start the worker without it, and the numbers would mislead",
-            hint="install the package that has it, or give the full path of the library",
+            f"{name}: the library to preload was not found: {library}",
+            why="the loader would start the worker without it, and the results would be misleading",
+            hint="install the package that provides it, or give the full path of the library",
         )
-    if any(mark in str(path) for mark in (":", " ", "\0")):
+    if any(separator in str(path) for separator in (":", " ", "\0")):
         raise UsageError(
-            f"{name}: the library to preload, {path}, has a blank or a colon in its path",
-            why="LD_PRELOAD is a list that is separated by blanks and colons",
-            hint="make a link to it with another name",
+            f"{name}: the path of the library to preload contains a space or a colon: {path}",
+            why="LD_PRELOAD is a list separated by spaces and colons",
+            hint="create a symbolic link to it with another name",
         )
     return str(path)
 
@@ -198,59 +202,59 @@ def _preload_path(library: str, name: str) -> str:
 def _find_python(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
     python = spec.python
     if "/" in python:
-        # Not resolved: the link's own place is what makes a virtual environment one.
+        # Not resolved: the location of the symbolic link identifies the virtual environment.
         path = Path(python).expanduser().absolute()
         problem = (
             "it does not exist"
             if not path.exists()
-            else "it is a folder"
+            else "it is a directory"
             if path.is_dir()
-            else "it may not be executed"
+            else "it is not executable"
             if not os.access(path, os.X_OK)
             else ""
         )
-        found = str(path)
+        executable = str(path)
     else:
         which = shutil.which(python, path=environment.get("PATH", os.defpath))
         problem = "" if which else "there is no such program on the PATH"
-        found = which or python
+        executable = which or python
     if problem:
         raise WorkerTrouble(
             f"{spec.name}: the interpreter {python!r} cannot be started: {problem}",
             kind="no-python",
             hint="give the path of a Python that has torch, such as .venv/bin/python",
         )
-    return found
+    return executable
 
 
 Start = Callable[[], "subprocess.Popen[bytes]"]
-Job = tuple[Start, "Future[subprocess.Popen[bytes]]"]
+_StartRequest = tuple[Start, "Future[subprocess.Popen[bytes]]"]
 
 
 class _StartingThread:
-    """The thread, made anew in a process that was forked from the yard."""
+    """The thread that starts all processes; created again in a fork of the controller."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[_StartRequest] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name="torchyard-starter", daemon=True).start()
 
     def run(self, start: Start) -> subprocess.Popen[bytes]:
         future: Future[subprocess.Popen[bytes]] = Future()
-        self._jobs.put((start, future))
+        self._requests.put((start, future))
         try:
             return future.result()
         except BaseException:
-            # Interrupted while waiting: nobody will own the process, so it ends when it exists.
+            # Interrupted while waiting: the process would have no owner, so kill it once it exists.
             future.add_done_callback(_abandon)
             raise
 
     def _serve(self) -> None:
         while True:
-            start, future = self._jobs.get()
+            start, future = self._requests.get()
             try:
                 future.set_result(start())
-            except BaseException as error:  # noqa: BLE001  # belongs to whoever waits
+            except BaseException as error:  # noqa: BLE001  # re-raised in the waiting thread
                 future.set_exception(error)
             del start, future
 
@@ -267,8 +271,8 @@ _thread_lock = threading.Lock()
 
 
 def start_in_lasting_thread(start: Start) -> subprocess.Popen[bytes]:
-    """What `start` returns, called in the lasting thread."""
-    global _thread  # noqa: PLW0603  # one per process is the point
+    """Call `start` in the thread that lives as long as the controller, and return its result."""
+    global _thread  # noqa: PLW0603  # one per process
     with _thread_lock:
         if _thread is None or _thread.owner != os.getpid():
             _thread = _StartingThread()
@@ -281,7 +285,7 @@ _LOG_PIPE_BYTES: Final = 1024 * 1024
 
 
 class StartRefused(Exception):
-    """The process did not become the target."""
+    """The trampoline could not execute the target's interpreter."""
 
     def __init__(self, error_number: int, step: str) -> None:
         super().__init__(f"{step}: {os.strerror(error_number)}")
@@ -291,36 +295,36 @@ class StartRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class StartedTarget:
-    """A process that is about to become the target, and the yard's ends of its pipes."""
+    """A process that is about to execute the target, and the controller's ends of its pipes."""
 
     process: subprocess.Popen[bytes]
-    pipes: QuestionPipes
+    pipes: RequestPipes
     log: OutputLog
     plan: bytes
     plan_fd: int
     status_fd: int
 
     def wait_until_executed(self, *, limit_s: float) -> bool:
-        """True once the target's interpreter runs, False when the time is up.
+        """Return True once the target's interpreter runs, False on timeout.
 
-        Raises StartRefused when the system refused to enter the folder or to execute the target.
+        Raises StartRefused when the working directory or the interpreter is refused by the system.
         """
         deadline = time.monotonic() + limit_s
         with os.fdopen(self.status_fd, "rb", buffering=0) as status:
-            # A trampoline that is gone already shows in the status.
+            # If the trampoline has already ended, the status shows it.
             with suppress(BrokenPipeError), os.fdopen(self.plan_fd, "wb") as plan:
                 plan.write(self.plan)
             poll = select.poll()
             poll.register(status, select.POLLIN)
-            said = b""
+            output = b""
             while True:
                 if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000.0):
                     return False
                 chunk = status.read(4096)
                 if not chunk:
                     break
-                said += chunk
-        report = said.decode("ascii", errors="replace").splitlines()
+                output += chunk
+        report = output.decode("ascii", errors="replace").splitlines()
         if report == ["ready"]:  # and then the execution closed the pipe
             return True
         error_number, _, step = (report[-1] if report else "0 trampoline").partition(" ")
@@ -328,24 +332,24 @@ class StartedTarget:
 
 
 def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) -> StartedTarget:
-    """Start the trampoline in a session of its own; it waits for its plan."""
+    """Start the trampoline in its own session; it waits for its plan."""
     with ExitStack() as on_failure, ExitStack() as worker_ends:
 
-        def pipe(*, yard_writes: bool) -> tuple[int, int]:
-            """The yard's end and the worker's."""
+        def pipe(*, to_worker: bool) -> tuple[int, int]:
+            """Create a pipe; return the controller's end and the worker's end."""
             read_fd, write_fd = os.pipe()
-            yard, worker = (write_fd, read_fd) if yard_writes else (read_fd, write_fd)
-            on_failure.callback(os.close, yard)
-            worker_ends.callback(os.close, worker)
-            return yard, worker
+            own_fd, worker_fd = (write_fd, read_fd) if to_worker else (read_fd, write_fd)
+            on_failure.callback(os.close, own_fd)
+            worker_ends.callback(os.close, worker_fd)
+            return own_fd, worker_fd
 
-        question_fd, worker_read_fd = pipe(yard_writes=True)
-        answer_fd, worker_write_fd = pipe(yard_writes=False)
-        plan_fd, worker_plan_fd = pipe(yard_writes=True)
-        status_fd, worker_status_fd = pipe(yard_writes=False)
+        request_fd, worker_read_fd = pipe(to_worker=True)
+        answer_fd, worker_write_fd = pipe(to_worker=False)
+        plan_fd, worker_plan_fd = pipe(to_worker=True)
+        status_fd, worker_status_fd = pipe(to_worker=False)
         log_fd, output_fd = os.pipe()
         worker_ends.callback(os.close, output_fd)
-        with suppress(OSError):  # more than the user's share of pipe memory: slower, not wrong
+        with suppress(OSError):  # above the user's limit of pipe memory: slower, still correct
             fcntl.fcntl(output_fd, fcntl.F_SETPIPE_SZ, _LOG_PIPE_BYTES)
         log = OutputLog(log_fd, log_path)
         on_failure.callback(log.finish)
@@ -368,7 +372,7 @@ def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) ->
 
         started = StartedTarget(
             process=start_in_lasting_thread(start),
-            pipes=QuestionPipes(read_fd=answer_fd, write_fd=question_fd),
+            pipes=RequestPipes(read_fd=answer_fd, write_fd=request_fd),
             log=log,
             plan=_plan(spec, launch, worker_read_fd, worker_write_fd),
             plan_fd=plan_fd,

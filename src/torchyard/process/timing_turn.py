@@ -5,13 +5,13 @@ may do that side by side, but nothing else may run while one of them is timed. T
 shared folder ensure this:
 
 machine   held shared while preparing, exclusively while timing
-wanted    held shared by all that wait to be timed or are being timed. A cell that wants to
-          prepare waits until nobody holds it: cells that are ready are timed first, so that
+wanted    held shared by every cell that waits to be timed or is being timed. A cell that is about
+          to prepare waits until no cell holds it: cells that are ready are timed first, so that
           as many as possible can then prepare together.
 
-The kernel drops the locks of a process that ends, however it ends. A process that is started while
-others are active gets its first turn from its parent (`first_turn`), so that not even its start
-overlaps the timing of another.
+The kernel releases the locks when a process ends for any reason. A process that is started while
+others are active receives its first turn from its parent (`first_turn`), so that even its start
+does not overlap the timing of another.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from typing import Final, Self
 __all__ = ["DRIVER_VARIABLE", "FIRST_TURN_VARIABLE", "TURN_VARIABLE", "TimingTurn", "first_turn"]
 
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
-"""Tells a cell's process whose end is its own."""
+"""The driver process; a cell's process ends when it does."""
 TURN_VARIABLE: Final = "TORCHYARD_TURN"
-"""The folder of the locks, where cells share the machine."""
+"""Directory of the lock files, set when cells share the machine."""
 FIRST_TURN_VARIABLE: Final = "TORCHYARD_FIRST_TURN"
-"""The number of the file by which a process holds its first turn."""
+"""Descriptor of the locked file that holds the first turn of a process."""
 
 
 def first_turn(folder: Path) -> int | None:
-    """A turn to prepare, for a process that is about to be started; None while there is none.
+    """Take a turn to prepare for a process that is about to be started; None while there is none.
 
-    The number of a file: to be handed to the process, and closed here.
+    Returns a file descriptor, to be inherited by the process and closed in this one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted, machine = _opened(folder / "wanted.lock"), _opened(folder / "machine.lock")
@@ -53,18 +53,18 @@ def first_turn(folder: Path) -> int | None:
 
 
 class TimingTurn:
-    """The turns of one process: enter it to prepare, ask for `alone` to time, leave it when done.
+    """The turns of one process: enter to prepare, call `alone` before timing, exit when done.
 
-    Without a folder nobody else measures here, and no turn is ever waited for.
+    Without a folder the process has the machine to itself and never waits.
     """
 
     def __init__(self, folder: Path | None = None, *, first: int | None = None) -> None:
-        """`first` is what `first_turn` gave, in another process."""
+        """`first` is the descriptor that `first_turn` returned in the parent process."""
         self._machine: int | None = None
         self._wanted: int | None = None
         self._has_turn = folder is not None and first is not None
         self.waited_s = 0.0
-        """In all turns of this process so far."""
+        """Total waiting time of this process so far."""
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._machine = _opened(folder / "machine.lock") if first is None else first
@@ -72,7 +72,7 @@ class TimingTurn:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """As an executor that runs several cells at once has arranged it."""
+        """Return the turn that the executor set up in the environment."""
         folder = environment.get(TURN_VARIABLE, "")
         number = environment.get(FIRST_TURN_VARIABLE, "")
         first = int(number) if folder and number.isdecimal() else None
@@ -92,7 +92,7 @@ class TimingTurn:
         return self
 
     def alone(self) -> None:
-        """Wait until nobody prepares and nobody is timed, and keep it so until the end of the turn."""
+        """Wait until no other cell prepares or is timed, and exclude them until the turn ends."""
         if self._machine is not None and self._wanted is not None:
             began_s = time.monotonic()
             fcntl.flock(self._machine, fcntl.LOCK_UN)

@@ -24,6 +24,22 @@ from typing import Final
 
 import psutil
 
+from torchyard.process.owner import pid_namespace, start_ticks
+
+__all__ = [
+    "LAUNCH_VARIABLE",
+    "YARD_VARIABLE",
+    "TreeMemory",
+    "kill_launch",
+    "kill_tree",
+    "new_launch_mark",
+    "peak_resident_bytes",
+    "processes_of_launch",
+    "start_ticks",
+    "sweep_orphans",
+    "yard_mark",
+]
+
 LAUNCH_VARIABLE: Final = "TORCHYARD_LAUNCH"
 YARD_VARIABLE: Final = "TORCHYARD_YARD"
 
@@ -32,34 +48,34 @@ _SWEEP_PAUSE_S: Final = 0.01
 
 
 def new_launch_mark() -> str:
-    """A mark no other worker has, on this machine or another."""
+    """Return a globally unique launch mark."""
     return uuid.uuid4().hex
 
 
 def yard_mark() -> str:
-    """The mark of this process as a yard."""
-    return f"{os.getpid()}:{start_ticks(os.getpid())}:{_pid_namespace()}"
+    """Return the mark of this process as a controller."""
+    return f"{os.getpid()}:{start_ticks(os.getpid())}:{_namespace_number()}"
 
 
 def processes_of_launch(mark: str) -> list[int]:
-    """The living processes that carry the mark."""
+    """Return the running processes that carry the mark."""
     return [pid for pid in _all_pids() if _is_of_launch(pid, mark)]
 
 
 def kill_launch(mark: str) -> list[int]:
-    """Send SIGKILL to every process that carries the mark; returns those that were found."""
-    found = processes_of_launch(mark)
-    for pid in found:
+    """Send SIGKILL to every process that carries the mark; return their PIDs."""
+    pids = processes_of_launch(mark)
+    for pid in pids:
         _kill_if(pid, lambda pid: _is_of_launch(pid, mark))
-    return found
+    return pids
 
 
 def sweep_orphans(*, limit_s: float = 2.0) -> tuple[int, ...]:
-    """End processes of launches whose yard is gone; returns their pids.
+    """Kill processes of launches whose controller is gone; return their PIDs.
 
-    A yard that is ended with `kill -9` takes its workers along (PR_SET_PDEATHSIG), but not what
-    they forked. The program calls this when it starts. Only processes this user may look at are
-    seen, and only those of this pid namespace.
+    When a controller is killed by `kill -9`, its workers die too (PR_SET_PDEATHSIG), but not the
+    processes that they forked. Called when the program starts. Covers only processes whose
+    environment this user may read, in this PID namespace.
     """
     deadline = time.monotonic() + limit_s
     ended: set[int] = set()
@@ -76,7 +92,7 @@ def _all_pids() -> list[int]:
 
 
 def _marks(pid: int) -> dict[str, str]:
-    """Our variables in a process's environment; empty for kernel threads, zombies and strangers."""
+    """Return Torchyard's variables in a process's environment; empty when it cannot be read."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -96,45 +112,30 @@ def _is_orphan(pid: int) -> bool:
     parts = marks.get(YARD_VARIABLE, "").split(":")
     if LAUNCH_VARIABLE not in marks or len(parts) != 3 or not parts[0].isdigit():  # noqa: PLR2004
         return False
-    yard_pid, started, namespace = parts
-    if namespace != _pid_namespace() or pid == os.getpid():
+    controller_pid, started, namespace = parts
+    if namespace != _namespace_number() or pid == os.getpid():
         return False
-    return str(start_ticks(int(yard_pid))) != started
+    return str(start_ticks(int(controller_pid))) != started
 
 
-def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None when it is gone or a zombie."""
-    try:
-        stat = (_PROC / str(pid) / "stat").read_bytes()
-    except OSError:
-        return None
-    # The name stands in brackets and may itself hold blanks and brackets; the state follows it.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+def _namespace_number() -> str:
+    return pid_namespace().partition("[")[2].rstrip("]") or "unknown"
 
 
-def _pid_namespace() -> str:
-    try:
-        link = os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # "pid:[4026531836]" is no path
-    except OSError:
-        return "unknown"
-    return link.partition("[")[2].rstrip("]")
-
-
-def _kill_if(pid: int, is_the_one: Callable[[int], bool]) -> bool:
-    """SIGKILL, unless the pid has passed to another process since it was found."""
+def _kill_if(pid: int, matches: Callable[[int], bool]) -> bool:
+    """Send SIGKILL, unless the PID has been reused by a process that does not match."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return False
-    except OSError:  # no such call here (gVisor, Linux before 5.3): a tiny window remains
+    except OSError:  # no pidfd (gVisor, Linux before 5.3): a short race window remains
         with suppress(OSError):
-            if is_the_one(pid):
+            if matches(pid):
                 os.kill(pid, signal.SIGKILL)
                 return True
         return False
     try:
-        if is_the_one(pid):
+        if matches(pid):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             return True
         return False
@@ -146,41 +147,43 @@ def _kill_if(pid: int, is_the_one: Callable[[int], bool]) -> bool:
 
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.1
-_FAMILY_REFRESH_S: Final = 1.0
+_DESCENDANTS_REFRESH_S: Final = 1.0
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def kill_tree(pid: int, launch_mark: str, *, limit_s: float = 10.0) -> tuple[int, ...]:
-    """SIGKILL to the process, its group, its descendants and whatever carries the launch's mark.
+    """Send SIGKILL to the process, its group, its descendants and all processes with the mark.
 
-    Returns once they are gone (zombies count as gone), or after the limit with the pids that would
-    not die, such as processes stuck in the kernel. The process itself must not have been reaped yet:
-    until then its number, and so its group's, cannot belong to anybody else.
+    Returns once they are gone (zombies count as gone), or after the limit with the PIDs of survivors,
+    such as processes stuck in the kernel. The process itself must not have been reaped yet: until
+    then its PID, and the number of its group, cannot be reused.
     """
     deadline = time.monotonic() + limit_s
     pause_s = _FIRST_PAUSE_S
-    family = _descendants(pid)
-    started = {member: start_ticks(member) for member in (pid, *(child.pid for child in family))}
+    descendants = _descendants(pid)
+    started = {
+        member: start_ticks(member) for member in (pid, *(child.pid for child in descendants))
+    }
     while True:
         with suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
-        for member in family:
+        for descendant in descendants:
             with suppress(psutil.Error):
-                member.kill()
+                descendant.kill()
         marked = kill_launch(launch_mark)
         for member_pid in marked:
             started.setdefault(member_pid, start_ticks(member_pid))
-        # A process that is ending loses its environment before its other possessions, so that
-        # the mark alone would call it gone too early.
-        left = [
+        # An exiting process loses its environment before its other resources: by the mark alone it
+        # would count as gone too early.
+        survivors = [
             member
             for member, ticks in started.items()
             if ticks is not None and start_ticks(member) == ticks
         ]
-        if not left and not marked:  # what was found may have forked before it was killed
+        if not survivors and not marked:  # a marked process may have forked before it was killed
             return ()
         if time.monotonic() > deadline:
-            return tuple(sorted(left))
+            return tuple(sorted(survivors))
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
@@ -188,9 +191,9 @@ def kill_tree(pid: int, launch_mark: str, *, limit_s: float = 10.0) -> tuple[int
 class TreeMemory:
     """Resident memory of a process and its descendants.
 
-    A page that forked children share with their parent is counted once for each. Shared counts
-    (PSS) would be exact, but reading them walks the page tables under the lock that the measured
-    process needs. The family is looked up once a second, since that reads all of /proc.
+    A page that forked children share with their parent is counted once for each process. The
+    proportional set size (PSS) would be exact, but reading it walks the page tables under a lock that
+    the measured process needs. Descendants are listed once a second, since that reads all of /proc.
     """
 
     def __init__(self, pid: int) -> None:
@@ -199,16 +202,16 @@ class TreeMemory:
         self._refresh_at = 0.0
 
     def resident_bytes(self) -> int:
-        """The sum at this moment; a process that is gone counts nothing."""
+        """Return the current sum; a process that has ended counts as 0."""
         now = time.monotonic()
         if now >= self._refresh_at:
             self._children = [child.pid for child in _descendants(self._pid)]
-            self._refresh_at = now + _FAMILY_REFRESH_S
+            self._refresh_at = now + _DESCENDANTS_REFRESH_S
         return sum(_resident_bytes(pid) for pid in (self._pid, *self._children))
 
 
 def peak_resident_bytes(pid: int) -> int | None:
-    """The most that the process alone ever held, by the kernel's count; None when it is gone."""
+    """Return the peak resident set size (VmHWM) of one process; None when it has ended."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123  # as below
             lines = file.read().splitlines()

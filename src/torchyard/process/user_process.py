@@ -1,7 +1,4 @@
-"""Wait for a process of the user: pass signals on, return the exit code as a shell reports it.
-
-Knows nothing of what runs.
-"""
+"""Wait for a process of the user: forward signals, return the exit code as a shell reports it."""
 
 from __future__ import annotations
 
@@ -17,18 +14,18 @@ import torchyard.worker
 
 __all__ = ["wait_passing_signals"]
 
-_PASSED: Final = (signal.SIGTERM, signal.SIGHUP)
+_FORWARDED: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 def wait_passing_signals(
     process: subprocess.Popen[bytes], *, limit_s: float | None = None
 ) -> tuple[int, int]:
-    """Its exit code (128 and the number after a signal), and the signal that asked it to end, or 0.
+    """Return the exit code (128 + number after a signal) and the signal that requested the end, or 0.
 
-    By Ctrl-C (SIGINT), SIGTERM or SIGHUP. A process that takes longer than the limit is ended.
+    The signal is SIGINT (Ctrl-C), SIGTERM or SIGHUP. The process is killed after `limit_s`.
     """
     interrupted = 0
-    with _signals_to(process) as passed:
+    with _forwarding_signals(process) as forwarded:
         code: int | None = None
         while code is None:
             try:
@@ -37,31 +34,31 @@ def wait_passing_signals(
                 process.kill()
                 limit_s = None
             except KeyboardInterrupt:
-                # The terminal sent it to the program, too: it ends by itself, and writes first.
+                # The terminal sent it to the program, too: it writes its results and ends.
                 interrupted = int(signal.SIGINT)
-    return (128 - code if code < 0 else code), interrupted or (passed[0] if passed else 0)
+    return (128 - code if code < 0 else code), interrupted or (forwarded[0] if forwarded else 0)
 
 
 @contextmanager
-def _signals_to(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Hand signals on that the terminal does not send to the program by itself; those handed on.
+def _forwarding_signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Forward signals that the terminal does not send to the program itself; yield their numbers.
 
-    A signal that is ignored, as `nohup` has it, stays ignored.
+    A signal that is ignored (`nohup`) stays ignored.
     """
-    passed: list[int] = []
+    forwarded: list[int] = []
 
-    def hand_on(number: int, _frame: FrameType | None) -> None:
-        passed.append(number)
-        # The worker keeps its results on SIGTERM. A lost terminal asks for the same.
+    def forward(number: int, _frame: FrameType | None) -> None:
+        forwarded.append(number)
+        # The worker saves its results on SIGTERM; SIGHUP is forwarded as SIGTERM.
         process.send_signal(signal.SIGTERM)
 
     before = {
-        number: signal.signal(number, hand_on)
-        for number in _PASSED
+        number: signal.signal(number, forward)
+        for number in _FORWARDED
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        yield passed
+        yield forwarded
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

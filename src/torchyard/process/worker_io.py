@@ -1,11 +1,11 @@
 """The controller's ends of a worker's pipes, and the bounded log of what a worker prints.
 
 Pipes carry lines in both directions and never block. The other end may be any program in any state,
-so everything it sends is checked. Knows the form of messages (`worker/wire.py`), not the verbs.
+so every message is validated. The format is that of `worker/wire.py`; verbs are not interpreted.
 
-A thread reads the output, so that a worker that prints gigabytes is never held up and fills neither
-the disk nor memory: the first 256 KiB go to the file at once, the last 256 KiB are kept in memory
-and written at the end, with the number of omitted bytes in between.
+A thread reads the output, so that a worker that prints gigabytes never blocks and fills neither the
+disk nor memory: the first 256 KiB are written to the file immediately, the last 256 KiB are kept in
+memory and written at the end, with the number of omitted bytes in between.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ _MESSAGE_KEYS: Final = (("ok", dict), ("error", dict), ("note", str), ("boot", d
 
 
 class BadMessage(Exception):
-    """What came through the pipe is no message of this protocol."""
+    """A line on the pipe is not a message of the protocol."""
 
 
-class QuestionPipes:
-    """Owns both descriptors; poll `wanted_events` and then call `read` and `write`."""
+class RequestPipes:
+    """The controller's ends of the pipes to a worker; owns both descriptors.
+
+    Call `register` and poll, then call `read` and `write`.
+    """
 
     def __init__(self, *, read_fd: int, write_fd: int) -> None:
         self._read_fd = read_fd
@@ -45,24 +48,24 @@ class QuestionPipes:
         self._searched_bytes = 0
         self._outgoing = memoryview(b"")
         self.at_end = False
-        """The other side closed its end, and everything it sent was read."""
+        """The worker closed its end, and everything it sent was read."""
         self.reader_gone = False
-        """The other side does not read any more."""
+        """The worker no longer reads."""
 
     def queue(self, message: dict[str, Any]) -> None:
-        """Put a message where `write` finds it."""
+        """Queue a message for `write`."""
         data = json.dumps(message, allow_nan=True).encode() + b"\n"
         self._outgoing = memoryview(bytes(self._outgoing) + data)
 
     def register(self, poll: select.poll) -> None:
-        """Ask for the events that matter now."""
+        """Register the descriptors that can make progress."""
         if not self.at_end:
             poll.register(self._read_fd, select.POLLIN)
         if self._outgoing:
             poll.register(self._write_fd, select.POLLOUT)
 
     def write(self) -> None:
-        """Send as much as the pipe takes. A closed pipe shows on the reading side too."""
+        """Send as much as the pipe accepts. A closed pipe also shows on the reading side."""
         while self._outgoing:
             try:
                 written = os.write(self._write_fd, self._outgoing)
@@ -75,7 +78,7 @@ class QuestionPipes:
             self._outgoing = self._outgoing[written:]
 
     def read(self) -> dict[str, Any] | None:
-        """The next whole message, or None when there is none yet. Raises BadMessage."""
+        """Return the next complete message, or None when there is none yet. Raises BadMessage."""
         while True:
             line = self._next_line()
             if line is not None:
@@ -92,7 +95,7 @@ class QuestionPipes:
                 raise BadMessage(f"a line of more than {_LONGEST_LINE_BYTES} bytes")
 
     def close(self) -> None:
-        """Give the descriptors back; a worker that waits for a question sees the end and exits."""
+        """Close the descriptors; a worker that waits for a request sees the end and exits."""
         for fd in (self._read_fd, self._write_fd):
             if fd >= 0:
                 os.close(fd)
@@ -100,7 +103,7 @@ class QuestionPipes:
         self.at_end = True
 
     def _next_line(self) -> bytes | None:
-        # Only new bytes are searched: a long answer that comes in many pieces stays cheap.
+        # Only new bytes are searched: a long answer that arrives in many chunks stays cheap.
         end = self._incoming.find(b"\n", self._searched_bytes)
         if end < 0:
             self._searched_bytes = len(self._incoming)
@@ -136,7 +139,10 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class OutputLog:
-    """Reads a pipe to its end into a file; owns the descriptor it is given."""
+    """Bounded log of a worker's output: a thread reads the pipe to its end into a file.
+
+    Owns the descriptor it is given.
+    """
 
     def __init__(self, read_fd: int, path: Path) -> None:
         self.path = path
@@ -146,7 +152,7 @@ class OutputLog:
         self._head_bytes = 0
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
-        self._left_out_bytes = 0
+        self._omitted_bytes = 0
         self._shown = b""
         self._stop_read, self._stop_write = os.pipe()
         self._thread = threading.Thread(
@@ -155,7 +161,7 @@ class OutputLog:
         self._thread.start()
 
     def finish(self) -> None:
-        """Take what is still in the pipe, write the end of the file, and stop. Idempotent."""
+        """Drain the pipe, write the end of the file, and stop. Idempotent."""
         with self._lock:
             stop_write, self._stop_write = self._stop_write, -1
         if stop_write >= 0:
@@ -163,13 +169,13 @@ class OutputLog:
         self._thread.join()
 
     def tail(self) -> str:
-        """The last lines for an error message, without control characters."""
+        """Return the last lines for an error message, without control characters."""
         with self._lock:
             kept = b"".join(self._tail)[-_SHOWN_CHARACTERS * 4 :]
             if len(kept) < _SHOWN_CHARACTERS * 4:
                 kept = self._shown + kept
         text = _ESCAPES.sub("", kept.decode("utf-8", errors="replace"))
-        # A progress bar overwrites its line: only what it showed last counts.
+        # A progress bar overwrites its line: keep only its last state.
         lines = [line.rstrip().rpartition("\r")[2] for line in text.split("\n")]
         while lines and not lines[-1].strip():
             lines.pop()
@@ -187,7 +193,7 @@ class OutputLog:
                 if deadline is None:
                     poll.poll()
                     if select.select([self._stop_read], [], [], 0)[0]:
-                        # Whoever still holds the pipe after the tree is ended is waited for no more.
+                        # The tree is dead: wait only briefly for processes that hold the pipe open.
                         deadline = time.monotonic() + _DRAIN_LIMIT_S
                 try:
                     chunk = os.read(self._fd, _LOG_READ_BYTES)
@@ -204,9 +210,9 @@ class OutputLog:
             os.close(self._stop_read)
 
     def _keep(self, chunk: bytes) -> None:
-        room = HEAD_BYTES - self._head_bytes
-        if room > 0:
-            head, chunk = chunk[:room], chunk[room:]
+        head_left = HEAD_BYTES - self._head_bytes
+        if head_left > 0:
+            head, chunk = chunk[:head_left], chunk[head_left:]
             self._head_bytes += len(head)
             self._write(head)
             with self._lock:
@@ -217,25 +223,25 @@ class OutputLog:
             self._tail.append(chunk)
             self._tail_bytes += len(chunk)
             while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
-                gone = len(self._tail.popleft())
-                self._tail_bytes -= gone
-                self._left_out_bytes += gone
+                dropped = len(self._tail.popleft())
+                self._tail_bytes -= dropped
+                self._omitted_bytes += dropped
 
     def _write_end(self) -> None:
         with self._lock:
             surplus = max(self._tail_bytes - TAIL_BYTES, 0)
-            left_out = self._left_out_bytes + surplus
+            omitted = self._omitted_bytes + surplus
             end = b"".join(self._tail)[surplus:]
-            # A run has hundreds of workers: of one that is gone only what `tail` shows is kept.
+            # A run has hundreds of workers: after the end keep only what `tail` shows.
             self._tail = deque([end[-_SHOWN_CHARACTERS * 4 :]])
-        if left_out:
-            self._write(b"\n... %d bytes left out ...\n" % left_out)
+        if omitted:
+            self._write(b"\n... %d bytes omitted ...\n" % omitted)
         self._write(end)
         with suppress(OSError):
             self._file.close()
 
     def _write(self, data: bytes) -> None:
-        # A full disk must not hold up the worker: what is shown in errors is in memory anyway.
+        # A full disk must not block the worker: the lines shown in errors are in memory anyway.
         with suppress(OSError):
             self._file.write(data)
 
@@ -249,5 +255,5 @@ def _open(path: Path, read_fd: int) -> BinaryIO:
         raise NotAllowed(
             f"the worker's log {path} cannot be written",
             why=error.strerror or str(error),
-            hint="choose a folder for the run that can be written to",
+            hint="choose a writable results directory",
         ) from error

@@ -1,10 +1,9 @@
 """A worker process as the controller sees it, and groups of workers.
 
-Whatever the worker does (dies, hangs, exhausts memory, prints gigabytes, forks, closes its pipes)
-is raised by `ask` as a WorkerTrouble with the last lines of the log, and no process is left behind.
-Live workers are registered, so that none outlives the controller. A WorkerGroup ends its workers
-together: gracefully at the end of the block, immediately on an exception. Knows nothing about
-measuring: verbs and fields belong to the caller.
+If the worker dies, hangs, exhausts memory, prints gigabytes, forks or closes its pipes, `ask` raises
+a WorkerTrouble with the last lines of the log, and no process is left behind. Live workers are
+registered, so that none outlives the controller. A WorkerGroup ends its workers together: gracefully
+at the end of the block, immediately on an exception.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torchyard.core.units import format_bytes
 from torchyard.process.ending import (
     TROUBLE_KINDS,
     ExitWatch,
-    TroubleKind,
+    FailureKind,
     WorkerTrouble,
     kind_of_ending,
     oom_kill_counts,
@@ -40,31 +39,31 @@ from torchyard.process.start import (
 )
 from torchyard.process.tree import TreeMemory, kill_tree, new_launch_mark
 from torchyard.process.worker_io import BadMessage
-from torchyard.worker.wire import LONGEST_TRACEBACK, shortened
+from torchyard.worker.wire import LONGEST_TRACEBACK, phase_of, shortened
 
-__all__ = ["WorkerGroup", "WorkerProcess", "WorkerTrouble", "forget", "kill_all", "remember"]
+__all__ = ["WorkerGroup", "WorkerProcess", "WorkerTrouble", "kill_all", "register", "unregister"]
 
 
 class Killable(Protocol):
-    """A worker, as far as this module is concerned."""
+    """A worker that can be killed."""
 
     def kill(self) -> None:
-        """End it with everything it started."""
+        """Kill the worker and everything it started."""
 
 
 _lock = threading.Lock()
 _live: dict[Killable, int] = {}
-"""Each worker with the pid of the yard that started it: a fork of the yard must not end them."""
+"""Each worker with the PID of the controller that started it: a fork must not kill them."""
 
 
-def remember(worker: Killable) -> None:
-    """From now on the worker is killed when the yard exits."""
+def register(worker: Killable) -> None:
+    """Register the worker to be killed when the controller exits."""
     with _lock:
         _live[worker] = os.getpid()
 
 
-def forget(worker: Killable) -> None:
-    """The worker is gone."""
+def unregister(worker: Killable) -> None:
+    """Remove a worker that has ended."""
     with _lock:
         _live.pop(worker, None)
 
@@ -74,7 +73,7 @@ def kill_all() -> None:
     with _lock:
         ours = [worker for worker, owner in _live.items() if owner == os.getpid()]
     for worker in ours:
-        with suppress(Exception):  # one that cannot be ended must not save the others
+        with suppress(Exception):  # a failure must not keep the others from being killed
             worker.kill()
 
 
@@ -82,16 +81,16 @@ atexit.register(kill_all)
 
 
 _CLOSE_LIMIT_S: Final = 5.0
-_MEMORY_LOOK_S: Final = 0.25
+_MEMORY_CHECK_S: Final = 0.25
 _STACKS_PAUSE_S: Final = 0.2
 _DYING_LIMIT_S: Final = 2.0
-"""A worker whose pipe ended is usually dying; how long its ending is waited for."""
+"""How long to wait for the exit of a worker that closed its pipe."""
 _REAP_LIMIT_S: Final = 5.0
 _ADDR_NO_RANDOMIZE: Final = 0x0040000
 
 
 class WorkerProcess:
-    """One worker. `ask` belongs to one thread at a time; `kill` may come from any thread."""
+    """One worker. Call `ask` from one thread at a time; `kill` is thread-safe."""
 
     def __init__(
         self,
@@ -99,13 +98,13 @@ class WorkerProcess:
         launch: PreparedLaunch,
         started: StartedTarget,
         *,
-        speaks_at_boot: bool,
+        expects_boot_message: bool,
     ) -> None:
         self.spec = spec
         self.pid = started.process.pid
         self.launch_mark = launch.mark
         self.survivors: tuple[int, ...] = ()
-        """Processes of the tree that even SIGKILL did not end, known after `kill`."""
+        """Processes of the tree that survived SIGKILL, set by `kill`."""
         self._launch = launch
         self._process = started.process
         self._pipes = started.pipes
@@ -113,27 +112,27 @@ class WorkerProcess:
         self._exit = ExitWatch(self.pid)
         self._memory = TreeMemory(self.pid)
         self._oom_kills = oom_kill_counts()
-        self._speaks_at_boot = speaks_at_boot
-        self._spoke = False
+        self._expects_boot_message = expects_boot_message
+        self._preload_checked = False
         self._booted = False
         self._unanswered: str | None = None
-        self._trouble: WorkerTrouble | None = None
+        self._failure: WorkerTrouble | None = None
         self._asking = threading.Lock()
         self._killing = threading.Lock()
         self._stopped = False
         self._gone = False
-        remember(self)
+        register(self)
 
     @classmethod
     def start(cls, spec: LaunchSpec, *, log_path: Path, entry: Path | None = None) -> WorkerProcess:
-        """Start a worker; returns once the target's interpreter runs, before it said anything.
+        """Start a worker; return once the target's interpreter runs, before its first message.
 
-        `entry` is a script to run instead of the worker's own, called with the same arguments.
+        `entry` is a script to run instead of `boot.py`, called with the same arguments.
         """
         mark = new_launch_mark()
         launch = prepare(spec, launch_mark=mark, entry=entry)
         started = start_target(spec, launch, log_path=log_path)
-        worker = cls(spec, launch, started, speaks_at_boot=entry is None)
+        worker = cls(spec, launch, started, expects_boot_message=entry is None)
         try:
             worker._await_execution(started)
         except BaseException:
@@ -143,12 +142,12 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The worker's name in messages."""
         return self.spec.name
 
     @property
     def log_path(self) -> Path:
-        """Where its output is; complete once the worker is gone."""
+        """Path of the log of its output; complete once the worker has ended."""
         return self._log.path
 
     @property
@@ -163,9 +162,9 @@ class WorkerProcess:
 
     @property
     def randomizes_addresses(self) -> bool | None:
-        """Whether the kernel draws its addresses at random; None when it cannot be known.
+        """Whether address space randomisation is on for the worker; None when unknown.
 
-        A seccomp filter may refuse to turn it off, which is not an error: ask here.
+        A seccomp filter may refuse to turn it off, which is not an error.
         """
         try:
             personality = int(Path(f"/proc/{self.pid}/personality").read_text(), 16)
@@ -181,11 +180,11 @@ class WorkerProcess:
         on_note: Callable[[str], None] | None = None,
         **fields: object,
     ) -> dict[str, Any]:
-        """Ask one question and wait for its answer; uses no CPU while it waits.
+        """Send one request and wait for its answer, without using CPU time.
 
-        After a trouble of kind "raised" (or any other that the worker itself reported) the worker
-        can be asked again; after any other it is gone. A KeyboardInterrupt, or an exception of
-        `on_note`, leaves the question unanswered: the worker can then only be closed or killed.
+        After a failure that the worker itself reported (such as kind "raised") further requests
+        are possible; after any other failure the worker has been killed. A KeyboardInterrupt, or an
+        exception in `on_note`, abandons the request: the worker can then only be closed or killed.
         """
         deadline = time.monotonic() + limit_s
         try:
@@ -204,7 +203,7 @@ class WorkerProcess:
         raise self._reported(message["error"])
 
     def close(self) -> None:
-        """Ask the worker to quit, wait a little, then end what is left of its tree."""
+        """Ask the worker to quit, wait briefly, then kill the rest of its process tree."""
         try:
             if self.is_alive and self._unanswered is None and not self._stopped:
                 with suppress(WorkerTrouble):
@@ -214,28 +213,28 @@ class WorkerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """End the worker and everything it started, at once. Idempotent."""
+        """Kill the worker and everything it started, immediately. Idempotent."""
         self._stopped = True
         with self._killing:
             if self._gone:
                 return
             self.survivors = kill_tree(self.pid, self.launch_mark)
-            # A process whose first thread has ended is a zombie to look at, but can be reaped only
+            # A process whose main thread has ended appears as a zombie, but can be reaped only
             # when its other threads have ended too.
             if self._exit.wait(_REAP_LIMIT_S) is not None:
-                self._process.wait()  # reaped last: until here the pid could not be reused
+                self._process.wait()  # reaped last: until here the PID cannot be reused
             self._log.finish()
             self._gone = True
-            forget(self)
+            unregister(self)
         self._release_if_gone()
 
     def _signal_if_stopped_between(self, number: signal.Signals) -> None:
         if self.spec.stopped_between and self.is_alive:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, number)  # not reaped yet, so the number is still its own
+                os.kill(self.pid, number)  # not reaped yet, so the PID is still its own
 
     def _release_if_gone(self) -> None:
-        """Close the pipes, unless a question in another thread still polls them; it will do it."""
+        """Close the pipes, unless a request in another thread still polls and will close them."""
         if self._gone and self._asking.acquire(blocking=False):
             try:
                 self._pipes.close()
@@ -249,47 +248,47 @@ class WorkerProcess:
                 return
         except StartRefused as refusal:
             if refusal.step == "trampoline":
-                raise self._end("crashed", "ended before its interpreter was started") from refusal
-            what = self.spec.python if refusal.step == "exec" else self.spec.working_folder
+                raise self._end("crashed", "exited before its interpreter started") from refusal
+            path = self.spec.python if refusal.step == "exec" else self.spec.working_folder
             raise self._end(
                 "no-python",
                 f"the interpreter {self.spec.python!r} cannot be started",
-                why=f"{what}: {os.strerror(refusal.error_number)}",
+                why=f"{path}: {os.strerror(refusal.error_number)}",
                 hint="give the path of a Python that has torch, such as .venv/bin/python",
             ) from refusal
-        raise self._end("timeout", f"was not started within {self.spec.start_limit_s:g} s")
+        raise self._end("timeout", f"timed out after {self.spec.start_limit_s:g} s during start-up")
 
     def _refuse_if_unusable(self, verb: str) -> None:
-        if self._trouble is not None:
-            raise self._trouble.again()
+        if self._failure is not None:
+            raise self._failure.copy()
         if self._stopped or self._unanswered is not None:
             state = (
-                "was ended"
+                "was already ended"
                 if self._stopped
-                else f"was interrupted before it answered {self._unanswered!r}"
+                else f"was interrupted during {phase_of(self._unanswered or '')}"
             )
             raise WorkerTrouble(
-                f"{self.name}: cannot be asked {verb!r}: the worker {state}",
+                f"{self.name}: cannot start {phase_of(verb)}: the worker {state}",
                 kind="interrupted",
                 hint="start a new worker",
                 log=str(self.log_path),
             )
         while (message := self._read(verb)) is not None:
-            if "error" in message and self._speaks_at_boot and not self._booted:
+            if "error" in message and self._expects_boot_message and not self._booted:
                 raise self._refused_to_boot(message["error"])
             if "note" not in message:
-                raise self._end("protocol", "answered a question that nobody asked")
+                raise self._end("protocol", "sent an answer without a request")
 
     def _await_answer(
         self, verb: str, deadline: float, limit_s: float, on_note: Callable[[str], None] | None
     ) -> dict[str, Any]:
-        look_at = time.monotonic() + _MEMORY_LOOK_S
+        next_memory_check = time.monotonic() + _MEMORY_CHECK_S
         while True:
-            # First whether it ended and then what it said: so the last words are never missed.
+            # The exit status is read before the pipe, so that the last message is never missed.
             ended = self._exit.ending() is not None
             self._pipes.write()
             while (message := self._read(verb)) is not None:
-                if "error" in message and self._speaks_at_boot and not self._booted:
+                if "error" in message and self._expects_boot_message and not self._booted:
                     raise self._refused_to_boot(message["error"])
                 if "note" not in message:
                     return message
@@ -302,15 +301,17 @@ class WorkerProcess:
             if self._pipes.at_end or self._pipes.reader_gone:
                 if self._exit.wait(_DYING_LIMIT_S) is not None:
                     continue
-                raise self._end("protocol", f"closed its pipe instead of answering {verb!r}")
+                raise self._end("protocol", f"closed its pipe during {phase_of(verb)}")
             now = time.monotonic()
             if now >= deadline:
                 raise self._timed_out(verb, limit_s)
-            if self.spec.memory_limit_bytes is not None and now >= look_at:
+            if self.spec.memory_limit_bytes is not None and now >= next_memory_check:
                 self._check_memory(verb, self.spec.memory_limit_bytes)
-                look_at = now + _MEMORY_LOOK_S
+                next_memory_check = now + _MEMORY_CHECK_S
             self._sleep_until(
-                deadline if self.spec.memory_limit_bytes is None else min(deadline, look_at)
+                deadline
+                if self.spec.memory_limit_bytes is None
+                else min(deadline, next_memory_check)
             )
 
     def _sleep_until(self, moment: float) -> None:
@@ -320,25 +321,25 @@ class WorkerProcess:
         poll.poll(max(moment - time.monotonic(), 0.0) * 1000.0 + 1.0)
 
     def _read(self, verb: str) -> dict[str, Any] | None:
-        """The next message other than the greeting of boot.py."""
+        """Return the next message other than the boot message of boot.py."""
         while True:
             try:
                 message = self._pipes.read()
             except BadMessage as error:
                 raise self._end(
                     "protocol",
-                    f"wrote garbage on its pipe instead of answering {verb!r}: {error}",
-                    hint="something in the worker writes to file descriptors it does not own",
+                    f"sent an invalid message during {phase_of(verb)}: {error}",
+                    hint="code in the worker writes to file descriptors that it does not own",
                 ) from error
-            if message is not None and not self._spoke:
-                self._spoke = True
+            if message is not None and not self._preload_checked:
+                self._preload_checked = True
                 self._check_preload()
             if message is None or "boot" not in message:
                 return message
             self._booted = True
 
     def _check_preload(self) -> None:
-        """The loader only warns of a library it cannot load (another architecture, no library)."""
+        """Check that libraries are preloaded: the loader only warns about one that it cannot load."""
         if not self._launch.preload:
             return
         try:
@@ -349,8 +350,8 @@ class WorkerProcess:
             if Path(library).resolve().name not in maps:
                 raise self._end(
                     "crashed",
-                    f"was started without the library {library}, which cannot be preloaded",
-                    hint="the first lines of the log say why: often another architecture",
+                    f"the library {library} could not be preloaded",
+                    hint="the first lines of the log show why; often it has another architecture",
                 )
 
     def _check_memory(self, verb: str, limit_bytes: int) -> None:
@@ -358,8 +359,8 @@ class WorkerProcess:
         if used_bytes > limit_bytes:
             raise self._end(
                 "out-of-memory",
-                f"used {format_bytes(used_bytes)} of the {format_bytes(limit_bytes)} it may use "
-                f"while it worked on {verb!r}",
+                f"used {format_bytes(used_bytes)} during {phase_of(verb)}, above its memory limit "
+                f"of {format_bytes(limit_bytes)}",
                 hint="use a smaller batch size or a higher memory limit",
             )
 
@@ -370,19 +371,19 @@ class WorkerProcess:
             self._exit.wait(_STACKS_PAUSE_S)
         return self._end(
             "timeout",
-            f"did not answer {verb!r} within {limit_s:g} s",
-            hint="the last lines of the log show where it was; a higher limit may be all it needs",
+            f"timed out after {limit_s:g} s during {phase_of(verb)}",
+            hint="the last lines of the log show where it was; try a higher limit",
         )
 
     def _died(self, verb: str) -> WorkerTrouble:
         ending = self._exit.ending()
         assert ending is not None  # noqa: S101  # the caller has seen it
         if self._stopped:
-            return self._end("interrupted", f"was ended while it worked on {verb!r}")
-        if self._speaks_at_boot and not self._booted and ending.exit_code is not None:
+            return self._end("interrupted", f"was ended during {phase_of(verb)}")
+        if self._expects_boot_message and not self._booted and ending.exit_code is not None:
             return self._end(
                 "no-python",
-                f"{self.spec.python!r} does not work as a Python interpreter: it {ending.said}",
+                f"{self.spec.python!r} is not a working Python interpreter: it {ending.description}",
                 hint="give the path of a Python 3.8 or newer that has torch",
             )
         memory = oom_kill_counts() != self._oom_kills
@@ -390,10 +391,10 @@ class WorkerProcess:
         if kind == "out-of-memory":
             return self._end(
                 kind,
-                f"was ended by the kernel for lack of memory while it worked on {verb!r}",
-                hint="use a smaller batch size, or set a memory limit below what the machine has",
+                f"was killed by the kernel's out-of-memory killer during {phase_of(verb)}",
+                hint="use a smaller batch size, or set a memory limit below the machine's memory",
             )
-        return self._end(kind, f"{ending.said} while it worked on {verb!r}", hint=ending.hint)
+        return self._end(kind, f"{ending.description} during {phase_of(verb)}", hint=ending.hint)
 
     def _refused_to_boot(self, error: dict[str, Any]) -> WorkerTrouble:
         return self._end(
@@ -403,15 +404,15 @@ class WorkerProcess:
         )
 
     def _reported(self, error: dict[str, Any]) -> WorkerTrouble:
-        """An exception that the worker caught; the worker lives on."""
+        """Return the error for an exception that the worker caught; the worker still runs."""
         error = {key: shortened(str(error.get(key, "")), LONGEST_TRACEBACK) for key in error}
-        said = error.get("kind")
-        kind: TroubleKind = next((kind for kind in TROUBLE_KINDS if kind == said), "raised")
+        reported = error.get("kind")
+        kind: FailureKind = next((kind for kind in TROUBLE_KINDS if kind == reported), "raised")
         hint = str(error.get("hint", ""))
         if kind == "no-torch" and not hint:
             hint = (
-                f"install torch for {self.spec.python}, or name another interpreter; packages of "
-                "the user's home folder are left out"
+                f"install torch for {self.spec.python}, or give another interpreter; packages in "
+                "the user site directory are ignored"
             )
         return WorkerTrouble(
             f"{self.name}: {error.get('message', '')}",
@@ -423,11 +424,11 @@ class WorkerProcess:
         )
 
     def _end(
-        self, kind: TroubleKind, message: str, *, why: str = "", hint: str = ""
+        self, kind: FailureKind, message: str, *, why: str = "", hint: str = ""
     ) -> WorkerTrouble:
-        """Kill the tree and make the error that tells why, now that the log is complete."""
+        """Kill the process tree, which completes the log, and return the error."""
         self.kill()
-        self._trouble = WorkerTrouble(
+        self._failure = WorkerTrouble(
             f"{self.name}: {message}",
             kind=kind,
             why=why,
@@ -435,11 +436,14 @@ class WorkerProcess:
             log=str(self.log_path),
             log_tail=self.log_tail,
         )
-        return self._trouble
+        return self._failure
 
 
 class WorkerGroup:
-    """Use as ``with WorkerGroup() as group: worker = group.start(spec, log_path=...)``."""
+    """Workers that end together.
+
+    Use as ``with WorkerGroup() as group: worker = group.start(spec, log_path=...)``.
+    """
 
     def __init__(self) -> None:
         self._workers: list[WorkerProcess] = []
@@ -458,7 +462,7 @@ class WorkerGroup:
         return worker
 
     def close(self) -> None:
-        """Close every worker, each even if another fails to; an interrupt kills the rest."""
+        """Close every worker, even if closing another one fails; an interrupt kills the rest."""
         try:
             while self._workers:
                 self._workers[-1].close()
@@ -467,7 +471,7 @@ class WorkerGroup:
             self.kill()
 
     def kill(self) -> None:
-        """Kill every worker, each even if another fails to."""
+        """Kill every worker, even if killing another one fails."""
         with ExitStack() as stack:
             while self._workers:
                 stack.callback(self._workers.pop().kill)

@@ -1,20 +1,20 @@
-"""The first file that runs in a target: makes `torchyard.worker` importable and calls its main.
+"""Entry script in the target: make `torchyard.worker` importable and call its main function.
 
-Run by location as ``python -s -u .../worker/boot.py READ_FD WRITE_FD ARGUMENTS...``; nothing is
-installed in the target. It knows the two pipes and nothing of torch or measuring.
+Run by path as ``python -s -u .../worker/boot.py READ_FD WRITE_FD ARGUMENTS...``; nothing is installed in
+the target.
 
-Only `torchyard` is made importable, through a package object that is built here. Putting the folder
-above it on `sys.path` would offer the target every package that lies beside Torchyard, such as the
-yard's own numpy or torch.
+Only `torchyard` is made importable, through a package object that is created here. Adding its parent
+folder to `sys.path` would expose every package next to Torchyard to the target, such as the
+controller's own numpy or torch.
 
-Up to the version check everything must be understood by any Python, 2.7 included, so there is no
-annotation and no newer syntax in this file at all. A process that multiprocessing spawns runs this
-file again as ``__mp_main__``: it gets the package and does not speak.
+Up to the version check the file must be valid in any Python, including 2.7, so it has no annotations
+and no newer syntax. A process that multiprocessing spawns runs this file again as ``__mp_main__``: it
+gets the package and sends nothing.
 """
 
 import sys
 
-if sys.version_info < (3, 8):  # the target's Python, not the yard's
+if sys.version_info < (3, 8):  # the target's Python, not the controller's
     import os
 
     os.write(
@@ -34,12 +34,12 @@ from importlib.util import module_from_spec
 _here = os.path.dirname(os.path.abspath(__file__))
 _package_folder = os.path.dirname(_here)
 
-# Python puts a script's folder first on the path: there, `main`, `wire` or `layout` would shadow
-# modules of the same name that a model brings along. (Python 3.11 has -P for this; 3.8 has not.)
+# Python puts a script's folder first on the path: there, `main`, `wire` or `devices` would shadow
+# modules of the same name that a model uses. (Python 3.11 has -P for this; 3.8 has not.)
 if sys.path and sys.path[0] and os.path.realpath(sys.path[0]) == os.path.realpath(_here):
     del sys.path[0]
 
-# A `torchyard` that is installed in the target may be of another version: this one wins.
+# A `torchyard` installed in the target may have another version: this one takes precedence.
 _spec = ModuleSpec("torchyard", None, is_package=True)
 _spec.submodule_search_locations = [_package_folder]
 sys.modules["torchyard"] = module_from_spec(_spec)
@@ -51,10 +51,10 @@ if __name__ == "__main__":
     from torchyard.worker.wire import Channel
 
     _read_fd, _write_fd = int(sys.argv[1]), int(sys.argv[2])
-    # Programs that the worker starts (compilers) must not hold the pipes open.
+    # Programs that the worker starts (compilers) must not inherit the pipes.
     os.set_inheritable(_read_fd, False)
     os.set_inheritable(_write_fd, False)
-    # The yard asks a worker that hangs where it is, before it ends it: the stacks go to the log.
+    # The controller sends this signal to a hanging worker before it ends it: the stacks are logged.
     faulthandler.register(signal.SIGUSR2, all_threads=True)
     _channel = Channel(_read_fd, _write_fd)
     _channel.send({"boot": {"python": "%d.%d.%d" % sys.version_info[:3]}})

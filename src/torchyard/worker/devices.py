@@ -1,8 +1,7 @@
-"""The devices that Torchyard measures on: the processor, and CUDA devices by their index.
+"""The devices that Torchyard measures on: the CPU, and CUDA devices by index.
 
-`torch.cuda` works on the current device wherever a call names none, and the current device is 0 until
-somebody changes it. So everything that is asked of a CUDA device goes through here and names it.
-ROCm's torch calls its devices `cuda`, too.
+Functions of `torch.cuda` without a device argument use the current device, which is 0 by default. All
+calls for a CUDA device go through this module and pass its index. On ROCm the device type is `cuda`, too.
 """
 
 import contextlib
@@ -16,12 +15,11 @@ from torchyard.worker.workload import CannotBuild
 NAMES = "use cpu, cuda or cuda:N"
 
 _torch_cuda = SimpleNamespace(**vars(torch.cuda))
-"""`torch.cuda` before any code of the user's runs: a variant that replaces its functions does not change
-the timing."""
+"""`torch.cuda` before any user code runs: a variant that replaces its functions cannot change the timing."""
 
 
 class CudaDevice:
-    """One CUDA device. `cuda` is the namespace that is asked, which is `torch.cuda`."""
+    """One CUDA device. `cuda` is the namespace to use [default: `torch.cuda`]."""
 
     def __init__(self, name: str, cuda: Any = None) -> None:
         self.index = int(torch.device(name).index or 0)
@@ -32,16 +30,18 @@ class CudaDevice:
         """Raise CannotBuild when this process does not see the device."""
         if not self._cuda.is_available():
             raise CannotBuild(
-                "this target sees no CUDA device",
-                hint="use --device cpu, or a target built for CUDA",
+                "no CUDA device is available in this target",
+                hint="use --device cpu, or a target built with CUDA",
             )
         count = int(self._cuda.device_count())
         if self.index >= count:
-            seen = "cuda:0" if count == 1 else "cuda:0 to cuda:%d" % (count - 1)
-            raise CannotBuild("there is no %s: this target sees %s" % (self.name, seen), hint=NAMES)
+            available = "cuda:0" if count == 1 else "cuda:0 to cuda:%d" % (count - 1)
+            raise CannotBuild(
+                "there is no %s: this target has %s" % (self.name, available), hint=NAMES
+            )
 
     def select(self) -> None:
-        """Make it the current device of this thread, for code that names none."""
+        """Make it the current device of this thread."""
         self._cuda.set_device(self.index)
 
     def use(self) -> Any:
@@ -49,60 +49,60 @@ class CudaDevice:
         return self._cuda.device(self.index)
 
     def synchronize(self) -> None:
-        """Wait until it has done everything that was submitted to it."""
+        """Wait for all work submitted to the device."""
         self._cuda.synchronize(self.index)
 
     def stream(self) -> Any:
-        """The stream that work on it goes to now."""
+        """Return the current stream of the device."""
         return self._cuda.current_stream(self.index)
 
     def events(self, count: int) -> List[Any]:
-        """Timing events. They belong to the device of the stream that they are recorded on."""
+        """Return timing events. They belong to the device of the stream that they are recorded on."""
         return [self._cuda.Event(enable_timing=True) for _ in range(count)]
 
     def properties(self) -> Any:
-        """What it is."""
+        """Return the device properties."""
         return self._cuda.get_device_properties(self.index)
 
     def capability(self) -> Tuple[int, int]:
-        """Compute capability."""
+        """Return the compute capability."""
         major, minor = self._cuda.get_device_capability(self.index)
         return int(major), int(minor)
 
     def free_bytes(self) -> int:
-        """Memory that a process could still take, beside what this one holds in reserve."""
+        """Return the free device memory, without the cache of this process's allocator."""
         return int(self._cuda.mem_get_info(self.index)[0])
 
     def reserved_bytes(self) -> int:
-        """Memory that the allocator holds and no tensor uses."""
+        """Return the memory that the allocator caches and no tensor uses."""
         return int(self._cuda.memory_reserved(self.index) - self._cuda.memory_allocated(self.index))
 
     def allocated_bytes(self) -> int:
-        """Memory of tensors that are alive."""
+        """Return the memory of live tensors."""
         return int(self._cuda.memory_allocated(self.index))
 
     def peak_bytes(self) -> int:
-        """The most of it since `reset_peak`."""
+        """Return the peak memory of live tensors since `reset_peak`."""
         return int(self._cuda.max_memory_allocated(self.index))
 
     def reset_peak(self) -> None:
-        """Count the peak from now on."""
+        """Reset the peak memory counter."""
         self._cuda.reset_peak_memory_stats(self.index)
 
     def memory_pools(self) -> Set[Tuple[Any, ...]]:
-        """Numbers of the allocator's pools on it; the ordinary one is (0, 0)."""
+        """Return the ids of the allocator's pools on the device; the default pool is (0, 0)."""
         segments: List[Dict[str, Any]] = self._cuda.memory_snapshot()
         own = [s for s in segments if s.get("device", self.index) == self.index]
         return {tuple(segment.get("segment_pool_id", (0, 0))) for segment in own}
 
     def empty_cache(self) -> None:
-        """Give back what the allocator holds in reserve."""
+        """Release the memory that the allocator caches."""
         with self.use():
             self._cuda.empty_cache()
 
 
 def cuda_device(name: str) -> Optional[CudaDevice]:
-    """The CUDA device of that name; None for the processor. Raises CannotBuild for others."""
+    """Return the CUDA device of that name, None for the CPU; raise CannotBuild for others."""
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -115,6 +115,6 @@ def cuda_device(name: str) -> Optional[CudaDevice]:
 
 
 def using(name: str) -> Any:
-    """A `with` block in which code that names no device works on this one."""
+    """Return a context manager that makes the device the current one."""
     cuda = cuda_device(name)
     return contextlib.nullcontext() if cuda is None else cuda.use()

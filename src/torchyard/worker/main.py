@@ -1,7 +1,7 @@
-"""The worker: answers the yard's questions inside the target, one at a time.
+"""The worker: answer the controller's requests inside the target, one at a time.
 
-Reads blocking from its pipe, so a waiting worker uses no CPU. An exception of the workload is an
-answer, not the end of the worker. Knows nothing of pairs, launches or statistics.
+The pipe is read in blocking mode, so a waiting worker uses no CPU. An exception of the workload is
+reported as an answer and does not end the worker.
 """
 
 import gc
@@ -13,93 +13,94 @@ import traceback
 from typing import Any, Callable, Dict, List, Mapping
 
 from torchyard.worker import placement, wire
-from torchyard.worker import placement as layout
 from torchyard.worker.workload import CannotBuild
 
 OLDEST_TORCH = (2, 0)
+_OPENMP_LIBRARIES = ("libgomp", "libiomp", "libomp")
+_ALLOCATOR_LIBRARIES = ("libtcmalloc", "libjemalloc", "libmimalloc")
 _SPEED_VARIABLES = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "GOTO_", "ATEN_", "TORCH", "PYTORCH_"),
     *("DNNL_", "ONEDNN_", "TRITON_", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "NCCL_", "HIP_"),
     *("ROCR_", "MIOPEN_", "HSA_", "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_BIND_NOW", "MALLOC"),
     *("GLIBC_TUNABLES", "TCMALLOC_", "MIMALLOC_", "JE_MALLOC", "PYTHONMALLOC", "PYTHONOPTIMIZE"),
 )
-_PLACES = "name cores and NUMA nodes that this process may use; `lscpu` lists them"
+_AFFINITY_HINT = "use cores and NUMA nodes that are available to this process; `lscpu` lists them"
 
 
 def main(channel: wire.Channel, arguments: List[str]) -> int:
-    """Serve until told to quit or until the yard is gone."""
+    """Serve requests until `quit` or until the controller is gone."""
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name == "--layout":
             pages, heap_bytes = value.split(",")
-            layout.shift(int(pages), int(heap_bytes))
+            placement.shift(int(pages), int(heap_bytes))
     try:
         placement.place(os.environ)
         facts = _handshake()
     except placement.CannotPlace as error:
         channel.receive()
-        channel.send(wire.complaint("cannot-build", str(error), hint=_PLACES))
+        channel.send(wire.error_answer("cannot-build", str(error), hint=_AFFINITY_HINT))
         return 1
     except ImportError as error:
         channel.receive()
-        channel.send(wire.complaint("no-torch", str(error), traceback.format_exc()))
+        channel.send(wire.error_answer("no-torch", str(error), traceback.format_exc()))
         return 1
     except Exception as error:
         channel.receive()
-        channel.send(wire.complaint("no-torch", _say(error), traceback.format_exc()))
+        channel.send(wire.error_answer("no-torch", _describe(error), traceback.format_exc()))
         return 1
     from torchyard.worker.bench import peak
     from torchyard.worker.bench.service import Desk
 
-    desk = Desk()
+    service = Desk()
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: facts,
-        "build": desk.build,
-        "reference": desk.reference,
-        "judge": desk.judge,
-        "warm": desk.warm,
-        "block": desk.block,
-        "verify": desk.verify,
-        "recheck": desk.recheck,
-        "reseat": desk.reseat,
-        "measure": desk.measure,
-        "operators": desk.operators,
-        "list": desk.list_names,
+        "build": service.build,
+        "reference": service.reference,
+        "judge": service.judge,
+        "warm": service.warm,
+        "block": service.block,
+        "verify": service.verify,
+        "recheck": service.recheck,
+        "reseat": service.reseat,
+        "measure": service.measure,
+        "operators": service.operators,
+        "list": service.list_names,
         "peak": peak.answer,
     }
     while True:
         try:
-            question = channel.receive()
+            request = channel.receive()
         except wire.ChannelClosed:
             return 0
-        verb = question.pop("ask", "")
+        verb = request.pop("ask", "")
         if verb == "quit":
             channel.send(wire.answer({}))
             return 0
         try:
-            reply = wire.answer(verbs[verb](**question))
+            reply = wire.answer(verbs[verb](**request))
         except CannotBuild as error:
-            reply = wire.complaint("cannot-build", _text(error), hint=error.hint)
+            reply = wire.error_answer("cannot-build", _text(error), hint=error.hint)
         except MemoryError as error:
-            reply = wire.complaint("out-of-memory", _say(error), traceback.format_exc())
+            reply = wire.error_answer("out-of-memory", _describe(error), traceback.format_exc())
         except Exception as error:
             kind = "out-of-memory" if _is_device_memory(error) else "raised"
-            reply = wire.complaint(kind, _say(error), traceback.format_exc())
+            reply = wire.error_answer(kind, _describe(error), traceback.format_exc())
             error.__traceback__ = None
             gc.collect()
         channel.send(reply)
 
 
-def _say(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return type(error).__name__ + ": " + _text(error)
 
 
 def _text(error: BaseException) -> str:
-    """What the exception says; its class may be the program's own, and fail at that too."""
+    """Return the message of an exception; `__str__` of a user-defined class may itself fail."""
     try:
         return str(error)
     except Exception as other:
-        return "(its text cannot be made: " + type(other).__name__ + ")"
+        return "(its __str__ raised " + type(other).__name__ + ")"
 
 
 def _is_device_memory(error: BaseException) -> bool:
@@ -111,13 +112,13 @@ def _handshake() -> Dict[str, Any]:
 
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST_TORCH:
-        raise ImportError("torch " + torch.__version__ + " is too old: 2.0 or newer is needed")
+        raise ImportError("torch " + torch.__version__ + " is too old: 2.0 or newer is required")
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit():
         torch.set_num_threads(int(threads))
-    between = os.environ.get("TORCHYARD_INTEROP_THREADS", "")
-    if between.isdigit():
-        torch.set_num_interop_threads(int(between))
+    interop_threads = os.environ.get("TORCHYARD_INTEROP_THREADS", "")
+    if interop_threads.isdigit():
+        torch.set_num_interop_threads(int(interop_threads))
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices += [
@@ -137,19 +138,15 @@ def _handshake() -> Dict[str, Any]:
         "devices": devices,
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
-        "openmp": [name for name in libraries if _matches(name, ("libgomp", "libiomp", "libomp"))],
-        "allocators": [
-            name
-            for name in libraries
-            if _matches(name, ("libtcmalloc", "libjemalloc", "libmimalloc"))
-        ],
-        "randomisation_off": layout.randomisation_is_off(),
+        "openmp": [name for name in libraries if name.startswith(_OPENMP_LIBRARIES)],
+        "allocators": [name for name in libraries if name.startswith(_ALLOCATOR_LIBRARIES)],
+        "randomisation_off": placement.randomisation_is_off(),
         "variables": _variables_in_use(os.environ),
     }
 
 
 def _library_sizes(package: str) -> str:
-    """A digest of the names and sizes of torch's libraries: tells builds of one commit apart."""
+    """Return a digest of the names and sizes of torch's libraries, to distinguish builds."""
     try:
         with os.scandir(os.path.join(package, "lib")) as entries:
             sizes = sorted((one.name, one.stat().st_size) for one in entries if ".so" in one.name)
@@ -159,9 +156,9 @@ def _library_sizes(package: str) -> str:
 
 
 def _variables_in_use(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Variables that change how fast torch runs, each with a digest of its value.
+    """Return the variables that affect the speed of torch, each with a digest of its value.
 
-    Values may be private. Folders that are made for each launch are left out.
+    Digests, because values may be private. Per-launch cache directories are excluded.
     """
     return {
         name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:12]
@@ -179,7 +176,3 @@ def _loaded_libraries() -> List[str]:
     except (OSError, IndexError):
         return []
     return sorted({os.path.basename(path) for path in paths})
-
-
-def _matches(name: str, starts: Any) -> bool:
-    return any(name.startswith(start) for start in starts)

@@ -1,7 +1,7 @@
-"""Processor, NUMA node and memory position of this process. Runs before torch is imported.
+"""CPU affinity, NUMA memory policy and memory layout of this process. Runs before torch is imported.
 
-`place` applies the affinity and the memory policy of the environment; `shift` moves the start of the heap to a
-position that the controller draws, so that the memory layout is randomised between launches.
+`place` applies the affinity and the memory policy of the environment; `shift` moves the heap by offsets
+that the controller chooses, so that the memory layout is randomised between launches.
 """
 
 import ctypes
@@ -16,15 +16,15 @@ MEMORY = "TORCHYARD_MEMORY"
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261, "s390x": 270}
 _POLICIES = {"bind": 2, "interleave": 3}
 _BITS = 64
-_MOST_NODES = 1024
+_MAX_NODES = 1024
 
 
 class CannotPlace(Exception):
-    """The kernel, or what was asked for, does not allow it."""
+    """The affinity or the memory policy cannot be applied."""
 
 
 def place(environment: Mapping[str, str]) -> None:
-    """Keep this process, and what it will start, to processors and NUMA nodes."""
+    """Bind this process and its children to the CPUs and NUMA nodes of the environment."""
     cores, memory = environment.get(CORES, ""), environment.get(MEMORY, "")
     try:
         if cores:
@@ -33,55 +33,53 @@ def place(environment: Mapping[str, str]) -> None:
             _set_policy(memory)
     except (OSError, ValueError) as error:
         raise CannotPlace(
-            "the process cannot be put on cores %r and memory %r: %s" % (cores, memory, error)
+            "cannot bind the process to cores %r and memory %r: %s" % (cores, memory, error)
         ) from error
 
 
 def _numbers(text: str) -> Set[int]:
-    found: Set[int] = set()
+    numbers: Set[int] = set()
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def _set_policy(text: str) -> None:
     name, _, nodes = text.partition(":")
     number = _SET_MEMPOLICY.get(platform.machine())
     if name not in _POLICIES or number is None:
-        raise ValueError("no such policy of memory on this machine: %s" % text)
+        raise ValueError("unsupported memory policy on this machine: %s" % text)
     libc = ctypes.CDLL(None, use_errno=True)
     mask = _mask(_numbers(nodes))
     words = (ctypes.c_ulong * len(mask))(*mask)
-    if libc.syscall(number, _POLICIES[name], words, ctypes.c_ulong(_MOST_NODES)) != 0:
+    if libc.syscall(number, _POLICIES[name], words, ctypes.c_ulong(_MAX_NODES)) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
 
 def _mask(nodes: Set[int]) -> List[int]:
-    words = [0] * (_MOST_NODES // _BITS)
+    words = [0] * (_MAX_NODES // _BITS)
     for node in nodes:
-        if node >= _MOST_NODES:
+        if node >= _MAX_NODES:
             raise ValueError("there is no NUMA node %d" % node)
         words[node // _BITS] |= 1 << (node % _BITS)
     return words
 
 
-PAGE_BYTES = mmap.PAGESIZE
-
-_held: List[Any] = []
+_padding: List[Any] = []
 
 
 def shift(pages: int, heap_bytes: int) -> None:
-    """Keep an untouched mapping and a heap block for the life of the process."""
+    """Shift later allocations: keep an untouched mapping and a heap block for the process's life."""
     if pages > 0:
-        _held.append(mmap.mmap(-1, pages * PAGE_BYTES))
+        _padding.append(mmap.mmap(-1, pages * mmap.PAGESIZE))
     if heap_bytes > 0:
-        _held.append(bytearray(heap_bytes))
+        _padding.append(bytearray(heap_bytes))
 
 
 def randomisation_is_off() -> Optional[bool]:
-    """Whether the kernel placed this process without address randomisation; None: unknown."""
+    """Whether address space randomisation is off for this process; None: unknown."""
     try:
         with open("/proc/self/personality", encoding="ascii") as file:
             return bool(int(file.read(), 16) & 0x0040000)
@@ -89,8 +87,8 @@ def randomisation_is_off() -> Optional[bool]:
         return None
 
 
-def give_back_free_heap() -> bool:
-    """Return free heap pages to the kernel, so that the next use draws other physical pages."""
+def trim_heap() -> bool:
+    """Return free heap pages to the kernel, so that the next use gets other physical pages."""
     try:
         libc = ctypes.CDLL(None)
         libc.malloc_trim(ctypes.c_size_t(0))

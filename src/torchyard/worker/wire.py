@@ -1,11 +1,12 @@
-"""Messages between the yard and a worker: JSON lines over two inherited pipes.
+"""Messages between the controller and a worker: JSON lines over two inherited pipes.
 
-Standard library only, Python 3.8 syntax: the worker half runs inside any target. The yard imports
-this module too, so that the protocol is written down once.
+Standard library only, Python 3.8 syntax: the worker runs inside any target. The controller imports
+this module too, so that the protocol is defined once.
 
-The yard asks, the worker answers; one question at a time. A question is ``{"ask": VERB, ...}``. An
-answer is ``{"ok": {...}}`` or ``{"error": {"kind", "message", "traceback", "hint"}}``. Between a question and
-its answer the worker may send any number of ``{"note": TEXT}`` lines (progress of long work).
+The controller sends one request at a time, and the worker answers it. A request is
+``{"ask": VERB, ...}``. An answer is ``{"ok": {...}}`` or
+``{"error": {"kind", "message", "traceback", "hint"}}``. Between a request and its answer the worker may
+send any number of ``{"note": TEXT}`` lines (progress of long work).
 
 Verbs, in the order of a launch:
 
@@ -25,7 +26,7 @@ recheck    {variant, varied, accepted, values, more}
                                                   -> failure, notes, untrusted: after the last block
 list       {suite}                                -> names
 peak       {what, device, precision, size, seconds}
-                                                  -> a best rate, or what sizes are limited by
+                                                  -> the best rate, or the limits of sizes
 quit       -> nothing
 """
 
@@ -40,12 +41,36 @@ LONGEST_TRACEBACK = 40000
 Message = Dict[str, Any]
 
 
+PHASES = {
+    "hello": "start-up",
+    "build": "the model build",
+    "reference": "the reference run",
+    "judge": "the accuracy check",
+    "warm": "warm-up",
+    "measure": "the memory and graph metrics",
+    "reseat": "data relocation",
+    "block": "a timed block",
+    "verify": "the check of timed results",
+    "recheck": "the final accuracy check",
+    "operators": "operator profiling",
+    "list": "the listing of workloads",
+    "peak": "the peak rate measurement",
+    "quit": "shutdown",
+}
+"""What a worker does for each verb, for messages."""
+
+
+def phase_of(verb: str) -> str:
+    """Return what the worker does for the verb, such as `the accuracy check`."""
+    return PHASES.get(verb, "the request %r" % verb)
+
+
 class ChannelClosed(Exception):
-    """The other side is gone."""
+    """The other end of the pipes is closed, or does not follow the protocol."""
 
 
 class Channel:
-    """One side of the pair of pipes. Forked children of the owner cannot speak on it."""
+    """One end of the pair of pipes. Forked children of the owner cannot use it."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._reader = os.fdopen(read_fd, "rb", buffering=65536)
@@ -53,7 +78,7 @@ class Channel:
         self._owner = os.getpid()
 
     def send(self, message: Message) -> None:
-        """Write one line; a forked child that gets here ends instead of answering twice."""
+        """Write one line; a forked child exits instead of answering a second time."""
         if os.getpid() != self._owner:
             os._exit(86)
         data = json.dumps(message, allow_nan=True).encode("utf-8") + b"\n"
@@ -62,29 +87,29 @@ class Channel:
             try:
                 written = os.write(self._write_fd, view)
             except BrokenPipeError as error:
-                raise ChannelClosed("the other side closed the pipe") from error
+                raise ChannelClosed("the other end of the pipe is closed") from error
             view = view[written:]
 
     def receive(self) -> Message:
-        """Block until one line is there. A blocked reader uses no CPU."""
+        """Block until a line arrives. A blocked reader uses no CPU."""
         if os.getpid() != self._owner:
             os._exit(86)
         line = self._reader.readline()
         if not line.endswith(b"\n"):
-            raise ChannelClosed("the other side closed the pipe")
+            raise ChannelClosed("the other end of the pipe is closed")
         message = json.loads(line.decode("utf-8"))
         if not isinstance(message, dict):
-            raise ChannelClosed("the other side does not speak this protocol")
+            raise ChannelClosed("the other end does not follow the protocol")
         return message
 
 
 def answer(result: Optional[Message]) -> Message:
-    """A good answer."""
+    """Return the message of a successful answer."""
     return {"ok": result or {}}
 
 
-def complaint(kind: str, message: str, traceback: str = "", hint: str = "") -> Message:
-    """A bad answer; an exception may hold a text of any length, such as a whole source file."""
+def error_answer(kind: str, message: str, traceback: str = "", hint: str = "") -> Message:
+    """Return the message of a failed request; the texts of an exception are shortened."""
     return {
         "error": {
             "kind": kind,
@@ -96,9 +121,9 @@ def complaint(kind: str, message: str, traceback: str = "", hint: str = "") -> M
 
 
 def shortened(text: str, longest: int) -> str:
-    """Both ends of a text that is longer than allowed."""
+    """Return the text, without its middle when it is longer than `longest` characters."""
     if len(text) <= longest:
         return text
-    left_out = len(text) - longest
+    omitted = len(text) - longest
     end = longest // 3
-    return f"{text[: longest - end]}\n[... {left_out} characters ...]\n{text[-end:]}"
+    return f"{text[: longest - end]}\n[... {omitted} characters ...]\n{text[-end:]}"

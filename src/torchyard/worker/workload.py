@@ -1,10 +1,10 @@
-"""What a suite returns: a model with its inputs, its loss and its optimiser."""
+"""A built workload: a model with its inputs, its loss and its optimizer."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 
 class CannotBuild(Exception):
-    """The workload cannot be made here: unknown name, missing package, unsupported mode."""
+    """The workload cannot be built here: unknown name, missing package, unsupported mode."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -12,10 +12,10 @@ class CannotBuild(Exception):
 
 
 class Traffic:
-    """What one iteration must move at least: each tensor that goes in or comes out, once.
+    """Minimum memory traffic of one iteration: every input read and every output written once.
 
-    `elements` are floating-point numbers of the workload's own data type, so their bytes follow the
-    precision; `fixed_bytes` are indices, masks and counters, which stay as they are.
+    `elements` counts floating-point numbers of the workload's data type, whose bytes depend on the
+    precision; `fixed_bytes` are indices, masks and counters, whose size is fixed.
     """
 
     def __init__(self, elements: float, fixed_bytes: float = 0.0) -> None:
@@ -23,23 +23,23 @@ class Traffic:
         self.fixed_bytes = fixed_bytes
 
     def bytes_at(self, element_bytes: int) -> float:
-        """The bytes when a floating-point number has that many."""
+        """Return the bytes for floating-point numbers of that size."""
         return self.elements * element_bytes + self.fixed_bytes
 
 
-class Built:
+class BuiltWorkload:
     """A workload ready to run.
 
     module      an ``nn.Module``; its ``forward(*args, **kwargs)`` is one inference iteration
     args        positional inputs, any nesting of tuples, lists and dicts of tensors
-    kwargs      named inputs
-    loss        from the module's output to a scalar, for training; None: training is not offered
-    loss_said   the convention in words: "sum", "mean", "cross-entropy", "the model's own"
-    optimizer   from a list of parameters to an optimiser, for training with the step
-    flops       floating-point operations of one inference iteration where they are known exactly
-    mutates     the iteration changes the module's own parameters (an optimiser step as a workload)
-    traffic     what one iteration in the mode asked for must read and write at least, if known
-    batch_size  the one that was taken; None: there is no batch, or only the suite knows
+    kwargs      keyword inputs
+    loss        function from the module's output to a scalar; None: training is not supported
+    loss_name   name of the loss: "sum", "mean", "cross-entropy", "the model's own"
+    optimizer   function from a list of parameters to an optimizer, for training with the step
+    flops       floating-point operations of one inference iteration, where known exactly
+    mutates     the iteration changes the module's own parameters (an optimizer step as a workload)
+    traffic     minimum memory traffic of one iteration in the requested mode, if known
+    batch_size  the batch size; None: there is no batch, or only the suite knows it
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Built:
         args: Tuple[Any, ...] = (),
         kwargs: Optional[Dict[str, Any]] = None,
         loss: Optional[Callable[[Any], Any]] = None,
-        loss_said: str = "",
+        loss_name: str = "",
         optimizer: Optional[Callable[[Sequence[Any]], Any]] = None,
         flops: Optional[float] = None,
         mutates: bool = False,
@@ -59,7 +59,7 @@ class Built:
         self.args = args
         self.kwargs = kwargs or {}
         self.loss = loss
-        self.loss_said = loss_said
+        self.loss_name = loss_name
         self.optimizer = optimizer
         self.flops = flops
         self.mutates = mutates
@@ -68,7 +68,7 @@ class Built:
 
 
 def flatten(value: Any) -> List[Any]:
-    """The tensors in any nesting of outputs or inputs, in a stable order."""
+    """Return the tensors in any nesting of outputs or inputs, in a stable order."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -90,7 +90,7 @@ def is_opaque(value: Any) -> bool:
 
 
 def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nesting with every tensor changed."""
+    """Return the same nesting with `change` applied to every tensor."""
     import torch
 
     if isinstance(value, torch.Tensor):

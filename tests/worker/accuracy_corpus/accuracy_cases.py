@@ -10,7 +10,7 @@ import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.variant import Model, Side, convert
-from torchyard.worker.workload import Built
+from torchyard.worker.workload import BuiltWorkload
 
 __all__ = ["Case", "Registry", "judge_case"]
 
@@ -28,7 +28,7 @@ class Case:
     file: str
     candidate: str
     """A backend, or the name of a function in `file`."""
-    model: Callable[[], Built]
+    model: Callable[[], BuiltWorkload]
     mode: str = "inference"
     precision: str = "float32"
     baseline_precision: str = "float32"
@@ -55,7 +55,7 @@ class Registry:
         self.expected = expected
         self.cases: list[Case] = []
 
-    def add(self, candidate: str, model: Callable[[], Built], **settings: Any) -> None:
+    def add(self, candidate: str, model: Callable[[], BuiltWorkload], **settings: Any) -> None:
         words = [candidate, model.__name__]
         words += [str(settings[key]) for key in ("mode", "precision") if key in settings]
         if "baseline_precision" in settings:
@@ -74,7 +74,9 @@ class Registry:
         )
         self.cases.append(case)
 
-    def on(self, *models: Callable[[], Built], **settings: Any) -> Callable[[Candidate], Candidate]:
+    def on(
+        self, *models: Callable[[], BuiltWorkload], **settings: Any
+    ) -> Callable[[Candidate], Candidate]:
         """A decorator for a function that makes a candidate of a module."""
 
         def register(function: Candidate) -> Candidate:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from torchyard.worker.workload import Built
+from torchyard.worker.workload import BuiltWorkload
 
 
 def _sum_of_squares(output: Any) -> Any:
@@ -24,38 +24,38 @@ def _adam(parameters: Any) -> Any:
     return torch.optim.Adam(parameters, lr=1e-3)
 
 
-def linear() -> Built:
-    return Built(
+def linear() -> BuiltWorkload:
+    return BuiltWorkload(
         nn.Linear(64, 64), (torch.randn(64, 64),), loss=lambda out: out.mean(), optimizer=_sgd
     )
 
 
-def mlp() -> Built:
+def mlp() -> BuiltWorkload:
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.GELU())
     net.append(nn.Linear(64, 16))
-    return Built(net, (torch.randn(64, 64),), loss=_sum_of_squares, optimizer=_sgd)
+    return BuiltWorkload(net, (torch.randn(64, 64),), loss=_sum_of_squares, optimizer=_sgd)
 
 
-def mlp_adam() -> Built:
+def mlp_adam() -> BuiltWorkload:
     built = mlp()
     built.optimizer = _adam
     return built
 
 
-def million() -> Built:
+def million() -> BuiltWorkload:
     """A million outputs."""
-    return Built(nn.Linear(64, 1000), (torch.randn(1000, 64),))
+    return BuiltWorkload(nn.Linear(64, 1000), (torch.randn(1000, 64),))
 
 
-def scalar() -> Built:
+def scalar() -> BuiltWorkload:
     class Norm(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.square().mean()
 
-    return Built(Norm(), (torch.randn(4096),))
+    return BuiltWorkload(Norm(), (torch.randn(4096),))
 
 
-def mixed_sizes() -> Built:
+def mixed_sizes() -> BuiltWorkload:
     """Outputs of which columns differ by nine orders of magnitude."""
 
     class Columns(nn.Module):
@@ -67,10 +67,10 @@ def mixed_sizes() -> Built:
         def forward(self, x: Any) -> Any:
             return self.first(x) * self.sizes
 
-    return Built(Columns(), (torch.randn(32, 32),))
+    return BuiltWorkload(Columns(), (torch.randn(32, 32),))
 
 
-def small_vector() -> Built:
+def small_vector() -> BuiltWorkload:
     class Pick(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -80,7 +80,7 @@ def small_vector() -> Built:
         def forward(self, x: Any) -> Any:
             return self.first(x) * self.sizes
 
-    return Built(Pick(), (torch.randn(16),))
+    return BuiltWorkload(Pick(), (torch.randn(16),))
 
 
 class ConvNet(nn.Module):
@@ -98,9 +98,9 @@ class ConvNet(nn.Module):
         return self.last(x.flatten(1))
 
 
-def convnet() -> Built:
+def convnet() -> BuiltWorkload:
     labels = torch.randint(0, 10, (16,))
-    return Built(
+    return BuiltWorkload(
         ConvNet(),
         (torch.randn(16, 3, 12, 12),),
         loss=lambda out: F.cross_entropy(out.float(), labels),
@@ -108,9 +108,9 @@ def convnet() -> Built:
     )
 
 
-def batch_norm() -> Built:
+def batch_norm() -> BuiltWorkload:
     net = nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Linear(32, 1))
-    return Built(net, (torch.randn(64, 32),), loss=_sum_of_squares, optimizer=_sgd)
+    return BuiltWorkload(net, (torch.randn(64, 32),), loss=_sum_of_squares, optimizer=_sgd)
 
 
 class Attention(nn.Module):
@@ -139,26 +139,26 @@ class Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(x.shape)
 
 
-def attention() -> Built:
-    return Built(Attention(), (torch.randn(4, 24, 32),), loss=_sum_of_squares)
+def attention() -> BuiltWorkload:
+    return BuiltWorkload(Attention(), (torch.randn(4, 24, 32),), loss=_sum_of_squares)
 
 
-def transformer() -> Built:
+def transformer() -> BuiltWorkload:
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
-    return Built(layer, (torch.randn(4, 16, 32),), loss=_sum_of_squares, optimizer=_adam)
+    return BuiltWorkload(layer, (torch.randn(4, 16, 32),), loss=_sum_of_squares, optimizer=_adam)
 
 
-def layer_norm() -> Built:
+def layer_norm() -> BuiltWorkload:
     net = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 32))
-    return Built(net, (torch.randn(32, 64),), loss=_sum_of_squares)
+    return BuiltWorkload(net, (torch.randn(32, 64),), loss=_sum_of_squares)
 
 
-def flat_rows() -> Built:
+def flat_rows() -> BuiltWorkload:
     """Rows that hardly vary, so that the variance is a matter of rounding."""
-    return Built(nn.LayerNorm(64), (1000 + 1e-3 * torch.randn(16, 64),))
+    return BuiltWorkload(nn.LayerNorm(64), (1000 + 1e-3 * torch.randn(16, 64),))
 
 
-def large_logits() -> Built:
+def large_logits() -> BuiltWorkload:
     class Softmax(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -167,42 +167,44 @@ def large_logits() -> Built:
         def forward(self, x: Any) -> Any:
             return torch.softmax(100 * self.first(x), dim=-1)
 
-    return Built(Softmax(), (10 * torch.randn(32, 32),), loss=lambda out: (out * out).sum())
+    return BuiltWorkload(Softmax(), (10 * torch.randn(32, 32),), loss=lambda out: (out * out).sum())
 
 
-def lstm() -> Built:
-    return Built(nn.LSTM(16, 32, 2), (torch.randn(12, 4, 16),), loss=lambda out: out[0].sum())
+def lstm() -> BuiltWorkload:
+    return BuiltWorkload(
+        nn.LSTM(16, 32, 2), (torch.randn(12, 4, 16),), loss=lambda out: out[0].sum()
+    )
 
 
-def gru() -> Built:
-    return Built(nn.GRU(16, 32), (torch.randn(12, 4, 16),), loss=lambda out: out[0].sum())
+def gru() -> BuiltWorkload:
+    return BuiltWorkload(nn.GRU(16, 32), (torch.randn(12, 4, 16),), loss=lambda out: out[0].sum())
 
 
-def embedding() -> Built:
+def embedding() -> BuiltWorkload:
     """Many gradients are added to few rows."""
     net = nn.Sequential(nn.Embedding(8, 16), nn.Linear(16, 4))
-    return Built(net, (torch.randint(0, 8, (64, 32)),), loss=_sum_of_squares)
+    return BuiltWorkload(net, (torch.randint(0, 8, (64, 32)),), loss=_sum_of_squares)
 
 
-def embedding_bag() -> Built:
+def embedding_bag() -> BuiltWorkload:
     net = nn.EmbeddingBag(50, 16, mode="mean")
-    return Built(net, (torch.randint(0, 50, (16, 8)),), loss=_sum_of_squares)
+    return BuiltWorkload(net, (torch.randint(0, 50, (16, 8)),), loss=_sum_of_squares)
 
 
-def sparse_gradient() -> Built:
+def sparse_gradient() -> BuiltWorkload:
     table = nn.Embedding(50, 4, sparse=True)
-    return Built(table, (torch.tensor([1, 7, 7, 30]),), loss=_sum_of_squares)
+    return BuiltWorkload(table, (torch.tensor([1, 7, 7, 30]),), loss=_sum_of_squares)
 
 
-def sparse() -> Built:
+def sparse() -> BuiltWorkload:
     class Sparse(nn.Module):
         def forward(self, x: Any) -> Any:
             return (x * (x > 1)).to_sparse()
 
-    return Built(Sparse(), (torch.randn(32, 32),))
+    return BuiltWorkload(Sparse(), (torch.randn(32, 32),))
 
 
-def waves() -> Built:
+def waves() -> BuiltWorkload:
     class Turn(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -211,10 +213,10 @@ def waves() -> Built:
         def forward(self, x: Any) -> Any:
             return torch.fft.fft(x) * self.by
 
-    return Built(Turn(), (torch.randn(8, 64),), loss=lambda out: out.abs().sum())
+    return BuiltWorkload(Turn(), (torch.randn(8, 64),), loss=lambda out: out.abs().sum())
 
 
-def indices() -> Built:
+def indices() -> BuiltWorkload:
     class Top(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -224,36 +226,36 @@ def indices() -> Built:
             logits = self.first(x)
             return logits, logits.topk(5).indices, logits.argmax(-1), logits > 0
 
-    return Built(Top(), (torch.randn(256, 64),))
+    return BuiltWorkload(Top(), (torch.randn(256, 64),))
 
 
-def ties() -> Built:
+def ties() -> BuiltWorkload:
     """Logits of few different values: the order of equal ones is free."""
 
     class Ties(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.round().topk(3).indices, x.round().topk(3).values
 
-    return Built(Ties(), (2 * torch.randn(64, 32),))
+    return BuiltWorkload(Ties(), (2 * torch.randn(64, 32),))
 
 
-def counts() -> Built:
+def counts() -> BuiltWorkload:
     class Counts(nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.bincount(x.flatten(), minlength=64), x > 30
 
-    return Built(Counts(), (torch.randint(0, 64, (1000,)),))
+    return BuiltWorkload(Counts(), (torch.randint(0, 64, (1000,)),))
 
 
-def empty() -> Built:
+def empty() -> BuiltWorkload:
     class Empty(nn.Module):
         def forward(self, x: Any) -> Any:
             return x[x > 100], x * 2
 
-    return Built(Empty(), (torch.randn(64),))
+    return BuiltWorkload(Empty(), (torch.randn(64),))
 
 
-def in_place() -> Built:
+def in_place() -> BuiltWorkload:
     class InPlace(nn.Module):
         def forward(self, x: Any) -> Any:
             y = x * 0.37
@@ -261,18 +263,18 @@ def in_place() -> Built:
             y[:, 0] = 5.0
             return y
 
-    return Built(InPlace(), (torch.randn(64, 64),))
+    return BuiltWorkload(InPlace(), (torch.randn(64, 64),))
 
 
-def long_sum() -> Built:
+def long_sum() -> BuiltWorkload:
     class Sum(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.sum(-1), x.abs().mean(-1)
 
-    return Built(Sum(), (torch.randn(4, 200_000),))
+    return BuiltWorkload(Sum(), (torch.randn(4, 200_000),))
 
 
-def cancellation() -> Built:
+def cancellation() -> BuiltWorkload:
     class Cancel(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -281,26 +283,26 @@ def cancellation() -> Built:
         def forward(self, x: Any) -> Any:
             return self.first(x + 1000) - self.first(x + 999)
 
-    return Built(Cancel(), (torch.randn(16, 256),))
+    return BuiltWorkload(Cancel(), (torch.randn(16, 256),))
 
 
-def cumulative() -> Built:
+def cumulative() -> BuiltWorkload:
     class Cumulative(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.cumsum(-1), torch.logcumsumexp(x, -1)
 
-    return Built(Cumulative(), (torch.randn(8, 2048),))
+    return BuiltWorkload(Cumulative(), (torch.randn(8, 2048),))
 
 
-def inverse() -> Built:
+def inverse() -> BuiltWorkload:
     class Solve(nn.Module):
         def forward(self, a: Any, b: Any) -> Any:
             return torch.linalg.solve(a, b)
 
-    return Built(Solve(), (torch.randn(4, 48, 48), torch.randn(4, 48, 3)))
+    return BuiltWorkload(Solve(), (torch.randn(4, 48, 48), torch.randn(4, 48, 3)))
 
 
-def deep() -> Built:
+def deep() -> BuiltWorkload:
     """Forty layers with residuals and rectifiers: rounding grows."""
 
     class Deep(nn.Module):
@@ -315,15 +317,15 @@ def deep() -> Built:
                 x = torch.relu(layer(x)) + 0.1 * x
             return x
 
-    return Built(Deep(), (torch.randn(16, 48),), loss=_sum_of_squares)
+    return BuiltWorkload(Deep(), (torch.randn(16, 48),), loss=_sum_of_squares)
 
 
-def dropout() -> Built:
+def dropout() -> BuiltWorkload:
     net = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64))
-    return Built(net, (torch.randn(64, 64),), loss=_sum_of_squares, optimizer=_sgd)
+    return BuiltWorkload(net, (torch.randn(64, 64),), loss=_sum_of_squares, optimizer=_sgd)
 
 
-def noise_layer() -> Built:
+def noise_layer() -> BuiltWorkload:
     """Draws with torch.randn, which float64 draws otherwise."""
 
     class Noise(nn.Module):
@@ -335,42 +337,44 @@ def noise_layer() -> Built:
             y = self.first(x)
             return y + 0.1 * torch.randn_like(y)
 
-    return Built(Noise(), (torch.randn(64, 64),), loss=_sum_of_squares)
+    return BuiltWorkload(Noise(), (torch.randn(64, 64),), loss=_sum_of_squares)
 
 
-def grouped_conv() -> Built:
+def grouped_conv() -> BuiltWorkload:
     net = nn.Sequential(nn.Conv2d(8, 16, 3, groups=4), nn.SiLU(), nn.ConvTranspose2d(16, 4, 3))
     net.append(nn.GroupNorm(2, 4))
-    return Built(net, (torch.randn(4, 8, 10, 10),), loss=_sum_of_squares)
+    return BuiltWorkload(net, (torch.randn(4, 8, 10, 10),), loss=_sum_of_squares)
 
 
-def pooled() -> Built:
+def pooled() -> BuiltWorkload:
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2))
-    return Built(net, (torch.randn(8, 3, 18, 18),), loss=_sum_of_squares)
+    return BuiltWorkload(net, (torch.randn(8, 3, 18, 18),), loss=_sum_of_squares)
 
 
-def logs() -> Built:
+def logs() -> BuiltWorkload:
     """Infinities that belong there."""
 
     class Logs(nn.Module):
         def forward(self, x: Any) -> Any:
             return torch.log(torch.relu(x)), torch.where(x > 0, x, -torch.inf)
 
-    return Built(Logs(), (torch.randn(64, 64),))
+    return BuiltWorkload(Logs(), (torch.randn(64, 64),))
 
 
-def upsample() -> Built:
+def upsample() -> BuiltWorkload:
     net = nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(3, 4, 3))
-    return Built(net, (torch.randn(2, 3, 12, 12),), loss=_sum_of_squares)
+    return BuiltWorkload(net, (torch.randn(2, 3, 12, 12),), loss=_sum_of_squares)
 
 
-def constant_input() -> Built:
+def constant_input() -> BuiltWorkload:
     """Equal numbers round equally: errors have one sign."""
     net = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
-    return Built(net, (torch.full((64, 64), 0.1),), loss=lambda out: out.mean(), optimizer=_sgd)
+    return BuiltWorkload(
+        net, (torch.full((64, 64), 0.1),), loss=lambda out: out.mean(), optimizer=_sgd
+    )
 
 
-def tiny_gradients() -> Built:
+def tiny_gradients() -> BuiltWorkload:
     class Tiny(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -379,6 +383,6 @@ def tiny_gradients() -> Built:
         def forward(self, x: Any) -> Any:
             return x * self.large, x * self.tiny
 
-    return Built(
+    return BuiltWorkload(
         Tiny(), (torch.randn(8, 64),), loss=lambda out: out[0].sum() + 1e-15 * out[1].sum()
     )

@@ -85,8 +85,8 @@ def as_double_conv(module: Any) -> Any:
         size = weight.shape[-1]
         columns = F.unfold(x, size)
         flat = weight.flatten(1) @ columns
-        side = x.shape[-1] - size + 1
-        return flat.unflatten(-1, (side, side)) + bias[:, None, None]
+        runner = x.shape[-1] - size + 1
+        return flat.unflatten(-1, (runner, runner)) + bias[:, None, None]
 
     def call(x: Any) -> Any:
         def forward(self: Any, inner: Any) -> Any:

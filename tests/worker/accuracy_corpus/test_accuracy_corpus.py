@@ -31,18 +31,18 @@ def _parameters(cases: list[Case]) -> list[object]:
 
 
 @pytest.mark.parametrize("case", _parameters(WRONG.cases))
-def test_wrong_results_are_called_wrong(case: Case) -> None:
+def test_wrong_results_fail(case: Case) -> None:
     record = judge_case(case)
     assert record["status"] in case.expected, record
 
 
 @pytest.mark.parametrize("case", _parameters(HONEST.cases))
-def test_honest_results_are_not_called_wrong(case: Case) -> None:
+def test_correct_results_do_not_fail(case: Case) -> None:
     record = judge_case(case)
     assert record["status"] in case.expected, record
 
 
-def test_the_corpus_has_the_size_that_is_claimed() -> None:
+def test_corpus_has_the_documented_size() -> None:
     names = [case.name for case in WRONG.cases + HONEST.cases]
     assert len(set(names)) == len(names)
     assert len({case.candidate for case in WRONG.cases}) >= 40

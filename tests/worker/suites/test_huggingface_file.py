@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 pytestmark = [
     pytest.mark.torch,
@@ -41,7 +41,7 @@ def written(folder: Path, **values: Any) -> str:
     return str(path)
 
 
-def made(name: str, path: object, mode: str = "inference", /, **more: Any) -> Built:
+def made(name: str, path: object, mode: str = "inference", /, **more: Any) -> BuiltWorkload:
     return suites.build("huggingface", name, mode, 2, {"config": path, **more})
 
 
@@ -63,7 +63,7 @@ def test_the_file_chooses_the_class_and_the_sizes(tmp_path: Path) -> None:
     assert built.module.config.hidden_dropout_prob == 0.0
 
 
-def test_a_class_of_the_same_kind_and_wishes_beside_the_file(tmp_path: Path) -> None:
+def test_class_of_the_same_model_type_with_parameters(tmp_path: Path) -> None:
     built = made("BertForQuestionAnswering", written(tmp_path), num_hidden_layers=1, length=9)
     assert type(built.module).__name__ == "BertForQuestionAnswering"
     assert len(built.module.bert.encoder.layer) == 1
@@ -99,26 +99,26 @@ def test_refusals(tmp_path: Path) -> None:
     assert "bad.json cannot be read" in refusal("auto", str(tmp_path / "bad.json"))[0]
     (tmp_path / "list.json").write_text("[]")
     assert "has no model_type" in refusal("auto", str(tmp_path / "list.json"))[0]
-    assert "the parameter config of huggingface/auto is 5" in refusal("auto", 5)[0]
+    assert "invalid parameter config of huggingface/auto: 5" in refusal("auto", 5)[0]
 
     message, hint = refusal("auto", written(tmp_path, architectures=None))
-    assert "names no architectures" in message
+    assert "has no architectures" in message
     assert "BertForMaskedLM:config=" in hint
     message, hint = refusal("GPT2LMHeadModel", written(tmp_path))
-    assert "is of the kind 'gpt2'" in message
-    assert "of the kind 'bert'" in message
+    assert "has model type 'gpt2'" in message
+    assert "has 'bert'" in message
     assert "huggingface/auto:config=" in hint
     message, _ = refusal("auto", written(tmp_path, model_type="berd"))
-    assert "has no models of the kind 'berd'; did you mean bert" in message
+    assert "does not have the model type 'berd'; did you mean bert" in message
     message, _ = refusal("auto", written(tmp_path, model_type="mine", auto_map={"AutoModel": "x"}))
     assert "code that comes with a model is not run" in message
     message, _ = refusal("auto", written(tmp_path, architectures=["BertForNothing"]))
     assert "has no model class 'BertForNothing'" in message
-    assert "refuses" in refusal("auto", written(tmp_path, num_attention_heads=5))[0]
+    assert "does not accept" in refusal("auto", written(tmp_path, num_attention_heads=5))[0]
 
 
 def test_without_a_file() -> None:
     with pytest.raises(CannotBuild) as caught:
         suites.build("huggingface", "auto")
-    assert "none is given" in str(caught.value)
+    assert "requires a configuration file" in str(caught.value)
     assert caught.value.hint == "write huggingface/auto:config=FILE.json"

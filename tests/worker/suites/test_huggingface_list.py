@@ -215,7 +215,7 @@ def test_a_layer_more_or_less_keeps_what_follows_from_their_number() -> None:
 @quiet
 @with_transformers
 @pytest.mark.torch
-def test_a_wish_for_a_listed_name_is_checked_like_any_other() -> None:
+def test_parameters_of_a_listed_model_are_checked() -> None:
     with pytest.raises(CannotBuild) as caught:
         suites.build("huggingface", "Llama-3.2-1B", parameters={"hidden_sizes": 64})
     assert "huggingface/Llama-3.2-1B has no parameter 'hidden_sizes'" in str(caught.value)
@@ -234,5 +234,5 @@ def test_a_class_that_this_transformers_does_not_have(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transformers, "GptOssForCausalLM", None)
     with pytest.raises(CannotBuild) as caught:
         suites.build("huggingface", "gpt-oss-20b")
-    assert "needs the class GptOssForCausalLM" in str(caught.value)
+    assert "requires the class GptOssForCausalLM" in str(caught.value)
     assert caught.value.hint == "install transformers 4.55 or newer into the target"

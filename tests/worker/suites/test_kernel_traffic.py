@@ -8,7 +8,7 @@ from torchyard.worker import suites
 from torchyard.worker.catalog.kernel_list import KERNELS
 from torchyard.worker.suites.choices import choose
 from torchyard.worker.suites.kernels import suite as kernels
-from torchyard.worker.workload import Built, flatten
+from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +27,9 @@ TINY: dict[str, dict[str, int]] = {
 STEPS = [entry.name for entry in KERNELS if entry.name.endswith("-step")]
 
 
-def built(name: str, mode: str = "inference", batch: int | None = None, **given: int) -> Built:
+def built(
+    name: str, mode: str = "inference", batch: int | None = None, **given: int
+) -> BuiltWorkload:
     import torch
 
     torch.manual_seed(5)
@@ -92,7 +94,7 @@ def test_numbers_by_hand() -> None:
     assert moved("optimizer-step", layers=2, width=3) == 7 * parameters + 2 * 4
 
 
-def test_a_look_up_reads_each_row_once_and_writes_the_whole_gradient() -> None:
+def test_lookup_reads_each_row_once_and_writes_the_whole_gradient() -> None:
     import torch
 
     for name in ("embedding", "embedding-padded"):
@@ -107,7 +109,7 @@ def test_a_look_up_reads_each_row_once_and_writes_the_whole_gradient() -> None:
         assert inference.traffic.fixed_bytes == places.numel() * 8
 
 
-def test_only_a_quarter_of_the_padded_look_up_is_padding() -> None:
+def test_a_quarter_of_the_padded_lookup_is_padding() -> None:
     (places,) = built("embedding-padded", length=8, rows=50).args
     assert bool((places[:, -2:] == 0).all())
     assert bool((places[:, :-2] > 0).all())
@@ -132,15 +134,15 @@ def test_what_is_moved_reaches_the_metrics_of_each_precision() -> None:
         "optimizer_step": False,
         "parameters": {"size": 10},
     }
-    desk = Desk()
-    sides: list[dict[str, Any]] = [
+    service = Desk()
+    runners: list[dict[str, Any]] = [
         {"name": precision, "backend": "eager", "precision": precision, "options": {}}
         for precision in ("float32", "bfloat16", "amp")
     ]
-    desk.build(workload, sides, 1)
-    assert desk.measure("float32")["moved_bytes"] == 1200
-    assert desk.measure("bfloat16")["moved_bytes"] == 600
-    amp = desk.measure("amp")
+    service.build(workload, runners, 1)
+    assert service.measure("float32")["moved_bytes"] == 1200
+    assert service.measure("bfloat16")["moved_bytes"] == 600
+    amp = service.measure("amp")
     assert amp["moved_bytes"] is None
     assert "amp" in dict(amp["unavailable"])["moved_bytes"]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.workload import Built, flatten
+from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch
 
@@ -53,14 +53,14 @@ LOSSES = {
 
 def made(
     suite: str, name: str, mode: str, *, seed: int = 3, batch_size: int | None = None
-) -> Built:
+) -> BuiltWorkload:
     import torch
 
     torch.manual_seed(seed)
     return suites.build(suite, name, mode, batch_size, SMALLER.get(name, {}))
 
 
-def outputs(built: Built) -> list[Any]:
+def outputs(built: BuiltWorkload) -> list[Any]:
     import torch
 
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_runs(suite: str, name: str, mode: str) -> None:
     gradients = [p.grad for p in built.module.parameters()]
     assert gradients
     assert all(g is not None and bool(g.isfinite().all()) for g in gradients)
-    assert built.loss_said == LOSSES.get(name, "sum")
+    assert built.loss_name == LOSSES.get(name, "sum")
 
 
 @pytest.mark.parametrize(("suite", "name", "mode"), [c for c in CASES if c[2] == "training"])

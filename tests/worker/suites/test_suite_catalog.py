@@ -50,20 +50,20 @@ def test_entry_of_finds_only_what_is_there() -> None:
     assert catalog.entry_of("huggingface", "BertForMaskedLM") is None
 
 
-def test_defaults_are_kept_and_wishes_replace_them() -> None:
+def test_parameters_override_defaults() -> None:
     chosen = choices.choose("kernels", "conv2d", "inference", None, {"size": 7})
     assert chosen.batch_size == 4
     assert (chosen["size"], chosen["channels"]) == (7, 64)
     assert choices.choose("kernels", "conv2d", "training", 9, {}).rows == 9
 
 
-def test_wishes_do_not_leak_into_the_catalogue() -> None:
+def test_parameters_do_not_change_the_catalogue() -> None:
     choices.choose("kernels", "matmul", "inference", None, {"size": 3})
     assert choices.choose("kernels", "matmul", "inference", None, {})["size"] == 1000
 
 
 @pytest.mark.parametrize(("suite", "entry"), ENTRIES, ids=[entry.name for _, entry in ENTRIES])
-def test_the_reference_page_says_what_the_catalogue_says(suite: str, entry: catalog.Entry) -> None:
+def test_reference_page_matches_the_catalogue(suite: str, entry: catalog.Entry) -> None:
     root = Path(__file__).parents[3]
     page = (root / "docs" / "reference" / "workloads.md").read_text(encoding="utf-8")
     defaults = ", ".join(f"`{key}={value}`" for key, value in entry.parameters.items())

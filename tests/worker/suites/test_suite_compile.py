@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.workload import Built, flatten
+from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch
 
@@ -59,7 +59,7 @@ def _forget_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def results(built: Built, function: Any) -> list[Any]:
+def results(built: BuiltWorkload, function: Any) -> list[Any]:
     """Outputs, and in training the gradients."""
     import torch
 
@@ -77,7 +77,7 @@ def results(built: Built, function: Any) -> list[Any]:
 def check(suite: str, name: str, mode: str, backend: str) -> None:
     import torch
 
-    def made() -> Built:
+    def made() -> BuiltWorkload:
         torch.manual_seed(5)
         return suites.build(
             suite, name, mode, None if name.endswith("-step") else 2, SMALLER.get(name)

@@ -10,7 +10,7 @@ import pytest
 
 from torchyard.worker import suites
 from torchyard.worker.suites import user_file
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "tests" / "data" / "user_files"
@@ -24,7 +24,9 @@ def _own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
-def made(name: str, mode: str = "inference", batch_size: int | None = None, **wishes: Any) -> Built:
+def made(
+    name: str, mode: str = "inference", batch_size: int | None = None, **wishes: Any
+) -> BuiltWorkload:
     return suites.build("file", name, mode, batch_size, wishes)
 
 
@@ -36,7 +38,7 @@ def refusal(
     return str(caught.value), caught.value.hint
 
 
-def run(built: Built) -> Any:
+def run(built: BuiltWorkload) -> Any:
     return built.module(*built.args, **built.kwargs)
 
 
@@ -64,11 +66,11 @@ def test_inputs_may_be_a_tensor_a_tuple_or_a_dict() -> None:
     assert (len(nested.args), len(nested.args[0]), nested.args[1]) == (2, 2, 5)
 
 
-def test_a_third_value_is_the_loss_and_the_mode_is_told() -> None:
+def test_third_value_is_the_loss_and_mode_is_passed() -> None:
     built = made(f"{FORMS}:triple", "training")
     assert built.loss is not None
     built.loss(run(built)).backward()
-    assert built.loss_said == "the file's own"
+    assert built.loss_name == "the file's own"
     assert made(f"{FORMS}:triple", "inference").loss is None
 
 
@@ -121,7 +123,7 @@ def test_everything_goes_to_the_device() -> None:
     assert all(each.device.type == "meta" for each in built.module.parameters())
 
 
-def test_inputs_that_want_gradients_keep_wanting_them(tmp_path: Path) -> None:
+def test_inputs_keep_requires_grad(tmp_path: Path) -> None:
     file = tmp_path / "w.py"
     file.write_text("import torch\ndef make(): return torch.exp, torch.ones(2, requires_grad=True)")
     (tensor,) = made(str(file)).args
@@ -157,7 +159,7 @@ def test_names_are_split_at_the_last_colon(name: str, expected: tuple[str, str])
 
 def test_a_missing_file() -> None:
     message, hint = refusal("/nowhere/model.py:make")
-    assert message == "there is no file /nowhere/model.py"
+    assert message == "the file /nowhere/model.py does not exist"
     assert "path" in hint
     assert "'model.txt' is not a Python file" in refusal("model.txt")[0]
 
@@ -178,29 +180,29 @@ def test_several_workloads_in_the_file() -> None:
 def test_a_name_that_is_not_in_the_file() -> None:
     message, hint = refusal(f"{FORMS}:mak")
     assert "forms.py has no function or class 'mak'; did you mean make?" in message
-    assert "colon" in hint
+    assert "FILE.py:NAME" in hint
     assert "has no function or class 'LIMIT'" in refusal(f"{WRONG}:LIMIT")[0]
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nothing", "gave None, not a pair"),
-        ("too_many", "gave a tuple of 4, not a pair"),
-        ("Bare", "gave of type Bare, not a pair"),
+        ("nothing", "returned None, not a pair"),
+        ("too_many", "returned a tuple of 4, not a pair"),
+        ("Bare", "returned an object of type Bare, not a pair"),
         ("no_module", "the module of"),
-        ("no_inputs", "are of type str"),
-        ("number_keys", "are of type dict"),
+        ("no_inputs", "are an object of type str"),
+        ("number_keys", "are an object of type dict"),
     ],
 )
-def test_what_is_made_is_something_else(name: str, words: str) -> None:
+def test_invalid_return_values(name: str, words: str) -> None:
     message, hint = refusal(f"{WRONG}:{name}")
     assert f"wrong.py:{name}" in message
     assert words in message
     assert hint
 
 
-def test_the_users_own_errors_say_file_and_line() -> None:
+def test_user_errors_have_file_and_line() -> None:
     message, _ = refusal(f"{WRONG}:raises")
     line = WRONG.read_text().splitlines().index('    raise ValueError(f"width {width} is odd")') + 1
     assert message == f"{WRONG}:raises raised ValueError: width 3 is odd (line {line})"
@@ -234,17 +236,17 @@ def test_parameters_must_be_in_the_signature() -> None:
     assert "forms.py:make has no parameter 'widht'; did you mean width?" in message
     assert "width" in hint
     message, hint = refusal(f"{FORMS}:plain", width=3)
-    assert hint == "it takes no parameters"
-    assert "takes no batch_size" in refusal(f"{FORMS}:plain", "inference", 4)[0]
-    assert "needs width, which nobody gave" in refusal(f"{FORMS}:needs")[0]
+    assert hint == "it has no parameters"
+    assert "has no argument batch_size" in refusal(f"{FORMS}:plain", "inference", 4)[0]
+    assert "requires width" in refusal(f"{FORMS}:needs")[0]
 
 
 def test_training_needs_a_loss_and_something_to_train() -> None:
     message, hint = refusal(f"{FORMS}:make", "training")
-    assert "forms.py:make gives no loss" in message
+    assert "forms.py:make has no loss" in message
     assert "loss(output)" in hint
     message, hint = refusal(f"{WRONG}:frozen", "training")
-    assert "no parameter to train" in message
+    assert "no trainable parameter" in message
 
 
 def test_a_user_file_survives_compilation_in_a_fresh_process() -> None:

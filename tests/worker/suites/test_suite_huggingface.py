@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.workload import Built, CannotBuild, flatten
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
 pytestmark = pytest.mark.torch
 with_transformers = pytest.mark.skipif(
@@ -105,7 +105,9 @@ TASKS = [
 ]
 
 
-def made(name: str, mode: str, parameters: dict[str, Any], batch_size: int | None = 2) -> Built:
+def made(
+    name: str, mode: str, parameters: dict[str, Any], batch_size: int | None = 2
+) -> BuiltWorkload:
     import torch
 
     torch.manual_seed(7)
@@ -131,7 +133,7 @@ except CannotBuild as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     message, hint = done.stdout.strip().split("|")
-    assert message.startswith("the target has no transformers package that can be imported")
+    assert message.startswith("transformers cannot be imported in the target")
     assert hint == "install transformers into the target"
 
 
@@ -152,7 +154,7 @@ def test_tasks(
     training = made(name, "training", parameters)
     assert set(training.kwargs) == set(shapes) | labels
     assert training.loss is not None
-    assert training.loss_said == "the model's own"
+    assert training.loss_name == "the model's own"
     first, second = (training.loss(training.module(**training.kwargs)) for _ in range(2))
     assert first.shape == ()
     # No dropout and no other chance: the same inputs give the same loss in training too.
@@ -179,7 +181,7 @@ def test_dropout_is_off_before_the_model_is_built() -> None:
 
 @quiet
 @with_transformers
-def test_wishes_reach_the_configuration_under_either_name() -> None:
+def test_parameters_reach_the_configuration_under_either_name() -> None:
     for key in ("n_layer", "num_hidden_layers"):
         parameters = {k: v for k, v in GPT2.items() if k != "n_layer"} | {key: 3}
         module = made("GPT2LMHeadModel", "inference", parameters).module
@@ -224,18 +226,18 @@ def test_refusals() -> None:
     assert "num_hidden_layers" in hint
 
     message, hint = refusal("BertForMaskedLM", hidden_size="large")
-    assert message == "the parameter hidden_size of huggingface/BertForMaskedLM is 'large'"
+    assert message == "invalid parameter hidden_size of huggingface/BertForMaskedLM: 'large'"
     assert "768" in hint
 
     message, hint = refusal("BertForMaskedLM", length=513)
-    assert "no positions for a length of 513" in message
+    assert "fewer positions than a length of 513" in message
     assert "at most 512" in hint
-    assert "is 0" in refusal("BertForMaskedLM", length=0)[0]
+    assert "BertForMaskedLM: 0" in refusal("BertForMaskedLM", length=0)[0]
 
     message, hint = refusal("BertForMaskedLM", hidden_size=30, num_attention_heads=4)
-    assert "refuses" in message
+    assert "does not accept" in message
     message, hint = refusal("BertModel", "training", **BERT)
-    assert "computes no loss" in message
+    assert "does not support training" in message
     assert "BertForMaskedLM" in hint
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.workload import Built, flatten
+from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch
 
 
-def counted(built: Built) -> float:
+def counted(built: BuiltWorkload) -> float:
     """Floating-point operations of one forward pass, as torch's own counter sees them."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -72,7 +72,7 @@ def test_a_causal_mask_leaves_the_pairs_below_the_diagonal() -> None:
     assert causal.flops == asked.flops == whole.flops * needed / 49
 
 
-def test_what_is_not_exact_is_not_said() -> None:
+def test_inexact_flops_are_not_reported() -> None:
     for name, parameters in (
         ("embedding", {"rows": 9}),
         ("layer-norm", {"width": 8}),
@@ -85,7 +85,7 @@ def test_what_is_not_exact_is_not_said() -> None:
 def test_an_extra_layer_is_exactly_its_share_of_work(layers: int) -> None:
     import torch
 
-    def built(**parameters: int) -> Built:
+    def built(**parameters: int) -> BuiltWorkload:
         torch.manual_seed(1)
         return suites.build("kernels", "layered-mlp", parameters={"layers": layers, **parameters})
 

@@ -44,8 +44,8 @@ def test_a_bottleneck_network_trains() -> None:
     )
 
 
-def test_a_depth_that_nobody_built() -> None:
+def test_unsupported_depth() -> None:
     with pytest.raises(CannotBuild) as caught:
         suites.build("models", "resnet", parameters={"layers": 20})
-    assert str(caught.value) == "the parameter layers of models/resnet is 20"
+    assert str(caught.value) == "invalid parameter layers of models/resnet: 20"
     assert caught.value.hint == "give layers one of 18, 34, 50, 101, 152"

@@ -36,7 +36,7 @@ for each in question:
         answers.append({"refused": str(error), "hint": error.hint})
         continue
     output = built.module(*built.args)
-    answer = {"shape": list(built.args[0].shape), "said": built.loss_said}
+    answer = {"shape": list(built.args[0].shape), "said": built.loss_name}
     answer["dropout"] = built.module.drop.p
     answer["path"] = built.module.path.drop_prob
     if built.module.training:
@@ -59,7 +59,7 @@ def ask(path: str, *questions: Any) -> list[Any]:
 def test_without_the_package() -> None:
     named, built = ask("none", "names", {"name": "resnet50"})
     for answer in (named, built):
-        assert "the target has no timm package" in answer["refused"]
+        assert "timm cannot be imported in the target" in answer["refused"]
         assert answer["hint"] == "install timm and torchvision into the target"
 
 
@@ -94,7 +94,7 @@ def test_with_a_package() -> None:
     assert headless["loss"] > 0
 
 
-def test_nothing_is_left_to_chance_but_by_wish() -> None:
+def test_dropout_is_disabled_unless_requested() -> None:
     plain, wished = ask(
         str(FAKE),
         {"name": "tiny_net", "mode": "training"},
@@ -104,14 +104,14 @@ def test_nothing_is_left_to_chance_but_by_wish() -> None:
     assert (wished["dropout"], wished["path"]) == (0.25, 0.5)
 
 
-def test_names_that_were_given_up() -> None:
+def test_deprecated_names() -> None:
     taken, gone, renamed = ask(
         str(FAKE), {"name": "old_net"}, {"name": "lost_net"}, {"name": "jx_nest_base"}
     )
     assert taken["shape"] == [8, 3, 32, 32]  # timm itself makes the new model
-    assert gone["refused"] == "timm 0.0-fake has no model 'lost_net' any more"
+    assert gone["refused"] == "the model 'lost_net' was removed from timm 0.0-fake"
     assert renamed == {
-        "refused": "timm 0.0-fake has no model 'jx_nest_base', it was renamed nest_base_jx",
+        "refused": "timm 0.0-fake has no model 'jx_nest_base'; it was renamed to nest_base_jx",
         "hint": "use timm/nest_base_jx",
     }
 
@@ -135,5 +135,5 @@ def test_refusals_with_a_package() -> None:
     assert unknown["refused"] == "timm 0.0-fake has no model 'tiny_nett'; did you mean tiny_net?"
     assert "depth" in parameter["refused"]
     assert "timm.create_model" in parameter["hint"]
-    assert size["refused"] == "the parameter size of timm/tiny_net is 0"
-    assert "would be fetched" in weights["refused"]
+    assert size["refused"] == "invalid parameter size of timm/tiny_net: 0"
+    assert "would have to be downloaded" in weights["refused"]

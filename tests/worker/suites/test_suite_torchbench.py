@@ -43,7 +43,7 @@ def test_inference_has_the_models_own_inputs_and_batch_size() -> None:
 def test_training_takes_the_loss_function_and_the_target_of_the_model() -> None:
     built = build("tiny_cnn", "training")
     assert built.args[0].shape[0] == 4
-    assert built.loss_said == "the model's own (CrossEntropyLoss)"
+    assert built.loss_name == "the model's own (CrossEntropyLoss)"
     logits = built.module(*built.args)
     # Cross-entropy does not see a constant that is added to all logits; a mean would.
     assert torch.allclose(built.loss(logits + 5), built.loss(logits))
@@ -73,7 +73,7 @@ def test_the_optimiser_is_made_anew_with_groups_and_settings() -> None:
 def test_named_inputs_and_a_loss_in_the_output() -> None:
     built = build("tiny_lm", "training")
     assert sorted(built.kwargs) == ["input_ids", "labels"]
-    assert built.loss_said == "the model's own"
+    assert built.loss_name == "the model's own"
     output = built.module(**built.kwargs)
     assert built.loss(output) is output["loss"]
     assert isinstance(built.optimizer(list(built.module.parameters())), torch.optim.SGD)
@@ -87,7 +87,7 @@ def test_half_precision_of_the_model_is_made_float32() -> None:
 
 def test_without_a_loss_it_is_the_mean_of_the_outputs() -> None:
     built = build("two_heads", "training")
-    assert built.loss_said == "mean of the outputs"
+    assert built.loss_name == "mean of the outputs"
     output = built.module(*built.args)
     floats = [each for each in flatten(output) if each.is_floating_point()]
     expected = (floats[0].mean() + floats[1].mean()) / 2
@@ -107,10 +107,16 @@ def test_a_function_as_module() -> None:
             "two_heads",
             "inference",
             8,
-            "does not let its batch size be chosen: it is 3",
-            "leave out",
+            "is fixed: 3",
+            "remove",
         ),
-        ("eval_only", "training", None, "offers no training: NotImplementedError", "other mode"),
+        (
+            "eval_only",
+            "training",
+            None,
+            "does not support training: NotImplementedError",
+            "other mode",
+        ),
         (
             "cpu_train_refused",
             "training",
@@ -122,14 +128,14 @@ def test_a_function_as_module() -> None:
             "needs_package",
             "inference",
             None,
-            "needs the package torchyard_package_that_is_not_there",
+            "requires the package torchyard_package_that_is_not_there",
             "torchyard build torchbench --set model=needs_package",
         ),
         (
             "downloads",
             "inference",
             None,
-            "wanted the network: weights.invalid",
+            "needs network access: weights.invalid",
             "install-online=true",
         ),
         ("broken_import", "inference", None, "KeyError: 'large' (__init__.py line 4)", "log"),
@@ -167,7 +173,7 @@ def test_a_loss_and_an_optimiser_may_be_in_a_configuration() -> None:
         cfg=config, batch_size=2, _gen_target=lambda rows: torch.zeros(rows, dtype=torch.long)
     )
     loss = loss_of(instance, module, (torch.randn(2, 4),), {})
-    assert loss.said == "the model's own (CrossEntropyLoss)"
+    assert loss.name == "the model's own (CrossEntropyLoss)"
     made = optimizer_of(instance, module)
     assert made is not None
     assert made(list(module.parameters())).param_groups[0]["lr"] == 0.5
@@ -181,11 +187,11 @@ def test_an_optimiser_of_other_parameters_is_none_of_this_module() -> None:
 def test_parameters_and_paths_that_are_wrong() -> None:
     with pytest.raises(CannotBuild, match="no parameter 'pth'; did you mean path"):
         suites.build("torchbench", "tiny_cnn", parameters={"pth": "x"})
-    with pytest.raises(CannotBuild, match="no checkout of pytorch/benchmark"):
+    with pytest.raises(CannotBuild, match="not a checkout of pytorch/benchmark"):
         suites.build("torchbench", "tiny_cnn", parameters={"path": str(TREE.parent)})
 
 
-def test_the_variable_names_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_selects_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHYARD_TORCHBENCH", str(TREE))
     assert "tiny_cnn" in suites.names("torchbench")
     assert suites.build("torchbench", "tiny_cnn").args[0].shape[0] == 2

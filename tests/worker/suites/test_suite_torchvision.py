@@ -43,7 +43,7 @@ for each in question:
         answers.append({"refused": str(error), "hint": error.hint})
         continue
     output = built.module(*built.args)
-    answer = {"batch": built.batch_size, "said": built.loss_said}
+    answer = {"batch": built.batch_size, "said": built.loss_name}
     answer["shapes"] = [list(tensor.shape) for tensor in flatten(built.args[0])]
     if hasattr(built.module, "drop"):
         answer["dropout"] = built.module.drop.p
@@ -75,8 +75,8 @@ def test_the_list() -> None:
 
 def test_without_the_package() -> None:
     for answer in ask("none", "names", {"name": "resnet50"}):
-        assert "the target has no torchvision package" in answer["refused"]
-        assert answer["hint"] == "install the torchvision that belongs to the target's torch"
+        assert "torchvision cannot be imported in the target" in answer["refused"]
+        assert answer["hint"] == "install the torchvision version that matches the target's torch"
 
 
 def test_a_package_that_breaks_while_it_is_imported(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_segmentation() -> None:
         },
         {"name": "deeplabv3_tiny", "mode": "training", "batch_size": 1},
     )
-    assert one["said"] == "cross-entropy of every pixel"
+    assert one["said"] == "per-pixel cross-entropy"
     assert one["shapes"] == [[1, 3, 16, 16]]
     assert both["loss"] == pytest.approx(1.5 * one["loss"])
-    assert "cannot be trained with a batch of one image" in alone["refused"]
-    assert alone["hint"] == "give a batch size from 2 up"
+    assert "cannot be trained with a batch size of 1" in alone["refused"]
+    assert alone["hint"] == "give a batch size of at least 2"
 
 
 def test_refusals() -> None:
@@ -155,9 +155,9 @@ def test_refusals() -> None:
     assert (
         "torchvision 0.0-fake has no model 'tiny_nett'; did you mean tiny_net" in unknown["refused"]
     )
-    assert "is neither for classification, detection nor segmentation" in video["refused"]
-    assert "the parameter size of torchvision/tiny_net is 0" in size["refused"]
-    assert "weights would be fetched" in weights["refused"]
+    assert "is not a classification, detection or segmentation model" in video["refused"]
+    assert "invalid parameter size of torchvision/tiny_net: 0" in size["refused"]
+    assert "weights would be downloaded" in weights["refused"]
     assert "depth" in parameter["refused"]
     assert "num_classes" in classes["refused"]
     assert "indivisible by patch size" in patches["refused"]

@@ -1,7 +1,7 @@
-"""The backends by name, as data: no torch, so that the yard knows the same words as the worker.
+"""The backends by name, as data: no torch, so that the controller can use the list, too.
 
-Besides these, `dynamo:NAME` is any backend that dynamo has registered, and FILE.py:FUNCTION is a
-function of the user's that takes the module and returns a callable.
+In addition, `dynamo:NAME` is any backend registered in dynamo, and FILE.py:FUNCTION is a user-defined
+function that takes the module and returns a callable.
 """
 
 from typing import Dict, List
@@ -11,35 +11,35 @@ SCRIPT_WAYS = ("trace", "script", "freeze")
 
 BACKENDS: Dict[str, str] = {
     "eager": "the module itself, uncompiled",
-    "inductor": "torch.compile with its default compiler",
-    "inductor:default": "the same, named in full",
-    "inductor:reduce-overhead": "torch.compile with CUDA graphs where there is a GPU",
-    "inductor:max-autotune": "torch.compile that tries several kernels and keeps the fastest",
-    "inductor:max-autotune-no-cudagraphs": "the same without CUDA graphs",
-    "aot_eager": "torch.compile that captures forward and backward and runs them uncompiled",
-    "cudagraphs": "torch.compile that records CUDA graphs and compiles nothing; GPU only",
-    "torchscript": "the same as torchscript:trace",
+    "inductor": "torch.compile with the default backend",
+    "inductor:default": "same as inductor",
+    "inductor:reduce-overhead": "torch.compile in mode reduce-overhead: CUDA graphs on a GPU",
+    "inductor:max-autotune": "torch.compile in mode max-autotune: benchmarks kernels, keeps the fastest",
+    "inductor:max-autotune-no-cudagraphs": "mode max-autotune without CUDA graphs",
+    "aot_eager": "torch.compile that captures forward and backward graphs and runs them eagerly",
+    "cudagraphs": "torch.compile that records CUDA graphs without code generation; GPU only",
+    "torchscript": "same as torchscript:trace",
     "torchscript:trace": "torch.jit.trace; inference only",
     "torchscript:script": "torch.jit.script; inference only",
     "torchscript:freeze": "torch.jit.trace and torch.jit.freeze; inference only",
-    "export": "torch.export, and the exported module run as it is; inference only",
-    "aot-inductor": "torch.export, compiled ahead of time and loaded again; inference only",
+    "export": "torch.export, exported module run without compilation; inference only",
+    "aot-inductor": "torch.export, compiled ahead of time by AOTInductor; inference only",
 }
-"""Each with what it does."""
+"""Backends with descriptions."""
 
 
 def names() -> List[str]:
-    """Every backend that has a name of its own."""
+    """Return the named backends."""
     return list(BACKENDS)
 
 
 def is_user_function(backend: str) -> bool:
-    """Whether it is FILE.py:FUNCTION."""
+    """Whether the backend is FILE.py:FUNCTION."""
     return ".py:" in backend or backend.endswith(".py")
 
 
 def uses_dynamo(backend: str) -> bool:
-    """Whether torch.compile makes it; a function of the user's may do what it likes."""
+    """Whether the backend uses torch.compile; False for user-defined functions."""
     head = backend.partition(":")[0]
     return not is_user_function(backend) and head in (
         "inductor",
@@ -50,7 +50,7 @@ def uses_dynamo(backend: str) -> bool:
 
 
 def uses_inductor(backend: str) -> bool:
-    """Whether inductor's own settings mean anything to it; a user's function may call inductor."""
+    """Whether inductor's settings apply to the backend; a user-defined function may call inductor."""
     head, _, rest = backend.partition(":")
     if is_user_function(backend):
         return True

@@ -1,8 +1,8 @@
-"""Backends: from a module to the function that is called and timed.
+"""Backends: turn a module into the callable that is timed.
 
 - torch.compile: inductor in its modes, and every backend that dynamo has registered;
 - torch.export: the module as one graph, run as it is or compiled ahead of time (AOTInductor), inference only;
-- TorchScript: traced or scripted, where the torch still has it, inference only.
+- TorchScript: traced or scripted, where torch still has it, inference only.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ from torchyard.worker.workload import CannotBuild
 
 
 class Job:
-    """A module with its inputs, and what will be done with the callable."""
+    """A module with its inputs, and how the callable will be used."""
 
     def __init__(
         self,
@@ -47,33 +47,33 @@ class Job:
         self.dynamic = dynamic
 
     def refuse_training(self, backend: str) -> None:
-        """CannotBuild where the callable would have to differentiate."""
+        """Raise CannotBuild in training."""
         if self.training:
-            raise CannotBuild(backend + " is for inference only", hint="use --mode inference")
+            raise CannotBuild(backend + " supports inference only", hint="use --mode inference")
 
     def refuse_writing(self, backend: str) -> None:
-        """CannotBuild where an iteration changes parameters that the callable has copies of."""
+        """Raise CannotBuild where an iteration changes parameters that the callable has copied."""
         if self.mutates:
             raise CannotBuild(
-                backend + " keeps copies of the parameters, and this workload changes them",
-                hint="compare eager with inductor on it",
+                backend + " copies the parameters, and this workload changes them",
+                hint="use eager or inductor for this workload",
             )
 
 
 class OwnCompiler:
-    """A registered compiler that dynamo takes for another one in every side."""
+    """A wrapper of a registered compiler that dynamo treats as a different one for every variant."""
 
     def __init__(self, name: str, compiler: Callable[..., Any]) -> None:
         self.__name__ = name
         self.compiler = compiler
 
     def __call__(self, graph: Any, inputs: Any, **more: Any) -> Any:
-        """What dynamo asks for each graph."""
+        """Compile one graph; called by dynamo."""
         return self.compiler(graph, inputs, **more)
 
 
 def check_compile() -> None:
-    """CannotBuild where there is no torch.compile."""
+    """Raise CannotBuild when torch.compile is missing."""
     if not hasattr(torch, "compile"):
         raise CannotBuild(
             "torch " + torch.__version__ + " has no torch.compile", hint="use torch 2.0 or newer"
@@ -81,7 +81,7 @@ def check_compile() -> None:
 
 
 def registered() -> List[str]:
-    """What dynamo knows by name, those for debugging too."""
+    """Return the backends registered in dynamo, including those for debugging."""
     check_compile()
     import torch._dynamo
 
@@ -89,7 +89,7 @@ def registered() -> List[str]:
 
 
 def make_inductor(job: Job, mode: Optional[str]) -> Any:
-    """The module compiled by inductor at its first call."""
+    """Return the module, to be compiled by inductor at its first call."""
     import torch._dynamo
 
     dynamic = True if job.dynamic else None
@@ -102,14 +102,14 @@ def make_inductor(job: Job, mode: Optional[str]) -> Any:
 
 
 def make_registered(job: Job, name: str) -> Any:
-    """The module compiled by one of dynamo's registered backends at its first call."""
+    """Return the module, to be compiled by a registered dynamo backend at its first call."""
     from torch._dynamo.backends.registry import lookup_backend
 
     if name == "inductor":
         return make_inductor(job, None)
     if name == "cudagraphs" and torch.device(job.device).type != "cuda":
         raise CannotBuild(
-            "cudagraphs needs a CUDA device", hint="use --device cuda, or another backend"
+            "cudagraphs requires a CUDA device", hint="use --device cuda, or another backend"
         )
     return torch.compile(
         job.module,
@@ -119,13 +119,13 @@ def make_registered(job: Job, name: str) -> Any:
 
 
 def make_exported(job: Job) -> Any:
-    """The exported program as a module."""
+    """Return the exported program as a module."""
     program = _export(job, "export")
     return program.module()
 
 
 def make_ahead_of_time(job: Job) -> Any:
-    """The exported program compiled by AOTInductor and loaded from its package."""
+    """Return the exported program, compiled by AOTInductor and loaded from its package."""
     import torch._inductor as inductor
 
     job.refuse_writing("aot-inductor")
@@ -135,7 +135,7 @@ def make_ahead_of_time(job: Job) -> Any:
         compile_and_package = inductor.aoti_compile_and_package
         package = os.path.join(folder, "model.pt2")
         named = inspect.signature(compile_and_package).parameters
-        if "args" in named:  # torch 2.5 wants the inputs once more
+        if "args" in named:  # torch 2.5 requires the inputs again
             path = compile_and_package(program, job.args, job.kwargs, package_path=package)
         else:
             path = compile_and_package(program, package_path=package)
@@ -144,9 +144,9 @@ def make_ahead_of_time(job: Job) -> Any:
 
 
 def _load_package(load: Any, path: str, device: str) -> Any:
-    """The package, loaded to the device that it was compiled for.
+    """Load the package to the device that it was compiled for.
 
-    Where torch takes no index (before 2.7) it loads to the current device, which is this one.
+    Before torch 2.7 there is no index argument: it loads to the current device, which is this one.
     """
     _refuse_static_cpp_runtime(path)
     cuda = cuda_device(device)
@@ -158,21 +158,21 @@ def _load_package(load: Any, path: str, device: str) -> Any:
 def _refuse_static_cpp_runtime(path: str) -> None:
     """Raise CannotBuild when the compiled library has its own copy of the C++ runtime.
 
-    Loading one crashes the process: the copy in the library and the one that torch uses each have
-    facets of the locale, and `std::regex` in the package's loader mixes them up.
+    Loading such a library crashes the process: it and torch each have their own locale facets, and
+    `std::regex` in the package's loader mixes them up.
     """
     with zipfile.ZipFile(path) as package:
         for name in package.namelist():
             if name.endswith(".so") and has_static_cpp_runtime(package.read(name)):
                 raise CannotBuild(
-                    "the C++ compiler linked the C++ runtime into the compiled library, and loading "
-                    "it beside torch's would crash this process",
+                    "the compiled library contains a static copy of the C++ runtime; loading it next "
+                    "to torch's would crash this process",
                     hint="set CXX to a compiler that links libstdc++ dynamically",
                 )
 
 
 def has_static_cpp_runtime(library: bytes) -> bool:
-    """Whether a shared library defines the locale of the C++ runtime and needs no libstdc++."""
+    """Whether a shared library contains the C++ runtime's locale and does not depend on libstdc++."""
     return b"_ZNSt6locale" in library and not (b"libstdc++.so" in library or b"libc++" in library)
 
 
@@ -203,8 +203,8 @@ def _export(job: Job, backend: str) -> Any:
     return export(job.module, job.args, job.kwargs)
 
 
-def make(job: Job, way: str) -> Any:
-    """The module as a script module: `trace`, `script` or `freeze` (traced, weights as constants)."""
+def make_torchscript(job: Job, way: str) -> Any:
+    """Return the module as a ScriptModule: `trace`, `script` or `freeze` (traced, constant weights)."""
     name = "torchscript:" + way
     jit = getattr(torch, "jit", None)
     if not all(hasattr(jit, part) for part in ("trace", "script", "freeze")):
@@ -215,7 +215,7 @@ def make(job: Job, way: str) -> Any:
     if way == "freeze":
         job.refuse_writing(name)
     with warnings.catch_warnings():
-        # It is deprecated, and says so at every call; tracing warns of what the check finds anyway.
+        # Deprecation warnings at every call; the accuracy check covers the warnings of tracing.
         warnings.simplefilter("ignore")
         if way == "script":
             return torch.jit.script(job.module)
@@ -226,7 +226,7 @@ def make(job: Job, way: str) -> Any:
 def _trace(job: Job) -> Any:
     if job.args and job.kwargs:
         raise CannotBuild(
-            "torch.jit.trace takes positional or named inputs, and this workload has both",
+            "torch.jit.trace accepts positional or keyword inputs, and this workload has both",
             hint="use torchscript:script or export",
         )
     if job.kwargs:
@@ -237,14 +237,14 @@ def _trace(job: Job) -> Any:
 
 
 class Backend(NamedTuple):
-    """How a callable is made of a module, and whether that needs the inputs."""
+    """The function that creates the callable, and whether it needs the inputs."""
 
     make: Callable[[Job], Any]
     ahead: bool
 
 
 def resolve(backend: str) -> Backend:
-    """The way to make a callable; CannotBuild when this torch has none of that name."""
+    """Return the backend of that name; raise CannotBuild when this torch does not have it."""
     if backend == "eager":
         return Backend(lambda job: job.module, ahead=False)
     if is_user_function(backend):
@@ -253,7 +253,7 @@ def resolve(backend: str) -> Backend:
     name, _, way = backend.partition(":")
     if name == "torchscript":
         _check_way(name, way, SCRIPT_WAYS)
-        return Backend(lambda job: make(job, way or "trace"), ahead=True)
+        return Backend(lambda job: make_torchscript(job, way or "trace"), ahead=True)
     if name == "export" and not way:
         return Backend(make_exported, ahead=True)
     if name == "aot-inductor" and not way:
@@ -263,10 +263,11 @@ def resolve(backend: str) -> Backend:
         check_compile()
         return Backend(lambda job: make_inductor(job, way or None), ahead=False)
     chosen = way if name == "dynamo" else backend
-    known = registered()
-    if chosen not in known or not (uses_dynamo(backend) or name == "dynamo"):
+    available = registered()
+    if chosen not in available or not (uses_dynamo(backend) or name == "dynamo"):
         raise CannotBuild(
-            "this torch has no backend " + repr(chosen), hint="it has: " + ", ".join(known)
+            "this torch has no backend " + repr(chosen),
+            hint="available backends: " + ", ".join(available),
         )
     return Backend(lambda job: make_registered(job, chosen), ahead=False)
 
@@ -280,19 +281,21 @@ def _user_function(backend: str) -> Callable[[Any], Any]:
     path, _, function = backend.rpartition(":")
     if not path:
         raise CannotBuild(
-            "the backend " + repr(backend) + " names no function", hint="write FILE.py:FUNCTION"
+            "the backend " + repr(backend) + " has no function name", hint="write FILE.py:FUNCTION"
         )
     if not os.path.isfile(path):
-        raise CannotBuild("there is no file " + repr(path), hint="give the path of the backend")
+        raise CannotBuild(
+            "the file " + repr(path) + " does not exist", hint="give the path of the backend"
+        )
     spec = importlib.util.spec_from_file_location("torchyard_user_backend", path)
     if spec is None or spec.loader is None:
         raise CannotBuild("the file " + repr(path) + " cannot be imported")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = getattr(module, function, None)
-    if not callable(found):
+    backend_function = getattr(module, function, None)
+    if not callable(backend_function):
         raise CannotBuild(
             path + " has no function " + repr(function),
-            hint="it must take the module and return a callable",
+            hint="the function must take the module and return a callable",
         )
-    return found
+    return backend_function

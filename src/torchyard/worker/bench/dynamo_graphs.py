@@ -1,7 +1,7 @@
-"""Graphs that dynamo captured and where it broke. Runs inside the target.
+"""Graphs, graph breaks and recompilations of dynamo. Runs inside the target.
 
-Looks at dynamo only if something has imported it: importing it takes seconds, which a backend that
-does not use it shall not pay at every launch.
+Dynamo is read only if it is imported already: the import takes seconds, which a backend that does not
+use it must not pay at every launch.
 """
 
 import os
@@ -13,72 +13,73 @@ LONGEST_REASON = 200
 
 
 def clear_counters() -> None:
-    """Start counting anew, before a side is compiled."""
+    """Reset the counters, before a variant is compiled."""
     counters = _counters()
     if counters is not None:
         counters.clear()
         del _reasons()[:]
 
 
-def make_room(sides: int) -> None:
-    """Let each side be compiled as often as it could alone.
+def raise_cache_limits(variants: int) -> None:
+    """Raise dynamo's cache size limits in proportion to the number of variants.
 
-    Dynamo counts what it compiled from one piece of source over all sides together, and runs the
-    rest uncompiled once there are 8: that many variants on one model would be timed as eager code.
+    The limits count compilations of one code object over all variants, and beyond them (8 by default)
+    code runs uncompiled: the last variants on one model would be timed as eager code.
     """
     config = getattr(sys.modules.get("torch._dynamo"), "config", None)
     for name in ("cache_size_limit", "accumulated_cache_size_limit"):
         limit = getattr(config, name, None)
-        if sides > 1 and isinstance(limit, int) and config is not None:
+        if variants > 1 and isinstance(limit, int) and config is not None:
             _limits.setdefault(name, limit)
-            setattr(config, name, sides * _limits[name])
+            setattr(config, name, variants * _limits[name])
 
 
 _limits: Dict[str, int] = {}
 
 
 def forget_sizes() -> None:
-    """Let dynamo forget which sizes changed: what is compiled next is compiled as if for the first.
+    """Reset dynamo's record of dynamic sizes: the next compilation is like the first one.
 
-    It remembers them by source, for all sides together. A torch without `pgo` cannot be told to.
+    The record is per code object, for all variants together. A torch without `pgo` has no reset.
     """
-    forget = getattr(sys.modules.get("torch._dynamo.pgo"), "reset_code_state", None)
-    if forget is not None:
-        forget()
+    reset = getattr(sys.modules.get("torch._dynamo.pgo"), "reset_code_state", None)
+    if reset is not None:
+        reset()
 
 
 def compiled_frames() -> int:
-    """How many pieces of Python were compiled so far, again or for the first time."""
+    """Return the number of frames compiled so far, including recompilations."""
     counters = _counters()
     return 0 if counters is None else int(counters["frames"].get("ok", 0))
 
 
 def take_failures() -> List[str]:
-    """Why compiled code did not fit a call, since this was asked last."""
-    failures = getattr(sys.modules.get("torch._dynamo.utils"), "guard_failures", {})
-    found: List[str] = []
-    for code, said in failures.items():
-        taken = min(_taken.get(code, 0), len(said))
-        found += [_say(_reason(one)) for one in said[taken:]]
-        _taken[code] = len(said)
-    return found
+    """Return the guard failures since the last call."""
+    all_failures = getattr(sys.modules.get("torch._dynamo.utils"), "guard_failures", {})
+    reasons: List[str] = []
+    for code, failures in all_failures.items():
+        returned = min(_returned.get(code, 0), len(failures))
+        reasons += [_first_line(_guard(failure)) for failure in failures[returned:]]
+        _returned[code] = len(failures)
+    return reasons
 
 
-_taken: Dict[Any, int] = {}
+_returned: Dict[Any, int] = {}
+"""Number of guard failures of each code object that were returned before."""
 
 
 def read_counters() -> Dict[str, Any]:
-    """Unique graphs and breaks with their reasons since the counters were cleared."""
+    """Return the unique graphs, and the graph breaks with reasons, since the counters were reset."""
     counters = _counters()
     if counters is None:
         return {"graphs": None, "graph_breaks": []}
     breaks: Dict[str, int] = {}
     for reason in _reasons():
-        said = _say(str(reason.reason)) + _where(reason)
-        breaks[said] = breaks.get(said, 0) + 1
+        text = _first_line(str(reason.reason)) + _where(reason)
+        breaks[text] = breaks.get(text, 0) + 1
     if not breaks:
-        # torch 2.0 has only these, and they leave out branches that depend on data.
-        breaks = {_say(str(reason)): int(n) for reason, n in counters["graph_break"].items()}
+        # torch 2.0 has only these, without data-dependent branches.
+        breaks = {_first_line(str(reason)): int(n) for reason, n in counters["graph_break"].items()}
     graphs = counters["stats"].get("unique_graphs")
     return {
         "graphs": graphs if graphs is None else int(graphs),
@@ -91,20 +92,20 @@ def _counters() -> Optional[Any]:
 
 
 def _reasons() -> List[Any]:
-    found: List[Any] = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", [])
-    return found
+    reasons: List[Any] = getattr(sys.modules.get("torch._dynamo.utils"), "graph_break_reasons", [])
+    return reasons
 
 
-def _say(reason: str) -> str:
-    """The first line; newer torch adds explanations and hints of a page."""
+def _first_line(reason: str) -> str:
+    """Return the first line of a reason; newer torch adds a page of explanations and hints."""
     if reason.startswith("generic_jump"):
         return "data-dependent branch"
     lines = reason.strip().splitlines() or ["no reason given"]
     return lines[0][:LONGEST_REASON]
 
 
-def _reason(failure: Any) -> str:
-    """The guard that failed: newer torch has a text `0/0: reason`, older a record."""
+def _guard(failure: Any) -> str:
+    """Return the failed guard: newer torch has a string `0/0: reason`, older a record."""
     text = str(getattr(failure, "reason", failure)).strip()
     return re.sub(r"^(- )?\d+/\d+: ", "", text)
 

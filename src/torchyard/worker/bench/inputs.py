@@ -1,14 +1,13 @@
 """New input values of the same shapes, written in place. Runs inside the target.
 
-Checks and timed blocks use many draws of the inputs, so that a result that was computed before cannot
-be returned again. Draw 0 is what the workload made. In another draw every floating-point number is
-multiplied by 1, 1/2 or 1/4: exact in every data type, so all precisions see the same numbers, and what
-was positive, masked (0, -inf) or within a range stays so. Integers and booleans are rotated within
-their tensor, unless they are sorted along the last dimension: offsets, positions and padding masks have a
-structure that other values would break. Tensors are written in place because CUDA graphs and
-re-seating hold their addresses.
+Checks and timed blocks use many draws of the input values, so that a cached result cannot pass. Draw 0 has
+the values of the workload. In any other draw every floating-point number is multiplied by 1, 1/2 or 1/4:
+exact in every data type, so all precisions see the same numbers, and signs, masks (0, -inf) and ranges are
+preserved. Integers and booleans are rotated within their tensor, unless they are sorted along the last
+dimension: offsets, positions and padding masks have a structure that other values would break. Tensors
+are written in place because CUDA graphs and relocation hold their addresses.
 
-The values depend on the number of the draw alone, so processes of different targets get the same.
+The values depend only on the number of the draw, so processes of different targets get the same.
 """
 
 import random
@@ -18,14 +17,14 @@ import torch
 
 ALL, FLOATS, NONE = "all", "floats", "none"
 LEVELS = (ALL, FLOATS, NONE)
-"""What is varied. The baseline decides: a draw that makes it fail is not used."""
+"""Which inputs are varied. Levels that make the baseline fail are not used."""
 PATTERN = 65521
 """Length of the pattern of factors, repeated over longer tensors."""
 _FACTORS = torch.tensor([1.0, 0.5, 0.25, 0.5])
 
 
 class InputDraws:
-    """The original values of some tensors, and the means to vary them."""
+    """The original values of some tensors, and further draws of them."""
 
     def __init__(self, tensors: List[Any]) -> None:
         distinct = {id(tensor): tensor for tensor in tensors}
@@ -33,7 +32,7 @@ class InputDraws:
         self._originals: Optional[List[Any]] = None
 
     def varied(self, level: str) -> List[Any]:
-        """The tensors that a draw of this level changes."""
+        """Return the tensors that a draw of this level changes."""
         if level == NONE:
             return []
         return [
@@ -43,10 +42,10 @@ class InputDraws:
         ]
 
     def apply(self, draw: int, level: str) -> None:
-        """Write the values of that draw."""
+        """Write the values of a draw."""
         if draw == 0 and self._originals is None:
             return
-        if self._originals is None:  # draw 0 is what is there now
+        if self._originals is None:  # the current values are draw 0
             self._originals = [tensor.detach().clone() for tensor in self._tensors]
         chance = random.Random(draw)
         bits = bytearray(chance.getrandbits(8 * PATTERN).to_bytes(PATTERN, "little"))
@@ -80,7 +79,7 @@ def _is_float(tensor: Any) -> bool:
 
 
 def _is_structure(tensor: Any) -> bool:
-    """Whether whole numbers are sorted along the last dimension, as offsets and masks are."""
+    """Whether integers are sorted along the last dimension, as offsets and masks are."""
     if tensor.numel() < 2 or tensor.dim() == 0:
         return True
     numbers = tensor.detach()

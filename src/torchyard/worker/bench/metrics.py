@@ -1,4 +1,4 @@
-"""What is measured of a variant besides its time: peak memory, operations, graphs, recompilations, operators."""
+"""Metrics of a variant besides its time: peak memory, operations, graphs and recompilations."""
 
 import gc
 from collections import Counter
@@ -10,27 +10,28 @@ from torchyard.worker.bench import dynamo_graphs
 from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.variant import DTYPES, Side, convert
 from torchyard.worker.devices import CudaDevice, cuda_device
-from torchyard.worker.workload import Built, CannotBuild, flatten, map_tensors
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def to_channels_last(tensor: Any) -> Any:
-    """The tensor with its channels innermost, or itself when it has none."""
-    wanted = FORMATS.get(tensor.dim())
-    if wanted is None or tensor.layout is not torch.strided:
+    """Return the tensor in channels-last format, or itself when it has no channels."""
+    memory_format = FORMATS.get(tensor.dim())
+    if memory_format is None or tensor.layout is not torch.strided:
         return tensor
-    return tensor.detach().contiguous(memory_format=wanted).requires_grad_(tensor.requires_grad)
+    changed = tensor.detach().contiguous(memory_format=memory_format)
+    return changed.requires_grad_(tensor.requires_grad)
 
 
-def put_channels_last(built: Built) -> None:
-    """Change inputs and parameters of the workload; CannotBuild when none is an image or a volume."""
+def put_channels_last(built: BuiltWorkload) -> None:
+    """Convert inputs and parameters to channels-last; raise CannotBuild when none has 4 or 5 dimensions."""
     module = built.module
     inputs = flatten(built.args) + flatten(built.kwargs)
     if not any(t.dim() in FORMATS for t in [*inputs, *module.parameters(), *module.buffers()]):
         raise CannotBuild(
-            "channels-last changes nothing here: no input or weight has four or five dimensions",
-            hint="leave the option out for this workload",
+            "channels-last has no effect: no input or weight has four or five dimensions",
+            hint="remove the option for this workload",
         )
     built.args = map_tensors(built.args, to_channels_last)
     built.kwargs = map_tensors(built.kwargs, to_channels_last)
@@ -40,7 +41,7 @@ def put_channels_last(built: Built) -> None:
 
 
 class OtherBatches:
-    """What came of the trial."""
+    """Recompilations in a trial with other batch sizes."""
 
     def __init__(self) -> None:
         self.recompiles = 0
@@ -50,50 +51,52 @@ class OtherBatches:
 
 
 def other_sizes(batch_size: int) -> List[int]:
-    """A smaller one and a larger one. Not 1: compilers treat it apart from all other sizes."""
+    """Return a smaller and a larger batch size. Not 1: compilers specialise on it."""
     smaller = max(2, batch_size // 2)
     larger = batch_size + max(1, batch_size // 2)
     return sorted({smaller, larger} - {batch_size})
 
 
 def try_other_batches(
-    side: Side, batch_size: Optional[int], rebuild: Callable[[Optional[int]], Built]
+    runner: Side, batch_size: Optional[int], rebuild: Callable[[Optional[int]], BuiltWorkload]
 ) -> OtherBatches:
-    """Call the side's like with its own batch size, then with others, and count compilations."""
-    found = OtherBatches()
+    """Call a copy of the variant with its own batch size, then with others; count recompilations."""
+    result = OtherBatches()
     if batch_size is None:
-        found.why_not = "the workload has no batch size that could be another"
-        return found
-    trial = Side(side.name, side.backend, side.precision, side.model, side.device, side.options)
+        result.why_not = "the workload has no batch size"
+        return result
+    trial = Side(
+        runner.name, runner.backend, runner.precision, runner.model, runner.device, runner.options
+    )
     dynamo_graphs.forget_sizes()
     trial.first_call()
     for size in other_sizes(batch_size):
-        before, said = trial.recompiles or 0, len(trial.recompile_reasons)
+        before, reasons_before = trial.recompiles or 0, len(trial.recompile_reasons)
         try:
             _call(trial, rebuild(size))
         except Exception as error:
             lines = str(error).strip().splitlines()
-            found.why_not = "batch size %d failed: %s: %s" % (
+            result.why_not = "batch size %d failed: %s: %s" % (
                 size,
                 type(error).__name__,
                 lines[0][:200] if lines else "",
             )
             continue
-        found.tried.append(size)
+        result.tried.append(size)
         count = (trial.recompiles or 0) - before
-        found.recompiles += count
-        reasons = trial.recompile_reasons[said:][-count:] if count else []
+        result.recompiles += count
+        reasons = trial.recompile_reasons[reasons_before:][-count:] if count else []
         reasons += ["no reason given"] * (count - len(reasons))
-        found.reasons.update("batch size %d: %s" % (size, reason) for reason in reasons)
+        result.reasons.update("batch size %d: %s" % (size, reason) for reason in reasons)
     dynamo_graphs.forget_sizes()
-    side.model.rewind()
-    return found
+    runner.model.rewind()
+    return result
 
 
-def _call(trial: Side, other: Built) -> None:
-    """One iteration of the trial's own model on the inputs of another size."""
+def _call(trial: Side, other: BuiltWorkload) -> None:
+    """Run one iteration of the trial on the inputs of another batch size."""
     model = trial.model
-    inputs = Built(torch.nn.Module(), other.args, other.kwargs)
+    inputs = BuiltWorkload(torch.nn.Module(), other.args, other.kwargs)
     inputs = convert(inputs, DTYPES.get(trial.precision, torch.float32))
     if trial.options.get("channels-last"):
         inputs.args = map_tensors(inputs.args, to_channels_last)
@@ -106,71 +109,71 @@ def _call(trial: Side, other: Built) -> None:
     model.forget_gradients()
 
 
-def measure(side: Side, trial: Optional[OtherBatches] = None) -> Dict[str, Any]:
-    """Memory, graph counters and what was compiled again; `trial` has tried other batch sizes."""
-    side.first_call()
-    peak, method, why_not = peak_memory(side)
-    moved, moved_why_not = moved_bytes(side)
+def measure(runner: Side, trial: Optional[OtherBatches] = None) -> Dict[str, Any]:
+    """Return memory, graph counters and recompilations, including those of `trial`."""
+    runner.first_call()
+    peak, method, why_not = peak_memory(runner)
+    moved, moved_why_not = moved_bytes(runner)
     reasons = {"peak_memory_bytes": why_not, "moved_bytes": moved_why_not}
-    recompiles, again = side.recompiles, Counter(side.recompile_reasons)
+    recompiles, recompile_reasons = runner.recompiles, Counter(runner.recompile_reasons)
     if trial is not None:
         reasons["recompiles"] = trial.why_not
         recompiles = (recompiles or 0) + trial.recompiles
-        again.update(trial.reasons)
+        recompile_reasons.update(trial.reasons)
     result: Dict[str, Any] = {
         "peak_memory_bytes": peak,
         "memory_method": method,
         "moved_bytes": moved,
         "recompiles": recompiles,
-        "recompile_reasons": [[reason, count] for reason, count in again.items()],
+        "recompile_reasons": [[reason, count] for reason, count in recompile_reasons.items()],
         "tried_batches": [] if trial is None else trial.tried,
         "unavailable": [[name, reason] for name, reason in reasons.items() if reason],
     }
-    result.update(side.graph_counters)
+    result.update(runner.graph_counters)
     return result
 
 
-def peak_memory(side: Side) -> Tuple[Optional[int], str, Optional[str]]:
-    """Peak bytes of an iteration, how they were counted, and why not if they could not be."""
+def peak_memory(runner: Side) -> Tuple[Optional[int], str, Optional[str]]:
+    """Return the peak memory of an iteration, the method, and why it is unavailable, if so."""
     gc.collect()
-    cuda = cuda_device(side.device)
+    cuda = cuda_device(runner.device)
     if cuda is not None:
         cuda.synchronize()
-        if _replays_graphs(side, cuda):
-            return None, "", "it replays CUDA graphs, whose memory is taken once and kept in a pool"
+        if _replays_graphs(runner, cuda):
+            return None, "", "it replays CUDA graphs, whose memory stays allocated in a pool"
         before = cuda.allocated_bytes()
         cuda.reset_peak()
-        _iterate(side)
+        _iterate(runner)
         cuda.synchronize()
         peak = cuda.peak_bytes() - before
-        return peak, "tensor bytes alive above the start, CUDA allocator", None
+        return peak, "peak of live tensor bytes above the start, CUDA allocator", None
     try:
-        return _cpu_peak(side), "tensor bytes alive above the start, CPU allocator", None
+        return _cpu_peak(runner), "peak of live tensor bytes above the start, CPU allocator", None
     except Exception as error:
-        return None, "", "the profiler cannot count allocations: " + type(error).__name__
+        return None, "", "the profiler cannot record allocations: " + type(error).__name__
 
 
-def _replays_graphs(side: Side, cuda: CudaDevice) -> bool:
-    """Whether its memory lies in the pool of a CUDA graph: an iteration then allocates nothing.
+def _replays_graphs(runner: Side, cuda: CudaDevice) -> bool:
+    """Whether its memory is in the pool of a CUDA graph: an iteration then allocates nothing.
 
-    Such a pool is known by its number; the ordinary one has none. A side that may record graphs and
-    did not, for whatever reason, is counted like any other, unless another side of the process did.
+    Such a pool has an id; the default pool has none. A variant that may record graphs and did not is
+    measured like any other, unless another variant of the process did.
     """
     names = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
-    wants = side.backend in names or bool(side.options.get("inductor.triton.cudagraphs"))
-    if not wants and not is_user_function(side.backend):
+    may_record = runner.backend in names or bool(runner.options.get("inductor.triton.cudagraphs"))
+    if not may_record and not is_user_function(runner.backend):
         return False
     return cuda.memory_pools() != {(0, 0)}
 
 
-def _cpu_peak(side: Side) -> int:
+def _cpu_peak(runner: Side) -> int:
     from torch.profiler import ProfilerActivity, profile
 
-    with side.context():  # outside: what it allocates is no part of an iteration
-        call = side.caller()
+    with runner.context():  # outside: its allocations are not part of an iteration
+        call = runner.caller()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             call()
-            side.model.forget_gradients()
+            runner.model.forget_gradients()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda e: e.start_ns() if hasattr(e, "start_ns") else e.start_us())
     alive = peak = 0
@@ -180,52 +183,52 @@ def _cpu_peak(side: Side) -> int:
     return peak
 
 
-def _iterate(side: Side) -> None:
-    with side.context():
-        side.caller()()
-        side.model.forget_gradients()
+def _iterate(runner: Side) -> None:
+    with runner.context():
+        runner.caller()()
+        runner.model.forget_gradients()
 
 
-def count_flops(side: Side) -> Tuple[Optional[float], str]:
-    """Floating-point operations of one eager iteration, or why they are unknown."""
-    if side.model.built.flops is not None and not side.model.training:
-        return float(side.model.built.flops), ""
+def count_flops(runner: Side) -> Tuple[Optional[float], str]:
+    """Return the floating-point operations of one eager iteration, or why they are unknown."""
+    if runner.model.built.flops is not None and not runner.model.training:
+        return float(runner.model.built.flops), ""
     try:
         from torch.utils.flop_counter import FlopCounterMode
     except ImportError:
-        return None, "torch " + torch.__version__ + " has no flop counter"
+        return None, "torch " + torch.__version__ + " has no FLOP counter"
     try:
-        with side.context(), FlopCounterMode(display=False) as counter:
-            side.caller()()
+        with runner.context(), FlopCounterMode(display=False) as counter:
+            runner.caller()()
     except Exception as error:
-        return None, "the flop counter failed: " + type(error).__name__
+        return None, "the FLOP counter failed: " + type(error).__name__
     finally:
-        side.model.rewind()
+        runner.model.rewind()
     total = float(counter.get_total_flops())
-    return (total, "") if total > 0 else (None, "the flop counter knows none of its operators")
+    return (total, "") if total > 0 else (None, "the FLOP counter supports none of its operators")
 
 
-def moved_bytes(side: Side) -> Tuple[Optional[float], str]:
-    """What an iteration must read and write at least in this precision, or why it is not known."""
-    traffic = side.model.built.traffic
+def moved_bytes(runner: Side) -> Tuple[Optional[float], str]:
+    """Return the minimum memory traffic of an iteration in this precision, or why it is unknown."""
+    traffic = runner.model.built.traffic
     if traffic is None:
-        return None, ""  # most workloads do not say, and nothing failed
-    if side.precision == "amp":
-        return None, "with amp, what goes in and what comes out differ in size"
-    if side.model.optimizer is not None:
-        return None, "with the optimiser's step it depends on the optimiser"
-    dtype = DTYPES[side.precision]
+        return None, ""  # most workloads do not define it, and nothing failed
+    if runner.precision == "amp":
+        return None, "with amp, inputs and outputs have different data types"
+    if runner.model.optimizer is not None:
+        return None, "with the optimizer step it depends on the optimizer"
+    dtype = DTYPES[runner.precision]
     return traffic.bytes_at(torch.empty(0, dtype=dtype).element_size()), ""
 
 
 def versions() -> List[Tuple[str, str]]:
-    """Packages of the target that a workload may come from."""
-    found = []
+    """Return the versions of the target's packages that provide workloads."""
+    packages = []
     for name in ("transformers", "timm", "torchvision", "triton"):
         try:
             from importlib.metadata import version
 
-            found.append((name, version(name)))
-        except Exception:  # noqa: S112 - any damage means it is not usable here
+            packages.append((name, version(name)))
+        except Exception:  # noqa: S112 - any error means that it is not usable here
             continue
-    return found
+    return packages

@@ -1,4 +1,4 @@
-"""Which operators a side spends its time in, by torch's own profiler. Runs inside the target."""
+"""Time of a variant by operator, measured by torch.profiler. Runs inside the target."""
 
 from typing import Any, Dict
 
@@ -10,18 +10,18 @@ from torchyard.worker.values.profilers.torch_profile import operator_rows
 MOST_ROWS = 100
 
 
-def operator_table(side: Side, iterations: int) -> Dict[str, Any]:
-    """Rows of operators over some iterations, on the CPU and on the GPU where there is one."""
+def operator_table(runner: Side, iterations: int) -> Dict[str, Any]:
+    """Return the operators over some iterations, with CPU and, on a GPU, device time."""
     from torch.profiler import ProfilerActivity, profile
 
-    side.first_call()
+    runner.first_call()
     activities = [ProfilerActivity.CPU]
-    if torch.device(side.device).type == "cuda":
+    if torch.device(runner.device).type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    call = side.caller()
-    with side.context(), profile(activities=activities) as profiler:
+    call = runner.caller()
+    with runner.context(), profile(activities=activities) as profiler:
         for _ in range(iterations):
             call()
-        side.synchronize()
-    side.model.forget_gradients()
+        runner.synchronize()
+    runner.model.forget_gradients()
     return {"iterations": iterations, "rows": operator_rows(profiler, False)[:MOST_ROWS]}

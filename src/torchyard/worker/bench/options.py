@@ -1,14 +1,14 @@
-"""What can be set for one variant inside its process: every option, as data. No torch.
+"""The options of a variant inside its process, as data. No torch.
 
-An option is applied in one of three places:
+An option is applied at one of three points:
 
-model      once, when the side is built, on a copy of the model that only sides with it share
-call       around every call: set when a block of the side begins and put back when it ends, so that
-           sides of one process do not see each other's settings
-compile    when the compiler is asked for the side's code, which happens in the same block
+model      once, when the variant is built, on a copy of the model that only variants with it share
+call       around every call: set when a block of the variant begins and restored when it ends, so that
+           variants of one process do not see each other's settings
+compile    when the variant is compiled, which happens in the same block
 
-`changes_results` marks what computes in less precision by design. Such an option is never chosen
-without being asked for, and its error is reported. What merely adds in another order is not marked.
+`changes_results` marks options that reduce precision by design. They are never chosen automatically, and
+their error is reported. Options that only change the order of additions are not marked.
 """
 
 import difflib
@@ -22,14 +22,14 @@ PREFIXES = ("inductor", "dynamo")
 
 
 class Option(NamedTuple):
-    """One option: what it is called, what it may be, what it does, and where."""
+    """One option: name, description, where it is applied, and its values."""
 
     name: str
     what: str
     applied: str
     """`model`, `call` or `compile`."""
     choices: Tuple[str, ...] = ()
-    """Values that it takes; none for a switch."""
+    """Valid values; empty for a switch."""
     changes_results: bool = False
     needs_compiler: bool = False
     inference_only: bool = False
@@ -38,7 +38,7 @@ class Option(NamedTuple):
 OPTIONS: Tuple[Option, ...] = (
     Option(
         "channels-last",
-        "store images, volumes and the weights of convolutions with the channels last",
+        "channels-last memory format of images, volumes and convolution weights",
         "model",
     ),
     Option(
@@ -50,44 +50,44 @@ OPTIONS: Tuple[Option, ...] = (
     Option(
         "matmul-precision",
         "torch.set_float32_matmul_precision: `high` and `medium` round the operands of float32 "
-        "products to TF32 or bfloat16 where the hardware can",
+        "matrix products to TF32 or bfloat16 where the hardware supports it",
         "call",
         choices=("highest", "high", "medium"),
         changes_results=True,
     ),
     Option(
         "tf32",
-        "TF32 in float32 products and convolutions on NVIDIA GPUs",
+        "TF32 in float32 matrix products and convolutions on NVIDIA GPUs",
         "call",
         changes_results=True,
     ),
     Option(
         "cudnn-benchmark",
-        "cuDNN times its algorithms for each shape and keeps the fastest",
+        "torch.backends.cudnn.benchmark: cuDNN benchmarks its algorithms for each shape",
         "call",
     ),
     Option(
         "deterministic",
-        "only algorithms that give the same bits in every run; an operator without one fails",
+        "torch.use_deterministic_algorithms; an operator without a deterministic algorithm fails",
         "call",
     ),
     Option(
         "attention",
-        "the only kind of kernel that scaled dot-product attention may use",
+        "the only kernel that scaled dot-product attention may use",
         "call",
         choices=("math", "flash", "efficient", "cudnn"),
     ),
-    Option("no-onednn", "leave oneDNN out on the CPU", "call"),
+    Option("no-onednn", "disable oneDNN on the CPU", "call"),
     Option(
         "dynamic",
-        "compile for any size (torch.compile with dynamic=True); the metrics then try two other "
-        "batch sizes and count what is compiled again",
+        "torch.compile with dynamic=True; the metrics then include recompilations for two other "
+        "batch sizes",
         "compile",
         needs_compiler=True,
     ),
     Option(
         "other-batch",
-        "try two other batch sizes after the first and count what is compiled again",
+        "count the recompilations for two other batch sizes",
         "compile",
         needs_compiler=True,
     ),
@@ -98,12 +98,12 @@ _PRECISION_SETTINGS = (
     "inductor.cpp.enable_floating_point_contract_flag",
     "inductor.cuda.use_fast_math",
 )
-"""Compiler flags that let products and sums be rounded otherwise than IEEE 754 says."""
+"""Compiler flags that allow rounding that deviates from IEEE 754."""
 _SWITCH = {"true": True, "on": True, "false": False, "off": False}
 
 
 class BadOption(ValueError):
-    """A word that looks like an option and is none; `hint` says what would be."""
+    """An invalid option; `hint` describes the valid ones."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -111,22 +111,22 @@ class BadOption(ValueError):
 
 
 def names() -> List[str]:
-    """Every option as it is written, with the values it takes."""
-    found: List[str] = []
+    """Return every option in the form `NAME` or `NAME=VALUE`."""
+    texts: List[str] = []
     for option in OPTIONS:
-        found += ["%s=%s" % (option.name, choice) for choice in option.choices] or [option.name]
-    return found
+        texts += ["%s=%s" % (option.name, choice) for choice in option.choices] or [option.name]
+    return texts
 
 
 def find(name: str) -> Optional[Option]:
-    """The option of that name; a compiler's own setting is one, too."""
+    """Return the option of that name, including settings of the compiler."""
     for option in OPTIONS:
         if option.name == name:
             return option
     if _is_setting(name):
         return Option(
             name,
-            "a setting of the compiler's own",
+            "a setting of the compiler",
             "compile",
             changes_results=name in _PRECISION_SETTINGS,
             needs_compiler=True,
@@ -135,13 +135,13 @@ def find(name: str) -> Optional[Option]:
 
 
 def looks_like_one(word: str) -> bool:
-    """Whether the word can only be meant as an option."""
+    """Whether the word can only be an option."""
     name, equals, _ = word.partition("=")
     return bool(equals) or find(name) is not None
 
 
 def parse(word: str) -> Tuple[str, Scalar]:
-    """Name and value of `NAME` or `NAME=VALUE`; BadOption says what is wrong with it."""
+    """Return name and value of `NAME` or `NAME=VALUE`; raise BadOption when it is invalid."""
     name, equals, text = word.partition("=")
     option = find(name)
     if option is None:
@@ -152,8 +152,12 @@ def parse(word: str) -> Tuple[str, Scalar]:
         return name, _read_scalar(text)
     if option.choices:
         if text not in option.choices:
-            said = "%r is no value of %s" % (text, name) if equals else "%s has no value" % name
-            raise BadOption(said, "write %s=%s" % (name, " or ".join(option.choices)))
+            problem = (
+                "%r is not a valid value of %s" % (text, name)
+                if equals
+                else "%s has no value" % name
+            )
+            raise BadOption(problem, "write %s=%s" % (name, " or ".join(option.choices)))
         return name, text
     if not equals:
         return name, True
@@ -163,7 +167,7 @@ def parse(word: str) -> Tuple[str, Scalar]:
 
 
 def why_not(name: str, backend: str, training: Optional[bool] = None) -> str:
-    """Why the option means nothing to the backend or the mode; empty when it does."""
+    """Return why the option does not apply to the backend or the mode; empty when it does."""
     option = find(name)
     if option is None:
         return "there is no option %r" % name
@@ -175,14 +179,14 @@ def why_not(name: str, backend: str, training: Optional[bool] = None) -> str:
         if not fits:
             return "%s is a setting of %s, which %s does not use" % (name, head, backend)
     elif option.needs_compiler and not backend_names.uses_dynamo(backend):
-        return "%s needs a backend of torch.compile, and %s is none" % (name, backend)
+        return "%s requires a torch.compile backend, which %s is not" % (name, backend)
     if option.inference_only and training:
-        return "%s is for inference: it keeps nothing that a gradient needs" % name
+        return "%s supports inference only" % name
     return ""
 
 
 def as_text(options: Dict[str, Scalar]) -> str:
-    """As they are written: `channels-last+matmul-precision=high`."""
+    """Return the options as text: `channels-last+matmul-precision=high`."""
     return "+".join(
         name if value is True and not _is_setting(name) else "%s=%s" % (name, _write_scalar(value))
         for name, value in sorted(options.items())
@@ -190,13 +194,13 @@ def as_text(options: Dict[str, Scalar]) -> str:
 
 
 def that_change_results(options: Dict[str, Scalar]) -> List[str]:
-    """Names of those that compute in less precision by design."""
-    found = []
+    """Return the names of options that reduce precision by design."""
+    names = []
     for name, value in sorted(options.items()):
         option = find(name)
         if option is not None and option.changes_results and value not in (False, "highest"):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _is_setting(name: str) -> bool:
@@ -205,11 +209,11 @@ def _is_setting(name: str) -> bool:
 
 
 def _nearest(name: str) -> str:
-    known = [option.name for option in OPTIONS]
-    close = difflib.get_close_matches(name, known + ["threads"], n=1)
+    valid = [option.name for option in OPTIONS]
+    close = difflib.get_close_matches(name, valid + ["threads"], n=1)
     if close:
         return "did you mean %r?" % close[0]
-    return "options: " + ", ".join(known) + ", inductor.NAME, dynamo.NAME, threads"
+    return "options: " + ", ".join(valid) + ", inductor.NAME, dynamo.NAME, threads"
 
 
 def _read_scalar(text: str) -> Scalar:

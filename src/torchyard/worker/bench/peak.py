@@ -1,8 +1,7 @@
-"""What this device reaches at best: matrix products, and arrays that are copied or combined.
+"""Peak rates of the device: matrix products, and copying or combining arrays (STREAM).
 
-One question at a time, so that the yard chooses sizes, shows progress and can stop. The best of
-several short runs counts: whatever disturbs a run makes it slower, never faster. Knows nothing of
-what the numbers are for.
+One rate per request, so that the controller chooses sizes, shows progress and can stop. The best of
+several short runs is used: disturbances only make a run slower.
 """
 
 import os
@@ -16,18 +15,18 @@ from torchyard.worker.devices import cuda_device
 from torchyard.worker.workload import CannotBuild
 
 RUN_S = 0.005
-"""A run is as many calls as take this long: long enough for starting a call and the clock not to
-count, short enough to fit between two disturbances."""
+"""Duration of a run: long enough for call overhead and clock resolution to be negligible, short enough
+to fit between two disturbances."""
 FEWEST_RUNS = 3
 CUDA_CACHE_BYTES = 64 * 2**20
-"""Where torch does not tell the size of the last cache: more than any had when this was written."""
+"""Assumed last-level cache size where torch does not report it; larger than any at the time."""
 CPU_CACHE_BYTES = 32 * 2**20
 
 
 def answer(
     what: str, device: str, precision: str = "float32", size: int = 0, seconds: float = 0.0
 ) -> Dict[str, Any]:
-    """`limits`, or the best rate of a `product`, a `copy` or a `triad` of that size."""
+    """Return the `limits`, or the best rate of a `product`, a `copy` or a `triad` of that size."""
     cuda = cuda_device(device)
     if cuda is not None:
         cuda.check()
@@ -38,11 +37,11 @@ def answer(
         return product(device, precision, size, seconds)
     if what in ("copy", "triad"):
         return stream(what, device, size, seconds)
-    raise CannotBuild("there is no peak of " + repr(what))
+    raise CannotBuild("unknown peak rate " + repr(what))
 
 
 def product(device: str, precision: str, size: int, seconds: float) -> Dict[str, Any]:
-    """Operations per second of a square matrix product."""
+    """Return the operations per second of a square matrix product."""
     dtype = _product_dtype(device, precision)
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     result = torch.empty(size, size, device=device, dtype=dtype)
@@ -51,7 +50,7 @@ def product(device: str, precision: str, size: int, seconds: float) -> Dict[str,
 
 
 def stream(kind: str, device: str, working_set_bytes: int, seconds: float) -> Dict[str, Any]:
-    """Bytes per second, read and written, over float32 arrays that are so large together."""
+    """Return the bytes per second, read and written, of float32 arrays of that total size."""
     arrays = 2 if kind == "copy" else 3
     elements = max(1, working_set_bytes // arrays // 4)
     source, other, result = (
@@ -67,7 +66,7 @@ def stream(kind: str, device: str, working_set_bytes: int, seconds: float) -> Di
 
 
 def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
-    """The shortest time of a call over repeated runs, and how many runs there were."""
+    """Return the shortest time of a call over repeated runs, and the number of runs."""
     cuda = cuda_device(device)
 
     def wait() -> None:
@@ -93,7 +92,7 @@ def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
 
 
 def last_cache_bytes(device: str) -> int:
-    """Of the largest cache between the device and its memory, or a guess that is large enough."""
+    """Return the size of the last-level cache, or an upper estimate when it is unknown."""
     cuda = cuda_device(device)
     if cuda is not None:
         properties = cuda.properties()
@@ -106,7 +105,7 @@ def last_cache_bytes(device: str) -> int:
             for index in os.listdir(folder):
                 if index.startswith("index"):
                     place = os.path.join(folder, index)
-                    # One cache seen from several processors is counted once.
+                    # A cache shared by several CPUs is counted once.
                     name = _read(place, "level") + " of " + _read(place, "shared_cpu_list")
                     sizes[name] = _bytes_of(_read(place, "size"))
         except OSError:
@@ -118,7 +117,7 @@ def last_cache_bytes(device: str) -> int:
 
 
 def free_bytes(device: str) -> int:
-    """Memory that arrays may use."""
+    """Return the available memory."""
     cuda = cuda_device(device)
     if cuda is not None:
         return cuda.free_bytes()
@@ -133,7 +132,7 @@ def free_bytes(device: str) -> int:
 
 
 def _product_dtype(device: str, precision: str) -> Any:
-    """The type that products have in a precision; `amp` chooses one for each kind of device."""
+    """Return the data type of matrix products in a precision; for `amp` it depends on the device."""
     if precision == "amp":
         return torch.bfloat16 if torch.device(device).type == "cpu" else torch.float16
     return DTYPES[precision]
@@ -145,7 +144,7 @@ def _read(folder: str, name: str) -> str:
 
 
 def _bytes_of(text: str) -> int:
-    """From the kernel's `32768K`."""
+    """Return the bytes of a size in the kernel's format, such as `32768K`."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     unit = text[-1:]
     return int(text[:-1]) * units[unit] if unit in units else int(text or 0)

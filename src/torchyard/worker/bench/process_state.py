@@ -1,11 +1,11 @@
-"""Process-wide state that one variant could leave behind for the others. Runs inside the target.
+"""Detect and restore process-wide state that a variant changes. Runs inside the target.
 
-Variants share a process. Whatever a variant's code changes beyond its own objects (threads, default
-data type, gradient mode, clocks, ...) is read before and after every stretch of its calls, put back, and
-reported. What cannot be put back makes the numbers of the row untrustworthy.
+Variants share a process. State beyond a variant's own objects (threads, default data type, gradient mode,
+clocks, ...) is read before and after its calls, restored, and reported. State that cannot be restored
+makes the measurements untrustworthy.
 
-Functions that all variants depend on are compared by identity with those that were there before any
-code of the user's was loaded.
+Functions that all variants depend on are compared by identity with those present before any user code
+was loaded.
 """
 
 import gc
@@ -24,7 +24,7 @@ _ENVIRONMENT_OF_COMPILERS = ("TORCH", "TRITON", "PYTORCH", "CUDA", "KINETO", "NC
 
 
 class Item(NamedTuple):
-    """One piece of state: its name in words, how it is read, and how it is written."""
+    """One piece of state: its name, its reader and its writer."""
 
     name: str
     read: Reader
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a variant left different, and whether it was put back."""
+    """A change by a variant, and whether it was restored."""
 
     text: str
     restored: bool
@@ -90,10 +90,12 @@ def _set_gc_state(value: Tuple[bool, Tuple[int, int, int]]) -> None:
 
 
 def _autocast() -> Tuple[Any, ...]:
-    found: List[Any] = [torch.is_autocast_enabled(), torch.is_autocast_cache_enabled()]
     reader = getattr(torch, "is_autocast_cpu_enabled", None)
-    found.append(bool(reader()) if reader is not None else False)
-    return tuple(found)
+    return (
+        torch.is_autocast_enabled(),
+        torch.is_autocast_cache_enabled(),
+        bool(reader()) if reader is not None else False,
+    )
 
 
 def _set_autocast(value: Tuple[Any, ...]) -> None:
@@ -105,7 +107,7 @@ def _set_autocast(value: Tuple[Any, ...]) -> None:
 
 
 def _environment() -> Dict[str, str]:
-    """Variables that matter to others; compilers set theirs at their first use."""
+    """Return the environment without variables that compilers set at their first use."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -113,15 +115,15 @@ def _environment() -> Dict[str, str]:
     }
 
 
-def _set_environment(wanted: Dict[str, str]) -> None:
+def _set_environment(variables: Dict[str, str]) -> None:
     for name in _environment():
-        if name not in wanted:
+        if name not in variables:
             del os.environ[name]
-    os.environ.update(wanted)
+    os.environ.update(variables)
 
 
 def _modes() -> Tuple[int, int]:
-    """How many torch function and dispatch modes are on."""
+    """Return the number of active torch function and dispatch modes."""
     functions = getattr(torch._C, "_len_torch_function_stack", None)
     dispatch = getattr(torch._C, "_len_torch_dispatch_stack", None)
     return (
@@ -130,12 +132,12 @@ def _modes() -> Tuple[int, int]:
     )
 
 
-def _set_modes(wanted: Tuple[int, int]) -> None:
+def _set_modes(counts: Tuple[int, int]) -> None:
     pop_function = getattr(torch._C, "_pop_torch_function_stack", None)
     pop_dispatch = getattr(torch._C, "_pop_torch_dispatch_stack", None)
-    while pop_function is not None and _modes()[0] > wanted[0]:
+    while pop_function is not None and _modes()[0] > counts[0]:
         pop_function()
-    while pop_dispatch is not None and _modes()[1] > wanted[1]:
+    while pop_dispatch is not None and _modes()[1] > counts[1]:
         pop_dispatch()
 
 
@@ -149,7 +151,7 @@ def _set_trace_functions(value: Tuple[Any, Any]) -> None:
 
 
 def _items() -> List[Item]:
-    found = [
+    items = [
         Item("number of threads", torch.get_num_threads, torch.set_num_threads),
         Item("number of inter-op threads", torch.get_num_interop_threads, None),
         Item("default data type", torch.get_default_dtype, torch.set_default_dtype),
@@ -193,12 +195,12 @@ def _items() -> List[Item]:
     ):
         read, write = _torch_flag(flag)
         if read is not None:
-            found.append(Item("flag " + flag, read, write))
-    return found
+            items.append(Item("flag " + flag, read, write))
+    return items
 
 
 class RandomState:
-    """The states of the random number generators, to put back after a variant's calls."""
+    """The states of the random number generators, to be restored after a variant's calls."""
 
     def __init__(self) -> None:
         self._python = random.getstate()
@@ -210,7 +212,7 @@ class RandomState:
             self._cuda = torch.cuda.get_rng_state_all()
 
     def restore(self) -> bool:
-        """Put everything back; whether the generator of torch on the CPU had moved."""
+        """Restore all generators; return whether torch's CPU generator had advanced."""
         moved = not torch.equal(self._torch, torch.get_rng_state())
         random.setstate(self._python)
         torch.set_rng_state(self._torch)
@@ -222,14 +224,14 @@ class RandomState:
 
 
 class ProcessState:
-    """The state at one moment."""
+    """A snapshot of the process-wide state."""
 
     def __init__(self) -> None:
         self._values = [_read(item) for item in ITEMS]
 
     def changes(self) -> List[Change]:
-        """What is different now, after it was put back."""
-        found = []
+        """Restore the state and return what was different."""
+        changes = []
         for item, before in zip(ITEMS, self._values):
             after = _read(item)
             if after == before:
@@ -241,8 +243,8 @@ class ProcessState:
                     restored = _read(item) == before
                 except Exception:
                     restored = False
-            found.append(Change(_say(item.name, before, after), restored))
-        return found
+            changes.append(Change(_describe(item.name, before, after), restored))
+        return changes
 
 
 def _read(item: Item) -> Any:
@@ -252,7 +254,7 @@ def _read(item: Item) -> Any:
         return type(error).__name__
 
 
-def _say(name: str, before: Any, after: Any) -> str:
+def _describe(name: str, before: Any, after: Any) -> str:
     if name == "environment variables":
         keys = sorted(key for key in set(before) | set(after) if before.get(key) != after.get(key))
         return "environment variables " + ", ".join(keys[:5])
@@ -266,13 +268,13 @@ def _say(name: str, before: Any, after: Any) -> str:
 class SharedFunctions:
     """Functions of Python and torch that every variant and the timing depend on, by identity.
 
-    Functions that torch itself puts there (dynamo wraps some at its import) do not count.
+    Functions that torch itself replaces (dynamo wraps some at its import) are ignored.
     """
 
     def __init__(self) -> None:
         import builtins
 
-        self._known: Dict[int, Tuple[str, Any, Dict[str, Any]]] = {}
+        self._originals: Dict[int, Tuple[str, Any, Dict[str, Any]]] = {}
         for label, holder in (
             ("builtins", builtins),
             ("time", time),
@@ -289,33 +291,33 @@ class SharedFunctions:
             self.add(label, holder)
 
     def add(self, label: str, holder: Any) -> None:
-        """Watch the functions of one more module or class, such as those a workload uses."""
-        if id(holder) not in self._known:
+        """Add the functions of a module or class, such as one that a workload uses."""
+        if id(holder) not in self._originals:
             functions = {name: value for name, value in vars(holder).items() if callable(value)}
-            self._known[id(holder)] = (label, holder, functions)
+            self._originals[id(holder)] = (label, holder, functions)
 
     def restore(self) -> List[str]:
-        """Put back what code outside of torch replaced; the names of it."""
-        found = []
-        for label, holder, functions in self._known.values():
+        """Restore functions that code outside of torch replaced; return their names."""
+        replaced = []
+        for label, holder, functions in self._originals.values():
             now = vars(holder)
             for name, value in functions.items():
                 current = now.get(name, _MISSING)
                 if current is value or _is_of_torch(current):
                     continue
-                found.append("%s.%s" % (label, name))
+                replaced.append("%s.%s" % (label, name))
                 try:
                     setattr(holder, name, value)
                 except (AttributeError, TypeError):
                     continue
-        return found
+        return replaced
 
 
 _MISSING = object()
 
 
 def _is_of_torch(value: Any) -> bool:
-    """Whether the code of a function lies in torch or is not Python at all."""
+    """Whether a function is defined in torch or not written in Python."""
     code = getattr(value, "__code__", None)
     if code is None:
         code = getattr(getattr(value, "__func__", None), "__code__", None)
@@ -332,7 +334,7 @@ SHARED_FUNCTIONS = SharedFunctions()
 
 
 def python_threads() -> int:
-    """Threads that Python code started and that still run."""
+    """Return the number of running Python threads."""
     import threading
 
     return threading.active_count()

@@ -1,4 +1,4 @@
-"""Move parameters and inputs to fresh memory between blocks, so that one placement does not decide a result."""
+"""Relocate parameters and inputs to fresh memory between blocks, to average over memory placements."""
 
 import mmap
 import random
@@ -15,100 +15,104 @@ LINE_BYTES = 64
 SPREAD_PAGES = 8
 
 
-class Seat:
-    """One storage as it was made: the tensors that live in it, at which bytes, how long it is."""
+class Placement:
+    """The current placement of one storage, and the tensors in it."""
 
     def __init__(self, storage: Any) -> None:
         self.size_bytes = int(storage.nbytes())
         self.base = int(storage.data_ptr())
-        self.place = 0
+        self.offset = 0
         self.tensors: List[Any] = []
 
     def holds(self, tensor: Any) -> bool:
-        """Whether the tensor lies in this seat as it stands now."""
-        inside = int(tensor.data_ptr()) - self.base - self.place
+        """Whether the tensor lies in this storage at its current address."""
+        inside = int(tensor.data_ptr()) - self.base - self.offset
         return 0 <= inside < self.size_bytes
 
-    def move(self, arena: Any, place: int) -> int:
-        """Copy the bytes to `place` in the arena and point the tensors there."""
+    def move(self, arena: Any, offset: int) -> int:
+        """Copy the bytes to `offset` in the arena and point the tensors there."""
         old = self.tensors[0].untyped_storage()
         size = self.size_bytes
-        source = torch.empty(0, dtype=torch.uint8).set_(old, self.place, (size,), (1,))
+        source = torch.empty(0, dtype=torch.uint8).set_(old, self.offset, (size,), (1,))
         new = arena.untyped_storage()
         with torch.no_grad():
-            arena[place : place + size].copy_(source)
+            arena[offset : offset + size].copy_(source)
             for tensor in self.tensors:
                 width = tensor.element_size()
-                inside = tensor.storage_offset() - self.place // width
-                tensor.set_(new, place // width + inside, tensor.size(), tensor.stride())
+                inside = tensor.storage_offset() - self.offset // width
+                tensor.set_(new, offset // width + inside, tensor.size(), tensor.stride())
         self.base = int(new.data_ptr())
-        self.place = place
+        self.offset = offset
         return size
 
 
-class Seater:
-    """Knows every movable storage of the models, and moves them on request."""
+class Relocator:
+    """Relocates the movable storages of the models."""
 
     def __init__(self, models: Iterable[Model]) -> None:
         self._models = list(models)
-        self._seats: List[Seat] = []
+        self._placements: List[Placement] = []
         self._held_bytes = 0
         self._pads: List[Any] = []
 
-    def reseat(self, seed: int, method: str) -> Dict[str, Any]:
-        """Move everything movable; how many bytes moved, how many could not, how long it took."""
+    def relocate(self, seed: int, method: str) -> Dict[str, Any]:
+        """Relocate all movable storages; return moved bytes, immovable bytes and duration."""
         started_ns = time.perf_counter_ns()
         draw = random.Random(seed)
         for model in self._models:
             model.rewind()
         moved_bytes = 0
         if method != "off":
-            self._find()
-            draw.shuffle(self._seats)
+            self._update()
+            draw.shuffle(self._placements)
             if method == "pages":
-                moved_bytes = _to_fresh_pages(self._seats, draw)
+                moved_bytes = _to_fresh_pages(self._placements, draw)
             else:
-                moved_bytes = _to_fresh_heap(self._seats, draw)
+                moved_bytes = _to_fresh_heap(self._placements, draw)
                 self._pads = [bytearray(draw.randrange(1 << 16)) for _ in range(draw.randrange(8))]
-            placement.give_back_free_heap()
+            placement.trim_heap()
         return {
             "moved_bytes": moved_bytes,
             "held_bytes": self._held_bytes,
             "duration_ns": time.perf_counter_ns() - started_ns,
         }
 
-    def _find(self) -> None:
-        """Sort the tensors there are now into seats.
+    def _update(self) -> None:
+        """Assign the current tensors to placements.
 
-        The optimiser's state comes with its first step, and a module may give a buffer new memory
-        or put another tensor in its place. What is gone is let go.
+        The optimizer creates its state at its first step, and a module may reallocate a buffer or
+        replace its tensor. Placements without tensors are dropped.
         """
         present = {id(tensor): tensor for model in self._models for tensor in _tensors_of(model)}
-        for seat in self._seats:
-            seat.tensors = [t for t in seat.tensors if id(t) in present and seat.holds(t)]
-            for tensor in seat.tensors:
+        for existing in self._placements:
+            existing.tensors = [
+                t for t in existing.tensors if id(t) in present and existing.holds(t)
+            ]
+            for tensor in existing.tensors:
                 del present[id(tensor)]
-        self._seats = [seat for seat in self._seats if seat.tensors]
+        self._placements = [existing for existing in self._placements if existing.tensors]
         self._held_bytes = 0
-        new: Dict[int, Seat] = {}
+        new: Dict[int, Placement] = {}
         for tensor in present.values():
             if not _movable(tensor):
                 self._held_bytes += _size_bytes(tensor)
                 continue
             storage = tensor.untyped_storage()
-            home = next((s for s in self._seats if s.holds(tensor)), None)
-            if home is None:
-                home = new.setdefault(storage.data_ptr(), Seat(storage))
-            home.tensors.append(tensor)
-        self._seats.extend(new.values())
+            owner = next(
+                (existing for existing in self._placements if existing.holds(tensor)), None
+            )
+            if owner is None:
+                owner = new.setdefault(storage.data_ptr(), Placement(storage))
+            owner.tensors.append(tensor)
+        self._placements.extend(new.values())
 
 
 def _tensors_of(model: Model) -> List[Any]:
-    found = model.state() + flatten(model.args) + flatten(model.kwargs)
+    tensors = model.state() + flatten(model.args) + flatten(model.kwargs)
     if model.optimizer is not None:
         for state in model.optimizer.state.values():
-            found.extend(flatten(state))
-    return found
+            tensors.extend(flatten(state))
+    return tensors
 
 
 def _movable(tensor: Any) -> bool:
@@ -123,7 +127,7 @@ def _movable(tensor: Any) -> bool:
 
 
 def _size_bytes(tensor: Any) -> int:
-    """Bytes of a tensor that stays; of a sparse one its whole shape would say far too much."""
+    """Return the bytes of a tensor; of a sparse one those of its indices and values."""
     try:
         if tensor.layout is torch.strided:
             return int(tensor.numel()) * int(tensor.element_size())
@@ -138,27 +142,27 @@ def _size_bytes(tensor: Any) -> int:
         return 0
 
 
-def _to_fresh_pages(seats: List[Seat], draw: random.Random) -> int:
-    """Every storage into one new anonymous mapping, at random cache lines."""
-    if not seats:
+def _to_fresh_pages(placements: List[Placement], draw: random.Random) -> int:
+    """Move every storage to one new anonymous mapping, at random cache lines."""
+    if not placements:
         return 0
-    places: List[int] = []
+    offsets: List[int] = []
     end = draw.randrange(SPREAD_PAGES) * mmap.PAGESIZE
-    for seat in seats:
+    for each in placements:
         end += draw.randrange(1, mmap.PAGESIZE // LINE_BYTES + 1) * LINE_BYTES
-        places.append(end)
-        end += _round_up(seat.size_bytes)
+        offsets.append(end)
+        end += _round_up(each.size_bytes)
     arena = torch.frombuffer(mmap.mmap(-1, end + mmap.PAGESIZE), dtype=torch.uint8)
-    return sum(seat.move(arena, place) for seat, place in zip(seats, places))
+    return sum(each.move(arena, offset) for each, offset in zip(placements, offsets))
 
 
-def _to_fresh_heap(seats: List[Seat], draw: random.Random) -> int:
-    """Every storage into a new block of the process's own allocator, at a random cache line."""
+def _to_fresh_heap(placements: List[Placement], draw: random.Random) -> int:
+    """Move every storage to a new block of the process's allocator, at a random cache line."""
     moved = 0
-    for seat in seats:
+    for each in placements:
         offset = draw.randrange(mmap.PAGESIZE // LINE_BYTES) * LINE_BYTES
-        arena = torch.empty(offset + _round_up(seat.size_bytes), dtype=torch.uint8)
-        moved += seat.move(arena, offset)
+        arena = torch.empty(offset + _round_up(each.size_bytes), dtype=torch.uint8)
+        moved += each.move(arena, offset)
     return moved
 
 

@@ -1,4 +1,4 @@
-"""The worker's service: the workload that it was asked to build, its variants, and the answer to each request.
+"""The worker's service: the built workload, its variants, and the answer to each request.
 
 Warm-up lasts until the time of an iteration is stable, not for a fixed number of iterations.
 """
@@ -16,24 +16,24 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
-from torchyard.worker.bench.relocation import Seater
+from torchyard.worker.bench.relocation import Relocator
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import DTYPES, Model, Side, convert
 from torchyard.worker.devices import cuda_device
-from torchyard.worker.workload import Built, CannotBuild, flatten
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
 CHUNK_S = 0.08
 STABLE_WITHIN = 0.03
 MIN_CHUNKS = 3
 LONG_S = 0.2
-"""An iteration that takes longer is as warm after three calls as it will be, unless it still gets faster."""
+"""A longer iteration is warm after three calls, unless it is still getting faster."""
 
 
 def is_stable(chunks: List[float]) -> bool:
-    """Three chunks in a row agree within 3 %, or six show no way down.
+    """Whether three consecutive chunks agree within 3 %, or six show no downward trend.
 
-    The second rule is for times that are noisy by nature, such as short GPU kernels: they never
-    agree, but they no longer get faster either.
+    The second rule is for noisy times, such as those of short GPU kernels: they never agree, but no
+    longer decrease either.
     """
     recent, before = chunks[-MIN_CHUNKS:], chunks[-2 * MIN_CHUNKS : -MIN_CHUNKS]
     if len(recent) < MIN_CHUNKS:
@@ -49,13 +49,13 @@ def still_gets_faster(chunks: List[float]) -> bool:
     return len(chunks) < 2 or chunks[-1] < (1 - STABLE_WITHIN) * min(chunks[:-1])
 
 
-def warm(side: Side, limit_s: float) -> Dict[str, Any]:
-    """Run chunks until the time is stable, or the limit is used up; without a limit, call it once."""
-    side.first_call()
+def warm(runner: Side, limit_s: float) -> Dict[str, Any]:
+    """Run chunks until the time is stable or the limit is reached; with limit 0, call it once."""
+    runner.first_call()
     if limit_s <= 0:
-        return {"first_call_s": side.first_call_s}
+        return {"first_call_s": runner.first_call_s}
     started = time.perf_counter()
-    once = run_block(side, 1, 1, 0, settle=False, flush_l2=False)["samples_ns"][0]
+    once = run_block(runner, 1, 1, 0, settle=False, flush_l2=False)["samples_ns"][0]
     long = once > LONG_S * 1e9
     chunks: List[float] = [once] if long else []
     iterations = 2
@@ -63,14 +63,14 @@ def warm(side: Side, limit_s: float) -> Dict[str, Any]:
     while not stable and (time.perf_counter() - started < limit_s or len(chunks) < 1 + long):
         guess = chunks[-1] if chunks else once
         count = max(1, min(2000, int(CHUNK_S * 1e9 / max(guess, 1.0))))
-        inner = 1 if side.model.training or count < 200 else count // 100
+        inner = 1 if runner.model.training or count < 200 else count // 100
         samples = max(1, count // inner)
-        block = run_block(side, inner, samples, 0, settle=False, flush_l2=False)
+        block = run_block(runner, inner, samples, 0, settle=False, flush_l2=False)
         chunks.append(median(block["samples_ns"]))
         iterations += samples * inner
         stable = not still_gets_faster(chunks) if long else is_stable(chunks)
     return {
-        "first_call_s": side.first_call_s,
+        "first_call_s": runner.first_call_s,
         "iteration_ns": chunks[-1],
         "iterations": iterations,
         "stable": stable,
@@ -79,12 +79,12 @@ def warm(side: Side, limit_s: float) -> Dict[str, Any]:
 
 
 class Desk:
-    """Answers to the verbs of `wire`, in the order of a launch."""
+    """The handlers of the verbs of `wire`, in the order of a launch."""
 
     def __init__(self) -> None:
-        self._sides: Dict[str, Side] = {}
+        self._runners: Dict[str, Side] = {}
         self._models: Dict[Any, Model] = {}
-        self._seater = Seater([])
+        self._relocator = Relocator([])
         self._seed = 0
         self._workload: Dict[str, Any] = {}
         self._batch_size: Optional[int] = None
@@ -100,10 +100,10 @@ class Desk:
         seed: int,
         state: Optional[str] = None,
     ) -> Dict[str, Any]:
-        """Make the model once per data type and every side on it.
+        """Build the model once per data type, and every variant on it.
 
-        `state` names a file that carries weights and inputs between targets: it is written if it
-        is not there, and loaded if it is.
+        `state` is a file that transfers weights and inputs between targets: it is written if it does
+        not exist, and loaded otherwise.
         """
         self._seed = seed
         device = workload["device"]
@@ -119,27 +119,30 @@ class Desk:
             _carry_state(built, state)
         training = workload["mode"] == "training"
         if training and built.loss is None:
-            raise CannotBuild("this workload offers no training", hint="use --mode inference")
+            raise CannotBuild(
+                "this workload does not support training", hint="use --mode inference"
+            )
         for variant in variants:
             try:
-                self._sides[variant["name"]] = self._make_side(
+                self._runners[variant["name"]] = self._make_runner(
                     variant, built, training, workload["optimizer_step"], device
                 )
-            except Exception as error:  # this variant's own trouble, said when it is asked for
+            except Exception as error:  # raised by requests for this variant only
                 self._refused[variant["name"]] = error
-        compiled = sum(uses_dynamo(side.backend) for side in self._sides.values())
-        dynamo_graphs.make_room(2 * compiled)  # a trial with other batch sizes compiles once more
-        self._seater = Seater(self._models.values())
+        compiled = sum(uses_dynamo(runner.backend) for runner in self._runners.values())
+        # The trial with other batch sizes compiles every variant once more.
+        dynamo_graphs.raise_cache_limits(2 * compiled)
+        self._relocator = Relocator(self._models.values())
         self._checks.begin(list(self._models.values()), seed)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
-            "loss": built.loss_said if training else "",
+            "loss": built.loss_name if training else "",
             "batch_size": self._batch_size,
             "versions": metrics.versions(),
         }
 
-    def _build_again(self, batch_size: Optional[int]) -> Built:
-        """The workload with that batch size; it draws its numbers anew."""
+    def _build_again(self, batch_size: Optional[int]) -> BuiltWorkload:
+        """Build the workload with that batch size and new random numbers."""
         workload = self._workload
         return suites.build(
             workload["suite"],
@@ -150,10 +153,10 @@ class Desk:
             workload["device"],
         )
 
-    def _make_side(
-        self, variant: Dict[str, Any], built: Built, training: bool, step: bool, device: str
+    def _make_runner(
+        self, variant: Dict[str, Any], built: BuiltWorkload, training: bool, step: bool, device: str
     ) -> Side:
-        """A side on the model of its data type and memory format, which such sides share."""
+        """Create a variant on the model of its data type and memory format, which variants share."""
         dtype = DTYPES.get(variant["precision"], torch.float32)
         options = dict(variant.get("options", ()))
         channels_last = bool(options.get("channels-last"))
@@ -176,11 +179,11 @@ class Desk:
     def reference(
         self, variant: str, path: str, limit_bytes: Optional[int] = None, keep: bool = False
     ) -> Dict[str, Any]:
-        """Make what candidates are judged by; the process may hold `limit_bytes`.
+        """Create the reference for the accuracy check; the process may use `limit_bytes`.
 
-        It goes to a file, or is kept here when all candidates are in this process.
+        The reference is saved to a file, or kept here when all candidates are in this process.
         """
-        record = self._checks.references(self._side(variant), limit_bytes)
+        record = self._checks.references(self._runner(variant), limit_bytes)
         if keep:
             self._reference = record
         else:
@@ -193,22 +196,22 @@ class Desk:
         }
 
     def judge(self, variant: str, path: str, last: bool = False) -> Dict[str, Any]:
-        """Judge a candidate; after the last one the reference takes no more memory."""
+        """Check the accuracy of a candidate; after the `last` one the reference is freed."""
         reference = self._reference
         if reference is None:
             reference = accuracy.load_tensors(path)
         try:
-            return self._checks.judge(self._side(variant), reference)
+            return self._checks.judge(self._runner(variant), reference)
         finally:
             if last:
                 self._reference = None
 
     def verify(self, variant: str, accepted: Any = None, settle: bool = False) -> Dict[str, Any]:
         """Compare results that were kept in the variant's latest block."""
-        found = self._checks.verify(self._side(variant), accepted)
+        answer = self._checks.verify(self._runner(variant), accepted)
         if settle:
             timing.wait_until_idle()
-        return found
+        return answer
 
     def recheck(
         self,
@@ -218,12 +221,12 @@ class Desk:
         values: bool = True,
         more: bool = False,
     ) -> Dict[str, Any]:
-        """Check the variant once more, after the last block of a launch."""
-        return self._checks.recheck(self._side(variant), varied, accepted, values, more)
+        """Check the variant again, after the last block of a launch."""
+        return self._checks.recheck(self._runner(variant), varied, accepted, values, more)
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:
-        """Compile if need be, then run until the time is stable."""
-        return warm(self._side(variant), seconds)
+        """Compile if needed, then run until the time is stable."""
+        return warm(self._runner(variant), seconds)
 
     def block(
         self,
@@ -237,54 +240,54 @@ class Desk:
         draw: Optional[int] = None,
         varied: str = "none",
     ) -> Dict[str, Any]:
-        """Time one block; with a draw, on those input values and with results kept for `verify`."""
-        side = self._side(variant)
+        """Time one block; with a `draw`, on those input values, keeping results for `verify`."""
+        runner = self._runner(variant)
         check = None
         if draw is not None:
-            check = self._checks.block(side, draw, varied, samples, inner)
-        answer = timing.run_block(side, inner, samples, prime, settle, flush_l2, probe, check)
+            check = self._checks.block(runner, draw, varied, samples, inner)
+        answer = timing.run_block(runner, inner, samples, prime, settle, flush_l2, probe, check)
         if check is not None:
-            self._checks.timed(side, answer["samples_ns"], answer["inner"])
+            self._checks.timed(runner, answer["samples_ns"], answer["inner"])
             check.finish()
         return answer
 
     def reseat(self, seed: int, method: str) -> Dict[str, Any]:
-        """Move parameters and inputs to fresh memory."""
-        return self._seater.reseat(seed, method)
+        """Relocate parameters and inputs to fresh memory."""
+        return self._relocator.relocate(seed, method)
 
     def measure(self, variant: str) -> Dict[str, Any]:
-        """Memory, operations, graphs, and what was compiled again, also for other batch sizes if asked."""
-        side = self._side(variant)
+        """Measure memory, operations, graphs and recompilations, with other batch sizes if requested."""
+        runner = self._runner(variant)
         trial = None
-        if side.options.get("dynamic") or side.options.get("other-batch"):
-            trial = try_other_batches(side, self._batch_size, self._build_again)
-        found = metrics.measure(side, trial)
-        if self._flops is None:  # one count serves all sides: they are the same model
-            eager = Side("eager", "eager", side.precision, side.model, side.device)
+        if runner.options.get("dynamic") or runner.options.get("other-batch"):
+            trial = try_other_batches(runner, self._batch_size, self._build_again)
+        answer = metrics.measure(runner, trial)
+        if self._flops is None:  # the same for all variants: they share the model
+            eager = Side("eager", "eager", runner.precision, runner.model, runner.device)
             self._flops = metrics.count_flops(eager)
-        found["flops"], found["flops_why_not"] = self._flops
-        return found
+        answer["flops"], answer["flops_why_not"] = self._flops
+        return answer
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
-        """Where the time of a side goes, by operator."""
+        """Profile a variant by operator."""
         from torchyard.worker.bench.operator_table import operator_table
 
-        return operator_table(self._side(variant), iterations)
+        return operator_table(self._runner(variant), iterations)
 
     def list_names(self, suite: str) -> Dict[str, Any]:
-        """Workloads of a suite as this target knows them."""
+        """List the workloads of a suite in this target."""
         return {"names": suites.load(suite).names()}
 
-    def _side(self, name: str) -> Side:
+    def _runner(self, name: str) -> Side:
         if name in self._refused:
             raise self._refused[name]
-        if name not in self._sides:
-            raise CannotBuild("no variant " + repr(name) + " was built here")
-        return self._sides[name]
+        if name not in self._runners:
+            raise CannotBuild("the variant " + repr(name) + " was not built in this process")
+        return self._runners[name]
 
 
-def _carry_state(built: Built, path: str) -> None:
-    """Weights and inputs through a file, so that two targets run the very same numbers."""
+def _carry_state(built: BuiltWorkload, path: str) -> None:
+    """Transfer weights and inputs through a file, so that two targets use the same numbers."""
     tensors = _named_tensors(built)
     if not os.path.exists(path):
         torch.save({name: tensor.detach() for name, tensor in tensors.items()}, path + ".part")
@@ -294,9 +297,9 @@ def _carry_state(built: Built, path: str) -> None:
     if _shapes(carried) != _shapes(tensors):
         differing = set(_shapes(carried).items()) ^ set(_shapes(tensors).items())
         raise CannotBuild(
-            "the workload is not the same in both targets: "
+            "the workload differs between the targets: "
             + ", ".join(sorted({name for name, _ in differing})[:3]),
-            hint="the targets may have different versions of the package that it comes from",
+            hint="the targets may have different versions of the package that provides it",
         )
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -304,12 +307,12 @@ def _carry_state(built: Built, path: str) -> None:
                 tensor.copy_(carried[name])
 
 
-def _named_tensors(built: Built) -> Dict[str, Any]:
-    found = {"parameter " + name: tensor for name, tensor in built.module.named_parameters()}
-    found.update(("buffer " + name, tensor) for name, tensor in built.module.named_buffers())
+def _named_tensors(built: BuiltWorkload) -> Dict[str, Any]:
+    tensors = {"parameter " + name: tensor for name, tensor in built.module.named_parameters()}
+    tensors.update(("buffer " + name, tensor) for name, tensor in built.module.named_buffers())
     inputs = flatten(built.args) + flatten(built.kwargs)
-    found.update(("input %d" % index, tensor) for index, tensor in enumerate(inputs))
-    return found
+    tensors.update(("input %d" % index, tensor) for index, tensor in enumerate(inputs))
+    return tensors
 
 
 def _shapes(tensors: Dict[str, Any]) -> Dict[str, Any]:

@@ -1,8 +1,8 @@
 """Time one block: a short batch of iterations of one variant, with the readings around it.
 
-Readings are CPU time, time waiting for a core, preemptions and page faults of this process, and the frequency
-probe (a fixed piece of work, timed), none of which needs root. `cache_flush` semantics: with cold caches, more memory
-than the last-level cache holds is overwritten before each timed iteration.
+Readings are CPU time, run-queue wait, preemptions and page faults of this process, and the frequency
+probe (a fixed amount of work, timed); none of them needs root. For cold caches, more memory than the
+last-level cache holds is overwritten before each timed iteration.
 """
 
 import gc
@@ -23,7 +23,7 @@ _STEAL_TICKS = "steal_ticks"
 
 
 def read_usage() -> Dict[str, Any]:
-    """Running totals of this process, and of its CPUs for steal. None: unavailable."""
+    """Return the counters of this process, and the steal time of its CPUs. None: unavailable."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "cpu_ns": time.process_time_ns(),
@@ -35,7 +35,7 @@ def read_usage() -> Dict[str, Any]:
 
 
 def usage_difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Optional[int]]:
-    """After minus before, key by key; stolen time in nanoseconds."""
+    """Return the differences of the counters; steal time in nanoseconds."""
     result: Dict[str, Optional[int]] = {}
     for key, start in before.items():
         end = after.get(key)
@@ -49,11 +49,10 @@ def usage_difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str,
 def _stolen(
     before: Optional[Dict[int, int]], after: Optional[Dict[int, int]]
 ) -> Dict[str, Optional[int]]:
-    """Stolen time, and the part of it that cannot be rounding.
+    """Return the steal time, and the part of it that rounding cannot explain.
 
-    The kernel shows whole ticks of 1 / SC_CLK_TCK seconds, usually 10 ms. A CPU's counter that goes up
-    by n ticks says that more than n - 1 were stolen: one tick may be a microsecond that was missing to
-    the next whole one.
+    The kernel counts whole ticks of 1 / SC_CLK_TCK seconds, usually 10 ms. If a counter increases by n
+    ticks, more than n - 1 ticks were stolen: one of them may be mostly from before.
     """
     if before is None or after is None:
         return {"steal_ns": None, "steal_certain_ns": None}
@@ -79,36 +78,36 @@ def _run_queue_wait_ns() -> Optional[int]:
 
 
 def _steal_ticks() -> Optional[Dict[int, int]]:
-    """Ticks stolen from each CPU that this process may run on; those of others do not disturb it."""
+    """Return the steal ticks of each CPU that this process may run on."""
     try:
         allowed = os.sched_getaffinity(0)
-        found: Dict[int, int] = {}
+        ticks: Dict[int, int] = {}
         with open("/proc/stat", encoding="ascii") as file:
             for line in file:
                 name, _, numbers = line.partition(" ")
                 if not name.startswith("cpu"):
                     break
                 if name != "cpu" and int(name[3:]) in allowed:
-                    found[int(name[3:])] = int(numbers.split()[7])
+                    ticks[int(name[3:])] = int(numbers.split()[7])
     except (OSError, ValueError, IndexError, AttributeError):
         return None
-    return found or None
+    return ticks or None
 
 
 WORK = bytes(range(256)) * 64
 TRIES = 8
-SECOND_LOOK = 1.04
-"""Slower by this factor than ever before, all tries are made once more: an interrupt can take longer
-than the tries together, a fallen clock stays for longer."""
+RETRY_RATIO = 1.04
+"""All tries are repeated when the result is slower than the fastest one by this factor: an interrupt can
+outlast all tries, a reduced clock lasts longer."""
 
 
 def hash_once() -> None:
-    """The fixed work."""
+    """Do the fixed amount of work of the frequency probe."""
     hashlib.sha256(WORK).digest()
 
 
 class FrequencyProbe:
-    """Times the work; remembers the fastest try of this process."""
+    """Times a fixed amount of work, and keeps the fastest time of this process."""
 
     def __init__(
         self,
@@ -120,13 +119,13 @@ class FrequencyProbe:
         self._fastest_ns: Optional[int] = None
 
     def read(self) -> int:
-        """Nanoseconds that the work takes now."""
-        found = self._best()
-        if self._fastest_ns is None or found > SECOND_LOOK * self._fastest_ns:
-            found = min(found, self._best())
-        if self._fastest_ns is None or found < self._fastest_ns:
-            self._fastest_ns = found
-        return found
+        """Return the current duration of the work in nanoseconds."""
+        duration_ns = self._best()
+        if self._fastest_ns is None or duration_ns > RETRY_RATIO * self._fastest_ns:
+            duration_ns = min(duration_ns, self._best())
+        if self._fastest_ns is None or duration_ns < self._fastest_ns:
+            self._fastest_ns = duration_ns
+        return duration_ns
 
     def _best(self) -> int:
         work, clock = self._work, self._clock
@@ -140,8 +139,8 @@ class FrequencyProbe:
         return best
 
 
-SECONDS_IN_A_BLOCK = 0.5
-"""Flushing may add about this much to a block, whatever its number of iterations."""
+FLUSH_LIMIT_S = 0.5
+"""Time that cache flushes may add to a block."""
 FEWEST_SAMPLES = 5
 SMALLEST_BYTES = 16 << 20
 LARGEST_BYTES = 1 << 30
@@ -152,7 +151,7 @@ _flushes: Dict[str, "Flush"] = {}
 
 
 class Flush:
-    """Evicts what the caches of one device hold; knows what that costs."""
+    """Evicts the caches of one device; `cost_s` is the time of one flush."""
 
     def __init__(self, device: str) -> None:
         self._cuda = cuda_device(device)
@@ -167,15 +166,15 @@ class Flush:
         self.cost_s = (time.perf_counter_ns() - started_ns) / 1e9
 
     def __call__(self) -> None:
-        """Flush once. On CUDA this only submits the work, in front of what is timed."""
+        """Flush once. On CUDA this only submits the work, before the timed part."""
         if self._cuda is None:
             self._buffer.bitwise_not_()
         else:
             self._buffer.zero_()
 
     def affordable(self, iterations: int) -> int:
-        """How many iterations of a block may be flushed before, each of them a sample."""
-        most = max(FEWEST_SAMPLES, int(SECONDS_IN_A_BLOCK / max(self.cost_s, 1e-9)))
+        """Return the number of iterations of a block that can each be preceded by a flush."""
+        most = max(FEWEST_SAMPLES, int(FLUSH_LIMIT_S / max(self.cost_s, 1e-9)))
         return max(1, min(iterations, most))
 
     def _synchronize(self) -> None:
@@ -184,14 +183,14 @@ class Flush:
 
 
 def flush_for(device: str) -> Flush:
-    """The flush of a device, made once in a process."""
+    """Return the flush of a device, created once per process."""
     if device not in _flushes:
         _flushes[device] = Flush(device)
     return _flushes[device]
 
 
 def cpu_cache_bytes() -> int:
-    """Size of the largest cache of a CPU, as the kernel tells it."""
+    """Return the size of the largest cache of CPU 0, as reported by the kernel."""
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     largest = 0
     for path in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*/size"):
@@ -214,11 +213,11 @@ SETTLE_LIMIT_S = 0.4
 _probe = FrequencyProbe()
 clock = time.perf_counter_ns
 _process_clock = time.process_time_ns
-"""Taken before any code of the user's runs: a variant that replaces them does not change the timing."""
+"""Bound before any user code runs: a variant that replaces them cannot change the timing."""
 
 
 def run_block(
-    side: Side,
+    runner: Side,
     inner: int,
     samples: int,
     prime: int,
@@ -227,27 +226,27 @@ def run_block(
     probe: bool = False,
     check: Optional[TimedCheck] = None,
 ) -> Dict[str, Any]:
-    """Time the block and say what happened to the process meanwhile.
+    """Time the block, and read the counters of the process around it.
 
-    The frequency probe comes after the untimed calls, when the clock is where the block finds it. `check`
-    keeps results of some calls; what it does is not timed.
+    The frequency probe runs after the untimed calls, at the clock frequency of the block. `check` keeps
+    results of some calls outside the timed part.
     """
-    cuda = cuda_device(side.device)
-    if side.model.training:
+    cuda = cuda_device(runner.device)
+    if runner.model.training:
         inner = 1  # gradients are dropped after every call
-    reset = side.model.forget_gradients if side.model.training else None
-    flush = flush_for(side.device) if flush_l2 else None
+    reset = runner.model.forget_gradients if runner.model.training else None
+    flush = flush_for(runner.device) if flush_l2 else None
     if flush is not None:
         inner, samples = 1, flush.affordable(inner * samples)
     gc.disable()
     try:
-        with side.context():
-            call = side.caller()
+        with runner.context():
+            call = runner.caller()
             for _ in range(prime + (check.prime if check is not None else 0)):
                 call()
                 if reset is not None:
                     reset()
-            side.synchronize()
+            runner.synchronize()
             probe_before_ns = _probe.read() if probe else None
             before = read_usage()
             started_ns = clock()
@@ -308,10 +307,10 @@ def _host_samples(
 def _checked_sample(
     call: Callable[..., Any], inner: int, index: int, training: bool, check: TimedCheck
 ) -> float:
-    """A sample whose last result is kept.
+    """Time a sample and keep its last result.
 
-    Where a call changes what the next one sees, the result of one more call is kept instead: the state
-    before the last of several calls cannot be copied without a pause in the timed part.
+    Where a call changes state that the next one reads, the result of one more call is kept instead: the
+    state before the last of several calls cannot be copied without interrupting the timed part.
     """
     one_more = check.stateful and inner > 1
     kept: List[Any] = []
@@ -348,15 +347,15 @@ def _cuda_samples(
     starts, ends = device.events(samples), device.events(samples)
     stream = device.stream()
     for index, (start, end) in enumerate(zip(starts, ends)):
-        watching = check if check is not None and index in check.chosen else None
-        one_more = watching is not None and watching.stateful and inner > 1
+        checking = check if check is not None and index in check.chosen else None
+        one_more = checking is not None and checking.stateful and inner > 1
         kept: List[Any] = []
-        if watching is not None and not one_more:
-            watching.before()
+        if checking is not None and not one_more:
+            checking.before()
         if flush is not None:
             flush()
         start.record(stream)
-        if watching is None:
+        if checking is None:
             for _ in range(inner):
                 call()
         elif reset is not None:
@@ -366,11 +365,11 @@ def _cuda_samples(
                 call()
             kept.append(call())
         end.record(stream)
-        if watching is not None:
+        if checking is not None:
             if one_more:
-                watching.before()
+                checking.before()
                 kept = [call()]
-            watching.after(index, kept)
+            checking.after(index, kept)
             del kept
         if reset is not None:
             reset()
@@ -386,10 +385,10 @@ def _cuda_samples(
 
 
 def wait_until_idle() -> int:
-    """Sleep until this process's own threads stopped spinning; how long that took.
+    """Sleep until the threads of this process have stopped spinning; return the waiting time.
 
     OpenMP threads spin for a while after a parallel region (GNU: some milliseconds, Intel: 200 ms)
-    and would take a core from the other side's block.
+    and would take a core from the block of the other variant.
     """
     started_ns = clock()
     deadline_ns = started_ns + int(SETTLE_LIMIT_S * 1e9)

@@ -8,24 +8,24 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.bench import options as known
+from torchyard.worker.bench import options as option_table
 from torchyard.worker.bench.options import Scalar
 from torchyard.worker.workload import CannotBuild
 
 Options = Dict[str, Scalar]
 Setting = Tuple[Callable[[], Any], Callable[[Any], None], Any]
-"""How it is read, how it is written, and what is written."""
+"""Getter, setter and new value."""
 
 _CONFIGS = {"inductor": "torch._inductor.config", "dynamo": "torch._dynamo.config"}
 _ATTENTION = {"math": "math", "flash": "flash", "efficient": "mem_efficient", "cudnn": "cudnn"}
 
 
 def check(options: Options, backend: str, training: bool) -> None:
-    """CannotBuild where an option means nothing to this side, or nothing to this torch."""
+    """Raise CannotBuild when an option does not apply to this variant or this torch."""
     for name, value in options.items():
-        reason = known.why_not(name, backend, training)
+        reason = option_table.why_not(name, backend, training)
         if reason:
-            raise CannotBuild(reason, hint="leave the option out, or change the backend or mode")
+            raise CannotBuild(reason, hint="remove the option, or change the backend or mode")
         if name.partition(".")[0] in _CONFIGS and "." in name:
             _check_setting(name, value)
         else:
@@ -34,7 +34,7 @@ def check(options: Options, backend: str, training: bool) -> None:
 
 @contextlib.contextmanager
 def applied(options: Options) -> Iterator[None]:
-    """Set what belongs around calls; everything is as before when it ends."""
+    """Apply the options around calls, and restore the settings afterwards."""
     with contextlib.ExitStack() as stack:
         for name, value in options.items():
             head, dot, setting = name.partition(".")
@@ -42,22 +42,22 @@ def applied(options: Options) -> Iterator[None]:
                 config = importlib.import_module(_CONFIGS[head])
                 stack.enter_context(config.patch({setting: value}))
                 continue
-            for read, write, wanted in _settings(name, value):
+            for read, write, new in _settings(name, value):
                 with warnings.catch_warnings():
-                    # The flags for TF32 warn of a newer way to say the same, which older torch lacks.
+                    # The TF32 flags warn about a newer API, which older torch lacks.
                     warnings.simplefilter("ignore")
                     before = read()
                     stack.callback(write, before)
-                    write(wanted)
+                    write(new)
         yield
 
 
 class OwnOnednn:
-    """Keeps whether oneDNN is on apart for each side.
+    """Keeps the oneDNN flag separate for each variant.
 
-    Torch turns it off by itself, for the whole process, after a product that oneDNN refuses: bfloat16
-    on a processor without it. The other sides of the process must not be slower for that, and a side
-    that lost it must not try again in every block.
+    Torch disables oneDNN for the whole process after a matrix product that it does not support, such as
+    bfloat16 on a CPU without it. Other variants of the process must not become slower, and the variant
+    itself must not try again in every block.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class OwnOnednn:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """As this side left it, and afterwards as the others had it."""
+        """Apply this variant's flag, and restore that of the others afterwards."""
         if self._read is None or self._write is None:
             yield
             return
@@ -82,7 +82,7 @@ class OwnOnednn:
 
 
 def _settings(name: str, value: Scalar) -> List[Setting]:
-    """What the option writes to; CannotBuild where this torch has no such thing."""
+    """Return the settings of an option; raise CannotBuild when this torch does not have them."""
     if value is False:
         return []
     if name == "matmul-precision":
@@ -100,37 +100,37 @@ def _settings(name: str, value: Scalar) -> List[Setting]:
     return []
 
 
-def _pair(option: str, name: str, wanted: bool) -> Setting:
+def _pair(option: str, name: str, new: bool) -> Setting:
     read = getattr(torch._C, "_get_" + name, None)
     write = getattr(torch._C, "_set_" + name, None)
     if read is None or write is None:
         raise CannotBuild(
-            "torch " + torch.__version__ + " cannot set " + option, hint="leave the option out"
+            "torch " + torch.__version__ + " does not support " + option, hint="remove the option"
         )
-    return read, write, wanted
+    return read, write, new
 
 
 def _set_deterministic(on: bool) -> None:
     torch.use_deterministic_algorithms(on)
 
 
-def _attention(wanted: str) -> List[Setting]:
-    found: List[Setting] = []
+def _attention(kernel: str) -> List[Setting]:
+    settings: List[Setting] = []
     for name, inner in _ATTENTION.items():
         read = getattr(torch.backends.cuda, inner + "_sdp_enabled", None)
         write = getattr(torch.backends.cuda, "enable_" + inner + "_sdp", None)
         if read is not None and write is not None:
-            found.append((read, write, name == wanted))
-        elif name == wanted:
+            settings.append((read, write, name == kernel))
+        elif name == kernel:
             raise CannotBuild(
-                "torch " + torch.__version__ + " has no attention kernel " + repr(wanted),
-                hint="choose another: " + ", ".join(n for n in _ATTENTION if n != wanted),
+                "torch " + torch.__version__ + " has no attention kernel " + repr(kernel),
+                hint="choose another: " + ", ".join(n for n in _ATTENTION if n != kernel),
             )
-    return found
+    return settings
 
 
 def _check_setting(name: str, value: Scalar) -> None:
-    """A setting of the compiler's that exists, with a value of its kind."""
+    """Raise CannotBuild unless the compiler setting exists and the value has its type."""
     head, _, path = name.partition(".")
     config: Any = importlib.import_module(_CONFIGS[head])
     current = config
@@ -143,12 +143,12 @@ def _check_setting(name: str, value: Scalar) -> None:
             "%s of torch %s has no setting %r" % (head, torch.__version__, path),
             hint="did you mean %s.%s?" % (head, close[0]) if close else "see " + _CONFIGS[head],
         ) from None
-    wanted = type(current)
-    fits = current is None or wanted is type(value) or (wanted is float and type(value) is int)
+    expected = type(current)
+    fits = current is None or expected is type(value) or (expected is float and type(value) is int)
     if not fits:
         raise CannotBuild(
-            "%s is %r in this torch, and %r is of another kind" % (name, current, value),
-            hint="give a value of the kind " + wanted.__name__,
+            "%s is %r in this torch, and %r has another type" % (name, current, value),
+            hint="give a value of type " + expected.__name__,
         )
 
 

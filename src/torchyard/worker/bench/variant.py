@@ -1,7 +1,7 @@
 """One variant inside this worker: a model in a precision, made callable by a backend.
 
-Sides of one precision share the module object and the inputs. Checking, warming and timing all call
-the same function on the same inputs in the same context, so that what is checked is what is timed.
+Variants of one precision share the module object and the inputs. Checks, warm-up and timing call the
+same function on the same inputs in the same context, so that the checked code is the timed code.
 """
 
 import contextlib
@@ -16,15 +16,15 @@ from torchyard.worker.bench import backends, dynamo_graphs, options, torch_setti
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.inputs import InputDraws
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, ProcessState, RandomState
-from torchyard.worker.workload import Built, CannotBuild, flatten, map_tensors
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class Model:
-    """A built workload in one data type: module, inputs, optimiser, and how it all began."""
+    """A built workload in one data type: module, inputs, optimizer, and their initial state."""
 
-    def __init__(self, built: Built, training: bool, step: bool) -> None:
+    def __init__(self, built: BuiltWorkload, training: bool, step: bool) -> None:
         self.module = built.module
         self.args = built.args
         self.kwargs = built.kwargs
@@ -38,30 +38,28 @@ class Model:
         self.module.train(training)
         if training and step:
             if built.optimizer is None:
-                raise CannotBuild(
-                    "this workload offers no optimiser", hint="leave out --optimizer-step"
-                )
+                raise CannotBuild("this workload has no optimizer", hint="remove --optimizer-step")
             self.optimizer = built.optimizer(self.parameters)
-        self._began = self._snapshot(training or built.mutates)
+        self._initial = self._initial_copies(training or built.mutates)
         self._draws = InputDraws(self.inputs())
 
     def state(self) -> List[Any]:
-        """Parameters and buffers, in a stable order."""
+        """Return parameters and buffers, in a stable order."""
         return list(self.module.parameters()) + list(self.module.buffers())
 
     def inputs(self) -> List[Any]:
-        """The tensors among the arguments."""
+        """Return the tensors among the arguments."""
         return flatten(self.args) + flatten(self.kwargs)
 
     def _named(self, with_parameters: bool) -> Dict[str, Any]:
-        found = {"buffer " + name: tensor for name, tensor in self.module.named_buffers()}
-        found.update(("input %d" % index, t) for index, t in enumerate(self.inputs()))
+        tensors = {"buffer " + name: tensor for name, tensor in self.module.named_buffers()}
+        tensors.update(("input %d" % index, t) for index, t in enumerate(self.inputs()))
         if with_parameters:
-            found.update(("parameter " + name, p) for name, p in self.module.named_parameters())
-        return found
+            tensors.update(("parameter " + name, p) for name, p in self.module.named_parameters())
+        return tensors
 
-    def _snapshot(self, with_parameters: bool) -> Dict[str, Any]:
-        """Copies of whatever an iteration may change: inference can write to buffers and inputs."""
+    def _initial_copies(self, with_parameters: bool) -> Dict[str, Any]:
+        """Copy everything that an iteration may change: inference can write buffers and inputs."""
         return {
             name: tensor.detach().clone()
             for name, tensor in self._named(with_parameters).items()
@@ -69,73 +67,80 @@ class Model:
         }
 
     def rewind(self) -> None:
-        """Put everything back to how it began: no side may see what another one did."""
+        """Restore the initial state: no variant may see the changes of another one."""
         now = self._named(with_parameters=True)
         with torch.no_grad():
-            for name, began in self._began.items():
+            for name, initial in self._initial.items():
                 tensor = now.get(name)
-                if tensor is not None and tensor.shape == began.shape:
-                    tensor.copy_(began)
+                if tensor is not None and tensor.shape == initial.shape:
+                    tensor.copy_(initial)
         self.forget_gradients()
 
     def draw_inputs(self, draw: int, level: str) -> None:
-        """Rewind to another draw of the input values: a later `rewind` leads back to it."""
+        """Switch to another draw of the input values; a later `rewind` returns to it."""
         self.rewind()
         self._draws.apply(draw, level)
         for index, tensor in enumerate(self.inputs()):
-            began = self._began.get("input %d" % index)
-            if began is not None and began.shape == tensor.shape:
-                began.copy_(tensor.detach())
+            initial = self._initial.get("input %d" % index)
+            if initial is not None and initial.shape == tensor.shape:
+                initial.copy_(tensor.detach())
 
     def varies(self, level: str) -> bool:
         """Whether a draw of this level changes any input."""
         return bool(self._draws.varied(level))
 
     def changed_names(self) -> List[str]:
-        """Inputs, buffers and, where an iteration may write them, parameters that are not as they began."""
+        """Return the inputs, buffers and parameters that differ from the initial state.
+
+        Parameters are included where an iteration may write them.
+        """
         now = self._named(with_parameters=True)
         return [
             name
-            for name, began in self._began.items()
-            if name not in now or not same_numbers(now[name].detach(), began)
+            for name, initial in self._initial.items()
+            if name not in now or not same_numbers(now[name].detach(), initial)
         ]
 
-    def moment(self, names: List[str]) -> Dict[str, Any]:
-        """Copies of these inputs, buffers and parameters as they are now."""
+    def snapshot(self, names: List[str]) -> Dict[str, Any]:
+        """Copy the current values of these inputs, buffers and parameters."""
         now = self._named(with_parameters=True)
         return {name: now[name].detach().clone() for name in names if name in now}
 
     @contextlib.contextmanager
     def without_optimizer(self) -> Iterator[None]:
-        """Iterations end with the gradients, as those of a step do that is not the first."""
+        """Disable the optimizer: iterations end after the backward pass."""
         optimizer, self.optimizer = self.optimizer, None
         try:
             yield
         finally:
             self.optimizer = optimizer
 
-    def move_beginning(self) -> Dict[str, Any]:
-        """Take parameters as they are now for the beginning; what to hand to `restore_beginning`."""
+    def move_initial_state(self) -> Dict[str, Any]:
+        """Make the current parameters the initial state; return the argument of `restore_initial_state`."""
         now = self._named(with_parameters=True)
-        held = {name: began for name, began in self._began.items() if name.startswith("parameter ")}
-        for name in held:
-            self._began[name] = now[name].detach().clone()
-        return held
+        previous = {
+            name: initial
+            for name, initial in self._initial.items()
+            if name.startswith("parameter ")
+        }
+        for name in previous:
+            self._initial[name] = now[name].detach().clone()
+        return previous
 
-    def restore_beginning(self, held: Dict[str, Any]) -> None:
-        """Undo `move_beginning`."""
-        self._began.update(held)
+    def restore_initial_state(self, previous: Dict[str, Any]) -> None:
+        """Undo `move_initial_state`."""
+        self._initial.update(previous)
         self.rewind()
 
     @contextlib.contextmanager
-    def begun_at(self, moment: Dict[str, Any]) -> Iterator[None]:
-        """Take this moment for the beginning, in which every rewind ends."""
-        before = self._began
-        self._began = dict(before, **moment)
+    def starting_from(self, snapshot: Dict[str, Any]) -> Iterator[None]:
+        """Temporarily use these values as the initial state."""
+        before = self._initial
+        self._initial = dict(before, **snapshot)
         try:
             yield
         finally:
-            self._began = before
+            self._initial = before
             self.rewind()
 
     def forget_gradients(self) -> None:
@@ -144,31 +149,31 @@ class Model:
             tensor.grad = None
 
     def gradients(self) -> List[Any]:
-        """Of the parameters, and of the inputs that ask for one.
+        """Return the gradients of the parameters and of the inputs that require one.
 
-        None and zeros mean the same, and backends differ in which of them they leave.
+        None is returned as zeros: backends differ in which of the two they leave.
         """
         return [torch.zeros_like(t) if t.grad is None else t.grad for t in self._with_gradients]
 
     def forget_optimizer_state(self) -> None:
-        """Start the optimiser anew, for a check that must not depend on what ran before."""
+        """Create a new optimizer, for a check that must not depend on earlier iterations."""
         if self.optimizer is not None:
             self.optimizer = self.built.optimizer(self.parameters)  # type: ignore[misc]
 
 
-def convert(built: Built, dtype: Any) -> Built:
-    """A deep copy of the workload in another data type; integers and booleans stay.
+def convert(built: BuiltWorkload, dtype: Any) -> BuiltWorkload:
+    """Return a deep copy of the workload in another data type; integers and booleans are unchanged.
 
-    Complex numbers become wider with float64 and stay as they are with others: `Module.to` would
-    drop their imaginary part.
+    Complex tensors become complex128 for float64 and are otherwise unchanged: `Module.to` would drop
+    their imaginary part.
     """
 
     def change(tensor: Any) -> Any:
         if tensor.is_complex():
-            wanted = torch.complex128 if dtype is torch.float64 else tensor.dtype
+            new_dtype = torch.complex128 if dtype is torch.float64 else tensor.dtype
         else:
-            wanted = dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(wanted)
+            new_dtype = dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(new_dtype)
 
     def change_input(tensor: Any) -> Any:
         changed = change(tensor.detach())
@@ -176,12 +181,12 @@ def convert(built: Built, dtype: Any) -> Built:
         return changed.requires_grad_(tensor.requires_grad)
 
     module = copy.deepcopy(built.module)._apply(change)
-    return Built(
+    return BuiltWorkload(
         module,
         map_tensors(built.args, change_input),
         map_tensors(built.kwargs, change_input),
         built.loss,
-        built.loss_said,
+        built.loss_name,
         built.optimizer,
         built.flops,
         built.mutates,
@@ -190,7 +195,7 @@ def convert(built: Built, dtype: Any) -> Built:
 
 
 class Side:
-    """One variant, ready to iterate."""
+    """One variant, ready to run iterations."""
 
     def __init__(
         self,
@@ -210,14 +215,14 @@ class Side:
         torch_settings.check(self.options, backend, model.training)
         self._onednn = torch_settings.OwnOnednn()
         self.state_changes: Dict[str, bool] = {}
-        """Process-wide state that this variant's code changed, in words, and whether it was put back."""
+        """Process-wide state that this variant's code changed, and whether it was restored."""
         self.replaced: List[str] = []
         """Functions of Python and torch that this variant's code replaced."""
         self.moved_random_state = False
         self.changed: List[str] = []
         """Inputs, buffers and parameters that the latest checked iteration wrote."""
         self.result_bytes = 0
-        """Of the results of the latest checked iteration."""
+        """Size of the results of the latest checked iteration."""
         self._depth = 0
         with self._guarded():
             self._way = backends.resolve(backend)
@@ -230,14 +235,14 @@ class Side:
 
     @property
     def function(self) -> Any:
-        """What is called: the module itself or what its backend made of it."""
+        """The callable: the module itself, or the one created by the backend."""
         if self._function is None:
             self._function = self._make()
         return self._function
 
     @property
     def recompiles(self) -> Optional[int]:
-        """How often dynamo compiled for this side after its first call; None without dynamo."""
+        """Recompilations of this variant after its first call; None without dynamo."""
         if self.graph_counters["graphs"] is None:
             return None
         return self._frames - self._frames_at_first
@@ -258,7 +263,7 @@ class Side:
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Put process-wide state and random generators back after this variant's code."""
+        """Restore process-wide state and random number generators after this variant's code."""
         if self._depth:
             yield
             return
@@ -277,7 +282,7 @@ class Side:
 
     @contextlib.contextmanager
     def context(self) -> Any:
-        """What the calls run in: gradients and autocast on or off, and the variant's options."""
+        """Enter the context of the calls: gradient mode, autocast, and the variant's options."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(devices.using(self.device))
             stack.enter_context(self._guarded())
@@ -309,10 +314,10 @@ class Side:
         return torch.autocast(device_type=kind, dtype=dtype)
 
     def caller(self) -> Callable[..., Any]:
-        """One iteration as a call without arguments, with as little around it as can be.
+        """Return one iteration as a function without arguments, with minimal overhead.
 
-        It returns the output. In training it returns nothing; what is kept of a step that is checked goes
-        into the list that is given, so that every step runs the same code.
+        It returns the output. In training it returns nothing; results of a checked step are appended to
+        the list argument, so that checked and unchecked steps run the same code.
         """
         function, args, kwargs = self.function, self.model.args, self.model.kwargs
         if not self.model.training:
@@ -321,7 +326,9 @@ class Side:
             return lambda: function(*args)
         loss_of, optimizer = self.model.built.loss, self.model.optimizer
         if loss_of is None:
-            raise CannotBuild("this workload offers no training", hint="use --mode inference")
+            raise CannotBuild(
+                "this workload does not support training", hint="use --mode inference"
+            )
 
         def step(kept: Optional[List[Any]] = None) -> None:
             if kept is None:
@@ -336,7 +343,7 @@ class Side:
         return step
 
     def first_call(self) -> None:
-        """Run once and remember how long it took: compilation happens here."""
+        """Run the first iteration, including compilation, and record its duration."""
         if self.first_call_s is not None:
             return
         compiled = self.backend != "eager"
@@ -353,7 +360,7 @@ class Side:
         self.model.forget_gradients()
 
     def peer(self) -> "Side":
-        """Eager code on the same model with the same precision and options: what results are held to."""
+        """Return the eager variant of the same model, precision and options, for comparison."""
         kept = {
             name: value
             for name, value in self.options.items()
@@ -362,16 +369,16 @@ class Side:
         return Side(self.name, "eager", self.precision, self.model, self.device, kept)
 
     def on(self, model: Model) -> "Side":
-        """The same callable with other inputs."""
+        """Return this variant with the inputs of another model."""
         other = copy.copy(self)
         other.model = model
         return other
 
     def results(self, seed: int) -> Tuple[Dict[str, List[Any]], bool]:
-        """Outputs of one iteration from the beginning, and whether they hold a loss.
+        """Return the results of one iteration from the initial state, and whether they include a loss.
 
-        In training: outputs, loss, gradients, buffers, and parameters after the optimiser's step. Inputs and
-        buffers are in it wherever the iteration changes them.
+        In training: outputs, loss, gradients, buffers, and parameters after the optimizer step. Inputs and
+        buffers are included where the iteration changes them.
         """
         self.first_call()
         model = self.model
@@ -389,50 +396,50 @@ class Side:
             self.synchronize()
             self.moved_random_state = generators.restore() or self.moved_random_state
             self.changed = model.changed_names()
-            found = self.collect(kept, self.changed)
+            results = self.collect(kept, self.changed)
         model.rewind()
         model.forget_optimizer_state()
-        return found, model.training
+        return results, model.training
 
     def collect(self, kept: List[Any], changed: List[str]) -> Dict[str, List[Any]]:
-        """Copies of everything that an iteration made: what it returned and what it left behind.
+        """Copy the results of an iteration: its outputs and the tensors that it wrote.
 
         `changed` names inputs and buffers that it writes; see `Model.changed_names`.
         """
         model = self.model
-        found = {"output": _keep(flatten(kept[0]))}
+        results = {"output": _copies(flatten(kept[0]))}
         if model.training:
-            found["loss"] = _keep([kept[1]])
-            found["gradient"] = _keep(model.gradients())
+            results["loss"] = _copies([kept[1]])
+            results["gradient"] = _copies(model.gradients())
         if model.training or any(name.startswith("buffer ") for name in changed):
-            found["buffer"] = _keep(list(model.module.buffers()))
+            results["buffer"] = _copies(list(model.module.buffers()))
         if any(name.startswith("input ") for name in changed):
-            found["input"] = _keep(model.inputs())
+            results["input"] = _copies(model.inputs())
         if model.optimizer is not None or model.built.mutates:
-            found["parameter"] = _keep(list(model.module.parameters()))
+            results["parameter"] = _copies(list(model.module.parameters()))
         self.result_bytes = sum(
             int(tensor.numel()) * int(tensor.element_size())
-            for tensors in found.values()
+            for tensors in results.values()
             for tensor in tensors
         )
-        return found
+        return results
 
     def synchronize(self) -> None:
-        """Wait for the device; nothing to wait for on the CPU."""
+        """Wait for the device; a no-op on the CPU."""
         cuda = devices.cuda_device(self.device)
         if cuda is not None:
             cuda.synchronize()
 
 
 def _can_be_written(tensor: Any) -> bool:
-    """Not where several elements lie at one place, as in an expanded tensor."""
+    """Whether no elements share memory, as they do in an expanded tensor."""
     if tensor.layout is not torch.strided:
         return True
     return all(step != 0 or size < 2 for size, step in zip(tensor.size(), tensor.stride()))
 
 
 def same_numbers(one: Any, other: Any) -> bool:
-    """Whether two tensors hold the same numbers; NaN is the same as NaN."""
+    """Whether two tensors are equal; NaN equals NaN."""
     if one.shape != other.shape or one.dtype is not other.dtype or one.layout is not other.layout:
         return False
     if one.layout is not torch.strided:
@@ -446,5 +453,5 @@ def same_numbers(one: Any, other: Any) -> bool:
     return bool(((one == other) | (torch.isnan(one) & torch.isnan(other))).all())
 
 
-def _keep(tensors: List[Any]) -> List[Any]:
+def _copies(tensors: List[Any]) -> List[Any]:
     return [tensor.detach().clone() for tensor in tensors]

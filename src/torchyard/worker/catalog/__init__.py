@@ -1,8 +1,8 @@
-"""The suites and what is in them, as data: no torch, so that the yard can list them too.
+"""The suites and their workloads, as data: no torch, so that the controller can list them.
 
-An entry names a workload, the modes it offers, its default batch size and parameters, and one
-line about it. The suites read their defaults from here, so that what is listed is what is built.
-Suites that take any name have a list instead: what they hold when they are run whole.
+An entry has the name of a workload, its modes, default batch size and parameters, and a one-line
+description. The suites read their defaults from here, so that listing and build agree. Suites that
+accept any name have a list instead: the workloads of the whole suite.
 """
 
 from typing import Dict, List, Optional
@@ -28,7 +28,7 @@ MODELS: List[Entry] = [
     Entry(
         "resnet",
         BOTH,
-        "residual network, half the usual width; layers=50,width=64 is a ResNet-50",
+        "residual network of half the usual width; layers=50,width=64 is a ResNet-50",
         4,
         {"layers": 18, "size": 64, "width": 32, "classes": 1000},
     ),
@@ -60,12 +60,12 @@ SUITES: Dict[str, List[Entry]] = {"kernels": KERNELS, "models": MODELS}
 OPEN_SUITES: Dict[str, str] = {
     "huggingface": "any transformers model class, such as BertForMaskedLM, with random weights",
     "timm": "any timm model name, with random weights",
-    "torchvision": "any torchvision model of classification, detection or segmentation",
-    "torchbench": "a model of your checkout of pytorch/benchmark, such as resnet50:path=FOLDER",
-    "file": "a Python file of yours, given by path",
-    "script": "a whole program of yours, for `torchyard tune --program`",
+    "torchvision": "any torchvision classification, detection or segmentation model",
+    "torchbench": "a model of a pytorch/benchmark checkout, such as resnet50:path=FOLDER",
+    "file": "a Python file, given by path",
+    "script": "a whole program, for `torchyard tune --program`",
 }
-# What those hold when they are run whole. The others hold what only the user knows.
+# The workloads of a whole suite, for the suites that accept any name.
 LISTS: Dict[str, List[Listed]] = {
     "huggingface": HUGGINGFACE,
     "timm": TIMM,
@@ -74,7 +74,7 @@ LISTS: Dict[str, List[Listed]] = {
 
 
 def entry_of(suite: str, name: str) -> Optional[Entry]:
-    """The built-in workload of that name, or None."""
+    """Return the built-in workload of that name, or None."""
     for entry in SUITES.get(suite, []):
         if entry.name == name:
             return entry

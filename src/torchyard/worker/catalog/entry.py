@@ -1,13 +1,10 @@
-"""What the catalogue says about one workload: the forms, and no workload.
-
-No torch, so that the yard can read it too.
-"""
+"""The record types of the catalogue. No torch, so that the controller can import them."""
 
 from typing import Dict, NamedTuple, Optional, Tuple
 
 
 class Entry(NamedTuple):
-    """One built-in workload. `batch_size` None: there is no batch unless one is asked for."""
+    """One built-in workload. `batch_size` None: no batch dimension by default."""
 
     name: str
     modes: Tuple[str, ...]
@@ -17,11 +14,11 @@ class Entry(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One workload of a suite that takes any name: what the suite holds when it is run whole.
+    """One workload in the list of a suite that accepts any name.
 
-    modes            what a whole suite runs; who names the workload may ask for any mode
-    gpu_batch_size   for a large GPU; None: not among those that the suite runs on GPUs
-    cpu_batch_size   for a large server; None: not among those that the suite runs on CPUs
+    modes            modes in a run of the whole suite; any mode can be requested by name
+    gpu_batch_size   for a large GPU; None: not in the suite on GPUs
+    cpu_batch_size   for a large server; None: not in the suite on CPUs
     """
 
     name: str

@@ -64,7 +64,7 @@ ALBERT_XXLARGE = _encoder(
     4096, 12, 64, 30000, embedding_size=128, num_hidden_groups=1, inner_group_num=1
 )
 BERT_BASE = _encoder(768, 12, 12, 30522, type_vocab_size=2)
-# Positions count from behind the padding token, so that 514 of them hold 512 tokens.
+# Position ids start after the padding id, so that 514 positions hold 512 tokens.
 ROBERTA_BASE = _encoder(
     768, 12, 12, 50265, type_vocab_size=1, max_position_embeddings=514, layer_norm_eps=1e-5
 )
@@ -322,7 +322,7 @@ INFERENCE = ("inference",)
 
 
 class HuggingFaceModel(NamedTuple):
-    """A name, and what it stands for: a model class, its sizes, and the length of its inputs.
+    """A listed model: name, model class, sizes, and the length of its inputs.
 
     since   the first transformers that has the class, where that is not long ago
     """
@@ -339,7 +339,7 @@ class HuggingFaceModel(NamedTuple):
 
     @property
     def listed(self) -> Listed:
-        """What the catalogue tells of it."""
+        """Its entry in the catalogue."""
         return Listed(self.name, self.modes, self.about, self.gpu_batch_size, self.cpu_batch_size)
 
 
@@ -352,7 +352,7 @@ def _of_class(
     cpu: int,
     modes: Tuple[str, ...] = BOTH,
 ) -> HuggingFaceModel:
-    """One whose name is that of its class."""
+    """Return a model whose name is that of its class."""
     return HuggingFaceModel(name, about, name, values, length, gpu, cpu, modes)
 
 
@@ -466,7 +466,7 @@ MODELS: List[HuggingFaceModel] = [
         16,
         16,
     ),
-    # The harness lets these generate text; here they read a prompt as long as the harness's.
+    # PyTorch's benchmark harness generates text with these; here they process a prompt of the same length.
     HuggingFaceModel("Llama-3.2-1B", "Llama 3.2 1B", "LlamaForCausalLM", LLAMA_3_2_1B, 1000, 1, 1),
     HuggingFaceModel(
         "gemma-2-2b",
@@ -480,7 +480,7 @@ MODELS: List[HuggingFaceModel] = [
     ),
     HuggingFaceModel(
         "gemma-3-4b-it",
-        "Gemma 3 4B with its image encoder, given text",
+        "Gemma 3 4B with its image encoder, text input",
         "Gemma3ForConditionalGeneration",
         GEMMA_3_4B,
         1000,
@@ -491,7 +491,7 @@ MODELS: List[HuggingFaceModel] = [
     ),
     HuggingFaceModel(
         "whisper-tiny",
-        "Whisper tiny, 30 s of sound",
+        "Whisper tiny, 30 s of audio",
         "WhisperForConditionalGeneration",
         WHISPER_TINY,
         128,
@@ -520,7 +520,7 @@ MODELS: List[HuggingFaceModel] = [
     ),
     HuggingFaceModel(
         "gpt-oss-20b",
-        "gpt-oss 20B, four of 32 experts at a time",
+        "gpt-oss 20B, 4 of 32 experts active",
         "GptOssForCausalLM",
         GPT_OSS_20B,
         1000,

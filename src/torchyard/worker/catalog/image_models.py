@@ -71,8 +71,8 @@ TIMM: List[Listed] = [
 ]
 TIMM_BY_NAME: Dict[str, Listed] = {each.name: each for each in TIMM}
 
-# What timm calls these now. Most of its versions still take the old name and say so; for others,
-# the row can name the new one.
+# Current timm names. Most timm versions still accept the old name with a warning; for others, the error
+# message gives the new one.
 RENAMED: Dict[str, str] = {
     "adv_inception_v3": "inception_v3.tf_adv_in1k",
     "gluon_inception_v3": "inception_v3.gluon_in1k",
@@ -189,7 +189,7 @@ _SEGMENTATION: List[Tuple[str, int, int]] = [
 _TASKS = (
     ("classification, cross-entropy", _CLASSIFICATION),
     ("detection, the model's own losses", _DETECTION),
-    ("segmentation, cross-entropy of every pixel", _SEGMENTATION),
+    ("segmentation, per-pixel cross-entropy", _SEGMENTATION),
 )
 
 TORCHVISION: List[Listed] = [

@@ -1,7 +1,6 @@
-"""The workload suites: loaded only when asked for, because each may need a package of its own.
+"""The workload suites: loaded on demand, because each may need its own package.
 
-A suite is a sibling module with the interface that `torchyard.worker.workload` describes. This module
-knows their names and nothing of what is in them.
+A suite is a module with the functions `names` and `build`; see `torchyard.worker.workload`.
 """
 
 import importlib
@@ -9,7 +8,7 @@ from typing import Any, Dict, List, Optional
 
 from torchyard.worker import catalog
 from torchyard.worker.suites.choices import is_whole, nearest
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 MODULES: Dict[str, str] = {
     "kernels": "kernels.suite",
@@ -25,7 +24,7 @@ MODES = ("inference", "training")
 
 
 def load(suite: str) -> Any:
-    """The module of a suite; torch is imported here at the latest."""
+    """Return the module of a suite; imports torch."""
     if suite not in MODULES:
         raise CannotBuild(
             f"there is no suite {suite!r}{nearest(suite, MODULES)}",
@@ -35,9 +34,8 @@ def load(suite: str) -> Any:
 
 
 def names(suite: str) -> List[str]:
-    """The workloads of a suite that can be listed; suites that take any name list what they know."""
-    found = load(suite).names()
-    return list(found)
+    """Return the workloads of a suite; suites that accept any name return the known ones."""
+    return list(load(suite).names())
 
 
 def build(
@@ -47,8 +45,8 @@ def build(
     batch_size: Optional[int] = None,
     parameters: Optional[Dict[str, Any]] = None,
     device: Any = "cpu",
-) -> Built:
-    """Make one workload, with everything of it on `device` and the module in the mode's state."""
+) -> BuiltWorkload:
+    """Build one workload on `device`, with the module in the training state of the mode."""
     module = load(suite)
     if mode not in MODES:
         raise CannotBuild(
@@ -57,12 +55,12 @@ def build(
         )
     if batch_size is not None and not is_whole(batch_size):
         raise CannotBuild(
-            f"the batch size of {suite}/{name} is {batch_size!r}",
-            hint="give a whole number from 1 up, or none for the default",
+            f"invalid batch size of {suite}/{name}: {batch_size!r}",
+            hint="give a positive integer, or omit it for the default",
         )
-    built: Built = module.build(name, mode, batch_size, dict(parameters or {}), device)
+    built: BuiltWorkload = module.build(name, mode, batch_size, dict(parameters or {}), device)
     if mode == "training" and built.loss is None:
-        raise CannotBuild(f"{suite}/{name} offers no training", hint="use the mode inference")
+        raise CannotBuild(f"{suite}/{name} does not support training", hint="use mode inference")
     built.module.train(mode == "training")
     if built.batch_size is None:
         entry = catalog.entry_of(suite, name)

@@ -1,6 +1,6 @@
-"""The choices of a user for a workload, checked: entry, batch size and parameters.
+"""Check the batch size and parameters that a user chose for a workload.
 
-Without a batch size, the default depends on the device and its memory.
+The default batch size depends on the device and its memory.
 """
 
 import difflib
@@ -16,8 +16,8 @@ CPU_CORES = 32
 
 
 def batch_size_for(listed: Optional[Listed], device: Any, otherwise: int) -> int:
-    """The list's number for this device; `otherwise` for what is not listed."""
-    import torch  # the controller imports this module without torch
+    """Return the listed batch size scaled to this device; `otherwise` when not listed."""
+    import torch
 
     if listed is None:
         return otherwise
@@ -25,11 +25,11 @@ def batch_size_for(listed: Optional[Listed], device: Any, otherwise: int) -> int
     first, second = listed.gpu_batch_size, listed.cpu_batch_size
     if not on_gpu:
         first, second = second, first
-    return share_of(first or second or otherwise, _part_of_a_large_one(device))
+    return share_of(first or second or otherwise, _relative_size(device))
 
 
 def share_of(batch_size: int, part: float) -> int:
-    """That part of a batch size as a power of two, at least 1; the whole where `part` is 1 up."""
+    """Return that fraction of a batch size as a power of two, at least 1; all of it from 1 up."""
     if part >= 1:
         return batch_size
     share = 1
@@ -38,15 +38,15 @@ def share_of(batch_size: int, part: float) -> int:
     return share
 
 
-def _part_of_a_large_one(device: Any) -> float:
-    """How large the device is, beside those that the lists are for."""
+def _relative_size(device: Any) -> float:
+    """Return the size of the device relative to those that the lists are for."""
     import torch
 
-    place = torch.device(device)
-    if place.type == "cuda":
-        memory_bytes = torch.cuda.get_device_properties(place).total_memory
+    device = torch.device(device)
+    if device.type == "cuda":
+        memory_bytes = torch.cuda.get_device_properties(device).total_memory
         return float(memory_bytes) / GPU_MEMORY_BYTES
-    if place.type == "cpu":
+    if device.type == "cpu":
         return (os.cpu_count() or 1) / CPU_CORES
     return 1.0
 
@@ -58,7 +58,7 @@ MAXIMUM = dict.fromkeys(SWITCHES, 1)
 
 
 class Choices:
-    """The checked wishes for one built-in workload. `batch_size` None: no batch dimension."""
+    """Checked choices for one built-in workload. `batch_size` None: no batch dimension."""
 
     def __init__(self, label: str, batch_size: Optional[int], parameters: Dict[str, int]) -> None:
         self.label = label
@@ -66,7 +66,7 @@ class Choices:
         self.parameters = parameters
 
     def __getitem__(self, key: str) -> int:
-        """The value of a parameter."""
+        """Return the value of a parameter."""
         return self.parameters[key]
 
     @property
@@ -78,18 +78,18 @@ class Choices:
 def choose(
     suite: str, name: str, mode: str, batch_size: Optional[int], given: Dict[str, Any]
 ) -> Choices:
-    """Join what was given with the catalogue's defaults, or say what is wrong with it."""
+    """Merge the given parameters with the catalogue's defaults; raise CannotBuild for invalid ones."""
     entry = catalog.entry_of(suite, name)
     if entry is None:
-        known = [each.name for each in catalog.SUITES[suite]]
+        valid = [each.name for each in catalog.SUITES[suite]]
         raise CannotBuild(
-            f"the suite {suite} has no workload {name!r}{nearest(name, known)}",
-            hint="workloads: " + ", ".join(known),
+            f"the suite {suite} has no workload {name!r}{nearest(name, valid)}",
+            hint="workloads: " + ", ".join(valid),
         )
     label = f"{suite}/{name}"
     if mode not in entry.modes:
         raise CannotBuild(
-            f"{label} offers no {mode}", hint="use the mode " + " or ".join(entry.modes)
+            f"{label} does not support {mode}", hint="use mode " + " or ".join(entry.modes)
         )
     parameters = dict(entry.parameters)
     for key, value in given.items():
@@ -101,42 +101,41 @@ def choose(
 
 def _whole_number(label: str, key: str, value: Any) -> int:
     low, high = MINIMUM.get(key, 1), MAXIMUM.get(key)
-    wanted = f"from {low} to {high}" if high is not None else f"from {low} up"
+    valid = f"from {low} to {high}" if high is not None else f"of at least {low}"
     if not is_whole(value, low) or (high is not None and value > high):
         raise CannotBuild(
-            f"the parameter {key} of {label} is {value!r}",
-            hint=f"give {key} a whole number {wanted}",
+            f"invalid parameter {key} of {label}: {value!r}",
+            hint=f"give {key} an integer {valid}",
         )
     return int(value)
 
 
 def is_whole(value: Any, low: int = 1) -> bool:
-    """Whether it is a whole number from `low` up; True is none, though Python counts it as 1."""
+    """Whether the value is an integer of at least `low`; booleans are not integers here."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
-def unknown_parameter(label: str, key: str, known: Iterable[str]) -> CannotBuild:
-    """The complaint about a parameter that the workload does not have."""
-    names = list(known)
-    listing = "its parameters: " + ", ".join(names) if names else "it takes no parameters"
+def unknown_parameter(label: str, key: str, valid: Iterable[str]) -> CannotBuild:
+    """Return the error for a parameter that the workload does not have."""
+    names = list(valid)
+    listing = "its parameters: " + ", ".join(names) if names else "it has no parameters"
     return CannotBuild(f"{label} has no parameter {key!r}{nearest(key, names)}", hint=listing)
 
 
 def require(good: bool, label: str, message: str, hint: str) -> None:
-    """Refuse a combination of parameters that each are good alone."""
+    """Raise CannotBuild for an invalid combination of parameters."""
     if not good:
         raise CannotBuild(f"{label}: {message}", hint=hint)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?`, or nothing when no known word is near."""
-    near = near_words(word, known)
-    either = " or ".join(near)
-    return f"; did you mean {either}?" if near else ""
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """Return `; did you mean ...?`, or an empty string without a close match."""
+    close = close_matches(word, valid)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def near_words(word: str, known: Iterable[str]) -> List[str]:
-    """Up to three known words that look like the given one; case does not matter."""
-    originals = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(str(word).lower(), list(originals), n=3, cutoff=0.6)
-    return [originals[each] for each in found]
+def close_matches(word: str, valid: Iterable[str]) -> List[str]:
+    """Return up to three valid words that are similar to the given one, ignoring case."""
+    originals = {each.lower(): each for each in valid}
+    matches = difflib.get_close_matches(str(word).lower(), list(originals), n=3, cutoff=0.6)
+    return [originals[each] for each in matches]

@@ -1,7 +1,7 @@
-"""The suite `models`: small networks of common kinds, written here without extra packages.
+"""The suite `models`: small networks of common architectures, without extra packages.
 
-Residual networks (He et al., 2015), a U-Net (Ronneberger et al., 2015), an encoder in the manner of BERT, a decoder in
-the manner of GPT-2, an LSTM, and a chain of equal layers for slowdowns of a known size.
+Residual networks (He et al., 2015), a U-Net (Ronneberger et al., 2015), a BERT-like encoder, a GPT-2-like decoder, an
+LSTM, and a chain of equal layers for slowdowns of a known size.
 """
 
 import math
@@ -14,7 +14,7 @@ from torch.nn import functional
 from torchyard.worker import catalog
 from torchyard.worker.suites import training
 from torchyard.worker.suites.choices import Choices, choose, require
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 
 class TransformerBlock(nn.Module):
@@ -33,7 +33,7 @@ class TransformerBlock(nn.Module):
         )
 
     def forward(self, tokens: Any) -> Any:
-        """The tokens one layer further."""
+        """Apply the layer to the tokens."""
         tokens = tokens + self._attend(self.attention_norm(tokens))
         return tokens + self.feed(self.feed_norm(tokens))
 
@@ -46,7 +46,7 @@ class TransformerBlock(nn.Module):
 
 
 def require_whole_heads(choices: Choices) -> None:
-    """Refuse a width that the heads cannot share evenly."""
+    """Raise CannotBuild when the width is not a multiple of the number of heads."""
     width, heads = choices["width"], choices["heads"]
     require(
         width % heads == 0,
@@ -80,11 +80,11 @@ class LayeredMlp(nn.Module):
         return values
 
     def _level(self) -> None:
-        """Scale the weights so that values neither grow nor shrink from round to round.
+        """Scale the weights so that activations neither grow nor shrink along the chain.
 
-        In a long chain they must not vanish into denormal numbers, which are slow to compute with,
-        nor overflow a half-precision type. Without bias the chain is proportional to its input,
-        so the growth of a round, once settled, can be divided out.
+        In a long chain they must not become denormal numbers, which are slow, nor overflow a
+        half-precision type. Without bias the chain is proportional to its input, so the growth per
+        round in steady state can be divided out.
         """
         values = torch.ones(1, self.weights[0].in_features)
         growth = 0.0
@@ -93,7 +93,7 @@ class LayeredMlp(nn.Module):
                 for linear in self.weights:
                     values = functional.relu(linear(values))
                 size = float(values.norm())
-                if size == 0.0:  # so narrow that every path is cut: there is nothing to level
+                if size == 0.0:  # so narrow that every activation is zero: nothing to scale
                     return
                 values = values / size
                 if round_index >= SETTLING_ROUNDS:
@@ -103,7 +103,7 @@ class LayeredMlp(nn.Module):
 
 
 class TransformerEncoder(nn.Module):
-    """Embedding with learned positions, blocks that see the whole sequence, mean, linear head."""
+    """Embedding with learned positions, blocks with full attention, mean, linear head."""
 
     def __init__(self, choices: Choices) -> None:
         super().__init__()
@@ -120,28 +120,28 @@ class TransformerEncoder(nn.Module):
         self.head = nn.Linear(width, choices["classes"])
 
     def forward(self, tokens: Any) -> Any:
-        """Logits."""
+        """Return the logits."""
         hidden = self.blocks(self.embedding(tokens) + self.positions)
         return self.head(self.norm(hidden).mean(dim=1))
 
 
-def make_encoder(choices: Choices, device: Any) -> Built:
-    """The network with random tokens and classes."""
+def make_encoder(choices: Choices, device: Any) -> BuiltWorkload:
+    """Build the network with random tokens and classes."""
     require_whole_heads(choices)
     module = TransformerEncoder(choices)
     tokens = torch.randint(choices["vocabulary"], (choices.rows, choices["length"]))
     targets = torch.randint(choices["classes"], (choices.rows,))
-    return Built(
+    return BuiltWorkload(
         module,
         (tokens.to(device),),
         loss=training.cross_entropy(targets.to(device)),
-        loss_said="cross-entropy",
+        loss_name="cross-entropy",
         optimizer=training.adamw(1e-4),
     )
 
 
 class Gpt(nn.Module):
-    """Embedding with learned positions, blocks that see the past, head tied to the embedding."""
+    """Embedding with learned positions, blocks with causal attention, head tied to the embedding."""
 
     def __init__(self, choices: Choices) -> None:
         super().__init__()
@@ -160,27 +160,27 @@ class Gpt(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Any) -> Any:
-        """Logits of the next token at every place."""
+        """Return the logits of the next token at every position."""
         hidden = self.blocks(self.embedding(tokens) + self.positions)
         return self.head(self.norm(hidden))
 
 
-def make_gpt(choices: Choices, device: Any) -> Built:
-    """The network with random text; each token's target is the one after it."""
+def make_gpt(choices: Choices, device: Any) -> BuiltWorkload:
+    """Build the network with random tokens; the target of each token is the next one."""
     require_whole_heads(choices)
     module = Gpt(choices)
     text = torch.randint(choices["vocabulary"], (choices.rows, choices["length"] + 1))
-    return Built(
+    return BuiltWorkload(
         module,
         (text[:, :-1].contiguous().to(device),),
         loss=training.cross_entropy(text[:, 1:].contiguous().to(device)),
-        loss_said="cross-entropy",
+        loss_name="cross-entropy",
         optimizer=training.adamw(1e-4),
     )
 
 
 class Lstm(nn.Module):
-    """Embedding, stacked LSTM, linear head on the last place."""
+    """Embedding, stacked LSTM, linear head on the last position."""
 
     def __init__(self, choices: Choices) -> None:
         super().__init__()
@@ -190,21 +190,21 @@ class Lstm(nn.Module):
         self.head = nn.Linear(width, choices["classes"])
 
     def forward(self, tokens: Any) -> Any:
-        """Logits."""
+        """Return the logits."""
         hidden, _ = self.lstm(self.embedding(tokens))
         return self.head(hidden[:, -1])
 
 
-def make_lstm(choices: Choices, device: Any) -> Built:
-    """The network with random tokens and classes."""
+def make_lstm(choices: Choices, device: Any) -> BuiltWorkload:
+    """Build the network with random tokens and classes."""
     module = Lstm(choices)
     tokens = torch.randint(choices["vocabulary"], (choices.rows, choices["length"]))
     targets = torch.randint(choices["classes"], (choices.rows,))
-    return Built(
+    return BuiltWorkload(
         module,
         (tokens.to(device),),
         loss=training.cross_entropy(targets.to(device)),
-        loss_said="cross-entropy",
+        loss_name="cross-entropy",
         optimizer=training.sgd(1e-3),
     )
 
@@ -213,7 +213,7 @@ STAGES = 4
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions around which the input is added."""
+    """Two 3x3 convolutions with a residual connection."""
 
     widening = 1
 
@@ -226,14 +226,14 @@ class Block(nn.Module):
         self.shortcut = _shortcut(inputs, outputs, stride)
 
     def forward(self, images: Any) -> Any:
-        """The images one block further."""
+        """Apply the block to the images."""
         hidden = functional.relu(self.first_norm(self.first(images)))
         hidden = self.second_norm(self.second(hidden))
         return functional.relu(hidden + self.shortcut(images))
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two of 1x1, the last of which widens; the stride is in the middle."""
+    """A 1x1, a strided 3x3 and a widening 1x1 convolution with a residual connection."""
 
     widening = 4
 
@@ -249,7 +249,7 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(inputs, outputs, stride)
 
     def forward(self, images: Any) -> Any:
-        """The images one block further."""
+        """Apply the block to the images."""
         hidden = functional.relu(self.first_norm(self.first(images)))
         hidden = functional.relu(self.second_norm(self.second(hidden)))
         hidden = self.third_norm(self.third(hidden))
@@ -290,7 +290,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, images: Any) -> Any:
-        """Logits."""
+        """Return the logits."""
         hidden = self.blocks(self.stem(images))
         return self.head(hidden.mean(dim=(2, 3)))
 
@@ -304,22 +304,22 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> Any:
     )
 
 
-def make_resnet(choices: Choices, device: Any) -> Built:
-    """The network with random images and classes."""
+def make_resnet(choices: Choices, device: Any) -> BuiltWorkload:
+    """Build the network with random images and classes."""
     layers, size, classes = choices["layers"], choices["size"], choices["classes"]
     if layers not in DEPTHS:
         raise CannotBuild(
-            f"the parameter layers of {choices.label} is {layers}",
+            f"invalid parameter layers of {choices.label}: {layers}",
             hint="give layers one of " + ", ".join(map(str, DEPTHS)),
         )
     module = ResNet(layers, choices["width"], classes)
     images = torch.randn(choices.rows, 3, size, size)
     targets = torch.randint(classes, (choices.rows,))
-    return Built(
+    return BuiltWorkload(
         module,
         (images.to(device),),
         loss=training.cross_entropy(targets.to(device)),
-        loss_said="cross-entropy",
+        loss_name="cross-entropy",
         optimizer=training.sgd(1e-3),
     )
 
@@ -336,7 +336,7 @@ def _double(inputs: int, outputs: int) -> Any:
 
 
 class UNet(nn.Module):
-    """`depth` halvings of the image, as many doublings, and the bridges between them."""
+    """A U-Net with `depth` downsampling and upsampling stages and skip connections."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -350,19 +350,19 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, 1, 1)
 
     def forward(self, images: Any) -> Any:
-        """One value per pixel."""
+        """Return one value per pixel."""
         hidden = self.enter(images)
-        bridges = []
+        skipped = []
         for down in self.down:
-            bridges.append(hidden)
+            skipped.append(hidden)
             hidden = down(functional.max_pool2d(hidden, 2))
         for widen, up in zip(self.widen, self.up):
-            hidden = up(torch.cat([bridges.pop(), widen(hidden)], dim=1))
+            hidden = up(torch.cat([skipped.pop(), widen(hidden)], dim=1))
         return self.head(hidden)
 
 
-def make_unet(choices: Choices, device: Any) -> Built:
-    """The network with random images."""
+def make_unet(choices: Choices, device: Any) -> BuiltWorkload:
+    """Build the network with random images."""
     size, depth = choices["size"], choices["depth"]
     step = 2**depth
     require(
@@ -373,16 +373,16 @@ def make_unet(choices: Choices, device: Any) -> Built:
     )
     module = UNet(choices["width"], depth)
     images = torch.randn(choices.rows, 3, size, size)
-    return Built(
+    return BuiltWorkload(
         module,
         (images.to(device),),
         loss=training.mean_square,
-        loss_said="mean of squares",
+        loss_name="mean of squares",
         optimizer=training.sgd(1e-3),
     )
 
 
-MAKERS: Dict[str, Callable[[Choices, Any], Built]] = {
+MAKERS: Dict[str, Callable[[Choices, Any], BuiltWorkload]] = {
     "resnet": make_resnet,
     "transformer-encoder": make_encoder,
     "unet": make_unet,
@@ -392,14 +392,14 @@ MAKERS: Dict[str, Callable[[Choices, Any], Built]] = {
 
 
 def names() -> List[str]:
-    """All models."""
+    """Return the names of all models."""
     return [entry.name for entry in catalog.MODELS]
 
 
 def build(
     name: str, mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
-) -> Built:
-    """Make one model; it is drawn on the CPU, so that every device gets the same numbers."""
+) -> BuiltWorkload:
+    """Build one model; random numbers come from the CPU, so that every device gets the same ones."""
     choices = choose("models", name, mode, batch_size, parameters)
     built = MAKERS[name](choices, device)
     built.module.to(device)

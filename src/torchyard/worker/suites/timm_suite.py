@@ -1,7 +1,6 @@
 """The suite `timm`: any image model of the target's timm, with random weights.
 
-Not called `timm`, so that nobody takes it for the package. Nothing is fetched. Names that timm has
-given up are taken as long as timm itself takes them.
+Nothing is downloaded. Deprecated names are accepted as long as timm accepts them.
 """
 
 from typing import Any, Dict, List, Optional
@@ -11,96 +10,96 @@ import torch
 from torchyard.worker.catalog.image_models import RENAMED, TIMM_BY_NAME
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import batch_size_for, is_whole, nearest
-from torchyard.worker.suites.training import take_chance_out
-from torchyard.worker.workload import Built, CannotBuild
+from torchyard.worker.suites.training import disable_dropout
+from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 DEFAULT_BATCH_SIZE = 8
 SIZE = "size"
 
 
 def names() -> List[str]:
-    """The models of the installed timm."""
+    """Return the models of the installed timm."""
     return list(_timm().list_models())
 
 
 def build(
     name: str, mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
-) -> Built:
-    """Make one model; `size` is the image's, every other parameter goes to `create_model`."""
+) -> BuiltWorkload:
+    """Build one model; `size` is the image size, other parameters are passed to `create_model`."""
     package = _timm()
     label = "timm/" + name
-    wishes = dict(parameters)
-    size = wishes.pop(SIZE, None)
+    options = dict(parameters)
+    size = options.pop(SIZE, None)
     if size is not None and not is_whole(size):
         raise CannotBuild(
-            f"the parameter {SIZE} of {label} is {size!r}",
-            hint="give a whole number from 1 up",
+            f"invalid parameter {SIZE} of {label}: {size!r}",
+            hint="give a positive integer",
         )
     _check_name(package, name)
-    settings = dict({"pretrained": False, "in_chans": 3, "drop_rate": 0.0}, **wishes)
+    settings = dict({"pretrained": False, "in_chans": 3, "drop_rate": 0.0}, **options)
     if settings["pretrained"]:
         raise CannotBuild(
-            f"{label} is asked for pretrained weights, which would be fetched",
-            hint="leave out the parameter pretrained",
+            f"{label}: pretrained weights would have to be downloaded",
+            hint="remove the parameter pretrained",
         )
     try:
         module = package.create_model(name, **settings)
     except (TypeError, ValueError, RuntimeError, AssertionError, KeyError) as error:
         raise CannotBuild(
-            f"{label} refuses these parameters: {type(error).__name__}: {error}",
-            hint=f"{SIZE} is the image's size; other parameters go to timm.create_model",
+            f"{label} does not accept these parameters: {type(error).__name__}: {error}",
+            hint=f"{SIZE} is the image size; other parameters are passed to timm.create_model",
         ) from error
-    if not any("drop" in key for key in wishes):
-        take_chance_out(module)
+    if not any("drop" in key for key in options):
+        disable_dropout(module)
     shape = _image_shape(module, size)
-    least = 2 if mode == "training" else 1  # one image cannot feed a norm over single pixels
+    fewest = 2 if mode == "training" else 1  # batch norm over single pixels needs two images
     batch = batch_size or max(
-        least, batch_size_for(TIMM_BY_NAME.get(name), device, DEFAULT_BATCH_SIZE)
+        fewest, batch_size_for(TIMM_BY_NAME.get(name), device, DEFAULT_BATCH_SIZE)
     )
     images = torch.randn((batch,) + shape)
     classes = getattr(module, "num_classes", 0)
-    loss, said = losses.mean_square, "mean of squares of the features"
+    loss, loss_name = losses.mean_square, "mean of squares of the features"
     if classes:
         loss = _classified(torch.randint(classes, (batch,)).to(device))
-        said = "cross-entropy"
-    return Built(
+        loss_name = "cross-entropy"
+    return BuiltWorkload(
         module.to(device),
         (images.to(device),),
         loss=loss,
-        loss_said=said,
+        loss_name=loss_name,
         optimizer=losses.sgd(1e-3),
         batch_size=batch,
     )
 
 
 def _check_name(package: Any, name: str) -> None:
-    """Refuse what this timm cannot make, with the new name of what it has renamed."""
-    architecture = name.partition(".")[0]  # what follows names a set of weights
-    known = list(package.list_models())
-    if name in known or architecture in known:
+    """Raise CannotBuild for a model that this timm does not have, with its new name if renamed."""
+    architecture = name.partition(".")[0]  # the rest is the tag of a set of weights
+    available = list(package.list_models())
+    if name in available or architecture in available:
         return
     version = getattr(package, "__version__", "of unknown version")
-    given_up = _given_up()
-    if given_up.get(name):
-        return  # timm takes the old name and makes the new model
+    deprecated = _deprecated_names()
+    if deprecated.get(name):
+        return  # timm accepts the old name and creates the new model
     renamed = RENAMED.get(name)
     if renamed:
         raise CannotBuild(
-            f"timm {version} has no model {name!r}, it was renamed {renamed}",
+            f"timm {version} has no model {name!r}; it was renamed to {renamed}",
             hint=f"use timm/{renamed}",
         )
-    if name in given_up:
+    if name in deprecated:
         raise CannotBuild(
-            f"timm {version} has no model {name!r} any more", hint="use an older timm"
+            f"the model {name!r} was removed from timm {version}", hint="use an older timm"
         )
     raise CannotBuild(
-        f"timm {version} has no model {name!r}{nearest(name, known)}",
+        f"timm {version} has no model {name!r}{nearest(name, available)}",
         hint="give a name from timm.list_models()",
     )
 
 
-def _given_up() -> Dict[str, Optional[str]]:
-    """Names that timm still takes for others, and those that it only remembers (None)."""
+def _deprecated_names() -> Dict[str, Optional[str]]:
+    """Return deprecated names with their replacement; None for removed models."""
     try:
         from timm.models import get_deprecated_models
     except ImportError:
@@ -109,7 +108,7 @@ def _given_up() -> Dict[str, Optional[str]]:
 
 
 def _image_shape(module: Any, size: Optional[int]) -> Any:
-    """What the model's own data configuration says, or the wished size."""
+    """Return the image shape of the model's data configuration, or of the requested size."""
     from timm.data import resolve_data_config
 
     channels, height, width = resolve_data_config({}, model=module)["input_size"]
@@ -117,7 +116,7 @@ def _image_shape(module: Any, size: Optional[int]) -> Any:
 
 
 def _classified(targets: Any) -> Any:
-    """Cross-entropy of the logits; distilled models give several, and the first is the class's."""
+    """Return the cross-entropy of the logits; of several heads (distilled models) the first."""
     one = losses.cross_entropy(targets)
 
     def loss(output: Any) -> Any:
@@ -129,9 +128,9 @@ def _classified(targets: Any) -> Any:
 def _timm() -> Any:
     try:
         import timm
-    except Exception as error:  # a torchvision that does not fit its torch raises RuntimeError
+    except Exception as error:  # a torchvision built for another torch raises RuntimeError
         raise CannotBuild(
-            f"the target has no timm package that can be imported: {error}",
+            f"timm cannot be imported in the target: {error}",
             hint="install timm and torchvision into the target",
         ) from error
     return timm

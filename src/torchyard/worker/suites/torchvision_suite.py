@@ -1,6 +1,6 @@
-"""The suite `torchvision`: models of classification, detection and segmentation.
+"""The suite `torchvision`: classification, detection and segmentation models.
 
-Inputs and losses are those of its own training scripts.
+Inputs and losses follow torchvision's training scripts.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -11,12 +11,12 @@ from torch.nn import functional
 from torchyard.worker.catalog.image_models import TORCHVISION_BY_NAME
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import batch_size_for, is_whole, nearest
-from torchyard.worker.suites.training import take_chance_out
-from torchyard.worker.workload import Built, CannotBuild, map_tensors
+from torchyard.worker.suites.training import disable_dropout
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
 
 Task = Tuple[Tuple[Any, ...], Callable[[Any], Any], str]
 
-# Height and width of the images that the published weights were made for, where not 224.
+# Image size of the published weights, where not 224.
 IMAGE_SIZES = {
     "inception_v3": 299,
     "efficientnet_b1": 240,
@@ -35,14 +35,14 @@ IMAGE_SIZES = {
 }
 USUAL_SIZE = 224
 SEGMENTED_SIZE = 480
-# About what photographs of the usual data set are; the models scale them to their own size.
+# About the image size of COCO; the models resize images themselves.
 DETECTED_SIZE = (480, 640)
-# They normalise over the batch after pooling to one pixel, which one image cannot feed.
+# Batch norm after pooling to one pixel needs two images.
 NEED_TWO_IMAGES = ("deeplabv3", "inception_v3")
 
 OBJECTS = 10
 KEYPOINTS = 17
-# Shares of the losses of auxiliary heads, as published with the two models.
+# Weights of the losses of auxiliary heads, as published with the two models.
 AUXILIARY = {"InceptionOutputs": 0.4, "GoogLeNetOutputs": 0.3}
 SEGMENTED_AUXILIARY = 0.5
 
@@ -50,7 +50,7 @@ SEGMENTED_AUXILIARY = 0.5
 def settings_and_size(
     name: str, task: str, size: Optional[int]
 ) -> Tuple[Dict[str, Any], Tuple[int, int]]:
-    """What the model's function needs besides the user's wishes, and height and width of images."""
+    """Return further arguments of the model's function, and height and width of the images."""
     if task == "detection":
         return {}, ((size, size) if size else DETECTED_SIZE)
     if task == "segmentation":
@@ -58,7 +58,7 @@ def settings_and_size(
     edge = size or IMAGE_SIZES.get(name, USUAL_SIZE)
     settings: Dict[str, Any] = {}
     if name in ("googlenet", "inception_v3"):
-        settings["init_weights"] = False  # else they warn that drawing weights takes them long
+        settings["init_weights"] = False  # otherwise they warn about slow initialisation
     if name.startswith("vit_"):
         settings["image_size"] = edge
     if name.startswith("maxvit_"):
@@ -66,9 +66,11 @@ def settings_and_size(
     return settings, (edge, edge)
 
 
-def classification(wishes: Dict[str, Any], rows: int, images: Tuple[int, int], device: Any) -> Task:
-    """Images and one class for each; auxiliary heads count with their published shares."""
-    targets = torch.randint(wishes.get("num_classes", 1000), (rows,)).to(device)
+def classification(
+    options: Dict[str, Any], rows: int, images: Tuple[int, int], device: Any
+) -> Task:
+    """Return images with one class each; auxiliary heads have their published loss weights."""
+    targets = torch.randint(options.get("num_classes", 1000), (rows,)).to(device)
     pixels = torch.randn((rows, 3) + images).to(device)
     one = losses.cross_entropy(targets)
 
@@ -82,10 +84,10 @@ def classification(wishes: Dict[str, Any], rows: int, images: Tuple[int, int], d
     return (pixels,), loss, "cross-entropy"
 
 
-def segmentation(wishes: Dict[str, Any], rows: int, images: Tuple[int, int], device: Any) -> Task:
-    """Images and a class for every pixel; the auxiliary head counts half."""
+def segmentation(options: Dict[str, Any], rows: int, images: Tuple[int, int], device: Any) -> Task:
+    """Return images with a class for every pixel; the auxiliary head has loss weight 0.5."""
     pixels = torch.randn((rows, 3) + images).to(device)
-    targets = torch.randint(wishes.get("num_classes", 21), (rows,) + images).to(device)
+    targets = torch.randint(options.get("num_classes", 21), (rows,) + images).to(device)
 
     def one(logits: Any) -> Any:
         return functional.cross_entropy(losses.widened(logits), targets)
@@ -94,22 +96,22 @@ def segmentation(wishes: Dict[str, Any], rows: int, images: Tuple[int, int], dev
         main = one(output["out"])
         return main + SEGMENTED_AUXILIARY * one(output["aux"]) if "aux" in output else main
 
-    return (pixels,), loss, "cross-entropy of every pixel"
+    return (pixels,), loss, "per-pixel cross-entropy"
 
 
 def detection(
     name: str,
-    wishes: Dict[str, Any],
+    options: Dict[str, Any],
     rows: int,
     images: Tuple[int, int],
     training: bool,
     device: Any,
 ) -> Task:
-    """A list of images, in training with a list of what is to be found in each."""
+    """Return a list of images, in training with the objects in each."""
     pixels: List[Any] = [torch.rand((3,) + images) for _ in range(rows)]
     args: Tuple[Any, ...] = (pixels,)
     if training:
-        classes = wishes.get("num_classes", 2 if name.startswith("keypointrcnn") else 91)
+        classes = options.get("num_classes", 2 if name.startswith("keypointrcnn") else 91)
         args = (pixels, [_objects(name, classes, images) for _ in range(rows)])
     return (
         tuple(map_tensors(args, lambda tensor: tensor.to(device))),
@@ -123,23 +125,23 @@ def _sum_of_losses(output: Any) -> Any:
 
 
 def _objects(name: str, classes: int, images: Tuple[int, int]) -> Dict[str, Any]:
-    """Boxes of a tenth to half the image, with what else the model learns of them."""
+    """Return random boxes of 0.1 to 0.5 of the image size, with labels, masks and keypoints."""
     height, width = images
     extent = torch.tensor([width, height], dtype=torch.float32)
-    sides = (0.1 + 0.4 * torch.rand(OBJECTS, 2)) * extent
-    corners = torch.rand(OBJECTS, 2) * (extent - sides)
-    boxes = torch.cat([corners, corners + sides], dim=1)
-    found = {"boxes": boxes, "labels": torch.randint(1, classes, (OBJECTS,))}
+    sizes = (0.1 + 0.4 * torch.rand(OBJECTS, 2)) * extent
+    corners = torch.rand(OBJECTS, 2) * (extent - sizes)
+    boxes = torch.cat([corners, corners + sizes], dim=1)
+    objects = {"boxes": boxes, "labels": torch.randint(1, classes, (OBJECTS,))}
     if name.startswith("maskrcnn"):
-        found["masks"] = _masks(boxes, images)
+        objects["masks"] = _masks(boxes, images)
     if name.startswith("keypointrcnn"):
-        points = corners[:, None] + torch.rand(OBJECTS, KEYPOINTS, 2) * sides[:, None]
-        found["keypoints"] = torch.cat([points, torch.ones(OBJECTS, KEYPOINTS, 1)], dim=2)
-    return found
+        points = corners[:, None] + torch.rand(OBJECTS, KEYPOINTS, 2) * sizes[:, None]
+        objects["keypoints"] = torch.cat([points, torch.ones(OBJECTS, KEYPOINTS, 1)], dim=2)
+    return objects
 
 
 def _masks(boxes: Any, images: Tuple[int, int]) -> Any:
-    """Each object fills its box."""
+    """Return masks in which each object fills its box."""
     height, width = images
     rows = torch.arange(height)[None, :, None]
     columns = torch.arange(width)[None, None, :]
@@ -155,21 +157,21 @@ FETCHED = ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "
 
 
 def names() -> List[str]:
-    """The models of the installed torchvision, task by task."""
+    """Return the models of the installed torchvision, task by task."""
     package = _torchvision()
     return [name for task in TASKS for name in _names_of(package, task)]
 
 
 def build(
     name: str, mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
-) -> Built:
-    """Make one model; `size` is the image's, every other parameter goes to the model's function."""
+) -> BuiltWorkload:
+    """Build one model; `size` is the image size, other parameters are passed to the model's function."""
     package = _torchvision()
     label = "torchvision/" + name
     task = _task(package, name)
-    wishes = dict(parameters)
-    size = wishes.pop(SIZE, None)
-    _check(label, size, wishes)
+    options = dict(parameters)
+    size = options.pop(SIZE, None)
+    _check(label, size, options)
     training = mode == "training"
     least = 2 if training else 1
     rows = batch_size or max(
@@ -177,46 +179,46 @@ def build(
     )
     if training and rows < 2 and name.startswith(NEED_TWO_IMAGES):
         raise CannotBuild(
-            f"{label} cannot be trained with a batch of one image: it normalises single pixels",
-            hint="give a batch size from 2 up",
+            f"{label} cannot be trained with a batch size of 1: it applies batch norm to single pixels",
+            hint="give a batch size of at least 2",
         )
     settings, images = settings_and_size(name, task, size)
-    module = _make(label, _builder(package, task, name), task, dict(settings, **wishes))
-    if not any("drop" in key or key == "stochastic_depth_prob" for key in wishes):
-        take_chance_out(module)
+    module = _make(label, _builder(package, task, name), task, dict(settings, **options))
+    if not any("drop" in key or key == "stochastic_depth_prob" for key in options):
+        disable_dropout(module)
     if task == DETECTION:
-        made = detection(name, wishes, rows, images, training, device)
+        inputs_and_loss = detection(name, options, rows, images, training, device)
     elif task == SEGMENTATION:
-        made = segmentation(wishes, rows, images, device)
+        inputs_and_loss = segmentation(options, rows, images, device)
     else:
-        made = classification(wishes, rows, images, device)
-    args, loss, said = made
-    return Built(
+        inputs_and_loss = classification(options, rows, images, device)
+    args, loss, loss_name = inputs_and_loss
+    return BuiltWorkload(
         module.to(device),
         args,
         loss=loss,
-        loss_said=said,
+        loss_name=loss_name,
         optimizer=losses.sgd(1e-3),
         batch_size=rows,
     )
 
 
-def _check(label: str, size: Any, wishes: Dict[str, Any]) -> None:
+def _check(label: str, size: Any, options: Dict[str, Any]) -> None:
     if size is not None and not is_whole(size):
         raise CannotBuild(
-            f"the parameter {SIZE} of {label} is {size!r}",
-            hint="give a whole number from 1 up",
+            f"invalid parameter {SIZE} of {label}: {size!r}",
+            hint="give a positive integer",
         )
     for key in FETCHED:
-        if key in wishes:
+        if key in options:
             raise CannotBuild(
-                f"{label} takes no parameter {key}: weights would be fetched",
-                hint=f"leave out {key}; all weights are random",
+                f"{label} does not accept the parameter {key}: weights would be downloaded",
+                hint=f"remove {key}; all weights are random",
             )
-    if "num_classes" in wishes and not is_whole(wishes["num_classes"], 2):
+    if "num_classes" in options and not is_whole(options["num_classes"], 2):
         raise CannotBuild(
-            f"the parameter num_classes of {label} is {wishes['num_classes']!r}",
-            hint="give a whole number from 2 up",
+            f"invalid parameter num_classes of {label}: {options['num_classes']!r}",
+            hint="give an integer of at least 2",
         )
 
 
@@ -228,8 +230,8 @@ def _make(label: str, builder: Callable[..., Any], task: str, settings: Dict[str
         return builder(**dict(none, **settings))
     except (TypeError, ValueError, AssertionError, KeyError, AttributeError) as error:
         raise CannotBuild(
-            f"{label} refuses these parameters: {type(error).__name__}: {error}",
-            hint=f"{SIZE} is the image's size; other parameters go to the function of the model",
+            f"{label} does not accept these parameters: {type(error).__name__}: {error}",
+            hint=f"{SIZE} is the image size; other parameters are passed to the model's function",
         ) from error
 
 
@@ -241,8 +243,8 @@ def _task(package: Any, name: str) -> str:
     registered = getattr(package.models, "list_models", None)
     if registered is not None and name in registered():
         raise CannotBuild(
-            f"torchvision/{name} is neither for classification, detection nor segmentation",
-            hint="write a small Python file with the model and its inputs, and use the suite file",
+            f"torchvision/{name} is not a classification, detection or segmentation model",
+            hint="write a Python file with the model and its inputs, and use the suite file",
         )
     raise CannotBuild(
         f"torchvision {version} has no model {name!r}{nearest(name, names())}",
@@ -255,7 +257,7 @@ def _module_of(package: Any, task: str) -> Any:
 
 
 def _names_of(package: Any, task: str) -> List[str]:
-    """What torchvision registers for the task; before 0.14 it kept no register."""
+    """Return the models that torchvision registers for the task; before 0.14 it had no registry."""
     module = _module_of(package, task)
     listing = getattr(package.models, "list_models", None)
     if listing is not None:
@@ -264,24 +266,24 @@ def _names_of(package: Any, task: str) -> List[str]:
 
 
 def _makes_models(module: Any, key: str) -> bool:
-    found = getattr(module, key)
-    return callable(found) and not key.startswith("_") and not isinstance(found, type)
+    value = getattr(module, key)
+    return callable(value) and not key.startswith("_") and not isinstance(value, type)
 
 
 def _builder(package: Any, task: str, name: str) -> Callable[..., Any]:
     find = getattr(package.models, "get_model_builder", None)
-    found: Callable[..., Any] = (
+    builder: Callable[..., Any] = (
         find(name) if find is not None else getattr(_module_of(package, task), name)
     )
-    return found
+    return builder
 
 
 def _torchvision() -> Any:
     try:
         import torchvision
-    except Exception as error:  # one that does not fit its torch raises RuntimeError
+    except Exception as error:  # one built for another torch raises RuntimeError
         raise CannotBuild(
-            f"the target has no torchvision package that can be imported: {error}",
-            hint="install the torchvision that belongs to the target's torch",
+            f"torchvision cannot be imported in the target: {error}",
+            hint="install the torchvision version that matches the target's torch",
         ) from error
     return torchvision

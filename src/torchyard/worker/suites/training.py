@@ -1,4 +1,4 @@
-"""What training workloads share: the scalar loss of any output, and dropout set to zero in image models."""
+"""Losses and optimizers of training workloads, and disabling dropout in image models."""
 
 from typing import Any, Callable, Sequence
 
@@ -8,22 +8,22 @@ from torch.nn import functional
 
 
 def widened(output: Any) -> Any:
-    """The tensor in float32 or wider."""
+    """Return the tensor in float32 or wider."""
     return output.to(torch.promote_types(output.dtype, torch.float32))
 
 
 def total(output: Any) -> Any:
-    """The sum of all elements, said "sum"."""
+    """Return the sum of all elements; loss name "sum"."""
     return widened(output).sum()
 
 
 def mean_square(output: Any) -> Any:
-    """The mean of the squares, said "mean of squares"."""
+    """Return the mean of the squares; loss name "mean of squares"."""
     return widened(output).square().mean()
 
 
 def cross_entropy(targets: Any) -> Callable[[Any], Any]:
-    """Cross-entropy of logits, classes last, against fixed targets; said "cross-entropy"."""
+    """Return the cross-entropy loss of logits, classes last, against fixed targets."""
 
     def loss(logits: Any) -> Any:
         flat = widened(logits).reshape(-1, logits.shape[-1])
@@ -33,7 +33,7 @@ def cross_entropy(targets: Any) -> Callable[[Any], Any]:
 
 
 def sgd(learning_rate: float) -> Callable[[Sequence[Any]], Any]:
-    """Plain gradient descent: no state, so that a step costs what its arithmetic costs."""
+    """Return a function that creates a plain SGD optimizer, which has no state."""
 
     def optimizer(parameters: Sequence[Any]) -> Any:
         return torch.optim.SGD(parameters, lr=learning_rate)
@@ -42,7 +42,7 @@ def sgd(learning_rate: float) -> Callable[[Sequence[Any]], Any]:
 
 
 def adamw(learning_rate: float) -> Callable[[Sequence[Any]], Any]:
-    """AdamW, the usual choice for transformers."""
+    """Return a function that creates an AdamW optimizer, as usual for transformers."""
 
     def optimizer(parameters: Sequence[Any]) -> Any:
         return torch.optim.AdamW(parameters, lr=learning_rate)
@@ -50,8 +50,8 @@ def adamw(learning_rate: float) -> Callable[[Sequence[Any]], Any]:
     return optimizer
 
 
-# Whole layers or parts of images left out by chance, in torchvision and in timm.
-CHANCE = (
+# Modules of torchvision and timm that randomly drop layers or parts of images.
+DROP_MODULES = (
     "StochasticDepth",
     "DropPath",
     "DropBlock2d",
@@ -62,14 +62,14 @@ CHANCE = (
 PROBABILITIES = ("p", "drop_prob", "prob", "drop_rate")
 
 
-def take_chance_out(module: Any) -> Any:
-    """Set every probability of leaving something out to 0; the module itself."""
+def disable_dropout(module: Any) -> Any:
+    """Set every drop probability to 0; return the module."""
     for part in module.modules():
-        left_out = isinstance(part, nn.modules.dropout._DropoutNd)
-        if left_out or type(part).__name__ in CHANCE:
+        is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
+        if is_dropout or type(part).__name__ in DROP_MODULES:
             for name in PROBABILITIES:
                 if isinstance(getattr(part, name, None), float):
                     setattr(part, name, 0.0)
         elif isinstance(getattr(part, "drop_rate", None), float):
-            part.drop_rate = 0.0  # given to the function instead of a module
+            part.drop_rate = 0.0  # passed to a function instead of a module
     return module

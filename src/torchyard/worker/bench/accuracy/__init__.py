@@ -1,6 +1,6 @@
-"""Decide whether the results of a candidate are right.
+"""The accuracy check: decide whether the results of a candidate are correct.
 
-Three files answer the question: `checks` says what is checked and when (before timing, in timed blocks, after the
-last block), `judge` compares results with a reference in float64, `rules` holds the rule for each tensor. The
+Three modules: `checks` defines what is checked and when (before timing, in timed blocks, after the last
+block), `judge` compares results with a float64 reference, `rules` has the rule for each tensor. The
 tolerance of a tensor comes from simulated rounding of the same computation (`reference`, `tolerances`).
 """

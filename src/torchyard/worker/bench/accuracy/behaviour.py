@@ -1,7 +1,7 @@
-"""What a variant does besides computing numbers, compared with eager code.
+"""Check the behaviour of a variant beyond its numbers, compared with eager code.
 
-Covers the structure of results, earlier results that a reused storage overwrites, inputs, parameters and buffers after
-a call, scaled inputs, changed weights and another batch size.
+Covers the structure of results, results overwritten by later calls, parameters after a call, scaled inputs, changed
+weights, another batch size, and cached results for repeated inputs.
 """
 
 import random
@@ -15,38 +15,38 @@ from torchyard.worker.bench.accuracy.timed_results import Verifier
 from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.timing import clock
 from torchyard.worker.bench.variant import Model, Side, same_numbers
-from torchyard.worker.workload import Built, flatten, map_tensors
+from torchyard.worker.workload import BuiltWorkload, flatten, map_tensors
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CHUNK = 4096
 
 
 class ModuleState:
-    """Structure of a module and its optimiser at one moment; `changes` compares it with now."""
+    """Snapshot of the structure of a module and its optimizer; `changes` compares it with now."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._before = self._read()
 
     def changes(self) -> List[str]:
-        """What is different now, in words, at most three."""
+        """Return descriptions of up to three changes."""
         now = self._read()
-        found = []
+        changes = []
         for name, facts in self._before.items():
             if name not in now:
-                found.append("%s is gone" % name)
+                changes.append("%s was removed" % name)
                 continue
             for label, before, after in zip(facts[::2], facts[1::2], now[name][1::2]):
                 if before != after:
-                    found.append("%s of %s" % (label, name))
-        found += ["%s was added" % name for name in now if name not in self._before]
-        return found[:3]
+                    changes.append("%s of %s" % (label, name))
+        changes += ["%s was added" % name for name in now if name not in self._before]
+        return changes[:3]
 
     def _read(self) -> Dict[str, Tuple[Any, ...]]:
-        found: Dict[str, Tuple[Any, ...]] = {}
+        state: Dict[str, Tuple[Any, ...]] = {}
         for name, part in self._model.module.named_modules():
             own = vars(part)
-            found["module %s" % (name or "(root)")] = (
+            state["module %s" % (name or "(root)")] = (
                 "identity",
                 id(part),
                 "type",
@@ -61,7 +61,7 @@ class ModuleState:
                 tuple(tuple(own.get(hooks) or ()) for hooks in _HOOKS),
             )
         for name, parameter in self._model.module.named_parameters():
-            found["parameter " + name] = (
+            state["parameter " + name] = (
                 "identity",
                 id(parameter),
                 "data type",
@@ -78,7 +78,7 @@ class ModuleState:
         optimizer = self._model.optimizer
         if optimizer is not None:
             kind = type(optimizer)
-            found["the optimizer"] = (
+            state["the optimizer"] = (
                 "type",
                 kind,
                 "step",
@@ -86,16 +86,16 @@ class ModuleState:
                 "learning rate",
                 tuple(group.get("lr") for group in optimizer.param_groups),
             )
-        return found
+        return state
 
 
 def checksums(module: Any) -> Dict[str, Tuple[Any, ...]]:
-    """A checksum of each parameter's bits: equal for equal weights, without a copy of them."""
+    """Return a checksum of each parameter's bits: detects changes without a copy."""
     return {name: checksum(parameter) for name, parameter in module.named_parameters()}
 
 
 def checksum(tensor: Any) -> Tuple[Any, ...]:
-    """Of the bits of a strided tensor; other layouts have none."""
+    """Return a checksum of the bits of a strided tensor; empty for other layouts."""
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         return ()
     with torch.no_grad():
@@ -112,137 +112,137 @@ def checksum(tensor: Any) -> Tuple[Any, ...]:
 
 
 Findings = Tuple[List[str], List[str]]
-"""What is wrong, and notes."""
+"""Failures and notes."""
 
 SCALES = (100.0, 0.01)
 REPEATED_RATIO = 1.3
-"""Slower on new values than on repeated ones by this factor: results are remembered."""
+"""A variant that is slower on new values than on repeated ones by this factor caches results."""
 REPEATED_NS = 3000.0
 REPEATED_TRIALS = 3
-"""All of them must agree: a disturbance of one of them is possible."""
+"""Number of trials; all must agree, because one may be disturbed."""
 REPEATED_SECONDS = 0.1
-"""Of the calls of one trial and kind; at least six are made."""
+"""Duration of the calls of one trial and kind; at least six calls are made."""
 
 _EXPORTED = ("torchscript", "export", "aot-inductor")
 _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
 
 
-def documents(side: Side, behaviour: str) -> bool:
-    """Whether the backend, or the user's callable, says that it does this."""
-    head = side.backend.partition(":")[0]
-    if is_user_function(side.backend):
-        return getattr(side.function, behaviour, False) is True
+def documents(runner: Side, behaviour: str) -> bool:
+    """Whether the backend, or the user's callable, documents this behaviour."""
+    head = runner.backend.partition(":")[0]
+    if is_user_function(runner.backend):
+        return getattr(runner.function, behaviour, False) is True
     if behaviour == "overwrites_results":
-        return side.backend in _RECORDED or bool(side.options.get("inductor.triton.cudagraphs"))
+        return runner.backend in _RECORDED or bool(runner.options.get("inductor.triton.cudagraphs"))
     if behaviour == "frozen_weights":
-        return head in _EXPORTED or bool(side.options.get("inductor.freezing"))
+        return head in _EXPORTED or bool(runner.options.get("inductor.freezing"))
     return head in _EXPORTED  # other containers
 
 
-def output_of(side: Side, seed: int) -> Any:
-    """What one iteration from the beginning returns, itself and not a copy."""
-    side.first_call()
-    model = side.model
+def output_of(runner: Side, seed: int) -> Any:
+    """Return the output of one iteration from the initial state, not a copy."""
+    runner.first_call()
+    model = runner.model
     model.rewind()
-    with side.context():
+    with runner.context():
         torch.manual_seed(seed)
         kept: List[Any] = []
-        call = side.caller()
+        call = runner.caller()
         if model.training:
             call(kept)
         else:
             kept.append(call())
-        side.synchronize()
+        runner.synchronize()
     return kept[0]
 
 
-def check_structure(side: Side, peer: Side, seed: int) -> Findings:
-    """Containers, types, shapes, devices and gradient functions of the result.
+def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
+    """Compare containers, types, shapes, devices and gradient functions of the result.
 
-    Nothing is compared where eager code with another seed returns something else.
+    Skipped where the structure of eager results depends on the seed.
     """
-    training = side.model.training
+    training = runner.model.training
     expected = result_structure.describe(output_of(peer, seed), training)
     other = result_structure.describe(output_of(peer, seed + 1), training)
     if result_structure.difference(other, expected):
-        side.model.rewind()
+        runner.model.rewind()
         return [], ["the shape of its results is random, and was not compared"]
-    found = result_structure.describe(output_of(side, seed), training)
-    side.model.rewind()
-    text = result_structure.difference(found, expected)
+    actual = result_structure.describe(output_of(runner, seed), training)
+    runner.model.rewind()
+    text = result_structure.difference(actual, expected)
     if not text:
         return [], []
-    if result_structure.same_tensors(found, expected) and documents(side, "containers"):
+    if result_structure.same_tensors(actual, expected) and documents(runner, "containers"):
         return [], ["returns other containers: " + text]
     return [text], []
 
 
-def check_earlier_results(side: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
-    """A result must not change when the next call runs on other inputs."""
-    if not _overwrites(side, seed, draw, level) or _overwrites(peer, seed, draw, level):
+def check_earlier_results(runner: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
+    """Check that a result does not change when the next call runs on other inputs."""
+    if not _overwrites(runner, seed, draw, level) or _overwrites(peer, seed, draw, level):
         return [], []
-    if documents(side, "overwrites_results"):
+    if documents(runner, "overwrites_results"):
         return [], ["overwrites earlier results with those of later calls, as it documents"]
-    return ["the next call changes an earlier result: its storage is used again"], []
+    return ["the next call overwrites an earlier result: its storage is reused"], []
 
 
-def _overwrites(side: Side, seed: int, draw: int, level: str) -> bool:
-    side.model.draw_inputs(0, level)
-    first = flatten(output_of(side, seed))
+def _overwrites(runner: Side, seed: int, draw: int, level: str) -> bool:
+    runner.model.draw_inputs(0, level)
+    first = flatten(output_of(runner, seed))
     copies = [tensor.detach().clone() for tensor in first]
-    side.model.draw_inputs(draw, level)
-    second = output_of(side, seed)
+    runner.model.draw_inputs(draw, level)
+    second = output_of(runner, seed)
     try:
         return not all(same_numbers(one.detach(), two) for one, two in zip(first, copies))
     except RuntimeError:  # CUDA graph trees refuse to read what was overwritten
         return True
     finally:
         del second
-        side.model.draw_inputs(0, level)
+        runner.model.draw_inputs(0, level)
 
 
-def check_parameters(side: Side, peer: Side, seed: int) -> Findings:
-    """An iteration without an optimiser must not write the weights, unless eager code does, too."""
-    model = side.model
+def check_parameters(runner: Side, peer: Side, seed: int) -> Findings:
+    """Check that an iteration without an optimizer writes only parameters that eager code writes."""
+    model = runner.model
     if model.optimizer is not None or model.built.mutates:
         return [], []  # compared as results
     before = checksums(model.module)
     output_of(peer, seed)
     mine = {name for name, value in checksums(model.module).items() if before.get(name) != value}
-    output_of(side, seed)
+    output_of(runner, seed)
     after = checksums(model.module)
     changed = [n for n, value in after.items() if before.get(n) != value and n not in mine]
     model.rewind()
     return ["changes parameter " + ", ".join(sorted(changed)[:3])] if changed else [], []
 
 
-def check_scaled_inputs(side: Side, verifier: Verifier, seed: int) -> Findings:
-    """Inputs a hundred times as large and as small."""
-    model = side.model
+def check_scaled_inputs(runner: Side, verifier: Verifier, seed: int) -> Findings:
+    """Check inputs scaled by 100 and by 0.01."""
+    model = runner.model
     floats = {
         "input %d" % index: tensor
         for index, tensor in enumerate(model.inputs())
         if tensor.is_floating_point() and tensor.layout is torch.strided
     }
     for scale in SCALES:
-        moment = {name: tensor.detach() * scale for name, tensor in floats.items()}
-        if not moment:
+        snapshot = {name: tensor.detach() * scale for name, tensor in floats.items()}
+        if not snapshot:
             break
-        with model.begun_at(moment):
-            text = _judged(side, verifier.peer, verifier, seed)
+        with model.starting_from(snapshot):
+            text = _judged(runner, verifier.peer, verifier, seed)
         if text:
             return ["with inputs times %g: %s" % (scale, text)], []
     return [], []
 
 
-def check_changed_weights(side: Side, verifier: Verifier, seed: int) -> Findings:
-    """Weights halved and doubled in place: exact, so that they can be put back without a copy."""
-    model = side.model
+def check_changed_weights(runner: Side, verifier: Verifier, seed: int) -> Findings:
+    """Check weights halved and doubled in place: exact, so that they can be restored without a copy."""
+    model = runner.model
     with _changed_weights(model):
-        text = _judged(side, verifier.peer, verifier, seed)
+        text = _judged(runner, verifier.peer, verifier, seed)
     if not text:
         return [], []
-    if documents(side, "frozen_weights"):
+    if documents(runner, "frozen_weights"):
         return [], ["results do not follow changed weights, as it documents"]
     return ["results do not follow changed weights: " + text], []
 
@@ -255,16 +255,16 @@ class _changed_weights:  # noqa: N801 - used as a context manager
             for p in model.module.parameters()
             if p.is_floating_point() and p.layout is torch.strided and p.element_size() >= 2
         ]
-        self._began: Dict[str, Any] = {}
+        self._previous: Dict[str, Any] = {}
 
     def __enter__(self) -> None:
         self._model.rewind()
         self._multiply(0)
-        self._began = self._model.move_beginning()
+        self._previous = self._model.move_initial_state()
 
     def __exit__(self, *_: Any) -> None:
-        self._model.restore_beginning(self._began)
-        if not self._began:
+        self._model.restore_initial_state(self._previous)
+        if not self._previous:
             self._multiply(1)
 
     def _multiply(self, turn: int) -> None:
@@ -273,16 +273,16 @@ class _changed_weights:  # noqa: N801 - used as a context manager
                 parameter.mul_(0.5 if (index + turn) % 2 == 0 else 2.0)
 
 
-def check_other_batch(side: Side, verifier: Verifier, seed: int) -> Findings:
-    """One row less in every input, for callables of the user's: they may have one size built in.
+def check_other_batch(runner: Side, verifier: Verifier, seed: int) -> Findings:
+    """Check a batch with one row less, for user-defined callables: they may hard-code one size.
 
-    Backends of torch check sizes themselves, compile again, or document that they have one size.
+    Backends of torch check sizes themselves, recompile, or document that they support one size.
     """
-    model = side.model
+    model = runner.model
     tensors = model.inputs()
     sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}
     if (
-        not is_user_function(side.backend)
+        not is_user_function(runner.backend)
         or len(sizes) != 1
         or max(sizes) < 2
         or model.built.mutates
@@ -297,17 +297,17 @@ def check_other_batch(side: Side, verifier: Verifier, seed: int) -> Findings:
         return cut.requires_grad_(tensor.requires_grad)
 
     built = model.built
-    other = Built(
+    other = BuiltWorkload(
         model.module,
         map_tensors(model.args, shorter),
         map_tensors(model.kwargs, shorter),
         built.loss,
-        built.loss_said,
+        built.loss_name,
         built.optimizer,
     )
     smaller = Model(other, model.training, step=False)
     try:
-        text = _judged(side.on(smaller), verifier.peer.on(smaller), verifier, seed)
+        text = _judged(runner.on(smaller), verifier.peer.on(smaller), verifier, seed)
     except CandidateRaised as error:
         return [], ["does not accept a batch of %d: %s" % (rows, error)]
     return (["with a batch of %d: %s" % (rows, text)] if text else []), []
@@ -317,33 +317,33 @@ class CandidateRaised(Exception):
     """The variant failed where eager code did not."""
 
 
-def _judged(side: Side, peer: Side, verifier: Verifier, seed: int) -> str:
-    """What is wrong with the variant on what the model holds now; empty where eager code does not accept it."""
+def _judged(runner: Side, peer: Side, verifier: Verifier, seed: int) -> str:
+    """Check the variant on the current values of the model; empty if correct or eager code fails."""
     try:
         expected = peer.results(seed)[0]
     except Exception:
-        side.model.rewind()
+        runner.model.rewind()
         return ""
     if finite_share(expected) < 1.0:
         return ""
     try:
-        found = side.results(seed)[0]
+        results = runner.results(seed)[0]
     except Exception as error:
-        side.model.rewind()
+        runner.model.rewind()
         lines = str(error).strip().splitlines()
         text = type(error).__name__ + (": " + lines[0][:120] if lines else "")
         raise CandidateRaised(text) from error
-    if verifier.is_near(found, expected):
+    if verifier.is_near(results, expected):
         return ""
     reference = accuracy.make_reference(peer, seed)
     if reference["random"]:
         return ""
-    record = accuracy.judge(side, seed, reference, results=found)
+    record = accuracy.judge(runner, seed, reference, results=results)
     return str(record["detail"]) if record["status"] == "fail" else ""
 
 
 def finite_share(results: Any) -> float:
-    """Of all floating-point numbers; 1 where there are none."""
+    """Return the share of finite floating-point numbers; 1 where there are none."""
     finite = total = 0
     for tensors in results.values():
         for tensor in tensors:
@@ -353,24 +353,23 @@ def finite_share(results: Any) -> float:
     return finite / total if total else 1.0
 
 
-def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
-    """Whether the variant is faster on input values that it has seen: then it remembers results.
+def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
+    """Check whether the variant is faster on repeated input values, which means cached results.
 
-    Both runs write the inputs before each timed call; one writes new values, the other the same. Nothing but
-    a variant that looks at its inputs can tell them apart.
+    Both runs write the inputs before each timed call; one writes new values, the other the same ones.
     """
-    if not side.model.varies(level):
+    if not runner.model.varies(level):
         return ""
     fresh = repeated = 0.0
     for _ in range(REPEATED_TRIALS):
-        fresh, repeated = _fresh_and_repeated(side, level)
+        fresh, repeated = _fresh_and_repeated(runner, level)
         if not _slower(fresh, repeated):
             return ""
-    theirs = _fresh_and_repeated(peer, level)
-    if _slower(*theirs) and theirs[0] / theirs[1] > 0.7 * fresh / repeated:
-        return ""  # so is eager code
+    eager = _fresh_and_repeated(peer, level)
+    if _slower(*eager) and eager[0] / eager[1] > 0.7 * fresh / repeated:
+        return ""  # eager code has the same difference
     return (
-        "takes %.3g us with new input values and %.3g us with repeated ones: it remembers results"
+        "takes %.3g us with new input values and %.3g us with repeated ones: it caches results"
         % (
             fresh / 1e3,
             repeated / 1e3,
@@ -378,21 +377,21 @@ def check_repeated_inputs(side: Side, peer: Side, level: str) -> str:
     )
 
 
-def _fresh_and_repeated(side: Side, level: str) -> Tuple[float, float]:
-    """The shortest time with new values and with repeated ones: what disturbs a call only makes it longer."""
+def _fresh_and_repeated(runner: Side, level: str) -> Tuple[float, float]:
+    """Return the shortest time with new values and with repeated ones; disturbances only add time."""
     chance = random.SystemRandom()
-    model = side.model
+    model = runner.model
 
     def timed(call: Any, draw: int) -> float:
         model.draw_inputs(draw, level)
-        side.synchronize()
+        runner.synchronize()
         start = clock()
         call()
-        side.synchronize()
+        runner.synchronize()
         return float(clock() - start)
 
-    with side.context():
-        call = side.caller()
+    with runner.context():
+        call = runner.caller()
         once = min(timed(call, chance.randrange(1, 2**31)) for _ in range(3))
         count = max(6, min(40, int(REPEATED_SECONDS * 1e9 / max(1.0, 2 * once))))
         fresh = [timed(call, chance.randrange(1, 2**31)) for _ in range(count)]

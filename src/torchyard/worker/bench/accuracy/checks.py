@@ -1,10 +1,10 @@
 """The checks of one process: before timing, in timed blocks, and after the last block.
 
-The order of a launch. `reference`: the baseline's results on the workload's inputs and on a second draw of
-values. `judge`: a candidate on both draws, and what it does besides its numbers. Then every block runs on a
-draw of its own and keeps results of some calls, which `verify` compares. `recheck` comes after the last block of
-the launch: more calls, the state of the process and of the shared module, and in the first launch
-other batch sizes, scaled inputs, changed weights and repeated inputs.
+The order of a launch: `reference` computes the baseline's results on the workload's inputs and on a second
+draw of values. `judge` checks a candidate on both draws, including its side effects. Every block runs on its
+own draw and keeps results of some calls, which `verify` compares. `recheck` runs after the last block of the
+launch: further calls, the state of the process and of the shared module, and in the first launch other
+batch sizes, scaled inputs, changed weights and repeated inputs.
 """
 
 import time
@@ -24,20 +24,20 @@ from torchyard.worker.bench.variant import Model, Side
 
 SECOND_DRAW = 1
 COMPARABLE = ("pass", "less-accurate", "nondeterministic")
-"""Results of calls can be compared with eager code's."""
+"""Statuses with which results of timed calls can be compared with those of eager code."""
 LAST_CALLS = 8
 LAST_CALLS_NS = 400_000_000
 UNFINISHED_NS = 100_000
 UNFINISHED_SHARE = 0.2
-"""Work that runs on after the timed part: more than this, and than this share of a sample, in most blocks."""
+"""Limits of device work after the timed part, absolute and as a share of a sample."""
 WITHIN = 1e-3
-"""The baseline's results before and after a launch agree within this, whatever their placement."""
+"""Largest relative difference of the baseline's results before and after a launch."""
 
 _clock = time.perf_counter_ns
 
 
 class Checks:
-    """What is checked in this process, and what was found of each variant."""
+    """The checks of this process, and their findings for each variant."""
 
     def __init__(self) -> None:
         self._threads = python_threads()
@@ -47,13 +47,13 @@ class Checks:
         self._verifiers: Dict[str, Verifier] = {}
         self._blocks: Dict[str, TimedCheck] = {}
         self._unfinished: Dict[str, List[bool]] = {}
-        """Of each block, by variant: whether the device went on after its timed part."""
+        """For each block, by variant: whether the device continued after its timed part."""
         self._untrusted: Dict[str, List[str]] = {}
         self._notes: Dict[str, List[str]] = {}
         self._baselines: Dict[int, Tuple[Side, List[Any]]] = {}
 
     def begin(self, models: List[Model], seed: int) -> None:
-        """Everything is built, and no variant has run: remember what the variants share."""
+        """Record the shared state after everything is built and before any variant runs."""
         self._seed = seed
         self._modules = [(model, ModuleState(model)) for model in models]
         for model in models:
@@ -63,74 +63,76 @@ class Checks:
             for kind in kinds:
                 SHARED_FUNCTIONS.add(kind.__name__, kind)
 
-    def references(self, side: Side, limit_bytes: Optional[int]) -> Dict[str, Any]:
-        """References of two draws, and what of the inputs can be varied."""
+    def references(self, runner: Side, limit_bytes: Optional[int]) -> Dict[str, Any]:
+        """Return references of two draws, and which inputs can be varied."""
         self._limit_bytes = limit_bytes
-        model = side.model
-        first = accuracy.make_reference(side, self._seed, limit_bytes)
-        level = self._level(side)
-        found: Dict[str, Any] = {"varied": level, "draws": [[0, first]]}
+        model = runner.model
+        first = accuracy.make_reference(runner, self._seed, limit_bytes)
+        level = self._level(runner)
+        references: Dict[str, Any] = {"varied": level, "draws": [[0, first]]}
         if level != NONE and not first["random"]:
             model.draw_inputs(SECOND_DRAW, level)
-            second = accuracy.make_reference(side, self._seed, limit_bytes)
-            found["draws"].append([SECOND_DRAW, second])
+            second = accuracy.make_reference(runner, self._seed, limit_bytes)
+            references["draws"].append([SECOND_DRAW, second])
             model.draw_inputs(0, level)
-        return found
+        return references
 
-    def _level(self, side: Side) -> str:
-        """The widest variation of the inputs that the baseline accepts."""
-        finite = behaviour.finite_share(side.results(self._seed)[0])
+    def _level(self, runner: Side) -> str:
+        """Return the widest variation of the inputs that the baseline accepts."""
+        finite = behaviour.finite_share(runner.results(self._seed)[0])
         for level in LEVELS:
-            if level == NONE or not side.model.varies(level):
+            if level == NONE or not runner.model.varies(level):
                 continue
-            side.model.draw_inputs(SECOND_DRAW, level)
+            runner.model.draw_inputs(SECOND_DRAW, level)
             try:
-                share = behaviour.finite_share(side.results(self._seed)[0])
+                share = behaviour.finite_share(runner.results(self._seed)[0])
             except Exception:
                 share = -1.0
-            side.model.draw_inputs(0, level)
+            runner.model.draw_inputs(0, level)
             if share >= finite:
                 return level
         return NONE
 
-    def judge(self, side: Side, reference: Dict[str, Any]) -> Dict[str, Any]:
-        """The accuracy record of a candidate, with notes and reasons not to trust its numbers."""
+    def judge(self, runner: Side, reference: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the accuracy record of a candidate, with notes and reasons for distrust."""
         level = str(reference["varied"])
-        model = side.model
+        model = runner.model
         records = []
         for draw, record in reference["draws"]:
             model.draw_inputs(draw, level)
-            records.append(self._judge_draw(side, draw, record))
+            records.append(self._judge_draw(runner, draw, record))
         model.draw_inputs(0, level)
         result = accuracy.worst(records)
-        if result["status"] != "fail" and not _says_anything(reference["draws"][0][1]["baseline"]):
+        if result["status"] != "fail" and not _has_finite_values(
+            reference["draws"][0][1]["baseline"]
+        ):
             result = dict(result, status="unchecked", detail="no finite number in the results")
         draws_numbers = bool(reference["draws"][0][1]["random"])
         comparable = result["status"] in COMPARABLE and not draws_numbers
         failures: List[str] = []
         if comparable or draws_numbers:
-            failures = self._behaviour(side, level, values=comparable)
+            failures = self._behaviour(runner, level, values=comparable)
         if draws_numbers:
-            text = "draws random numbers: results of its timed calls were not compared"
-            self._add(self._notes, side, [text])
+            text = "uses random numbers: results of its timed calls were not compared"
+            self._add(self._notes, runner, [text])
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
-        verifier = self._verifiers.get(side.name)
-        self._blame(side)
+        verifier = self._verifiers.get(runner.name)
+        self._attribute_changes(runner)
         return dict(
             result,
-            notes=self._notes.get(side.name, []),
-            untrusted=self._untrusted.get(side.name, []),
+            notes=self._notes.get(runner.name, []),
+            untrusted=self._untrusted.get(runner.name, []),
             accepted=None if verifier is None else verifier.accepted,
             comparable=comparable and not failures,
         )
 
-    def _judge_draw(self, side: Side, draw: int, record: Dict[str, Any]) -> Dict[str, Any]:
-        judged = dict(accuracy.judge(side, self._seed, record))
+    def _judge_draw(self, runner: Side, draw: int, record: Dict[str, Any]) -> Dict[str, Any]:
+        judged = dict(accuracy.judge(runner, self._seed, record))
         if judged["status"] in COMPARABLE and not record["random"]:
-            verifier = self._verifier(side, None)
-            results = side.results(self._seed)[0]
-            once_more = accuracy.judge(side, self._seed, record, results=results)
+            verifier = self._verifier(runner, None)
+            results = runner.results(self._seed)[0]
+            once_more = accuracy.judge(runner, self._seed, record, results=results)
             if once_more["status"] == "fail":
                 judged = dict(once_more)
             else:
@@ -139,106 +141,106 @@ class Checks:
             judged["detail"] = "with other input values: %s" % judged["detail"]
         return judged
 
-    def _behaviour(self, side: Side, level: str, values: bool) -> List[str]:
-        peer = self._verifier(side, None).peer
-        wrong, notes = behaviour.check_structure(side, peer, self._seed)
+    def _behaviour(self, runner: Side, level: str, values: bool) -> List[str]:
+        peer = self._verifier(runner, None).peer
+        wrong, notes = behaviour.check_structure(runner, peer, self._seed)
         if values:
-            for more, said in (
-                behaviour.check_earlier_results(side, peer, self._seed, SECOND_DRAW, level),
-                behaviour.check_parameters(side, peer, self._seed),
+            for more_wrong, more_notes in (
+                behaviour.check_earlier_results(runner, peer, self._seed, SECOND_DRAW, level),
+                behaviour.check_parameters(runner, peer, self._seed),
             ):
-                wrong += more
-                notes += said
-        self._add(self._notes, side, notes)
+                wrong += more_wrong
+                notes += more_notes
+        self._add(self._notes, runner, notes)
         return wrong
 
-    def _verifier(self, side: Side, accepted: Optional[Any]) -> Verifier:
-        if side.name not in self._verifiers:
-            self._verifiers[side.name] = Verifier(side, self._seed, self._limit_bytes)
-        verifier = self._verifiers[side.name]
+    def _verifier(self, runner: Side, accepted: Optional[Any]) -> Verifier:
+        if runner.name not in self._verifiers:
+            self._verifiers[runner.name] = Verifier(runner, self._seed, self._limit_bytes)
+        verifier = self._verifiers[runner.name]
         if verifier.accepted is None:
             verifier.accepted = accepted
         return verifier
 
-    def block(self, side: Side, draw: int, level: str, samples: int, inner: int) -> TimedCheck:
+    def block(self, runner: Side, draw: int, level: str, samples: int, inner: int) -> TimedCheck:
         """Prepare a block on a draw of its own."""
-        changing = self._verifier(side, None).changing()
-        self._remember_baseline(side)
-        side.model.draw_inputs(draw, level)
-        check = TimedCheck(side, changing, samples, 1 if side.model.training else inner)
-        self._blocks[side.name] = check
+        changing = self._verifier(runner, None).changing()
+        self._remember_baseline(runner)
+        runner.model.draw_inputs(draw, level)
+        check = TimedCheck(runner, changing, samples, 1 if runner.model.training else inner)
+        self._blocks[runner.name] = check
         return check
 
-    def timed(self, side: Side, samples_ns: List[float], inner: int) -> None:
-        """Note of the variant's latest block whether its work ended with its timed part."""
-        check = self._blocks.get(side.name)
+    def timed(self, runner: Side, samples_ns: List[float], inner: int) -> None:
+        """Record whether the work of the variant's latest block ended with its timed part."""
+        check = self._blocks.get(runner.name)
         if check is not None:
             allowed_ns = max(UNFINISHED_NS, UNFINISHED_SHARE * inner * max(samples_ns))
-            self._unfinished.setdefault(side.name, []).append(check.unfinished_ns > allowed_ns)
+            self._unfinished.setdefault(runner.name, []).append(check.unfinished_ns > allowed_ns)
 
-    def verify(self, side: Side, accepted: Optional[Any]) -> Dict[str, Any]:
-        """Compare what was kept of the variant's latest block, and forget it."""
+    def verify(self, runner: Side, accepted: Optional[Any]) -> Dict[str, Any]:
+        """Compare and discard the results that were kept in the variant's latest block."""
         started = _clock()
-        check = self._blocks.pop(side.name, None)
+        check = self._blocks.pop(runner.name, None)
         failure: Optional[Dict[str, Any]] = None
-        if check is not None and side.backend != "eager":
-            failure = self._verifier(side, accepted).failure(check)
+        if check is not None and runner.backend != "eager":
+            failure = self._verifier(runner, accepted).failure(check)
         return {
             "checked": 0 if check is None else len(check.kept),
             "failure": failure,
             "seconds": (_clock() - started) / 1e9,
         }
 
-    def _remember_baseline(self, side: Side) -> None:
-        """Results of eager code before the first block, to find out whether a variant changes them."""
-        model = side.model
+    def _remember_baseline(self, runner: Side) -> None:
+        """Store results of eager code before the first block, to detect changes by a variant."""
+        model = runner.model
         if id(model) in self._baselines:
             return
-        peer = self._verifiers[side.name].peer
+        peer = self._verifiers[runner.name].peer
         model.draw_inputs(0, ALL)
         with model.without_optimizer():
             results = peer.results(self._seed)[0]["output"]
         self._baselines[id(model)] = (peer, results)
 
     def recheck(
-        self, side: Side, level: str, accepted: Optional[Any], values: bool, more: bool
+        self, runner: Side, level: str, accepted: Optional[Any], values: bool, more: bool
     ) -> Dict[str, Any]:
-        """The checks after the last block of a launch. `more` asks for those of the first launch."""
+        """Run the checks after the last block of a launch; `more` adds those of the first launch."""
         started = _clock()
         failure: Optional[Dict[str, Any]] = None
-        peer = self._verifier(side, accepted).peer
-        if values and side.backend != "eager":
+        peer = self._verifier(runner, accepted).peer
+        if values and runner.backend != "eager":
             draw = int(torch.randint(1, 2**31 - 1, (1,), generator=_generator()).item())
-            once_ns = 1e9 * (side.first_call_s or 0.0)
-            check = self.block(side, draw, level, LAST_CALLS, 1)
+            once_ns = 1e9 * (runner.first_call_s or 0.0)
+            check = self.block(runner, draw, level, LAST_CALLS, 1)
             check.chosen = frozenset(range(LAST_CALLS))
-            with side.context():
+            with runner.context():
                 call_started = _clock()
-                side.caller()()
-                side.synchronize()
+                runner.caller()()
+                runner.synchronize()
                 once_ns = _clock() - call_started
-            side.model.draw_inputs(draw, level)
+            runner.model.draw_inputs(draw, level)
             calls = max(2, min(LAST_CALLS, int(LAST_CALLS_NS / max(1.0, once_ns))))
-            run_block(side, 1, calls, 0, settle=False, flush_l2=False, check=check)
+            run_block(runner, 1, calls, 0, settle=False, flush_l2=False, check=check)
             check.finish()
-            failure = self.verify(side, accepted)["failure"]
-            side.model.draw_inputs(0, level)
+            failure = self.verify(runner, accepted)["failure"]
+            runner.model.draw_inputs(0, level)
             if more and failure is None:
-                wrong = self._more(side, peer, level)
+                wrong = self._more(runner, peer, level)
                 failure = {"call": None, "text": "; ".join(wrong)} if wrong else None
-        self._check_baseline(side, values)
-        self._blame(side)
+        self._check_baseline(runner, values)
+        self._attribute_changes(runner)
         return {
             "failure": failure,
-            "notes": self._notes.get(side.name, []),
-            "untrusted": self._untrusted.get(side.name, []),
+            "notes": self._notes.get(runner.name, []),
+            "untrusted": self._untrusted.get(runner.name, []),
             "seconds": (_clock() - started) / 1e9,
         }
 
-    def _more(self, side: Side, peer: Side, level: str) -> List[str]:
-        """Other inputs and weights than those that were timed."""
-        remembers = behaviour.check_repeated_inputs(side, peer, level)
-        self._add(self._untrusted, side, [remembers] if remembers else [])
+    def _more(self, runner: Side, peer: Side, level: str) -> List[str]:
+        """Check other inputs and weights than the timed ones."""
+        remembers = behaviour.check_repeated_inputs(runner, peer, level)
+        self._add(self._untrusted, runner, [remembers] if remembers else [])
         wrong: List[str] = []
         for check in (
             behaviour.check_scaled_inputs,
@@ -246,20 +248,20 @@ class Checks:
             behaviour.check_other_batch,
         ):
             try:
-                more, notes = check(side, self._verifier(side, None), self._seed)
+                more, notes = check(runner, self._verifier(runner, None), self._seed)
             except behaviour.CandidateRaised as error:
                 more, notes = [], ["%s failed: %s" % (check.__name__.replace("_", " "), error)]
             wrong += more
-            self._add(self._notes, side, notes)
+            self._add(self._notes, runner, notes)
         return wrong
 
-    def _check_baseline(self, side: Side, values: bool) -> None:
-        known = self._baselines.get(id(side.model))
-        if known is None or not values or not is_user_function(side.backend):
+    def _check_baseline(self, runner: Side, values: bool) -> None:
+        baseline = self._baselines.get(id(runner.model))
+        if baseline is None or not values or not is_user_function(runner.backend):
             return
-        peer, before = known
-        side.model.draw_inputs(0, ALL)
-        with side.model.without_optimizer():
+        peer, before = baseline
+        runner.model.draw_inputs(0, ALL)
+        with runner.model.without_optimizer():
             now = peer.results(self._seed)[0]["output"]
         far = len(now) != len(before) or any(
             distance(one, other)[0] > WITHIN and other.is_floating_point()
@@ -267,44 +269,44 @@ class Checks:
         )
         if far:
             text = "changed the results of eager code on the same inputs"
-            self._add(self._untrusted, side, [text])
+            self._add(self._untrusted, runner, [text])
 
-    def _blame(self, side: Side) -> None:
-        """State that changed since the last time is attributed to the variant that has just run."""
-        unfinished = self._unfinished.get(side.name, [])
+    def _attribute_changes(self, runner: Side) -> None:
+        """Attribute state changes since the last check to the variant that has just run."""
+        unfinished = self._unfinished.get(runner.name, [])
         if sum(unfinished) > len(unfinished) / 2:
-            text = "the device goes on computing after the timed part, on another stream"
-            self._add(self._untrusted, side, [text])
-        if side.replaced:
-            self._add(self._untrusted, side, ["replaced " + ", ".join(side.replaced[:5])])
+            text = "the device continues to compute after the timed part, on another stream"
+            self._add(self._untrusted, runner, [text])
+        if runner.replaced:
+            self._add(self._untrusted, runner, ["replaced " + ", ".join(runner.replaced[:5])])
         for number, (model, state) in enumerate(self._modules):
             changes = state.changes()
             if changes:
                 text = "changed the module that the variants share: " + ", ".join(changes)
-                self._add(self._untrusted, side, [text])
+                self._add(self._untrusted, runner, [text])
                 self._modules[number] = (model, ModuleState(model))
-        for text, restored in side.state_changes.items():
+        for text, restored in runner.state_changes.items():
             if restored:
-                self._add(self._notes, side, ["changed the %s; it was restored" % text])
+                self._add(self._notes, runner, ["changed the %s; it was restored" % text])
             else:
-                self._add(self._untrusted, side, ["changed the %s" % text])
-        if is_user_function(side.backend):
-            verifier = self._verifiers.get(side.name)
-            if side.moved_random_state and verifier and not verifier.peer.moved_random_state:
+                self._add(self._untrusted, runner, ["changed the %s" % text])
+        if is_user_function(runner.backend):
+            verifier = self._verifiers.get(runner.name)
+            if runner.moved_random_state and verifier and not verifier.peer.moved_random_state:
                 text = "changed the state of the random number generators; it was restored"
-                self._add(self._notes, side, [text])
+                self._add(self._notes, runner, [text])
             if python_threads() > self._threads:
                 more = python_threads() - self._threads
-                self._add(self._notes, side, ["left %d threads running" % more])
+                self._add(self._notes, runner, ["left %d threads running" % more])
                 self._threads = python_threads()
 
-    def _add(self, where: Dict[str, List[str]], side: Side, texts: List[str]) -> None:
-        known = where.setdefault(side.name, [])
-        known += [text for text in texts if text not in known]
+    def _add(self, where: Dict[str, List[str]], runner: Side, texts: List[str]) -> None:
+        present = where.setdefault(runner.name, [])
+        present += [text for text in texts if text not in present]
 
 
-def _says_anything(results: Any) -> bool:
-    """Whether there is a number to compare: not where everything is empty, infinite or NaN."""
+def _has_finite_values(results: Any) -> bool:
+    """Whether there is a number to compare: not everything is empty, infinite or NaN."""
     return any(
         tensor.numel() > 0
         and (not tensor.is_floating_point() or bool(torch.isfinite(tensor).any()))

@@ -1,4 +1,4 @@
-"""Judge the results of a candidate against a float64 reference of the same iteration."""
+"""Check the results of a candidate against a float64 reference of the same iteration."""
 
 import math
 import os
@@ -35,28 +35,28 @@ to bfloat16 with float32 weights, `amp-float16` the same with float16."""
 
 
 def coarser(one: str, other: str) -> str:
-    """The coarser of two roundings."""
+    """Return the coarser of two roundings."""
     return max(one, other, key=COARSER.index)
 
 
-def rounding_of(side: Any) -> str:
-    """What the numbers of a variant may be rounded to."""
-    if side.precision == "amp":
-        return "amp" if torch.device(side.device).type == "cpu" else "amp-float16"
-    if side.precision != "float32":
-        return str(side.precision)
-    wanted = side.options.get("matmul-precision")
-    if wanted == "medium":
+def rounding_of(runner: Any) -> str:
+    """Return the coarsest format that the numbers of a variant may be rounded to."""
+    if runner.precision == "amp":
+        return "amp" if torch.device(runner.device).type == "cpu" else "amp-float16"
+    if runner.precision != "float32":
+        return str(runner.precision)
+    matmul_precision = runner.options.get("matmul-precision")
+    if matmul_precision == "medium":
         return "amp"
-    if wanted == "high" or side.options.get("tf32"):
+    if matmul_precision == "high" or runner.options.get("tf32"):
         return "tf32"
-    return _by_default(side.device, side.model.module)
+    return _by_default(runner.device, runner.model.module)
 
 
 def _by_default(device: str, module: Any) -> str:
-    """Torch lets cuDNN round the operands of float32 convolutions to TF32 unless told otherwise.
+    """Return the default rounding: by default, cuDNN may use TF32 in float32 convolutions.
 
-    Which convolutions it does that to changes with the layout that a compiler chooses.
+    Which convolutions do depends on the memory layout that a compiler chooses.
     """
     if not device.startswith("cuda"):
         return "float32"
@@ -74,40 +74,40 @@ OTHER_SEED_STEP = 7919
 SCALE_RUNS = 4
 HONEST_RUNS = 3
 AMPLIFIED_RUNS = 8
-"""Further runs before anything is called wrong."""
+"""Further runs before a result is reported as wrong."""
 RUNS_LIMIT_S = 60.0
-"""Of each of the two; at least two runs are made."""
+"""Time limit of each kind of runs; at least two are made."""
 BASELINE_MOVES = 10.0
-"""A candidate may be this many times as far off as two runs of the baseline are from each other,
-before it is called wrong and not merely not comparable."""
+"""A candidate is reported as wrong, and not as nondeterministic, when its error exceeds the difference of
+two runs of the baseline by this factor."""
 SURELY_ROUNDING = 1e-4
-"""A relative error of the baseline in float32, in every tensor, that is nothing but rounding."""
+"""Largest relative error of a float32 baseline that is attributed to rounding without simulation."""
 BASELINE_OFF = "the baseline's own results differ from float64 by more than rounding explains"
 OTHER_NUMBERS = 0.01
-"""A float64 copy of a random workload that is further off than this has drawn other numbers."""
+"""Relative distance above which a float64 copy of a random workload used other random numbers."""
 WORST_FIRST = ("fail", "unchecked", "random", "nondeterministic", "less-accurate", "pass")
 
 
-def make_reference(side: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
-    """What candidates are judged by: results of the baseline, and of its float64 copy."""
-    begun = side.results(seed)[0]
-    place = place_for(begun)
-    first = to_plain(begun, place)
+def make_reference(runner: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
+    """Return the reference: results of the baseline and of its float64 copy."""
+    raw = runner.results(seed)[0]
+    place = place_for(raw)
+    first = to_plain(raw, place)
     second, other = (
-        to_plain(side.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
+        to_plain(runner.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
     )
-    exact, why_not = float64_results(side, seed, first, limit_bytes)
-    between_runs = largest_difference(first, second, side.device)
-    between_seeds = largest_difference(first, other, side.device)
+    exact, why_not = float64_results(runner, seed, first, limit_bytes)
+    between_runs = largest_difference(first, second, runner.device)
+    between_seeds = largest_difference(first, other, runner.device)
     if between_seeds > 10 * between_runs:
-        # Two runs may have been alike by luck: what a seed changes must stay with the seed.
-        again = to_plain(side.results(seed)[0], place)
-        between_others = largest_difference(first, again, side.device)
+        # Two runs may be equal by chance: a third one with the same seed must agree, too.
+        again = to_plain(runner.results(seed)[0], place)
+        between_others = largest_difference(first, again, runner.device)
         if between_others > between_runs:
             second, between_runs = again, between_others
     random = between_seeds > 10 * between_runs
     if random and exact is not None and relative_distance(first, exact) > OTHER_NUMBERS:
-        exact, why_not = None, "the float64 copy draws other random numbers"
+        exact, why_not = None, "the float64 copy uses other random numbers"
     return {
         "baseline": first,
         "second": second if between_runs > 0 else None,
@@ -115,51 +115,51 @@ def make_reference(side: Side, seed: int, limit_bytes: Optional[int] = None) -> 
         "exact_why_not": why_not,
         "nondeterminism": None if between_runs == math.inf else between_runs,
         "random": random,
-        "precision": side.precision,
-        "rounding": rounding_of(side),
-        "changes": options.that_change_results(side.options),
+        "precision": runner.precision,
+        "rounding": rounding_of(runner),
+        "changes": options.that_change_results(runner.options),
     }
 
 
 def save_reference(record: Dict[str, Any], path: str) -> None:
-    """For workers of other processes."""
+    """Save the reference for workers in other processes."""
     torch.save(record, path + ".part")
     os.replace(path + ".part", path)
 
 
 def judge(
-    side: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
+    runner: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
 ) -> Dict[str, Any]:
-    """The accuracy record of a candidate, in the words of `core.comparison.Accuracy`.
+    """Return the accuracy record of a candidate, with the fields of `core.comparison.Accuracy`.
 
-    `results` are the candidate's, if they were taken elsewhere. The noise is kept in `reference`.
+    `results` are the candidate's, if already computed. The noise is cached in `reference`.
     """
-    begun = side.results(seed)[0] if results is None else results
-    place = place_for(begun)
-    check = _Check(side, seed, reference, place)
-    found = to_plain(begun, place)
+    raw = runner.results(seed)[0] if results is None else results
+    place = place_for(raw)
+    check = _Check(runner, seed, reference, place)
+    first = to_plain(raw, place)
     if reference["random"]:
-        return _judge_random(check, found)
-    again = to_plain(side.results(seed)[0], place) if results is None else found
-    own = largest_difference(found, again, side.device)
-    record = check.judge(found)
-    if own > 0:
-        record = worst([record, check.judge(again)])  # wrong now and then is wrong
-    record["candidate_nondeterminism"] = None if own == math.inf else own
+        return _judge_random(check, first)
+    second = to_plain(runner.results(seed)[0], place) if results is None else first
+    between_runs = largest_difference(first, second, runner.device)
+    record = check.judge(first)
+    if between_runs > 0:
+        record = worst([record, check.judge(second)])  # sometimes wrong is wrong
+    record["candidate_nondeterminism"] = None if between_runs == math.inf else between_runs
     return record
 
 
 def worst(records: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """The record that says the worst."""
+    """Return the record with the worst status."""
     return min(records, key=lambda record: WORST_FIRST.index(record["status"]))
 
 
-def names_of(side: Side) -> Dict[str, List[str]]:
-    """Names of the tensors of an iteration, by group."""
-    module = side.model.module
+def names_of(runner: Side) -> Dict[str, List[str]]:
+    """Return the names of the tensors of an iteration, by group."""
+    module = runner.model.module
     parameters = list(module.named_parameters())
     gradients = ["gradient of " + name for name, p in parameters if p.requires_grad]
-    inputs = [t for t in side.model.inputs() if t.requires_grad and t.is_leaf]
+    inputs = [t for t in runner.model.inputs() if t.requires_grad and t.is_leaf]
     gradients += ["gradient of input %d" % index for index in range(len(inputs))]
     return {
         "gradient": gradients,
@@ -172,34 +172,36 @@ def names_of(side: Side) -> Dict[str, List[str]]:
 class _Check:
     """One candidate, the reference, and the noise of its precision."""
 
-    def __init__(self, side: Side, seed: int, reference: Dict[str, Any], place: Any) -> None:
-        self.side = side
+    def __init__(self, runner: Side, seed: int, reference: Dict[str, Any], place: Any) -> None:
+        self.runner = runner
         self.seed = seed
         self.place = place
         self.reference = reference
         self.baseline = to_plain(reference["baseline"], place)
         exact = reference["exact"]
         self.exact = None if exact is None else to_plain(exact, place)
-        self.rounding = coarser(rounding_of(side), reference["rounding"])
-        self.names = names_of(side)
+        self.rounding = coarser(rounding_of(runner), reference["rounding"])
+        self.names = names_of(runner)
         self.same_precision = self.rounding == reference["rounding"]
-        self.same_type = side.precision == reference["precision"]
+        self.same_type = runner.precision == reference["precision"]
         self.method = "simulated rounding"
 
-    def judge(self, found: Results) -> Dict[str, Any]:
-        """The record of these results."""
-        judgement = self._judgement(found)
+    def judge(self, results: Results) -> Dict[str, Any]:
+        """Return the record of these results."""
+        judgement = self._judgement(results)
         record = judgement.record()
-        record.setdefault("method", self._say_method())
-        said = self._say_differs()
+        record.setdefault("method", self._describe_method())
+        baseline_differs = self._describe_difference()
         if judgement.status in ("pass", "less-accurate") and self._moves_beyond_rounding():
             record["status"] = "nondeterministic"
-            record["detail"] = "; ".join(part for part in (said, record["detail"]) if part)
-        if judgement.status == "fail" and said:
-            if self._judge_by(found, self._with_second_run()).status != "fail":
+            record["detail"] = "; ".join(
+                part for part in (baseline_differs, record["detail"]) if part
+            )
+        if judgement.status == "fail" and baseline_differs:
+            if self._judge_by(results, self._with_second_run()).status != "fail":
                 record["status"] = "nondeterministic"
-                record["detail"] = said + "; " + record["detail"]
-        elif judgement.status == "fail" and self._like_a_baseline_that_is_off(found):
+                record["detail"] = baseline_differs + "; " + record["detail"]
+        elif judgement.status == "fail" and self._matches_inaccurate_baseline(results):
             record["status"] = "unchecked"
             record["detail"] = BASELINE_OFF + "; " + record["detail"]
         record["nondeterminism"] = self.reference["nondeterminism"]
@@ -207,59 +209,59 @@ class _Check:
             record["without_reference"] = str(self.reference["exact_why_not"])
         return record
 
-    def _judgement(self, found: Results) -> Judgement:
-        if self._alike(found):
-            self.method = "the bits of the baseline"
+    def _judgement(self, results: Results) -> Judgement:
+        if self._equals_baseline(results):
+            self.method = "bitwise equal to the baseline"
             assumed: Noise = self._kept("assumed", self._assumed_noise)
-            judgement = self._judge_by(found, assumed.about_baseline())
+            judgement = self._judge_by(results, assumed.about_baseline())
             if self.exact is not None:
                 judgement.candidate_rmse = judgement.baseline_rmse = assumed.baseline_rmse
             return judgement
         noise = self._kept("baseline", self._baseline_noise)
         if noise is not None:
-            judgement = self._judge_by(found, noise)
+            judgement = self._judge_by(results, noise)
             self.method = "the baseline's own error"
             if judgement.status in ("pass", "unchecked"):
                 return judgement
         self.method = "simulated rounding"
         noise = self._kept("simulated", self._simulated_noise)
-        judgement = self._judge_by(found, noise)
+        judgement = self._judge_by(results, noise)
         doubtful = judgement.failures and not any(one.gross for one in judgement.failures)
         if doubtful and not noise.assumed:
             self._amplify()
-            judgement = self._judge_by(found, noise)
+            judgement = self._judge_by(results, noise)
         return judgement
 
-    def _alike(self, found: Results) -> bool:
-        return self.same_type and same_bits(found, self.baseline)
+    def _equals_baseline(self, results: Results) -> bool:
+        return self.same_type and same_bits(results, self.baseline)
 
-    def _judge_by(self, found: Results, noise: Noise) -> Judgement:
-        return judge_results(found, self.baseline, noise, self.names, self.same_type)
+    def _judge_by(self, results: Results, noise: Noise) -> Judgement:
+        return judge_results(results, self.baseline, noise, self.names, self.same_type)
 
     def _kept(self, kind: str, make: Any) -> Any:
         kept = self.reference.setdefault("_noise", {})
-        key = (kind, self.rounding, str(self.place), self.side.precision)
+        key = (kind, self.rounding, str(self.place), self.runner.precision)
         if key not in kept:
             kept[key] = make()
         return kept[key]
 
     def _assumed_noise(self) -> Noise:
-        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         noise.assume("no run was made")
         return noise
 
     def _baseline_noise(self) -> Optional[Noise]:
-        """The baseline's own error as the noise, where it is small enough to be nothing else."""
+        """Return the baseline's own error as noise, where it is small enough to be rounding error."""
         if not self.same_precision or self.rounding != "float32" or self.exact is None:
             return None
         if self.reference["nondeterminism"] != 0:
             return None
-        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         noise.add_to_scale(self.baseline)
         return noise if noise.largest_baseline_error() < SURELY_ROUNDING else None
 
     def _simulated_noise(self) -> Noise:
-        noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         try:
             runs = self._kept("runs", self._simulation)
             until = time.monotonic() + RUNS_LIMIT_S
@@ -279,31 +281,31 @@ class _Check:
                 else:
                     noise.add_honest(results)
         except Exception as error:  # a model may refuse to run under a dispatch mode
-            noise = Noise(self.baseline, self.exact, self.rounding, self.side.device)
+            noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
             noise.assume(_first_line(error))
-            self.side.model.rewind()
-            self.side.model.forget_gradients()
+            self.runner.model.rewind()
+            self.runner.model.forget_gradients()
             return noise
         if self.same_precision and self.exact is not None:
             noise.add_baseline()
         return noise
 
     def _drop_reference(self) -> None:
-        """The baseline becomes the reference, for this candidate and those that follow."""
+        """Use the baseline as the reference, for this candidate and later ones."""
         self.exact = self.reference["exact"] = None
-        self.reference["exact_why_not"] = "in float64 the workload computes something else"
+        self.reference["exact_why_not"] = "the workload computes something else in float64"
         kept = self.reference["_noise"]
         for key in [key for key in kept if key[0] != "runs"]:
             del kept[key]
 
     def _simulation(self) -> SimulatedRounding:
-        needed, free = simulation_bytes(self.side), free_bytes(self.side.device)
+        needed, free = simulation_bytes(self.runner), free_bytes(self.runner.device)
         if free is not None and needed > FREE_SHARE * free:
             raise MemoryError("a float32 copy needs %d MiB" % (needed >> 20))
-        return SimulatedRounding(self.side, self.rounding)
+        return SimulatedRounding(self.runner, self.rounding)
 
     def _amplify(self) -> None:
-        """More honest runs, with coarser rounding: rare events become frequent."""
+        """Add runs with coarser simulated rounding, in which rare events are frequent."""
         noise = self._kept("simulated", self._simulated_noise)
         if self._kept("amplified", dict):
             return
@@ -316,11 +318,11 @@ class _Check:
             noise.add_honest(results, amplified=True)
         self._kept("amplified", dict)["done"] = True
 
-    def _like_a_baseline_that_is_off(self, found: Results) -> bool:
+    def _matches_inaccurate_baseline(self, results: Results) -> bool:
         noise: Noise = self._kept("simulated", self._simulated_noise)
         if not noise.baseline_off:
             return False
-        return self._judge_by(found, noise.about_baseline()).status != "fail"
+        return self._judge_by(results, noise.about_baseline()).status != "fail"
 
     def _with_second_run(self) -> Noise:
         noise: Noise = self._kept("simulated", self._simulated_noise)
@@ -340,55 +342,55 @@ class _Check:
         steps = ASSUMED_STEPS.get(rounding, 4.0) * EPSILON[rounding]
         moved = to_plain(second, self.place)
         for group, tensors in self.baseline.items():
-            on = self.side.device
+            on = self.runner.device
             largest = max((rms_between(one, 0 * one, on) for one in tensors), default=0.0)
             for one, other in zip(tensors, moved[group]):
                 if one.is_floating_point() and rms_between(one, other, on) > steps * largest:
                     return True
         return False
 
-    def _say_differs(self) -> str:
-        """By how much two runs of the baseline differ; empty when they do not."""
+    def _describe_difference(self) -> str:
+        """Describe the difference of two runs of the baseline; empty when there is none."""
         if self.reference["second"] is None:
             return ""
         moved = self.reference["nondeterminism"]
         if moved is None:
-            return "two runs of the baseline have results of other shapes"
+            return "two runs of the baseline have results of different shapes"
         return "two runs of the baseline differ by up to %.2g" % moved
 
-    def _say_method(self) -> str:
+    def _describe_method(self) -> str:
         reference = "float64 reference" if self.exact is not None else "float32 baseline"
         noise = self.reference.get("_noise", {}).get(
-            ("simulated", self.rounding, str(self.place), self.side.precision)
+            ("simulated", self.rounding, str(self.place), self.runner.precision)
         )
         if self.method == "simulated rounding" and noise is not None and noise.assumed:
             return "%s, assumed rounding (%s)" % (reference, noise.assumed)
         return "%s, %s" % (reference, self.method)
 
 
-def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
-    """A workload that draws random numbers: comparable only where both draw the same ones."""
-    record = check.judge(found)
+def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
+    """Check a workload with random numbers: comparable only if both use the same ones."""
+    record = check.judge(results)
     if record["status"] in ("pass", "less-accurate"):
         return record
-    side, seed = check.side, check.seed
-    twin, trouble = random_numbers.twin_with_fallback(side)
+    runner, seed = check.runner, check.seed
+    twin, problem = random_numbers.twin_with_fallback(runner)
     checked: Optional[Dict[str, Any]] = None
     if twin is not None:
         try:
             checked = check.judge(to_plain(twin.results(seed)[0], check.place))
         except Exception as error:  # the compiler may fail with the setting
-            trouble = _first_line(error)
-            side.model.rewind()
-            side.model.forget_gradients()
-    differs = random_numbers.distributions_differ(_eager(side), side, seed, check.place)
+            problem = _first_line(error)
+            runner.model.rewind()
+            runner.model.forget_gradients()
+    differs = random_numbers.distributions_differ(runner.peer(), runner, seed, check.place)
     if differs.wrong:
         return dict(record, status="fail", method="statistics over draws", detail=differs.text)
     if checked is not None and checked["status"] in ("pass", "less-accurate"):
         method = checked["method"] + ", compiled for the check with inductor.fallback_random"
         return dict(checked, method=method)
-    detail = "the workload draws random numbers, and this backend draws other ones"
-    parts = [detail, differs.text] + (["fallback_random: " + trouble] if trouble else [])
+    detail = "the workload uses random numbers, and this backend generates different ones"
+    parts = [detail, differs.text] + (["fallback_random: " + problem] if problem else [])
     return {
         "status": "random",
         "method": "none",
@@ -397,23 +399,13 @@ def _judge_random(check: _Check, found: Results) -> Dict[str, Any]:
     }
 
 
-def _eager(side: Side) -> Side:
-    """The same model and precision without the backend."""
-    kept = {
-        name: value
-        for name, value in side.options.items()
-        if not options.why_not(name, "eager", side.model.training)
-    }
-    return Side(side.name, "eager", side.precision, side.model, side.device, kept)
-
-
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return type(error).__name__ + (": " + lines[0][:200] if lines else "")
 
 
 def load_tensors(path: str) -> Dict[str, Any]:
-    """What torch.save wrote, on the CPU; it holds tensors and plain values only."""
+    """Load tensors and plain values that torch.save wrote, to the CPU."""
     try:
         record: Dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except TypeError:

@@ -1,9 +1,9 @@
-"""Workloads that draw random numbers: the same stream for both, or statistics over draws.
+"""Workloads with random numbers: the same stream for both variants, or statistics over seeds.
 
-Inductor draws from a generator of its own unless `fallback_random` is set; with it, compiled code
-draws what eager code draws. The timed code must not have the setting, so a second callable of the same
-backend is compiled for the check. The timed code itself is compared with eager code by the means and
-mean squares of its results over several seeds. Runs inside the target.
+Inductor uses its own generator unless `fallback_random` is set; with it, compiled code uses the random
+numbers of eager code. The timed code must not have the setting, so a second callable of the same backend
+is compiled for the check. The timed code itself is compared with eager code by the means and mean squares
+of its results over several seeds. Runs inside the target.
 """
 
 import math
@@ -16,32 +16,34 @@ from torchyard.worker.bench.variant import Side
 SETTING = "inductor.fallback_random"
 DRAWS = 8
 SETS = 4
-"""Sets of eager draws: how far they are from each other is the measure."""
+"""Sets of eager draws; their distances from each other define the tolerance."""
 FURTHER = 1.6
-"""Times the largest squared distance of two sets of eager draws."""
+"""Tolerance as a multiple of the largest squared distance of two sets of eager draws."""
 SPREAD = 4.0
-"""Times the largest deviation of a set of eager draws from all of them."""
+"""Tolerance as a multiple of the largest deviation of a set of eager draws from all of them."""
 LEAST_NUMBERS = 64
-"""The means of smaller tensors say too little."""
+"""Smaller tensors are not compared: their means are too noisy."""
 
 
 class Differs(NamedTuple):
-    """Whether two distributions differ, in words."""
+    """Whether two distributions differ, with a description."""
 
     wrong: bool
     text: str
 
 
-def twin_with_fallback(side: Side) -> Tuple[Optional[Side], str]:
-    """The same variant compiled to draw what eager code draws, or why there is none."""
-    reason = options.why_not(SETTING, side.backend, side.model.training)
+def twin_with_fallback(runner: Side) -> Tuple[Optional[Side], str]:
+    """Return the variant compiled with the random numbers of eager code, or why that fails."""
+    reason = options.why_not(SETTING, runner.backend, runner.model.training)
     if reason:
         return None, ""
-    chosen = dict(side.options)
+    chosen = dict(runner.options)
     chosen[SETTING] = True
     try:
         return (
-            Side(side.name, side.backend, side.precision, side.model, side.device, chosen),
+            Side(
+                runner.name, runner.backend, runner.precision, runner.model, runner.device, chosen
+            ),
             "",
         )
     except Exception as error:  # an older torch may lack the setting
@@ -49,11 +51,11 @@ def twin_with_fallback(side: Side) -> Tuple[Optional[Side], str]:
 
 
 def distributions_differ(eager: Side, candidate: Side, seed: int, place: Any) -> Differs:
-    """Compare means, their size, and variances over draws."""
+    """Compare means and variances over draws."""
     sets = [_Moments(eager, seed + 100 * number, place) for number in range(1, SETS + 1)]
     other = _Moments(candidate, seed + 50, place)
     if any(one.shapes != other.shapes for one in sets) or not other.shapes:
-        return Differs(False, "its shapes are random, too")
+        return Differs(False, "the shapes of its results are random, too")
     compared = 0
     for group, tensors in other.means.items():
         for index, tensor in enumerate(tensors):
@@ -67,9 +69,8 @@ def distributions_differ(eager: Side, candidate: Side, seed: int, place: Any) ->
                 [one.squares[group][index] for one in sets],
             )
             if reason:
-                said = (group, index, reason, DRAWS, SETS, DRAWS)
                 text = "%s %d: %s over %d draws, compared with %d sets of %d draws of eager code"
-                return Differs(True, text % said)
+                return Differs(True, text % (group, index, reason, DRAWS, SETS, DRAWS))
     if not compared:
         return Differs(False, "")
     return Differs(
@@ -105,14 +106,14 @@ def _reason(mean: Any, square: Any, means: List[Any], squares: List[Any]) -> str
 
 
 class _Moments:
-    """Means and mean squares of results over some seeds."""
+    """Means and mean squares of results over several seeds."""
 
-    def __init__(self, side: Side, seed: int, place: Any) -> None:
+    def __init__(self, runner: Side, seed: int, place: Any) -> None:
         self.means: Any = {}
         self.squares: Any = {}
         self.shapes: Any = None
         for draw in range(DRAWS):
-            results = to_plain(side.results(seed + draw)[0], place)
+            results = to_plain(runner.results(seed + draw)[0], place)
             shapes = shapes_of(results)
             if self.shapes is None:
                 self.shapes = shapes

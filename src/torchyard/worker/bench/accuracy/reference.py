@@ -15,85 +15,85 @@ from torchyard.worker.bench.variant import Model, Side, convert
 from torchyard.worker.devices import cuda_device
 
 FREE_SHARE = 0.9
-"""Of the free memory that the copy may take; the rest is for what the estimate leaves out."""
+"""Share of the free memory that the copy may use; the rest covers what the estimate omits."""
 GIB = 1 << 30
 
 
 def float64_results(
-    side: Side, seed: int, like: Results, limit_bytes: Optional[int] = None
+    runner: Side, seed: int, like: Results, limit_bytes: Optional[int] = None
 ) -> Tuple[Optional[Results], str]:
-    """Results of an eager float64 copy in the shapes of `like`, or why there are none.
+    """Return the results of an eager float64 copy in the shapes of `like`, or why there are none.
 
-    `limit_bytes` is what the whole process may hold, where the yard set such a limit.
+    `limit_bytes` is the memory limit of the process, if the controller set one.
     """
     try:
-        reason = _why_it_does_not_fit(side, limit_bytes)
+        reason = _why_it_does_not_fit(runner, limit_bytes)
         if reason:
             return None, reason
-        side.model.rewind()
-        found = to_plain(_run_copy(side, seed), _place(like))
-    except Exception as error:  # a model may raise anything when its numbers are of another type
+        runner.model.rewind()
+        results = to_plain(_run_copy(runner, seed), _place(like))
+    except Exception as error:  # a model may raise anything in another data type
         lines = str(error).strip().splitlines()
         return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
     finally:
-        _give_back(side.device)
-    if shapes_of(found) != shapes_of(like):
-        return None, "in float64 the workload gives results of other shapes"
-    return found, ""
+        _give_back(runner.device)
+    if shapes_of(results) != shapes_of(like):
+        return None, "the results have other shapes in float64"
+    return results, ""
 
 
 def _place(like: Results) -> Any:
-    """Where the other results are."""
+    """Return the device of the other results."""
     tensors = [tensor for group in like.values() for tensor in group]
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def _why_it_does_not_fit(side: Side, limit_bytes: Optional[int]) -> str:
-    free = free_bytes(side.device)
+def _why_it_does_not_fit(runner: Side, limit_bytes: Optional[int]) -> str:
+    free = free_bytes(runner.device)
     held = _field("/proc/self/status", "VmRSS")
-    if limit_bytes is not None and held is not None and torch.device(side.device).type == "cpu":
-        left = max(0, limit_bytes - held)
-        free = left if free is None else min(free, left)
-    if free is None or _surely_fits(side, free):
+    if limit_bytes is not None and held is not None and torch.device(runner.device).type == "cpu":
+        remaining = max(0, limit_bytes - held)
+        free = remaining if free is None else min(free, remaining)
+    if free is None or _surely_fits(runner, free):
         return ""
-    needed = needed_bytes(side)
+    needed = needed_bytes(runner)
     if needed <= FREE_SHARE * free:
         return ""
     sizes = (needed / GIB, free / GIB)
-    return "a float64 copy needs about %.2f GiB, and %.2f GiB are free" % sizes
+    return "a float64 copy needs about %.2f GiB, and %.2f GiB are available" % sizes
 
 
-def _surely_fits(side: Side, free: int) -> bool:
-    """Whether even four times all that this process ever held is free: then nothing is measured.
+def _surely_fits(runner: Side, free: int) -> bool:
+    """Whether four times the peak memory of this process is free, so that no estimate is needed.
 
-    Four times is float16 made float64; an iteration has already run.
+    Float64 needs four times the memory of float16; an iteration has already run.
     """
-    cuda = cuda_device(side.device)
+    cuda = cuda_device(runner.device)
     if cuda is not None:
         return 4 * cuda.peak_bytes() <= FREE_SHARE * free
     most = _field("/proc/self/status", "VmHWM")
     return most is not None and 4 * most <= FREE_SHARE * free
 
 
-def _run_copy(side: Side, seed: int) -> Results:
-    model = side.model
+def _run_copy(runner: Side, seed: int) -> Results:
+    model = runner.model
     copied = convert(model.built, torch.float64)
     exact = Model(copied, model.training, model.optimizer is not None)
-    found, _ = Side(side.name, "eager", "float64", exact, side.device).results(seed)
-    return found
+    results, _ = Side(runner.name, "eager", "float64", exact, runner.device).results(seed)
+    return results
 
 
-def needed_bytes(side: Side) -> int:
-    """What the copy takes: itself, how it began, its optimiser's state, and one iteration."""
-    model = side.model
+def needed_bytes(runner: Side) -> int:
+    """Return the bytes needed by the float64 copy: weights, initial state, optimizer, one iteration."""
+    model = runner.model
     parameters = _float64_bytes(list(model.module.parameters()))
     rest = _float64_bytes(list(model.module.buffers()) + model.inputs())
     copies = 2 if model.training or model.built.mutates else 1
     total = copies * parameters + 2 * rest
     if model.optimizer is not None:
         total += 2 * parameters
-    side.first_call()
-    peak, _, _ = metrics.peak_memory(side)
+    runner.first_call()
+    peak, _, _ = metrics.peak_memory(runner)
     model.rewind()
     widths = [p.element_size() for p in model.module.parameters() if p.is_floating_point()]
     widest = max(widths, default=4)
@@ -113,7 +113,7 @@ def _float64_bytes(tensors: List[Any]) -> int:
 
 
 def free_bytes(device: str) -> Optional[int]:
-    """What can still be allocated: the least of the machine's, the group's and the process's."""
+    """Return the bytes that can be allocated: the minimum of machine, cgroup and process limits."""
     cuda = cuda_device(device)
     if cuda is not None:
         return cuda.free_bytes() + cuda.reserved_bytes()
@@ -139,7 +139,7 @@ _GROUP_FILES = ("memory.max", "memory.current")
 
 
 def _control_groups() -> List[str]:
-    """This process's group of version 2 and those above it: each may have a limit of its own."""
+    """Return this process's cgroup (v2) and its ancestors: each may have a limit."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             lines = [line.strip() for line in file]
@@ -182,10 +182,10 @@ SHORT_TYPES = dict(HALF_TYPES, amp=torch.bfloat16, **{"amp-float16": torch.float
 EXTRA_BITS = 1
 """Bits that float32 loses in any operator: kernels differ by an ulp or two in most functions."""
 TF32_BITS = 13
-"""Bits of a float32 number that TF32 does not have."""
+"""Mantissa bits of float32 that TF32 does not have."""
 TIE_BREAKING = {"argmax", "argmin", "topk", "sort", "argsort", "max", "min", "median", "nanmedian"}
 TIE_BREAKING |= {"kthvalue", "mode", "cummax", "cummin", "multinomial"}
-"""Operators that return positions: equal numbers may be found in any order."""
+"""Operators that return positions: the order of equal numbers is undefined."""
 PRODUCTS = {
     "mm",
     "bmm",
@@ -210,45 +210,45 @@ COPIES |= {"full_like", "fill_", "resize_", "set_", "new_zeros", "new_ones", "ne
 COPIES |= {"cat", "stack", "index_select", "embedding", "gather", "where", "constant_pad_nd"}
 COPIES |= {"random_", "bernoulli_", "bernoulli", "normal_", "uniform_", "rand_like", "randn_like"}
 COPIES |= {"randint_like", "rand", "randn", "is_nonzero", "_local_scalar_dense", "new_full"}
-"""Operators that copy, fill or draw and do not compute."""
+"""Operators that copy, fill or generate random numbers, without rounding errors."""
 EXACT_OPERANDS = {"_softmax", "_log_softmax", "native_dropout"}
-"""Operators that are not pointwise and yet add no error of their operands' size."""
+"""Operators that are not pointwise, but add no error proportional to their operands."""
 SCATTERS = ("scatter_add", "index_add", "index_put", "embedding_dense_backward", "scatter_reduce")
 STATISTICS = {"running_mean", "running_var"}
-"""Arguments that batch normalisation writes although its schema does not say so."""
+"""Arguments that batch normalisation writes, although its schema does not declare it."""
 
 
 class SimulatedRounding:
     """Runs an eager float32 copy of a variant's model with simulated rounding."""
 
-    def __init__(self, side: Side, rounding: str) -> None:
+    def __init__(self, runner: Side, rounding: str) -> None:
         self._rounding = rounding
         self._terms: Dict[Any, float] = {}
-        """How many terms an operator adds with operands of given sizes."""
-        model = side.model
-        if side.precision in HALF_TYPES:
-            # The weights keep the values that they have in the short format.
+        """Number of terms that an operator adds for operands of given sizes."""
+        model = runner.model
+        if runner.precision in HALF_TYPES:
+            # The weights keep their values in the short format.
             built = convert(model.built, torch.float32)
             model = Model(built, model.training, model.optimizer is not None)
-        self._side = Side(side.name, "eager", "float32", model, side.device)
+        self._runner = Side(runner.name, "eager", "float32", model, runner.device)
 
     def run(self, seed: int, number: int, place: Any, amplified: bool = False) -> Results:
-        """The results of one run; `number` chooses how it rounds, `amplified` doubles it twice."""
+        """Return the results of one run; `number` seeds the rounding, `amplified` removes two more bits."""
         chance = random.Random(seed * 1000 + number)
         with _mode(self._rounding, chance, amplified, self._terms):
-            return to_plain(self._side.results(seed)[0], place)
+            return to_plain(self._runner.results(seed)[0], place)
 
     def rewind(self) -> None:
         """Restore the model after a run that raised."""
-        self._side.model.rewind()
-        self._side.model.forget_gradients()
+        self._runner.model.rewind()
+        self._runner.model.forget_gradients()
 
 
-def simulation_bytes(side: Side) -> int:
-    """Memory that simulated rounding needs at least: a copy if the type is short, and its snapshot."""
-    tensors = side.model.state() + side.model.inputs()
+def simulation_bytes(runner: Side) -> int:
+    """Return the minimum memory of simulated rounding: a copy for short types, and its snapshot."""
+    tensors = runner.model.state() + runner.model.inputs()
     sizes = [4 * int(t.numel()) for t in tensors if t.layout is torch.strided]
-    copies = 2 if side.precision in HALF_TYPES else 0
+    copies = 2 if runner.precision in HALF_TYPES else 0
     return copies * sum(sizes) + 2 * max(sizes, default=0)
 
 
@@ -285,7 +285,7 @@ def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any
             return rounder(result)
 
         def _reduce(self, func: Any, name: str, args: Any, kwargs: Any, rounder: Any) -> Any:
-            """Call with rounded operands, more coarsely the more terms are added."""
+            """Call with rounded operands; the rounding grows with the number of added terms."""
             rounder.ties = name in TIE_BREAKING
             key = (func, tuple(_sizes(list(args), list(kwargs.values()))))
             rounder.terms = terms.get(key, 1.0)
@@ -312,11 +312,11 @@ class _Rounder:
         self.more_bits = more_bits
         self.terms = 1.0
         self.short = True
-        """Whether the short format applies; float32 does otherwise."""
+        """Whether the short format applies instead of float32."""
         self.ties = False
 
     def __call__(self, value: Any) -> Any:
-        """The same nesting with floating-point tensors rounded."""
+        """Return the same nesting with floating-point tensors rounded."""
         if isinstance(value, (list, tuple)):
             rounded = [self(item) for item in value]
             return type(value)(*rounded) if hasattr(value, "_fields") else type(value)(rounded)
@@ -342,7 +342,7 @@ class _Rounder:
         return torch.where(torch.isfinite(rounded), rounded, numbers)
 
     def _noise(self, numbers: Any) -> Any:
-        """Random numbers from a generator of its own: the workload's must not be disturbed."""
+        """Return random numbers from a separate generator: the workload's must not advance."""
         generator = torch.Generator(numbers.device).manual_seed(self.chance.getrandbits(32))
         return torch.rand(
             numbers.shape, generator=generator, device=numbers.device, dtype=numbers.dtype
@@ -357,7 +357,7 @@ class _Rounder:
 
     def _shorten(self, numbers: Any) -> Any:
         if self.rounding == "tf32":
-            if self.chance.random() < 0.5:  # units may cut instead of rounding to nearest
+            if self.chance.random() < 0.5:  # hardware may truncate instead of rounding to nearest
                 return (numbers.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
             return self._cut(numbers, TF32_BITS + self.more_bits)
         short = SHORT_TYPES[self.rounding]
@@ -384,7 +384,7 @@ def _round_statistics(func: Any, args: Any, rounder: _Rounder) -> None:
 
 
 def _write_rounded(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> None:
-    """Round what an operator wrote in place."""
+    """Round the tensors that an operator wrote in place."""
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
@@ -431,7 +431,7 @@ def _sizes(*values: Any) -> List[int]:
 
 
 def _depth(name: str, args: Any, kwargs: Any, result: Any) -> float:
-    """About how many terms are added for a number of the result, from the sizes alone.
+    """Estimate the number of terms added for one number of the result, from the sizes alone.
 
     For a product of an m x k and a k x n matrix the geometric mean of the operands' sizes over that
     of the result is k; for a sum it is the number of terms.

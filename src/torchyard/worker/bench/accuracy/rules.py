@@ -1,12 +1,10 @@
-"""The judgement of one set of results by another: which rule each tensor is held to, and what came out.
+"""The rules of the accuracy check: compare each tensor of the candidate with the reference.
 
-A tensor of floating-point numbers is held to what rounding does to the same computation (`noise`):
-its error from the reference may have no more outliers, no larger norm and no stronger trend than
-those of runs that are known to be honest, times a small factor. An error that is larger everywhere by
-the same factor, without outliers or trend, is that of a lower precision: less accurate, not wrong.
-Whole numbers and booleans must be equal except where simulated rounding changes them, too.
-
-Must not know where the tensors come from.
+The tolerance of a floating-point tensor is the rounding error of the same computation (`noise`): its error
+against the reference may have no more outliers, no larger norm and no stronger trend than those of honest
+runs (runs that are known to be correct), times a small factor. An error that is uniformly larger, without
+outliers or trend, is that of a lower precision: less accurate, not wrong. Integers and booleans must be
+equal except where simulated rounding changes them, too.
 """
 
 import math
@@ -19,28 +17,28 @@ from torchyard.worker.bench.accuracy.tolerances import Noise, Profile, Rare, Ten
 
 NORM_FACTOR = 3.0
 SMALL_NORM_FACTOR = 6.0
-"""Of tensors of fewer than SMALL numbers, whose norm varies more from run to run."""
+"""For tensors with fewer than SMALL numbers, whose norm varies more from run to run."""
 TREND_FACTOR = 3.0
 OUTLIER_FACTOR = 4.0
 LEAST_NORM = 0.5
 LEAST_TREND = 5.0
-"""What any honest run may have, however well the others did."""
+"""Lower bounds of the tolerances."""
 BITS_LOST = {"float32": 10, "tf32": 4, "float16": 4, "amp-float16": 4, "bfloat16": 2, "amp": 2}
-"""Bits that results may lose to be called less accurate, and not wrong."""
+"""Bits that results may lose and still count as less accurate instead of wrong."""
 SMALL = 64
-"""A tensor of fewer numbers shows no trend; alone it may lose no more than SMALL_BITS."""
+"""A tensor with fewer numbers shows no trend; alone it may lose at most SMALL_BITS."""
 SMALL_BITS = 6
 LESS_THAN_ALL = 0.1
-"""Results with a relative error above this are wrong, whatever the precision, unless it is noise."""
+"""Results with a larger relative error are wrong in any precision, unless it is noise."""
 MOST_MOVED = 0.5
-"""Of whole numbers: when rounding changes more, nothing can be told of the rest."""
+"""Share of integers above which changes by rounding make a tensor undetermined."""
 HALF = {torch.float16, torch.bfloat16}
 UNSEEN_SHARE = 0.1
-"""Whole numbers that may differ where no run moved them, as a share of those that runs moved."""
+"""Integers that may differ where no run changed them, as a share of those that runs changed."""
 GROSS_SHARE = 0.2
-"""Outliers among the numbers of a tensor that no rare effect of rounding explains."""
+"""Share of outliers that no rare effect of rounding explains."""
 NAMED = 3
-"""Tensors that a detail names."""
+"""Number of tensors listed in a detail."""
 
 
 class Failure(NamedTuple):
@@ -49,11 +47,11 @@ class Failure(NamedTuple):
     text: str
     wrong: bool
     gross: bool = False
-    """Too far off for any rare effect of rounding."""
+    """Whether the error is too large for any rare effect of rounding."""
 
 
 class Judgement:
-    """What came out over all tensors; the worst decide and are named."""
+    """Outcome over all tensors; the worst ones decide and are listed."""
 
     def __init__(self, rounding: str) -> None:
         self.rounding = rounding
@@ -65,7 +63,7 @@ class Judgement:
         self.candidate_rmse: Optional[float] = None
         self.baseline_rmse: Optional[float] = None
         self.checked = False
-        """Whether any number could be told to be right or wrong."""
+        """Whether any number could be checked."""
 
     @property
     def status(self) -> str:
@@ -77,19 +75,19 @@ class Judgement:
         return "less-accurate" if self.failures else "pass"
 
     def why_unchecked(self) -> str:
-        """Why nothing can be said, if so."""
+        """Return why the check is inconclusive; empty when it is conclusive."""
         if self.compared == 0:
             return "nothing to compare"
         if not self.checked:
             if self.undetermined:
-                return "rounding decides most of: " + ", ".join(self.undetermined[:NAMED])
+                return "mostly determined by rounding: " + ", ".join(self.undetermined[:NAMED])
             return "no finite number in the results"
         if self.both_nan:
-            return "NaN on both sides: " + ", ".join(self.both_nan[:NAMED])
+            return "NaN in both variants: " + ", ".join(self.both_nan[:NAMED])
         return ""
 
     def record(self) -> Dict[str, Any]:
-        """What came out, in the words of `core.comparison.Accuracy`."""
+        """Return the outcome with the fields of `core.comparison.Accuracy`."""
         status = self.status
         if status == "unchecked":
             return {
@@ -119,21 +117,21 @@ def judge_results(
     names: Optional[Dict[str, List[str]]] = None,
     same_type: bool = True,
 ) -> Judgement:
-    """Judge the candidate's results by the baseline's, the reference and the noise.
+    """Check the candidate's results against the baseline's, the reference and the noise.
 
-    `same_type` says that the candidate is asked for the precision of the baseline, so that its
-    results must have the baseline's types.
+    With `same_type` the candidate has the precision of the baseline, and its results must have the
+    baseline's data types.
     """
     judgement = Judgement(noise.rounding)
     judge = _Judge(judgement, noise, same_type)
     for group in sorted(set(baseline) | set(candidate)):
-        found, expected = candidate.get(group, []), baseline.get(group, [])
-        if len(found) != len(expected):
-            text = "%s: %d tensors instead of %d" % (group, len(found), len(expected))
+        actual, expected = candidate.get(group, []), baseline.get(group, [])
+        if len(actual) != len(expected):
+            text = "%s: %d tensors instead of %d" % (group, len(actual), len(expected))
             judgement.failures.append(Failure(text, wrong=True))
             continue
         own = (names or {}).get(group, [])
-        for index, tensor in enumerate(found):
+        for index, tensor in enumerate(actual):
             name = own[index] if index < len(own) else "%s %d" % (group, index)
             judge.tensor(group, name, tensor, expected[index], noise.of(group, index))
     judge.finish()
@@ -146,36 +144,36 @@ class _Judge:
         self.noise = noise
         self.same_type = same_type
         self.less: List[Any] = []
-        """Name, size, profile, lost factor, of tensors that look less accurate."""
+        """Name, profile, lost factor and limits of tensors that appear less accurate."""
 
     def wrong(self, text: str, gross: bool = False) -> None:
         self.judgement.failures.append(Failure(text, wrong=True, gross=gross))
 
-    def tensor(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
+    def tensor(self, group: str, name: str, actual: Any, baseline: Any, noise: TensorNoise) -> None:
         self.judgement.compared += 1
-        if found.shape != baseline.shape:
+        if actual.shape != baseline.shape:
             if not noise.reshaped:
-                shapes = (name, tuple(found.shape), tuple(baseline.shape))
+                shapes = (name, tuple(actual.shape), tuple(baseline.shape))
                 self.wrong("%s: shape %s instead of %s" % shapes)
             else:
                 self.judgement.undetermined.append(name)
-        elif not self._fits(found.dtype, baseline.dtype):
-            self.wrong("%s: %s instead of %s" % (name, found.dtype, baseline.dtype))
-        elif not found.numel():
+        elif not self._fits(actual.dtype, baseline.dtype):
+            self.wrong("%s: %s instead of %s" % (name, actual.dtype, baseline.dtype))
+        elif not actual.numel():
             self.judgement.checked = True
-        elif found.is_floating_point():
-            self._floats(group, name, found, baseline, noise)
+        elif actual.is_floating_point():
+            self._floats(group, name, actual, baseline, noise)
         else:
-            self._whole_numbers(name, found, baseline, noise)
+            self._integers(name, actual, baseline, noise)
 
-    def _fits(self, found: Any, expected: Any) -> bool:
-        if found is expected:
+    def _fits(self, actual: Any, expected: Any) -> bool:
+        if actual is expected:
             return True
         short = HALF | {torch.float32}
-        return not self.same_type and found in short and expected in short
+        return not self.same_type and actual in short and expected in short
 
-    def _whole_numbers(self, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
-        differs = found != baseline
+    def _integers(self, name: str, actual: Any, baseline: Any, noise: TensorNoise) -> None:
+        differs = actual != baseline
         unseen = 0
         if noise.moved is not None:
             share = float(noise.moved.double().mean())
@@ -183,45 +181,47 @@ class _Judge:
                 self.judgement.undetermined.append(name)
                 return
             differs = differs & ~noise.moved
-            unseen = int(UNSEEN_SHARE * share * found.numel())
+            unseen = int(UNSEEN_SHARE * share * actual.numel())
         self.judgement.checked = True
         count = int(differs.sum())
         if count > unseen:
-            kind = "booleans" if found.dtype is torch.bool else "whole numbers"
-            text = "%s: %d of %d %s differ" % (name, count, found.numel(), kind)
-            self.wrong(text + _say_where(differs, found, baseline))
+            kind = "booleans" if actual.dtype is torch.bool else "integers"
+            text = "%s: %d of %d %s differ" % (name, count, actual.numel(), kind)
+            self.wrong(text + _first_difference(differs, actual, baseline))
 
-    def _floats(self, group: str, name: str, found: Any, baseline: Any, noise: TensorNoise) -> None:
-        mismatch = _unbounded_mismatch(found, baseline, noise)
+    def _floats(
+        self, group: str, name: str, actual: Any, baseline: Any, noise: TensorNoise
+    ) -> None:
+        mismatch = _unbounded_mismatch(actual, baseline, noise)
         if mismatch:
             self.wrong("%s: %s" % (name, mismatch))
             return
-        nan = int((torch.isnan(found) & torch.isnan(baseline)).sum())
+        nan = int((torch.isnan(actual) & torch.isnan(baseline)).sum())
         if nan:
-            self.judgement.both_nan.append("%s (%d of %d)" % (name, nan, found.numel()))
-        seen = profile(found, noise.scale, self.noise.on)
+            self.judgement.both_nan.append("%s (%d of %d)" % (name, nan, actual.numel()))
+        seen = profile(actual, noise.scale, self.noise.on)
         if not seen.finite:
             if not nan:
                 self.judgement.checked = True  # infinities that agree
             return
         judgement = self.judgement
         judgement.checked = True
-        judgement.max_error = max(judgement.max_error, largest_gap(found, baseline, self.noise.on))
+        judgement.max_error = max(judgement.max_error, largest_gap(actual, baseline, self.noise.on))
         judgement.candidate_rmse = max(judgement.candidate_rmse or 0.0, seen.rms)
         if self.noise.exact:
             own = noise.baseline_rms
             judgement.baseline_rmse = max(judgement.baseline_rmse or 0.0, own)
         rare = self.noise.rare(group)
-        limits = Limits(noise.profiles, rare, seen.finite, _slice_size(found.shape))
+        limits = Limits(noise.profiles, rare, seen.finite, _slice_size(actual.shape))
         reason = limits.exceeded(seen)
         if not reason:
             return
         lost = max(1.0, seen.typical / limits.typical)
-        wider = profile(found, noise.scale, self.noise.on, factor=1.2 * lost)
+        wider = profile(actual, noise.scale, self.noise.on, factor=1.2 * lost)
         spread = not limits.exceeded(wider) and wider.trend <= limits.trend_of_rounding
         if not spread or not self._may_lose(seen, lost):
             gross = seen.outliers > max(1, GROSS_SHARE * seen.finite)
-            self.wrong(limits.say(name, reason, seen), gross=gross)
+            self.wrong(limits.describe(name, reason, seen), gross=gross)
         else:
             self.less.append((name, seen, lost, limits))
 
@@ -231,27 +231,27 @@ class _Judge:
         return seen.rms <= max(LESS_THAN_ALL * seen.reference_rms, NORM_FACTOR * seen.scale_rms)
 
     def finish(self) -> None:
-        """Small tensors are less accurate only as far as larger ones are, too."""
+        """Report small tensors as less accurate only as far as larger ones are, too."""
         supported = max(
             (lost for _, seen, lost, _ in self.less if seen.finite >= SMALL), default=1.0
         )
         for name, seen, lost, limits in self.less:
-            text = limits.say(name, "norm", seen)
+            text = limits.describe(name, "norm", seen)
             alone = lost > 2.0**SMALL_BITS and lost > 8 * supported and seen.finite < SMALL
             self.judgement.failures.append(Failure(text, wrong=alone))
 
 
 class Limits:
-    """What a tensor's error may be, from those of runs that are known to be honest."""
+    """Limits of a tensor's error, from the errors of honest runs."""
 
     def __init__(self, honest: List[Profile], rare: Rare, numbers: int, slice_size: int) -> None:
         factor = NORM_FACTOR if numbers >= SMALL else SMALL_NORM_FACTOR
         self.norm = factor * max([LEAST_NORM] + [one.norm for one in honest])
         self.trend = TREND_FACTOR * max(LEAST_TREND, rare.trend)
         self.trend_of_rounding = max(LEAST_TREND, 1.5 * rare.trend)
-        """Of an error that is large and yet nothing but rounding."""
+        """Limit for a large error that is due to rounding alone."""
         outliers = max([rare.share * numbers] + [one.outliers for one in honest])
-        # A rectifier that opens changes a whole row or column of the gradient of a weight.
+        # A ReLU that switches on changes a whole row or column of a weight's gradient.
         self.outliers = OUTLIER_FACTOR * outliers + 2 * slice_size if outliers else 0
         own = max([0.0] + [one.largest_outlier for one in honest])
         scale = max([0.0] + [one.scale_rms for one in honest])
@@ -259,15 +259,15 @@ class Limits:
         self.typical = max([LEAST_NORM] + [one.typical for one in honest])
 
     def exceeded(self, seen: Profile) -> str:
-        """Which of the limits, if any."""
+        """Return the exceeded limit; empty when there is none."""
         if seen.outliers > self.outliers or seen.largest_outlier > self.largest:
             return "outliers"
         if seen.norm > self.norm:
             return "norm"
         return "trend" if seen.trend > self.trend else ""
 
-    def say(self, name: str, reason: str, seen: Profile) -> str:
-        """The error in words: absolute, relative, and what is allowed."""
+    def describe(self, name: str, reason: str, seen: Profile) -> str:
+        """Describe the error: absolute, relative, and the limit."""
         relative = seen.rms / seen.reference_rms if seen.reference_rms else math.inf
         allowed = self.norm * seen.scale_rms
         text = "%s: error %.3g (relative %.2g), allowed %.3g" % (name, seen.rms, relative, allowed)
@@ -289,28 +289,28 @@ class Limits:
 
 
 def _slice_size(shape: Any) -> int:
-    """The numbers of a row or a column, whichever has more; 1 for a vector."""
+    """Return the size of a row or a column, whichever is larger; 1 for a vector."""
     if len(shape) < 2:
         return 1
     total = math.prod(shape)
     return max(total // shape[0], total // shape[1])
 
 
-def _unbounded_mismatch(found: Any, baseline: Any, noise: TensorNoise) -> str:
-    """What differs among infinities and NaN, except where rounding decides."""
+def _unbounded_mismatch(actual: Any, baseline: Any, noise: TensorNoise) -> str:
+    """Describe differing infinities and NaN, except where rounding changes them."""
     reference = noise.scale.reference
-    same = (found == baseline) | (torch.isnan(found) & torch.isnan(baseline))
-    finite = torch.isfinite(found) & torch.isfinite(reference)
+    same = (actual == baseline) | (torch.isnan(actual) & torch.isnan(baseline))
+    finite = torch.isfinite(actual) & torch.isfinite(reference)
     differs = ~(same | finite)
     if noise.moved is not None:
         differs = differs & ~noise.moved
     count = int(differs.sum())
     if not count:
         return ""
-    return "%d of %d numbers are NaN or infinite on one side only" % (count, found.numel())
+    return "%d of %d numbers are NaN or infinite in one variant only" % (count, actual.numel())
 
 
-def _say_where(differs: Any, found: Any, baseline: Any) -> str:
+def _first_difference(differs: Any, actual: Any, baseline: Any) -> str:
     place = torch.nonzero(differs)[0].tolist()
-    value, expected = (t[tuple(place)].item() for t in (found, baseline))
+    value, expected = (t[tuple(place)].item() for t in (actual, baseline))
     return ", the first at %s: %s instead of %s" % (place, value, expected)

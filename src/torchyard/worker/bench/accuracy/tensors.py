@@ -10,18 +10,18 @@ from torchyard.worker.workload import is_opaque
 Results = Dict[str, List[Any]]
 """Tensors of one iteration by kind: output, loss, gradient, buffer, parameter."""
 PIECE = 1 << 22
-"""Numbers that are compared at a time."""
+"""Number of elements that are compared at a time."""
 
 
 def to_plain(results: Results, place: Any = "cpu") -> Results:
-    """The same in one place, each tensor in a form that every check understands."""
+    """Return the results on one device, each tensor dense and real."""
     return {
         group: [plain(tensor, place) for tensor in tensors] for group, tensors in results.items()
     }
 
 
 def place_for(results: Results) -> Any:
-    """Where results are kept: on their GPU when there is room for all of them, else on the CPU."""
+    """Return where to keep results: on their GPU if memory suffices, else on the CPU."""
     tensors = [tensor for group in results.values() for tensor in group]
     devices = {tensor.device for tensor in tensors if tensor.is_cuda}
     if len(devices) != 1:
@@ -35,7 +35,7 @@ def place_for(results: Results) -> Any:
 
 
 def plain(tensor: Any, place: Any = "cpu") -> Any:
-    """In that place, dense, and complex numbers as pairs."""
+    """Return the tensor on that device, dense, with complex numbers as pairs."""
     tensor = tensor.detach().to(place)
     if getattr(tensor, "is_nested", False):
         tensor = torch.nested.to_padded_tensor(tensor, 0.0)
@@ -47,19 +47,19 @@ def plain(tensor: Any, place: Any = "cpu") -> Any:
 
 
 def shapes_of(results: Results) -> Dict[str, List[Any]]:
-    """Shapes by group, to tell whether two results can be compared at all."""
+    """Return the shapes by group, to decide whether two results are comparable."""
     return {group: [tuple(t.shape) for t in tensors] for group, tensors in results.items()}
 
 
 def pieces(on: Any, *tensors: Any) -> Iterator[Tuple[Any, ...]]:
-    """The same numbers of each tensor, some at a time, in float64 on that device."""
+    """Yield corresponding chunks of the tensors in float64 on that device."""
     flat = [tensor.reshape(-1) for tensor in tensors]
     for start in range(0, flat[0].numel(), PIECE):
         yield tuple(one[start : start + PIECE].to(on).double() for one in flat)
 
 
 def largest_gap(one: Any, other: Any, on: Any = "cpu") -> float:
-    """The largest difference of two tensors over all finite numbers."""
+    """Return the largest difference of two tensors over all finite numbers."""
     largest = 0.0
     for first, second in pieces(on, one, other):
         gap = (first - second).abs()
@@ -69,7 +69,7 @@ def largest_gap(one: Any, other: Any, on: Any = "cpu") -> float:
 
 
 def rms_between(one: Any, other: Any, on: Any = "cpu") -> float:
-    """Root mean square of the difference of two tensors over all finite numbers."""
+    """Return the root mean square difference of two tensors over all finite numbers."""
     total, count = 0.0, 0
     for first, second in pieces(on, one, other):
         gap = first - second
@@ -79,7 +79,7 @@ def rms_between(one: Any, other: Any, on: Any = "cpu") -> float:
 
 
 def same_bits(left: Results, right: Results) -> bool:
-    """Whether two results are equal, types included; NaN is equal to nothing."""
+    """Whether two results are equal, including types; NaN is unequal to everything."""
     return shapes_of(left) == shapes_of(right) and all(
         one.dtype is other.dtype and torch.equal(one, other)
         for group, tensors in left.items()
@@ -88,7 +88,7 @@ def same_bits(left: Results, right: Results) -> bool:
 
 
 def relative_distance(one: Results, reference: Results) -> float:
-    """Root of the sum of squares of the differences over that of the reference, over all tensors."""
+    """Return the norm of the differences divided by that of the reference, over all tensors."""
     gaps = sizes = 0.0
     for group, tensors in reference.items():
         for tensor, right in zip(one[group], tensors):
@@ -102,14 +102,14 @@ def relative_distance(one: Results, reference: Results) -> float:
 
 
 def largest_difference(left: Results, right: Results, on: Any = "cpu") -> float:
-    """Over all finite numbers; infinite when the two do not even have the same shapes."""
+    """Return the largest difference over all finite numbers; infinite when the shapes differ."""
     if shapes_of(left) != shapes_of(right):
         return math.inf
     largest = 0.0
     for group, tensors in left.items():
         for one, other in zip(tensors, right[group]):
             if torch.equal(one, other):
-                continue  # by far the most frequent case, and the arithmetic below is slow
+                continue  # the most frequent case; the arithmetic below is slow
             largest = max(largest, largest_gap(one, other, on))
     return largest
 
@@ -120,7 +120,7 @@ CLOSE = 1e-2
 
 
 class Part:
-    """One place of a result: where it is, and what is there."""
+    """One element of a result's structure: its location and its properties."""
 
     def __init__(
         self, where: str, kind: str, facts: List[str], number: Optional[Any] = None
@@ -132,7 +132,7 @@ class Part:
 
 
 def describe(value: Any, training: bool) -> List[Part]:
-    """Every container, tensor and plain value of a result, in the order of `flatten`."""
+    """Return every container, tensor and plain value of a result, in the order of `flatten`."""
     parts: List[Part] = []
     _describe(value, "result", training, parts, 0)
     return parts
@@ -183,9 +183,9 @@ def _tensor_facts(tensor: Any, training: bool) -> List[str]:
     return facts
 
 
-def difference(found: List[Part], expected: List[Part]) -> str:
-    """The first difference in words; empty when there is none."""
-    for mine, theirs in zip(found, expected):
+def difference(actual: List[Part], expected: List[Part]) -> str:
+    """Describe the first difference; empty when there is none."""
+    for mine, theirs in zip(actual, expected):
         if mine.where != theirs.where:
             return "%s where %s is expected" % (mine.where, theirs.where)
         pairs = list(zip(mine.facts, theirs.facts))
@@ -193,20 +193,20 @@ def difference(found: List[Part], expected: List[Part]) -> str:
             pairs = [(", ".join(mine.facts), ", ".join(theirs.facts))]
         for one, other in pairs:
             if one == "with a gradient function" and other.startswith("without"):
-                continue  # more than is needed does no harm
+                continue  # an additional gradient function is harmless
             if one != other:
                 return "%s: %s instead of %s" % (mine.where, one, other)
         if theirs.number is not None and not _near(mine.number, theirs.number):
             return "%s: %r instead of %r" % (mine.where, mine.number, theirs.number)
-    if len(found) != len(expected):
-        longer, word = (found, "more") if len(found) > len(expected) else (expected, "missing")
-        return "%s is %s" % (longer[min(len(found), len(expected))].where, word)
+    if len(actual) != len(expected):
+        longer, word = (actual, "more") if len(actual) > len(expected) else (expected, "missing")
+        return "%s is %s" % (longer[min(len(actual), len(expected))].where, word)
     return ""
 
 
-def same_tensors(found: List[Part], expected: List[Part]) -> bool:
-    """Whether the tensors agree, in whatever containers they are."""
-    mine = [part.facts for part in found if part.kind == "tensor"]
+def same_tensors(actual: List[Part], expected: List[Part]) -> bool:
+    """Whether the tensors agree, regardless of their containers."""
+    mine = [part.facts for part in actual if part.kind == "tensor"]
     return mine == [part.facts for part in expected if part.kind == "tensor"]
 
 

@@ -1,4 +1,4 @@
-"""How far rounding alone can move each tensor of a result: error statistics in units of the rounding error."""
+"""Error statistics of each tensor of a result, in units of its rounding error."""
 
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
@@ -8,13 +8,13 @@ import torch
 from torchyard.worker.bench.accuracy.tensors import Results, rms_between
 
 BLOCK = 1 << 22
-"""Numbers that are looked at at a time."""
+"""Number of elements processed at a time."""
 OUTLIER = 16.0
-"""Times the scale of rounding."""
+"""Errors above this multiple of the rounding scale are outliers."""
 OWN_WEIGHT = 4.0
-"""Runs that the neighbours of a number count for in its scale."""
+"""Weight, in runs, of the neighbours of a number in its rounding scale."""
 HARMLESS_BIAS = 0.25
-"""Of the scale: a systematic deviation that nobody can tell from rounding."""
+"""Systematic deviation, as a share of the scale, that is indistinguishable from rounding."""
 SMALLEST_SLICE = 4
 
 
@@ -27,28 +27,28 @@ class Profile(NamedTuple):
     norm: float
     trend: float
     rms: float
-    """Root mean square of the error itself."""
+    """Root mean square error."""
     reference_rms: float
     scale_rms: float
     largest: float
     typical: float
-    """Median of error over scale, of the numbers that have an error."""
+    """Median of error over scale, over the numbers with a nonzero error."""
     factor: float
-    """That the numbers are on average off by: 1 when there is no trend."""
+    """Mean ratio to the reference: 1 without a trend."""
 
 
 class Scale:
-    """How far rounding moves the numbers of one tensor: squares of errors, summed over runs."""
+    """Rounding error of the numbers of one tensor: errors accumulated over runs."""
 
     def __init__(self, reference: Any, epsilon: float) -> None:
         self.reference = reference
         self.epsilon = epsilon
         self.errors = torch.zeros(reference.shape, dtype=torch.float32, device=reference.device)
-        """Roots of the sums: squares would leave the range of float32."""
+        """Square roots of the sums of squares, which themselves could overflow float32."""
         self.runs = 0
 
     def add(self, numbers: Any) -> None:
-        """Count the error of a run."""
+        """Add the error of a run."""
         flat, right = numbers.reshape(-1), self.reference.reshape(-1)
         errors = self.errors.view(-1)
         for start in range(0, flat.numel(), BLOCK):
@@ -58,7 +58,7 @@ class Scale:
         self.runs += 1
 
     def widened(self, numbers: Any, other: Any, factor: float) -> "Scale":
-        """The same with the difference of two tensors, times a factor, in every run."""
+        """Return the scale with the difference of two tensors, times a factor, added to every run."""
         scale = Scale(self.reference, self.epsilon)
         scale.runs = max(1, self.runs)
         gap = math.sqrt(scale.runs) * factor * _finite(numbers.double() - other.double())
@@ -67,7 +67,7 @@ class Scale:
 
 
 def assumed_scale(reference: Any, epsilon: float, steps: float) -> Scale:
-    """A scale of so many rounding steps of a number and its neighbours, where nothing was measured."""
+    """Return a scale of `steps` rounding steps, for tensors without measured runs."""
     scale = Scale(reference, epsilon)
     scale.errors = (steps * epsilon * _finite(reference.double()).abs()).float()
     scale.runs = 1
@@ -75,7 +75,7 @@ def assumed_scale(reference: Any, epsilon: float, steps: float) -> Scale:
 
 
 def profile(numbers: Any, scale: Scale, on: Any, factor: float = 1.0) -> Profile:
-    """Statistics of the error of `numbers` with the scale times `factor`, over all finite numbers."""
+    """Return the error statistics of `numbers` for the scale times `factor`, over finite numbers."""
     total = _Totals()
     flat = [t.reshape(-1) for t in (numbers, scale.reference, scale.errors)]
     for start, shape in _blocks(tuple(numbers.shape)):
@@ -149,7 +149,7 @@ class _Totals:
 
 
 def _width(squares: Any, right: Any, scale: Scale) -> Any:
-    """The scale of rounding of each number of a block."""
+    """Return the rounding scale of each number of a block."""
     runs = max(1, scale.runs)
     shared = _shared(squares / runs, right)
     own = (squares + OWN_WEIGHT * shared) / (runs + OWN_WEIGHT)
@@ -158,10 +158,10 @@ def _width(squares: Any, right: Any, scale: Scale) -> Any:
 
 
 def _shared(squares: Any, right: Any) -> Any:
-    """Mean squares of a number's neighbours: of its slices along all axes, as a product.
+    """Return the mean squared error of each number's neighbours: the product over its slices.
 
-    The numbers of a vector have no slices. Theirs is the mean of all, but no more than the typical
-    relative error allows: small numbers must not hide behind large ones.
+    A vector has no slices: its numbers use the mean of all, limited by the typical relative error, so
+    that errors of small numbers are not hidden by large ones.
     """
     mean = squares.mean()
     if squares.dim() < 2:
@@ -194,7 +194,7 @@ def _trend(error: Any, right: Any, width: Any) -> float:
 
 
 def _blocks(shape: Sequence[int]) -> Iterator[Tuple[int, Tuple[int, ...]]]:
-    """Start and shape (one to three axes) of the blocks of a tensor."""
+    """Yield start and shape (one to three axes) of the blocks of a tensor."""
     shape = [int(size) for size in shape]
     total = math.prod(shape)
     if not total:
@@ -242,24 +242,24 @@ EPSILON = {
 }
 """Relative rounding error; `tf32` is float32 with products of operands rounded to ten bits."""
 ASSUMED_STEPS = {"float32": 64.0}
-"""Rounding steps that are assumed for an error where none could be measured; 4 for short formats."""
+"""Assumed rounding steps where no error could be measured; 4 for short formats."""
 MOST_OF_BASELINE = 8.0
-"""Times the scale of simulated rounding: the norm of the baseline's error that rounding explains."""
+"""Largest norm of the baseline's error that rounding explains, in units of simulated rounding."""
 REFERENCE_OFF = 32.0
-"""Times their distance from each other: how far two runs must be from a reference to refute it."""
+"""A reference is rejected when two runs differ from it by this multiple of their mutual distance."""
 AMPLIFIED = 4.0
-"""How much larger the noise of an amplified run is."""
+"""Ratio of the noise of an amplified run to that of a normal one."""
 
 
 class Rare(NamedTuple):
-    """Outliers of honest runs: a rectifier that opens in one run and stays shut in another."""
+    """Rare errors of honest runs, such as a ReLU that is active in one run and not in another."""
 
     share: float
-    """Of the numbers of a group, in the run with the most of them."""
+    """Largest share of outliers among the numbers of a group in one run."""
     largest: float
-    """The largest, in units of the scale of its tensor."""
+    """Largest outlier, in units of the scale of its tensor."""
     trend: float
-    """The strongest trend."""
+    """Strongest trend."""
 
 
 class TensorNoise:
@@ -269,7 +269,7 @@ class TensorNoise:
         self.scale = Scale(reference, epsilon)
         self.profiles: List[Profile] = []
         self.moved: Optional[Any] = None
-        """Whole numbers that rounding changes, and numbers that it makes finite or not."""
+        """Integers that rounding changes, and numbers whose finiteness it changes."""
         self.reshaped = False
         self.baseline_rms = 0.0
         self.baseline_off = False
@@ -279,7 +279,7 @@ class TensorNoise:
 class Noise:
     """The noise of all tensors of an iteration.
 
-    `exact` are the results in float64, or None: the baseline's are the reference then.
+    `exact` are the results in float64; None: the baseline's results are the reference.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Noise:
         self.exact = exact is not None
         self.runs = 0
         self.assumed = ""
-        """Why the noise is assumed and not measured."""
+        """Why the noise is assumed instead of measured."""
         self._baseline = baseline
         self._tensors: Dict[Tuple[str, int], TensorNoise] = {}
         reference = baseline if exact is None else exact
@@ -303,11 +303,11 @@ class Noise:
                     noise.baseline_rms = profile(own, noise.scale, on).rms
 
     def of(self, group: str, index: int) -> TensorNoise:
-        """The noise of a tensor."""
+        """Return the noise of a tensor."""
         return self._tensors[group, index]
 
     def rare(self, group: str) -> Rare:
-        """What rarely happens to some tensor of a group may happen to any."""
+        """Return the rare errors of a group: they may occur in any of its tensors."""
         every = [noise.profiles for (own, _), noise in self._tensors.items() if own == group]
         every = [profiles for profiles in every if profiles]
         share = largest = trend = 0.0
@@ -323,7 +323,7 @@ class Noise:
     def reference_is_off(self, one: Results, other: Results) -> bool:
         """Whether two runs agree with each other far better than with the reference.
 
-        A model may compute something else in float64 than in float32.
+        A model may compute something different in float64.
         """
         for noise, tensor, _ in self._each(one):
             reference = noise.scale.reference
@@ -339,7 +339,7 @@ class Noise:
         return False
 
     def add_to_scale(self, results: Results) -> None:
-        """Let the errors of a run define the scale."""
+        """Add the errors of a run to the scale."""
         for noise, tensor, baseline in self._each(results):
             if _comparable(tensor, noise.scale.reference):
                 noise.scale.add(tensor)
@@ -347,7 +347,7 @@ class Noise:
         self.runs += 1
 
     def add_honest(self, results: Results, amplified: bool = False) -> None:
-        """Let the errors of a run be what a candidate may have."""
+        """Add the errors of a run to those that a candidate may have."""
         for noise, tensor, baseline in self._each(results):
             if _comparable(tensor, noise.scale.reference):
                 factor = AMPLIFIED if amplified else 1.0
@@ -356,7 +356,7 @@ class Noise:
         self.runs += 1
 
     def add_baseline(self) -> None:
-        """Let the baseline's own error count, in tensors where rounding explains it."""
+        """Add the baseline's own error, for tensors where rounding explains it."""
         for noise, tensor, _ in self._each(self._baseline):
             if not _comparable(tensor, noise.scale.reference):
                 continue
@@ -387,7 +387,7 @@ class Noise:
         return largest
 
     def about_baseline(self) -> "Noise":
-        """The same noise around the baseline's results instead of the reference."""
+        """Return the same noise around the baseline's results instead of the reference."""
         other = Noise(self._baseline, None, self.rounding, self.on)
         for key, noise in self._tensors.items():
             moved = other._tensors[key]
@@ -397,7 +397,7 @@ class Noise:
         return other
 
     def assume(self, reason: str) -> None:
-        """Without any run: a scale from the size of the numbers."""
+        """Use a scale from the magnitude of the numbers, without runs."""
         self.assumed = reason
         for noise in self._tensors.values():
             reference = noise.scale.reference
@@ -406,7 +406,7 @@ class Noise:
                 noise.scale = assumed_scale(reference, EPSILON[self.rounding], steps)
 
     def widened(self, first: Results, second: Results, factor: float) -> "Noise":
-        """The same with the difference of two runs of the baseline added."""
+        """Return the noise with the difference of two runs of the baseline added."""
         wider = Noise({}, {}, self.rounding, self.on)
         wider.exact = self.exact
         for key, noise in self._tensors.items():

@@ -7,9 +7,9 @@ from torchyard.worker.suites.choices import is_whole, nearest, unknown_parameter
 from torchyard.worker.workload import CannotBuild
 
 CONFIG = "config"
-# The name of a workload that is nothing but its file.
+# Name of a workload that is defined by its configuration file alone.
 AUTO = "auto"
-# About the file or the stored weights, not about the model.
+# Keys about the file or the stored weights, not about the model.
 NOT_SIZES = (
     "architectures",
     "auto_map",
@@ -23,63 +23,63 @@ NOT_SIZES = (
 
 
 def read_config_file(label: str, path: Any) -> Dict[str, Any]:
-    """What is in the file: a JSON object with a `model_type`."""
+    """Return the content of the file: a JSON object with a `model_type`."""
     if not isinstance(path, str):
         raise CannotBuild(
-            f"the parameter {CONFIG} of {label} is {path!r}", hint="give the path of a JSON file"
+            f"invalid parameter {CONFIG} of {label}: {path!r}", hint="give the path of a JSON file"
         )
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            values = json.load(file)
     except (OSError, ValueError) as error:
         raise CannotBuild(
             f"{label}: the configuration file {path} cannot be read: {error}",
             hint="give the path of a config.json",
         ) from error
-    if not isinstance(found, dict) or not isinstance(found.get("model_type"), str):
+    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise CannotBuild(
             f"{label}: the configuration file {path} has no model_type",
             hint='a config.json is an object with "model_type", such as "bert"',
         )
-    return found
+    return values
 
 
 def sizes_in(values: Dict[str, Any]) -> Dict[str, Any]:
-    """The values that the model's configuration class takes."""
+    """Return the values for the model's configuration class."""
     return {key: value for key, value in values.items() if key not in NOT_SIZES}
 
 
 def architecture_in(label: str, values: Dict[str, Any], path: str) -> str:
-    """The name of the model class that the file says."""
+    """Return the name of the model class in the file."""
     named = values.get("architectures")
     if isinstance(named, list) and named and isinstance(named[0], str):
         return named[0]
     raise CannotBuild(
-        f"{label}: {path} names no architectures, so the model class is not known",
-        hint="name the class: huggingface/BertForMaskedLM:config=FILE.json",
+        f"{label}: {path} has no architectures, so the model class is unknown",
+        hint="give the class: huggingface/BertForMaskedLM:config=FILE.json",
     )
 
 
 def check_kind(label: str, model_class: Any, values: Dict[str, Any], path: str) -> None:
-    """Refuse a file of another kind of model than the class is."""
-    wanted = getattr(model_class.config_class, "model_type", "")
-    if wanted != values["model_type"]:
+    """Raise CannotBuild when class and file have different model types."""
+    expected = getattr(model_class.config_class, "model_type", "")
+    if expected != values["model_type"]:
         raise CannotBuild(
-            f"{label} is of the kind {wanted!r}, and {path} of the kind {values['model_type']!r}",
+            f"{label} has model type {expected!r}, and {path} has {values['model_type']!r}",
             hint=f"use huggingface/{AUTO}:{CONFIG}={path} to let the file choose the class",
         )
 
 
 def check_known(label: str, package: Any, values: Dict[str, Any]) -> None:
-    """Refuse a kind of model that this transformers does not have."""
-    known, version = _kinds(package)
+    """Raise CannotBuild when this transformers does not have the model type."""
+    available, version = _kinds(package)
     kind = values["model_type"]
-    if known and kind not in known:
+    if available and kind not in available:
         own_code = " (code that comes with a model is not run)" if "auto_map" in values else ""
         raise CannotBuild(
-            f"{label}: transformers {version} has no models of the kind {kind!r}"
-            f"{nearest(kind, known)}{own_code}",
-            hint="use a newer transformers, or a Python file of your own with the suite file",
+            f"{label}: transformers {version} does not have the model type {kind!r}"
+            f"{nearest(kind, available)}{own_code}",
+            hint="use a newer transformers, or a Python file with the suite file",
         )
 
 
@@ -91,7 +91,7 @@ def _kinds(package: Any) -> Tuple[List[str], str]:
 
 LENGTH = "length"
 DEFAULT_LENGTH = 128
-# What the benchmark harness of PyTorch itself uses, so that numbers can be held side by side.
+# The lengths of PyTorch's benchmark harness, so that results can be compared.
 FAMILY_LENGTHS: Tuple[Tuple[Tuple[str, ...], int], ...] = (
     (("Blenderbot", "MobileBert"), 128),
     (("TrOCR",), 256),
@@ -102,17 +102,17 @@ FAMILY_LENGTHS: Tuple[Tuple[Tuple[str, ...], int], ...] = (
     (("Reformer",), 4096),
     (("Wav2Vec2", "Hubert", "WavLM", "UniSpeech", "SEW"), 10000),
 )
-# These count positions from behind the padding token, so the table of positions holds fewer.
+# Position ids of these start after the padding id, so fewer positions are available.
 OFFSET_POSITIONS = ("Roberta", "XLMRoberta", "Camembert", "Longformer", "MPNet", "Data2VecText")
-# What else a model draws at random while it runs, which no two backends do alike: masks over
-# sound in training, and the hashes of a Reformer.
+# Further random numbers at run time, which differ between backends: masks of audio in training, and
+# the hashes of a Reformer.
 DRAWN = {
     "apply_spec_augment": False,
     "mask_time_prob": 0.0,
     "mask_feature_prob": 0.0,
     "hash_seed": 0,
 }
-# Keys that every configuration has and that change no size: taken, but not worth a place in a hint.
+# Keys of every configuration that change no size: accepted, but not shown in hints.
 BOOKKEEPING = (
     "_",
     "architectures",
@@ -136,30 +136,30 @@ def make_config(
     parameters: Dict[str, Any],
     usual_length: Optional[int] = None,
 ) -> Tuple[Any, int]:
-    """The configuration of these sizes with the user's changes in it, and the inputs' length.
+    """Return the configuration of these sizes with the user's changes, and the input length.
 
-    `usual_length` is the one to take where the user wishes none; without it, the family's.
+    `usual_length` is the default length; without it, that of the model family.
     """
     config_class = model_class.config_class
-    wishes = dict(parameters)
-    length = wishes.pop(LENGTH, None)
+    options = dict(parameters)
+    length = options.pop(LENGTH, None)
     try:
         default = config_class(**sizes)
     except Exception as error:
         raise CannotBuild(
-            f"{label}: {config_class.__name__} cannot be made: {error}",
-            hint="give a file with its configuration: config=FILE.json",
+            f"{label}: {config_class.__name__} cannot be created: {error}",
+            hint="give its configuration as a file: config=FILE.json",
         ) from error
     settings = _joined(sizes, _steady_settings(default))
-    for key, value in wishes.items():
+    for key, value in options.items():
         _put(label, settings, default, key, value)
     name = model_class.__name__
     if name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead")) and (
         getattr(default, "is_decoder", None) is False and not _is_pair(default)
     ):
         settings.setdefault("is_decoder", True)
-    if "num_layers" in wishes and hasattr(default, "attention_types"):
-        settings["attention_types"] = _alternating(wishes["num_layers"])
+    if "num_layers" in options and hasattr(default, "attention_types"):
+        settings["attention_types"] = _alternating(options["num_layers"])
     config = _construct(label, config_class, settings)
     if _needs_pad_token(name, config):
         settings["pad_token_id"] = 0
@@ -167,18 +167,18 @@ def make_config(
     return config, _length(label, name, config, length, usual_length)
 
 
-def _joined(below: Dict[str, Any], above: Dict[str, Any]) -> Dict[str, Any]:
-    """Both, parts included; where they differ, what is above."""
-    found = dict(below)
-    for key, value in above.items():
-        part = found.get(key)
+def _joined(base: Dict[str, Any], overrides: Dict[str, Any]) -> Dict[str, Any]:
+    """Merge two nested configurations; `overrides` takes precedence."""
+    merged = dict(base)
+    for key, value in overrides.items():
+        part = merged.get(key)
         parts = isinstance(part, dict) and isinstance(value, dict)
-        found[key] = _joined(part or {}, value) if parts else value
-    return found
+        merged[key] = _joined(part or {}, value) if parts else value
+    return merged
 
 
 def _alternating(layers: int) -> List[Any]:
-    """The kinds of a GPT-Neo's layers, by turns global and local, said in its own way."""
+    """Return GPT-Neo's attention types: alternating global and local layers."""
     kinds: List[Any] = [[["global", "local"], layers // 2]] if layers > 1 else []
     return kinds + ([[["global"], 1]] if layers % 2 else [])
 
@@ -188,20 +188,20 @@ def _construct(label: str, config_class: Any, settings: Dict[str, Any]) -> Any:
         return config_class(**settings)
     except Exception as error:
         raise CannotBuild(
-            f"{label}: {config_class.__name__} refuses these values: {error}",
-            hint="change the parameters, or leave them out",
+            f"{label}: {config_class.__name__} does not accept these values: {error}",
+            hint="change or remove the parameters",
         ) from error
 
 
 def _steady_settings(config: Any) -> Dict[str, Any]:
-    """Everything that makes two runs of the model alike, sub-configurations included."""
+    """Return the settings that make runs reproducible, including sub-configurations."""
     settings: Dict[str, Any] = {}
     for key, value in config.to_dict().items():
         part: Any = getattr(config, key, None)
         if hasattr(part, "to_dict"):
             inner = _steady_settings(part)
             if inner:
-                # Configurations of free choice need to be told again which kind they are.
+                # Sub-configurations of variable type need their model type again.
                 settings[key] = dict(inner, model_type=part.model_type)
         elif "drop" in key and isinstance(value, float):
             settings[key] = 0.0
@@ -221,18 +221,18 @@ def _put(label: str, settings: Dict[str, Any], default: Any, key: str, value: An
         _put(label, inner, part, rest, value)
         return
     translated = getattr(default, "attribute_map", {}).get(key, key)
-    known = [LENGTH, "num_labels"] + sorted(
+    valid = [LENGTH, "num_labels"] + sorted(
         name for name in default.to_dict() if not hasattr(getattr(default, name, None), "to_dict")
     )
-    if translated not in known:
+    if translated not in valid:
         aliases = sorted(getattr(default, "attribute_map", {}))
-        said = [name for name in known + aliases if not name.startswith(BOOKKEEPING)]
-        raise unknown_parameter(label, key, said)
+        suggested = [name for name in valid + aliases if not name.startswith(BOOKKEEPING)]
+        raise unknown_parameter(label, key, suggested)
     before = getattr(default, translated, None)
     if not _same_kind(before, value):
         raise CannotBuild(
-            f"the parameter {key} of {label} is {value!r}",
-            hint=f"its default is {before!r}; give it a value of the same kind",
+            f"invalid parameter {key} of {label}: {value!r}",
+            hint=f"its default is {before!r}; give a value of the same type",
         )
     settings[translated] = value
 
@@ -254,7 +254,10 @@ def _is_pair(config: Any) -> bool:
 
 
 def _needs_pad_token(name: str, config: Any) -> bool:
-    """Classifiers look for the last token before the padding; an embedding must hold the token."""
+    """Whether a pad token must be set.
+
+    Classifiers search for the last token before the padding, and the embedding must contain it.
+    """
     pad = getattr(config, "pad_token_id", None)
     vocabulary = getattr(config, "vocab_size", None)
     if pad is None:
@@ -262,12 +265,12 @@ def _needs_pad_token(name: str, config: Any) -> bool:
     return isinstance(pad, int) and isinstance(vocabulary, int) and pad >= vocabulary
 
 
-def _length(label: str, name: str, config: Any, wished: Any, usual: Optional[int]) -> int:
-    """The wished length, or the usual one, never more than the model has positions for."""
-    if wished is not None and not is_whole(wished):
+def _length(label: str, name: str, config: Any, requested: Any, default: Optional[int]) -> int:
+    """Return the requested or default length, at most the number of positions."""
+    if requested is not None and not is_whole(requested):
         raise CannotBuild(
-            f"the parameter {LENGTH} of {label} is {wished!r}",
-            hint="give a whole number from 1 up",
+            f"invalid parameter {LENGTH} of {label}: {requested!r}",
+            hint="give a positive integer",
         )
     text = getattr(config, "text_config", None) or config
     most: Any = getattr(text, "max_position_embeddings", None)
@@ -275,14 +278,14 @@ def _length(label: str, name: str, config: Any, wished: Any, usual: Optional[int
         most -= (getattr(text, "pad_token_id", None) or 0) + 1
     audio = getattr(config, "conv_stride", None) is not None
     bounded = isinstance(most, int) and most > 0 and not audio
-    if wished is not None:
-        if bounded and wished > most:
+    if requested is not None:
+        if bounded and requested > most:
             raise CannotBuild(
-                f"{label} has no positions for a length of {wished}",
-                hint=f"give length at most {most}, or raise max_position_embeddings",
+                f"{label} has fewer positions than a length of {requested} needs",
+                hint=f"give a length of at most {most}, or increase max_position_embeddings",
             )
-        return int(wished)
-    chosen = usual or _family_length(name)
+        return int(requested)
+    chosen = default or _family_length(name)
     return min(chosen, most) if bounded else chosen
 
 

@@ -1,6 +1,6 @@
 """Build models of the target's transformers with random weights and random inputs.
 
-Inputs are chosen by kind of input and by the task in the class's name.
+Inputs follow from the model's main input and from the task in the class's name.
 """
 
 import inspect
@@ -13,7 +13,7 @@ from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import batch_size_for, nearest
 from torchyard.worker.suites.huggingface import configuration as huggingface_file
 from torchyard.worker.suites.huggingface.configuration import make_config
-from torchyard.worker.workload import Built, CannotBuild, map_tensors
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
 
 CHOICES = 4
 SPECIAL_TOKENS = (
@@ -30,7 +30,7 @@ SPECIAL_TOKENS = (
 def make_inputs(
     label: str, module: Any, length: int, batch: int, training: bool
 ) -> Tuple[Dict[str, Any], bool]:
-    """Named inputs, and whether labels are among those that the model takes for training."""
+    """Return keyword inputs, and whether the model accepts labels for training."""
     config, name = module.config, type(module).__name__
     accepted = set(inspect.signature(module.forward).parameters)
     inputs = _features(label, module, accepted, length, batch)
@@ -47,27 +47,27 @@ def _features(
 ) -> Dict[str, Any]:
     config, name = module.config, type(module).__name__
     kind = getattr(module, "main_input_name", "input_ids")
-    found: Dict[str, Any] = {}
+    inputs: Dict[str, Any] = {}
     if kind == "input_ids" or ("input_ids" in accepted and "return_loss" in accepted):
         shape = (batch, CHOICES, length) if "ForMultipleChoice" in name else (batch, length)
         tokens = _tokens(config, shape)
         end = getattr(config, "eos_token_id", None)
         if isinstance(end, int) and getattr(config, "is_encoder_decoder", False):
-            # Classifiers of this kind read the answer at the end token, one in every row.
+            # Sequence classifiers of this kind need an end token in every row.
             tokens[..., -1] = min(end, _vocabulary(config) - 1)
-        found["input_ids"] = tokens
+        inputs["input_ids"] = tokens
     if kind == "pixel_values" or ("pixel_values" in accepted and "return_loss" in accepted):
-        found["pixel_values"] = torch.randn(_image_shape(config, batch))
+        inputs["pixel_values"] = torch.randn(_image_shape(config, batch))
     if kind == "input_values":
-        found[kind] = torch.randn(_sound_shape(config, length, batch))
+        inputs[kind] = torch.randn(_sound_shape(config, length, batch))
     if kind == "input_features":
-        found[kind] = torch.randn(_spectrum_shape(label, config, length, batch))
-    if not found:
+        inputs[kind] = torch.randn(_spectrum_shape(label, config, length, batch))
+    if not inputs:
         raise CannotBuild(
-            f"{label} wants inputs of the kind {kind!r}, which are not known here",
-            hint="write a small Python file with the model and its inputs, and use the suite file",
+            f"{label} has inputs of the unsupported kind {kind!r}",
+            hint="write a Python file with the model and its inputs, and use the suite file",
         )
-    return found
+    return inputs
 
 
 def _tokens(config: Any, shape: Tuple[int, ...]) -> Any:
@@ -87,8 +87,8 @@ def _vocabulary(config: Any) -> int:
         if isinstance(size, int):
             return size
     raise CannotBuild(
-        f"{type(config).__name__} says no vocab_size, so no tokens can be drawn",
-        hint="write a small Python file with the model and its inputs, and use the suite file",
+        f"{type(config).__name__} has no vocab_size, so no tokens can be generated",
+        hint="write a Python file with the model and its inputs, and use the suite file",
     )
 
 
@@ -116,55 +116,55 @@ def _spectrum_shape(label: str, config: Any, length: int, batch: int) -> Tuple[i
     if hasattr(config, "input_feat_per_channel"):
         return (batch, length, config.input_feat_per_channel * config.input_channels)
     raise CannotBuild(
-        f"{label}: the shape of its input_features is not known here",
-        hint="write a small Python file with the model and its inputs, and use the suite file",
+        f"{label}: the shape of its input_features is unknown",
+        hint="write a Python file with the model and its inputs, and use the suite file",
     )
 
 
 def _labels(
     name: str, config: Any, accepted: Set[str], inputs: Dict[str, Any], batch: int
 ) -> Dict[str, Any]:
-    """What the task in the class's name is trained with; empty: the model computes no loss."""
+    """Return labels for the task in the class's name; empty: the model computes no loss."""
     main = inputs.get("decoder_input_ids", inputs.get("input_ids"))
     length = main.shape[-1] if main is not None else 1
-    found: Dict[str, Any] = {}
+    labels: Dict[str, Any] = {}
     if "QuestionAnswering" in name:
         for key in ("start_positions", "end_positions"):
-            found[key] = torch.randint(length, (batch,))
+            labels[key] = torch.randint(length, (batch,))
     elif "return_loss" in accepted:
-        found["return_loss"] = True
+        labels["return_loss"] = True
     elif "ForMultipleChoice" in name:
-        found["labels"] = torch.randint(CHOICES, (batch,))
+        labels["labels"] = torch.randint(CHOICES, (batch,))
     elif "NextSentencePrediction" in name:
-        found["labels"] = torch.randint(2, (batch,))
+        labels["labels"] = torch.randint(2, (batch,))
     elif "ForTokenClassification" in name:
-        found["labels"] = torch.randint(config.num_labels, (batch, length))
+        labels["labels"] = torch.randint(config.num_labels, (batch, length))
     elif name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification")):
-        found["labels"] = torch.randint(config.num_labels, (batch,))
+        labels["labels"] = torch.randint(config.num_labels, (batch,))
     elif "ForCTC" in name:
-        found["labels"] = _tokens(config, (batch, 4))
+        labels["labels"] = _tokens(config, (batch, 4))
     elif main is not None and name.endswith(
         ("ForMaskedLM", "ForCausalLM", "LMHeadModel", "WithLMHead", "ForConditionalGeneration")
     ):
-        found["labels"] = _tokens(config, tuple(main.shape))
+        labels["labels"] = _tokens(config, tuple(main.shape))
     elif main is not None and "ForPreTraining" in name:
         high = 2 if name.startswith("Electra") else _vocabulary(config)
-        found["labels"] = torch.randint(high, tuple(main.shape))
+        labels["labels"] = torch.randint(high, tuple(main.shape))
         for key in ("next_sentence_label", "sentence_order_label"):
             if key in accepted:
-                found[key] = torch.randint(2, (batch,))
-    return found if all(key in accepted for key in found) else {}
+                labels[key] = torch.randint(2, (batch,))
+    return labels if all(key in accepted for key in labels) else {}
 
 
-# Names of classes that are no models of their own: other frameworks, bases and chooser classes.
+# Classes that are not PyTorch models: other frameworks, base classes and auto classes.
 _NOT_MODELS = ("TF", "Flax", "Auto", "DataCollator")
 _MODEL_MARKS = ("LMHead", "Model")
-# From this size on, weights are drawn on the device: drawing 7 billion on a CPU takes minutes.
+# From this size on, weights are generated on the device: 7 billion on a CPU take minutes.
 DRAWN_ON_DEVICE = 1_000_000_000
 
 
-class Wanted(NamedTuple):
-    """What a name and a file come to. `length` None: the family's."""
+class ModelChoice(NamedTuple):
+    """Model class, sizes and input length. `length` None: that of the model family."""
 
     model_class: Any
     sizes: Dict[str, Any]
@@ -172,7 +172,7 @@ class Wanted(NamedTuple):
 
 
 def names() -> List[str]:
-    """The list, then all other model classes of the installed transformers."""
+    """Return the listed models, then all other model classes of the installed transformers."""
     package = _transformers()
     classes = sorted(name for name in dir(package) if _looks_like_a_model(name))
     return list(BY_NAME) + [name for name in classes if name not in BY_NAME]
@@ -180,43 +180,45 @@ def names() -> List[str]:
 
 def build(
     name: str, mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
-) -> Built:
-    """Make one model with inputs for its task; the loss is the model's own, where it has one."""
+) -> BuiltWorkload:
+    """Build one model with inputs for its task; the loss is the model's own, if any."""
     label = "huggingface/" + name
-    wishes = dict(parameters)
+    options = dict(parameters)
     listed = BY_NAME.get(name)
-    wanted = _wanted(label, name, listed, wishes.pop(huggingface_file.CONFIG, None))
-    config, length = make_config(label, wanted.model_class, wanted.sizes, wishes, wanted.length)
+    choice = _choose_model(label, name, listed, options.pop(huggingface_file.CONFIG, None))
+    config, length = make_config(label, choice.model_class, choice.sizes, options, choice.length)
     rows = batch_size or batch_size_for(listed.listed if listed else None, device, 1)
-    module = _make(label, wanted.model_class, config, device)
+    module = _make(label, choice.model_class, config, device)
     training = mode == "training"
     inputs, labelled = make_inputs(label, module, length, rows, training)
     if training and not labelled:
         raise CannotBuild(
-            f"{label} computes no loss of its own that is known here",
-            hint="use the mode inference, or a class with a task, such as BertForMaskedLM",
+            f"{label} does not support training: the model computes no known loss",
+            hint="use mode inference, or a class with a task, such as BertForMaskedLM",
         )
-    return Built(
+    return BuiltWorkload(
         module.to(device),
         kwargs=map_tensors(inputs, lambda tensor: tensor.to(device)),
         loss=_own_loss if labelled else None,
-        loss_said="the model's own" if labelled else "",
+        loss_name="the model's own" if labelled else "",
         optimizer=losses.sgd(1e-4),
         batch_size=rows,
     )
 
 
-def _wanted(label: str, name: str, listed: Optional[HuggingFaceModel], path: Any) -> Wanted:
+def _choose_model(
+    label: str, name: str, listed: Optional[HuggingFaceModel], path: Any
+) -> ModelChoice:
     class_name = listed.model_class if listed else name
     since = listed.since if listed else ""
     if path is None:
         if name == huggingface_file.AUTO:
             raise CannotBuild(
-                f"{label} is what a configuration file says, and none is given",
+                f"{label} requires a configuration file",
                 hint=f"write huggingface/{name}:{huggingface_file.CONFIG}=FILE.json",
             )
         model_class = _model_class(class_name, label, since)
-        return Wanted(
+        return ModelChoice(
             model_class, listed.sizes if listed else {}, listed.length if listed else None
         )
     values = huggingface_file.read_config_file(label, path)
@@ -225,11 +227,13 @@ def _wanted(label: str, name: str, listed: Optional[HuggingFaceModel], path: Any
         class_name = huggingface_file.architecture_in(label, values, path)
     model_class = _model_class(class_name, label, since)
     huggingface_file.check_kind(label, model_class, values, path)
-    return Wanted(model_class, huggingface_file.sizes_in(values), listed.length if listed else None)
+    return ModelChoice(
+        model_class, huggingface_file.sizes_in(values), listed.length if listed else None
+    )
 
 
 def _make(label: str, model_class: Any, config: Any, device: Any) -> Any:
-    """The model with random weights; only a very large one is drawn on a GPU itself."""
+    """Create the model with random weights; those of very large models are generated on the GPU."""
     try:
         if torch.device(device).type == "cpu" or _weights(model_class, config) < DRAWN_ON_DEVICE:
             return model_class(config)
@@ -237,31 +241,31 @@ def _make(label: str, model_class: Any, config: Any, device: Any) -> Any:
             return model_class(config)
     except ImportError as error:
         raise CannotBuild(
-            f"{label} needs a package that the target does not have: {error}",
+            f"{label} requires a package that is missing in the target: {error}",
             hint="install it into the target",
         ) from error
     except (MemoryError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
-        if "memory" in str(error):  # what the CPU's allocator says is a plain RuntimeError
+        if "memory" in str(error):  # the CPU allocator raises a plain RuntimeError
             raise
         raise CannotBuild(
-            f"{label} refuses this configuration: {type(error).__name__}: {error}",
-            hint="change the parameters, or leave them out",
+            f"{label} does not accept this configuration: {type(error).__name__}: {error}",
+            hint="change or remove the parameters",
         ) from error
 
 
 def _weights(model_class: Any, config: Any) -> int:
-    """How many there are, from a model without any numbers in it; 0 where that cannot be made."""
+    """Return the number of weights, from a model on the meta device; 0 where that fails."""
     try:
         with torch.device("meta"):
             return sum(each.numel() for each in model_class(config).parameters())
-    except Exception:  # some read numbers while they are made, and there are none
+    except Exception:  # some models read values during construction
         return 0
 
 
 def _own_loss(output: Any) -> Any:
-    """What the model computed from the labels: the first output."""
+    """Return the loss that the model computed from the labels: the first output."""
     loss = getattr(output, "loss", None)
     return output[0] if loss is None else loss
 
@@ -271,7 +275,7 @@ def _transformers() -> Any:
         import transformers
     except ImportError as error:
         raise CannotBuild(
-            f"the target has no transformers package that can be imported: {error}",
+            f"transformers cannot be imported in the target: {error}",
             hint="install transformers into the target",
         ) from error
     return transformers
@@ -279,21 +283,21 @@ def _transformers() -> Any:
 
 def _model_class(name: str, label: str, since: str) -> Any:
     package = _transformers()
-    found = None
+    model_class = None
     if _looks_like_a_model(name):
         try:
-            found = getattr(package, name, None)
+            model_class = getattr(package, name, None)
         except (ImportError, RuntimeError) as error:
             raise CannotBuild(
                 f"transformers cannot load {name}: {error}",
-                hint="the target's transformers may be too new or too old for its torch",
+                hint="the target's transformers may not support its version of torch",
             ) from error
-    if getattr(found, "config_class", None) is not None:
-        return found
+    if getattr(model_class, "config_class", None) is not None:
+        return model_class
     version = getattr(package, "__version__", "of unknown version")
     if since:
         raise CannotBuild(
-            f"{label} needs the class {name}, which transformers {version} does not have",
+            f"{label} requires the class {name}, which transformers {version} does not have",
             hint=f"install transformers {since} or newer into the target",
         )
     raise CannotBuild(

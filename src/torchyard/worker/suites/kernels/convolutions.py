@@ -1,7 +1,7 @@
-"""Kernels of the suite `kernels` that convolve. Operations are counted as if by definition.
+"""Convolutions of the suite `kernels`. Operations are counted by the definition of a convolution.
 
-A product with the zeros of the padding counts, as in torch's own counter; a faster algorithm
-(Winograd, FFT) does fewer operations and so may show more than the machine can do.
+Products with zero padding count, as in torch's FLOP counter; a faster algorithm (Winograd, FFT) needs
+fewer operations and may therefore appear to exceed the machine's peak rate.
 """
 
 from typing import Any, Callable, Dict
@@ -15,11 +15,11 @@ from torchyard.worker.suites.kernels.kernel import Kernel
 
 
 class ColumnsConvolution(nn.Module):
-    """A convolution by copying each window into a column and multiplying once.
+    """A convolution by im2col and one matrix product.
 
-    With `ones` it makes the vector that a bias was once added by, though it has no bias. Written in
-    Python because torch's own such operator is out of reach where oneDNN or cuDNN is, and cannot
-    be compiled.
+    With `ones` it creates the vector of ones that older versions of PyTorch used to add a bias, although
+    there is no bias. Written in Python because torch's own operator is not reachable where oneDNN or
+    cuDNN is available, and cannot be compiled.
     """
 
     def __init__(self, channels: int, kernel: int, ones: bool) -> None:
@@ -30,7 +30,7 @@ class ColumnsConvolution(nn.Module):
         self.ones = ones
 
     def forward(self, images: Any) -> Any:
-        """The images, as large as they came."""
+        """Return images of the same size."""
         rows, columns = images.shape[2:]
         if self.ones:
             images.new_ones(rows * columns)
@@ -45,7 +45,7 @@ def _odd_kernel(choices: Choices) -> int:
 
 
 def _same_size(choices: Choices, module: Any, kernel: int, groups: int = 1) -> Kernel:
-    """A square convolution from `channels` to as many, which keeps the images' size."""
+    """Return the kernel of a convolution that keeps the number of channels and the image size."""
     channels, size = choices["channels"], choices["size"]
     images = torch.randn(choices.rows, channels, size, size)
     flops = 2.0 * choices.rows * (channels * kernel * size) ** 2 / groups
@@ -85,7 +85,7 @@ def _conv3d(choices: Choices) -> Kernel:
 
 def _conv2d_transposed(choices: Choices) -> Kernel:
     channels, size, stride = choices["channels"], choices["size"], choices["stride"]
-    # Kernel and stride are alike, so that no two windows overlap, as where a U-Net grows.
+    # Kernel size and stride are equal, so that windows do not overlap, as in a U-Net's upsampling.
     module = nn.ConvTranspose2d(channels, channels, stride, stride=stride, bias=False)
     images = torch.randn(choices.rows, channels, size, size)
     flops = 2.0 * choices.rows * (channels * stride * size) ** 2

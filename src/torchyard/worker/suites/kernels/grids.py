@@ -1,7 +1,7 @@
 """Kernels of the suite `kernels` that move or combine elements: padding, pooling, resizing, chains.
 
-Most of them do no arithmetic, or an amount that depends on the implementation; then they say only
-what they must move.
+Most of them do no arithmetic, or an amount that depends on the implementation; for those only the
+memory traffic is defined.
 """
 
 from typing import Any, Callable, Dict
@@ -15,7 +15,7 @@ from torchyard.worker.suites.kernels.kernel import Kernel
 
 
 class Resize(nn.Module):
-    """Images made larger by a whole factor."""
+    """Upsampling by an integer factor."""
 
     def __init__(self, factor: int, method: str) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Resize(nn.Module):
         self.method = method
 
     def forward(self, images: Any) -> Any:
-        """The larger images."""
+        """Return the upsampled images."""
         corners = None if self.method == "nearest" else False
         return functional.interpolate(
             images, scale_factor=float(self.factor), mode=self.method, align_corners=corners
@@ -31,18 +31,18 @@ class Resize(nn.Module):
 
 
 class Chain(nn.Module):
-    """A chain of products and sums of whole tensors; eager writes each, a compiler none but the last."""
+    """A chain of elementwise products and sums; eager writes every result, a compiler only the last."""
 
     def __init__(self, operations: int) -> None:
         super().__init__()
         self.pairs, self.odd = divmod(operations, 2)
 
     def forward(self, left: Any, right: Any) -> Any:
-        """The last of the chain."""
-        found = left
+        """Return the last result of the chain."""
+        result = left
         for _ in range(self.pairs):
-            found = found * right + left
-        return found * right if self.odd else found
+            result = result * right + left
+        return result * right if self.odd else result
 
 
 def _images(choices: Choices) -> Any:
@@ -82,7 +82,12 @@ def _replication_pad3d(choices: Choices) -> Kernel:
 
 def _windows(choices: Choices) -> int:
     size, kernel = choices["size"], choices["kernel"]
-    require(size % kernel == 0, choices.label, "size is no multiple of kernel", "give it one")
+    require(
+        size % kernel == 0,
+        choices.label,
+        "size is not a multiple of kernel",
+        "give a multiple of kernel",
+    )
     return choices.rows * choices["channels"] * (size // kernel) ** 2
 
 
@@ -93,15 +98,17 @@ def _max_pool2d(choices: Choices) -> Kernel:
 
 def _avg_pool2d(choices: Choices) -> Kernel:
     output, kernel = _windows(choices), choices["kernel"]
-    # For each window one sum less than elements, and one division.
+    # For each window one addition less than elements, and one division.
     flops = float(output * kernel**2)
     return Kernel(nn.AvgPool2d(kernel), (_images(choices),), output, flops, operands_train=True)
 
 
 def _adaptive_avg_pool2d(choices: Choices) -> Kernel:
-    wanted = choices["output"]
-    output = choices.rows * choices["channels"] * wanted**2
-    return Kernel(nn.AdaptiveAvgPool2d(wanted), (_images(choices),), output, operands_train=True)
+    output_size = choices["output"]
+    output = choices.rows * choices["channels"] * output_size**2
+    return Kernel(
+        nn.AdaptiveAvgPool2d(output_size), (_images(choices),), output, operands_train=True
+    )
 
 
 def _resized(method: str) -> Callable[[Choices], Kernel]:
@@ -115,7 +122,7 @@ def _resized(method: str) -> Callable[[Choices], Kernel]:
 
 def _elementwise_chain(choices: Choices) -> Kernel:
     operations, width = choices["operations"], choices["width"]
-    # Factors below one, so that no chain runs away.
+    # Factors below one, so that no chain diverges.
     left, right = (torch.rand(choices.rows, width) for _ in range(2))
     elements = choices.rows * width
     return Kernel(

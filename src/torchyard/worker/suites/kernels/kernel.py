@@ -1,11 +1,10 @@
-"""What a kernel's builder hands over, and what follows from it: traffic, loss, operands.
+"""A kernel with its operands and loss, and its minimum memory traffic.
 
-The builders in `kernels_*.py` know shapes; this module knows no kernel. What a kernel must move is
-counted alike for all: each tensor that goes in or comes out crosses memory once. In inference these
-are operands, weights, buffers and the output; in training each gradient that is kept comes to it,
-and buffers are written as well as read. What could stay in a cache between forward and backward is
-not counted twice, so the number is a lower bound that no implementation of the operator can beat.
-A compiler can: in training it may join the operator with its loss and never write the output.
+The traffic is counted alike for all kernels: each input and output tensor crosses memory once. In
+inference these are operands, weights, buffers and the output; in training also each gradient, and
+buffers are written as well as read. Tensors that could stay in a cache between forward and backward are
+counted once, so the number is a lower bound for every implementation of the operator. A compiler can go
+below it: in training it may fuse the operator with its loss and never write the output.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -18,15 +17,15 @@ from torchyard.worker.workload import CannotBuild, Traffic
 
 
 def mean_cube(output: Any) -> Any:
-    """The mean of the third powers: for kernels that fix the sums of their output and its squares."""
+    """Return the mean of cubes: for kernels whose sums and sums of squares are constant."""
     return losses.widened(output).pow(3).mean()
 
 
 class Loss(NamedTuple):
-    """From the output to a scalar, and what that is called."""
+    """A function from the output to a scalar, and its name."""
 
     of: Callable[[Any], Any]
-    said: str
+    name: str
 
 
 SUM = Loss(losses.total, "sum")
@@ -39,10 +38,10 @@ class Kernel(NamedTuple):
 
     output          how many numbers come out
     flops           operations of one forward pass, only where the count is exact
-    operands_train  a real network would differentiate by its operands too
-    loss            None: there is nothing to train
-    weights_read    how many of its weights a forward pass needs; None: all of them
-    traffic         for what the common rule does not fit
+    operands_train  whether a real network would also differentiate with respect to the operands
+    loss            None: nothing to train
+    weights_read    number of weights that a forward pass reads; None: all of them
+    traffic         traffic of kernels to which the common rule does not apply
     """
 
     module: Any
@@ -56,9 +55,9 @@ class Kernel(NamedTuple):
 
 
 class OnParameters(nn.Module):
-    """A kernel whose operands are parameters, so that training differentiates by all of them.
+    """A kernel whose floating-point operands are parameters, so that training differentiates them.
 
-    Indices cannot be differentiated by; they stay arguments.
+    Indices stay arguments.
     """
 
     def __init__(self, kernel: Any, operands: Tuple[Any, ...]) -> None:
@@ -67,33 +66,34 @@ class OnParameters(nn.Module):
         self.operands = nn.ParameterList([nn.Parameter(operand) for operand in operands])
 
     def forward(self, *indices: Any) -> Any:
-        """The kernel's output."""
+        """Return the kernel's output."""
         return self.kernel(*self.operands, *indices)
 
 
 def with_trained_operands(kernel: Kernel) -> Kernel:
-    """The same kernel with its floating-point operands as parameters; they come first."""
+    """Return the kernel with its floating-point operands as parameters; they come first."""
     operands = tuple(each for each in kernel.args if each.is_floating_point())
     indices = tuple(each for each in kernel.args if not each.is_floating_point())
     return kernel._replace(module=OnParameters(kernel.module, operands), args=indices)
 
 
 def traffic_of(kernel: Kernel, training: bool) -> Traffic:
-    """What one iteration must move; in training the operands are parameters where they train."""
+    """Return the minimum memory traffic of one iteration."""
     if kernel.traffic is not None:
         return kernel.traffic
     operands = [each.numel() for each in kernel.args if each.is_floating_point()]
     indices = [each for each in kernel.args if not each.is_floating_point()]
     weights = sum(each.numel() for each in kernel.module.parameters())
     buffers = [each for each in kernel.module.buffers() if each.is_floating_point()]
-    held = sum(each.numel() for each in buffers)
-    read = sum(operands) + held + (weights if kernel.weights_read is None else kernel.weights_read)
-    elements = read + kernel.output + (weights + held if training else 0)
+    buffered = sum(each.numel() for each in buffers)
+    weights_read = weights if kernel.weights_read is None else kernel.weights_read
+    read = sum(operands) + buffered + weights_read
+    elements = read + kernel.output + (weights + buffered if training else 0)
     return Traffic(elements, sum(each.numel() * each.element_size() for each in indices))
 
 
 def need_torch(major: int, minor: int, label: str, what: str) -> None:
-    """Refuse a kernel that this torch does not have yet."""
+    """Raise CannotBuild for a kernel that this torch does not have yet."""
     parts = torch.__version__.split("+")[0].split(".")
     if (int(parts[0]), int(parts[1])) < (major, minor):
         raise CannotBuild(

@@ -1,4 +1,4 @@
-"""Kernels that are one step of an optimiser with fixed gradients, and AdamW as a module that updates itself."""
+"""Kernels that perform one optimizer step with fixed gradients."""
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -14,7 +14,7 @@ from torchyard.worker.workload import Traffic
 
 
 def smallest_divisor(parameters: List[Any]) -> float:
-    """Adam's epsilon: the usual one is zero in float16, where small gradients would divide by it."""
+    """Return Adam's epsilon: the default one is zero in float16, which would divide by zero."""
     return 1e-4 if parameters[0].dtype is torch.float16 else 1e-8
 
 
@@ -26,7 +26,7 @@ class AdamWStep(nn.Module):
         network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
         self.count = 0
         for parameter in network.parameters():
-            # The gradient is given, so nothing is differentiated by these parameters.
+            # The gradient is fixed, so these parameters need no differentiation.
             fixed = nn.Parameter(parameter.detach().clone(), requires_grad=False)
             self.register_parameter(f"parameter_{self.count}", fixed)
             self._keep("gradient", torch.randn_like(fixed))
@@ -42,7 +42,7 @@ class AdamWStep(nn.Module):
         return [getattr(self, f"{kind}_{index}") for index in range(self.count)]
 
     def forward(self) -> Tuple[Any, ...]:
-        """Take one step; the parameters after it."""
+        """Perform one step; return the parameters after it."""
         parameters = self._all("parameter")
         with torch.no_grad():
             adamw(
@@ -80,7 +80,7 @@ class OptimizerStep(nn.Module):
         self.count = 0
         self.elements = 0
         for parameter in network.parameters():
-            # The gradient is given, so nothing is differentiated by these parameters.
+            # The gradient is fixed, so these parameters need no differentiation.
             fixed = nn.Parameter(parameter.detach().clone(), requires_grad=False)
             self.register_parameter(f"parameter_{self.count}", fixed)
             self.register_buffer(f"gradient_{self.count}", torch.randn_like(fixed))
@@ -91,22 +91,22 @@ class OptimizerStep(nn.Module):
             self.elements += fixed.numel()
 
     def all(self, kind: str) -> List[Any]:
-        """The tensors of one kind, in order."""
+        """Return the tensors of one kind, in order."""
         return [getattr(self, f"{kind}_{index}") for index in range(self.count)]
 
     def step(self) -> None:
-        """One step of the optimiser."""
+        """Perform one optimizer step."""
         raise NotImplementedError
 
     def forward(self) -> Tuple[Any, ...]:
-        """Take one step; the parameters after it."""
+        """Perform one step; return the parameters after it."""
         with torch.no_grad():
             self.step()
         return tuple(self.all("parameter"))
 
 
 class SgdStep(OptimizerStep):
-    """Plain gradient descent, or with momentum."""
+    """SGD, optionally with momentum."""
 
     def __init__(self, choices: Choices, momentum: float) -> None:
         state = ("momentum",) if momentum else ()
@@ -115,7 +115,7 @@ class SgdStep(OptimizerStep):
         self.foreach, self.fused = bool(choices["foreach"]), bool(choices["fused"])
 
     def step(self) -> None:
-        """One step."""
+        """Perform one optimizer step."""
         nothing: List[Optional[Any]] = [None] * self.count
         sgd(
             self.all("parameter"),
@@ -142,7 +142,7 @@ class AdamStep(OptimizerStep):
         self.foreach, self.fused = bool(choices["foreach"]), bool(choices["fused"])
 
     def step(self) -> None:
-        """One step."""
+        """Perform one optimizer step."""
         self.function(
             self.all("parameter"),
             self.all("gradient"),
@@ -151,7 +151,7 @@ class AdamStep(OptimizerStep):
             [],
             self.all("step"),
             foreach=self.foreach,
-            # As torch sets it when it compiles an optimiser: steps are then counted by tensors.
+            # As torch sets it when it compiles an optimizer: step counters are then tensors.
             capturable=bool(_is_compiling is not None and _is_compiling()),
             fused=self.fused,
             amsgrad=False,
@@ -168,8 +168,8 @@ def _check(choices: Choices) -> None:
     require(
         choices.batch_size is None,
         choices.label,
-        "there is no batch in an optimiser's step",
-        "leave out the batch size; layers and width set the amount of work",
+        "an optimizer step has no batch size",
+        "remove the batch size; layers and width set the amount of work",
     )
     if "fused" in choices.parameters:
         both = choices["foreach"] and choices["fused"]
@@ -179,7 +179,7 @@ def _check(choices: Choices) -> None:
 
 
 def _kernel(module: Any, elements: int, crossings: int, flops: Optional[float] = None) -> Kernel:
-    """A step that moves each element so many times, and changes what the module holds."""
+    """Return the kernel of a step that moves each element `crossings` times and updates the module."""
     counters = sum(1 for name, _ in module.named_buffers() if name.startswith("step"))
     traffic = Traffic(crossings * elements + 2 * counters)
     return Kernel(module, (), elements, flops, loss=None, traffic=traffic)

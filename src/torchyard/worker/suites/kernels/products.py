@@ -15,7 +15,7 @@ class Matmul(nn.Module):
     """Matrix product."""
 
     def forward(self, left: Any, right: Any) -> Any:
-        """Left times right."""
+        """Return left times right."""
         return torch.matmul(left, right)
 
 
@@ -46,15 +46,15 @@ class Attention(nn.Module):
         self.causal = causal
 
     def forward(self, query: Any, key: Any, value: Any) -> Any:
-        """The attended values."""
+        """Return the attended values."""
         return functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
 
 
 class GroupedAttention(nn.Module):
-    """Attention in which several heads share one key and value."""
+    """Grouped-query attention: several heads share one key and value."""
 
     def forward(self, query: Any, key: Any, value: Any) -> Any:
-        """The attended values."""
+        """Return the attended values."""
         return functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
 
 
@@ -116,7 +116,7 @@ def _plain_attention(choices: Choices, queries: int, causal: bool) -> Kernel:
     heads, length, width = choices["heads"], choices["length"], choices["width"]
     query = torch.randn(choices.rows, heads, queries, width)
     key, value = (torch.randn(choices.rows, heads, length, width) for _ in range(2))
-    # With a causal mask only these pairs count; an implementation may do the others in vain.
+    # With a causal mask only these pairs count; an implementation may compute the others, too.
     pairs = length * (length + 1) // 2 if causal else queries * length
     flops = 4.0 * choices.rows * heads * pairs * width
     return Kernel(Attention(causal), (query, key, value), query.numel(), flops, operands_train=True)
@@ -129,8 +129,8 @@ def _attention_grouped(choices: Choices) -> Kernel:
     require(
         heads % shared == 0,
         choices.label,
-        "heads is no multiple of key_heads",
-        "give heads a multiple of key_heads",
+        "heads is not a multiple of key_heads",
+        "give heads as a multiple of key_heads",
     )
     need_torch(2, 5, choices.label, "grouped attention")
     query = torch.randn(choices.rows, heads, length, width)

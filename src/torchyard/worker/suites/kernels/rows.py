@@ -1,7 +1,7 @@
-"""Kernels of the suite `kernels` that work on rows: look-ups, norms, softmax, losses, reductions.
+"""Kernels of the suite `kernels` that work on rows: lookups, norms, softmax, losses, reductions.
 
-Norms and softmax have no exact number of operations: implementations differ in how they find means
-and how they take exponentials. So they say only what they must move.
+Norms and softmax have no exact number of operations: implementations differ in how they compute means
+and exponentials. Only their memory traffic is defined.
 """
 
 from typing import Any, Callable, Dict
@@ -14,14 +14,14 @@ from torchyard.worker.suites.choices import Choices, require
 from torchyard.worker.suites.kernels.kernel import MEAN_CUBE, MEAN_SQUARE, Kernel, need_torch
 
 PADDING_SHARE = 4
-"""One in so many places of a padded look-up is padding."""
+"""One of this many tokens of a padded lookup is padding."""
 
 
 class Softmax(nn.Module):
     """Softmax over the last dimension."""
 
     def forward(self, rows: Any) -> Any:
-        """The shares."""
+        """Return the softmax."""
         return functional.softmax(rows, dim=-1)
 
 
@@ -29,7 +29,7 @@ class CrossEntropy(nn.Module):
     """The loss of each row of logits against its class."""
 
     def forward(self, logits: Any, classes: Any) -> Any:
-        """One loss per row."""
+        """Return one loss per row."""
         return functional.cross_entropy(logits, classes, reduction="none")
 
 
@@ -41,43 +41,43 @@ class RmsNorm(nn.Module):
         self.weight = nn.Parameter(torch.randn(width))
 
     def forward(self, rows: Any) -> Any:
-        """The rows, each of size one, times the weight."""
+        """Return the normalised rows times the weight."""
         return functional.rms_norm(rows, self.weight.shape, self.weight, 1e-6)
 
 
 class ReduceSum(nn.Module):
-    """The sum of each row."""
+    """Sum of each row."""
 
     def forward(self, rows: Any) -> Any:
-        """One number per row."""
+        """Return one number per row."""
         return rows.sum(dim=-1)
 
 
 class ReduceMax(nn.Module):
-    """The largest of each row."""
+    """Maximum of each row."""
 
     def forward(self, rows: Any) -> Any:
-        """One number per row."""
+        """Return one number per row."""
         return rows.amax(dim=-1)
 
 
 def _embedding(choices: Choices) -> Kernel:
     places = torch.randint(choices["rows"], (choices.rows, choices["length"]))
-    return _look_up(nn.Embedding(choices["rows"], choices["width"]), places)
+    return _lookup(nn.Embedding(choices["rows"], choices["width"]), places)
 
 
 def _embedding_padded(choices: Choices) -> Kernel:
     rows, length = choices["rows"], choices["length"]
-    require(rows > 1, choices.label, "there is no row but the padding", "give rows 2 or more")
+    require(rows > 1, choices.label, "the only row is the padding", "give rows of at least 2")
     places = torch.randint(1, rows, (choices.rows, length))
     padded = length // PADDING_SHARE
     if padded:
         places[:, -padded:] = 0
-    return _look_up(nn.Embedding(rows, choices["width"], padding_idx=0), places)
+    return _lookup(nn.Embedding(rows, choices["width"], padding_idx=0), places)
 
 
-def _look_up(module: Any, places: Any) -> Kernel:
-    # A row that is looked up often needs to be read once; the gradient covers the whole table.
+def _lookup(module: Any, places: Any) -> Kernel:
+    # A row that is used repeatedly is read once; the gradient covers the whole table.
     read = int(places.unique().numel()) * module.embedding_dim
     return Kernel(module, (places,), places.numel() * module.embedding_dim, weights_read=read)
 
@@ -88,8 +88,8 @@ def _sequence(choices: Choices) -> Any:
 
 def _layer_norm(choices: Choices) -> Kernel:
     module = nn.LayerNorm(choices["width"])
-    # With equal weights the sum of the output does not depend on the input at all, and the
-    # gradient would be nothing but rounding errors.
+    # With equal weights the sum of the output does not depend on the input, and the gradient
+    # would consist of rounding errors.
     nn.init.normal_(module.weight)
     rows = _sequence(choices)
     return Kernel(module, (rows,), rows.numel(), operands_train=True)
@@ -119,8 +119,8 @@ def _group_norm(choices: Choices) -> Kernel:
     require(
         channels % groups == 0 and channels > groups,
         choices.label,
-        "channels is no multiple of groups",
-        "give channels twice groups, or another multiple",
+        "channels is not a multiple of groups",
+        "give channels as a multiple of groups, at least twice",
     )
     module = nn.GroupNorm(groups, channels)
     nn.init.normal_(module.weight)

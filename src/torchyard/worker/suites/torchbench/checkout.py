@@ -14,11 +14,11 @@ Line = Tuple[int, int, str]
 
 
 class UnreadableMetadata(Exception):
-    """The file is no such YAML."""
+    """The file is not in the supported subset of YAML."""
 
 
 def read_metadata(path: str) -> Dict[str, Any]:
-    """The file as a mapping; an empty one when there is no file."""
+    """Return the file as a mapping; an empty one when it does not exist."""
     if not os.path.exists(path):
         return {}
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -26,18 +26,18 @@ def read_metadata(path: str) -> Dict[str, Any]:
 
 
 def parse_metadata(text: str, path: str = "metadata.yaml") -> Dict[str, Any]:
-    """The text as a mapping."""
+    """Return the text as a mapping."""
     reader = _Reader(text, path)
-    found = reader.block(0) if reader.lines else {}
+    metadata = reader.block(0) if reader.lines else {}
     if reader.lines:
-        raise reader.trouble(reader.lines[0], "an indentation that fits nothing before it")
-    if not isinstance(found, dict):
+        raise reader.error(reader.lines[0], "inconsistent indentation")
+    if not isinstance(metadata, dict):
         raise UnreadableMetadata(f"{path}: a list where a mapping is expected")
-    return found
+    return metadata
 
 
 class _Reader:
-    """Takes lines from the front."""
+    """A recursive-descent parser that consumes lines."""
 
     def __init__(self, text: str, path: str) -> None:
         self.path = path
@@ -47,30 +47,30 @@ class _Reader:
             if not stripped or stripped.startswith("#") or stripped == "---":
                 continue
             if "\t" in raw[: len(raw) - len(raw.lstrip())]:
-                raise self.trouble((number, 0, raw), "a tab as indentation")
+                raise self.error((number, 0, raw), "tab in indentation")
             self.lines.append((number, len(raw) - len(raw.lstrip()), stripped))
 
-    def trouble(self, line: Line, what: str) -> UnreadableMetadata:
+    def error(self, line: Line, what: str) -> UnreadableMetadata:
         return UnreadableMetadata(f"{self.path}, line {line[0]}: {what}")
 
     def block(self, indent: int) -> Any:
-        """A mapping or a list whose lines all have this indentation."""
+        """Parse a mapping or a list whose lines all have this indentation."""
         if _is_item(self.lines[0][2]):
             return self._items(indent)
         return self._mapping(indent)
 
     def _mapping(self, indent: int) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
+        mapping: Dict[str, Any] = {}
         while self.lines and self.lines[0][1] == indent and not _is_item(self.lines[0][2]):
             line = self.lines.pop(0)
             key, colon, rest = line[2].partition(":")
             if not colon or (rest and not rest.startswith(" ")):
-                raise self.trouble(line, "no `key: value`")
+                raise self.error(line, "not `key: value`")
             key = _unquoted(key.strip())
-            if key in found:
-                raise self.trouble(line, f"the key {key!r} for the second time")
-            found[key] = self._value(line, rest, indent)
-        return found
+            if key in mapping:
+                raise self.error(line, f"duplicate key {key!r}")
+            mapping[key] = self._value(line, rest, indent)
+        return mapping
 
     def _value(self, line: Line, rest: str, indent: int) -> Any:
         text = _without_comment(rest)
@@ -79,35 +79,35 @@ class _Reader:
         if not self.lines:
             return None
         deeper, is_item = self.lines[0][1], _is_item(self.lines[0][2])
-        # YAML lets the list below a key start where the key does.
+        # In YAML the list below a key may have the indentation of the key.
         if deeper > indent or (deeper == indent and is_item):
             return self.block(deeper)
         return None
 
     def _items(self, indent: int) -> List[Any]:
-        found: List[Any] = []
+        items: List[Any] = []
         while self.lines and self.lines[0][1] == indent and _is_item(self.lines[0][2]):
             number, _, text = self.lines.pop(0)
             inner = text[1:].lstrip()
             if not _without_comment(" " + inner):
-                raise self.trouble((number, indent, text), "an item without a value")
+                raise self.error((number, indent, text), "list item without a value")
             inner_indent = indent + len(text) - len(inner)
             if inner[:1] not in "'\"" and _is_pair(inner):
                 self.lines.insert(0, (number, inner_indent, inner))
-                found.append(self._mapping(inner_indent))
+                items.append(self._mapping(inner_indent))
             else:
-                found.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
-        return found
+                items.append(self._scalar((number, indent, text), _without_comment(" " + inner)))
+        return items
 
     def _scalar(self, line: Line, text: str) -> Any:
         if text.startswith(_UNKNOWN_STARTS):
-            raise self.trouble(line, f"a form of YAML that is not read here: {text[:20]!r}")
+            raise self.error(line, f"unsupported YAML syntax: {text[:20]!r}")
         if text[:1] in "'\"":
             if len(text) < 2 or text[-1] != text[0] or text[0] in text[1:-1] or "\\" in text:
-                raise self.trouble(line, f"a quoted text that is not read here: {text[:20]!r}")
+                raise self.error(line, f"unsupported quoted string: {text[:20]!r}")
             return text[1:-1]
         if _is_pair(text):
-            raise self.trouble(line, "a second `key:` on one line")
+            raise self.error(line, "second `key:` on one line")
         lowered = text.lower()
         if lowered in _WORDS:
             return _WORDS[lowered]
@@ -144,8 +144,7 @@ def _without_comment(text: str) -> str:
 
 VARIABLE = "TORCHYARD_TORCHBENCH"
 PACKAGE = "torchbenchmark"
-# The folders that hold models, in the order in which a name is looked for. Models in `canary_models`
-# are those that the project does not promise to keep working.
+# The folders of models, in search order. Models in `canary_models` are not guaranteed to work.
 HOLDERS = ("models", "canary_models", os.path.join("models", "fb"))
 HINT = (
     "give a checkout of pytorch/benchmark by the parameter path or the variable "
@@ -156,46 +155,46 @@ HINT = (
 
 
 class ModelFolder(NamedTuple):
-    """One model of the tree."""
+    """One model of a checkout."""
 
     name: str
     holder: str
-    """Folder that holds it: `models`, or `canary_models`."""
+    """Its parent folder: `models`, or `canary_models`."""
     path: str
     has_install: bool
-    """It has an `install.py`: packages or files that it needs are not in the tree."""
+    """Whether it has an `install.py`: it needs packages or files outside the checkout."""
 
     @property
     def package(self) -> str:
-        """What Python calls it."""
+        """The name of its Python package."""
         return ".".join([PACKAGE, *self.holder.split(os.sep), self.name])
 
     def metadata(self) -> Dict[str, Any]:
-        """What its `metadata.yaml` says; nothing when there is none."""
+        """Return the content of its `metadata.yaml`; empty when it does not exist."""
         return read_metadata(os.path.join(self.path, "metadata.yaml"))
 
 
 class Tree:
-    """A checkout, or the folder that an install put the package into."""
+    """A checkout of pytorch/benchmark, or the folder of the installed package."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def models(self) -> List[ModelFolder]:
-        """Every model, by holder and name; a name that is held twice counts where it is found first."""
-        found: Dict[str, ModelFolder] = {}
+        """Return every model by folder and name; of equal names the first in search order."""
+        models: Dict[str, ModelFolder] = {}
         for holder in HOLDERS:
             folder = os.path.join(self.root, PACKAGE, holder)
             for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
                 path = os.path.join(folder, name)
-                if name in found or not os.path.isfile(os.path.join(path, "__init__.py")):
+                if name in models or not os.path.isfile(os.path.join(path, "__init__.py")):
                     continue
                 has_install = os.path.isfile(os.path.join(path, "install.py"))
-                found[name] = ModelFolder(name, holder, path, has_install)
-        return list(found.values())
+                models[name] = ModelFolder(name, holder, path, has_install)
+        return list(models.values())
 
     def find(self, name: str) -> Optional[ModelFolder]:
-        """The model of that name."""
+        """Return the model of that name, or None."""
         for model in self.models():
             if model.name == name:
                 return model
@@ -203,7 +202,7 @@ class Tree:
 
 
 def find_tree(path: Optional[str] = None) -> Tree:
-    """The tree at that path, else the one that the variable names, else the one Python can import."""
+    """Return the checkout at that path, else of the environment variable, else the importable one."""
     if path is not None:
         return _tree_at(path, "the parameter path")
     named = os.environ.get(VARIABLE, "")
@@ -212,30 +211,30 @@ def find_tree(path: Optional[str] = None) -> Tree:
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     if not places:
-        raise CannotBuild("no checkout of pytorch/benchmark is named or installed", hint=HINT)
+        raise CannotBuild("no checkout of pytorch/benchmark is given or installed", hint=HINT)
     return Tree(os.path.dirname(os.path.abspath(places[0])))
 
 
 def listing(tree: Tree) -> List[Dict[str, Any]]:
-    """What can be said of each model without loading it, as plain data."""
-    found = []
+    """Return the properties of each model that are known without loading it, as plain data."""
+    models = []
     for model in tree.models():
-        trouble = ""
+        metadata_error = ""
         not_implemented: List[Any] = []
         try:
             not_implemented = model.metadata().get("not_implemented") or []
         except UnreadableMetadata as error:
-            trouble = str(error)
-        found.append(
+            metadata_error = str(error)
+        models.append(
             {
                 "name": model.name,
                 "canary": model.holder == "canary_models",
                 "install": model.has_install,
                 "not_implemented": not_implemented,
-                "metadata_trouble": trouble,
+                "metadata_trouble": metadata_error,
             }
         )
-    return found
+    return models
 
 
 def _tree_at(path: str, where: str) -> Tree:
@@ -244,7 +243,7 @@ def _tree_at(path: str, where: str) -> Tree:
         root = os.path.dirname(root)
     if not os.path.isfile(os.path.join(root, PACKAGE, "__init__.py")):
         raise CannotBuild(
-            f"{where}: {root} is no checkout of pytorch/benchmark: it has no {PACKAGE}/__init__.py",
+            f"{where}: {root} is not a checkout of pytorch/benchmark: it has no {PACKAGE}/__init__.py",
             hint=HINT,
         )
     return Tree(root)

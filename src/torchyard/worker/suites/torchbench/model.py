@@ -1,4 +1,4 @@
-"""Load one TorchBench model through the project's own interface, without a network, and say why it cannot be loaded."""
+"""Load one TorchBench model through the project's own interface, without network access."""
 
 import contextlib
 import errno
@@ -22,18 +22,18 @@ from torchyard.worker.suites.torchbench.checkout import (
 )
 from torchyard.worker.workload import CannotBuild
 
-# Libraries that know these look into their caches and do not try to connect.
+# With these variables, libraries use their caches and do not try to connect.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
 _FETCHERS = ("wget", "curl", "gdown", "aws", "gsutil", "rsync", "scp", "ssh", "pip", "pip3")
 _GIT_FETCHES = ("clone", "fetch", "pull", "submodule", "lfs")
 _HERE = ("localhost", "127.0.0.1", "::1", "")
-# The first refusals look like a network that is down, so that a library can go on from its cache.
-# Whoever still tries after them is waiting in a loop.
-_PATIENCE = 5
+# The first refusals look like a network failure, so that a library can fall back to its cache. A
+# library that still tries after them retries in a loop.
+_MAX_REFUSALS = 5
 
 
-# Errors by which a library that was told to stay offline says that its cache lacks something.
+# Errors of libraries in offline mode when a file is missing in their cache.
 _NOT_IN_CACHE = {
     "LocalEntryNotFoundError": "huggingface.co",
     "OfflineModeIsEnabled": "huggingface.co",
@@ -41,24 +41,24 @@ _NOT_IN_CACHE = {
 
 
 class NetworkWanted(BaseException):
-    """Ends a loop of retries; no `except Exception` of a model takes it for its own."""
+    """Ends a loop of retries; not caught by an `except Exception` of a model."""
 
 
-class Wanted:
-    """What was asked of the network."""
+class RefusedRequests:
+    """Network requests that were refused."""
 
     def __init__(self) -> None:
         self.names: List[str] = []
 
     def refuse(self, name: str) -> None:
-        """Note it, and fail as a network that is down does."""
+        """Record the request, and fail like an unreachable network."""
         self.names.append(name)
-        if len(self.names) > _PATIENCE:
+        if len(self.names) > _MAX_REFUSALS:
             raise NetworkWanted(name)
         raise OSError(errno.ENETUNREACH, "the network is off while a model is loaded: " + name)
 
     def note_cause(self, error: BaseException) -> None:
-        """Note the server behind an error of a library that did not even try."""
+        """Record the server behind an error of a library in offline mode."""
         link: Optional[BaseException] = error
         while link is not None:
             if type(link).__name__ in _NOT_IN_CACHE:
@@ -70,52 +70,52 @@ class Wanted:
 
 
 @contextlib.contextmanager
-def no_network() -> Iterator[Wanted]:
-    """Refuse connections to other machines and programs that fetch; put everything back after it."""
-    wanted = Wanted()
+def no_network() -> Iterator[RefusedRequests]:
+    """Refuse connections to other machines and download programs, and undo that afterwards."""
+    refused = RefusedRequests()
     with contextlib.ExitStack() as stack:
         stack.enter_context(_environment())
-        for owner, name, replacement in _replacements(wanted):
+        for owner, name, replacement in _replacements(refused):
             stack.enter_context(_replaced(owner, name, replacement))
-        yield wanted
+        yield refused
 
 
-def _replacements(wanted: Wanted) -> List[Tuple[Any, str, Any]]:
-    look_up, by_name = socket.getaddrinfo, socket.gethostbyname
+def _replacements(refused: RefusedRequests) -> List[Tuple[Any, str, Any]]:
+    getaddrinfo, gethostbyname = socket.getaddrinfo, socket.gethostbyname
     connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
     start, system = subprocess.Popen.__init__, os.system
 
-    def refused_look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+    def refused_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_here(host):
-            wanted.refuse(_text(host))
-        return look_up(host, *args, **kwargs)
+            refused.refuse(_text(host))
+        return getaddrinfo(host, *args, **kwargs)
 
-    def refused_by_name(host: Any) -> Any:
+    def refused_gethostbyname(host: Any) -> Any:
         if not _is_here(host):
-            wanted.refuse(_text(host))
-        return by_name(host)
+            refused.refuse(_text(host))
+        return gethostbyname(host)
 
     def refused_connect(self: Any, address: Any) -> Any:
         if _goes_out(self, address):
-            wanted.refuse(_text(address[0]))
+            refused.refuse(_text(address[0]))
         return connect(self, address)
 
     def refused_connect_ex(self: Any, address: Any) -> Any:
         if _goes_out(self, address):
-            wanted.refuse(_text(address[0]))
+            refused.refuse(_text(address[0]))
         return connect_ex(self, address)
 
     def refused_start(self: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
-        _refuse_fetching(wanted, args)
+        _refuse_fetching(refused, args)
         return start(self, args, *rest, **kwargs)
 
     def refused_system(command: Any) -> Any:
-        _refuse_fetching(wanted, _text(command))
+        _refuse_fetching(refused, _text(command))
         return system(command)
 
     return [
-        (socket, "getaddrinfo", refused_look_up),
-        (socket, "gethostbyname", refused_by_name),
+        (socket, "getaddrinfo", refused_getaddrinfo),
+        (socket, "gethostbyname", refused_gethostbyname),
         (socket.socket, "connect", refused_connect),
         (socket.socket, "connect_ex", refused_connect_ex),
         (subprocess.Popen, "__init__", refused_start),
@@ -123,19 +123,19 @@ def _replacements(wanted: Wanted) -> List[Tuple[Any, str, Any]]:
     ]
 
 
-def _refuse_fetching(wanted: Wanted, command: Any) -> None:
-    """A text is what a shell reads: several commands, each of which may fetch."""
+def _refuse_fetching(refused: RefusedRequests, command: Any) -> None:
+    """Refuse a download command; a string may hold several shell commands."""
     if isinstance(command, str):
         lines = [part.split() for part in re.split(r"[;&|\n]+", command)]
     else:
         lines = [_words(command)]
     for words in lines:
         if fetches(words):
-            wanted.refuse(" ".join(words)[:200])
+            refused.refuse(" ".join(words)[:200])
 
 
 def fetches(words: Sequence[str]) -> bool:
-    """Whether a command line is one that fetches, as far as its program's name tells."""
+    """Whether a command line downloads, judged by the name of its program."""
     if not words:
         return False
     program = os.path.basename(words[0])
@@ -167,7 +167,7 @@ def _words(args: Any) -> List[str]:
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    """An attribute for a while; one that was inherited is inherited again after it."""
+    """Replace an attribute temporarily; an inherited one is inherited again afterwards."""
     own = name in vars(owner)
     before = getattr(owner, name)
     setattr(owner, name, replacement)
@@ -182,7 +182,7 @@ def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment() -> Iterator[None]:
-    """Without proxies, so that what is refused is the name of the server and not of the proxy."""
+    """Remove proxies, so that refused requests show the server and not the proxy."""
     changed = {name: os.environ.get(name) for name in _OFFLINE}
     for name in list(os.environ):
         if name.lower() in _PROXIES:
@@ -205,8 +205,8 @@ def _restore(changed: Dict[str, Any]) -> None:
 TESTS = {"inference": "eval", "training": "train"}
 
 
-class Asked:
-    """Which model, and how it is wanted."""
+class ModelRequest:
+    """A model with mode, batch size and device."""
 
     def __init__(
         self, tree: Tree, name: str, mode: str, batch_size: Optional[int], device: Any
@@ -221,23 +221,23 @@ class Asked:
 
     @property
     def test(self) -> str:
-        """TorchBench's word for the mode."""
+        """TorchBench's name of the mode."""
         return TESTS[self.mode]
 
 
-def load(asked: Asked) -> Tuple[Any, Any, Any]:
-    """The instance of the model's class, its module and its inputs; `CannotBuild` says why not."""
-    _refuse_what_metadata_refuses(asked)
-    with _process_as_before(asked.tree), no_network() as wanted:
+def load(request: ModelRequest) -> Tuple[Any, Any, Any]:
+    """Return the instance of the model's class, its module and its inputs; raise CannotBuild."""
+    _check_metadata(request)
+    with _process_as_before(request.tree), no_network() as refused:
         try:
-            model_class = _model_class(asked)
-            _check_batch_size(asked, model_class)
-            if asked.device.type == "cuda" and asked.device.index is not None:
-                torch.cuda.set_device(asked.device)  # models compare the name with "cuda"
+            model_class = _model_class(request)
+            _check_batch_size(request, model_class)
+            if request.device.type == "cuda" and request.device.index is not None:
+                torch.cuda.set_device(request.device)  # models compare the name with "cuda"
             instance = model_class(
-                test=asked.test,
-                device=asked.device.type,
-                batch_size=asked.batch_size,
+                test=request.test,
+                device=request.device.type,
+                batch_size=request.batch_size,
                 extra_args=[],
             )
             pair = instance.get_module()
@@ -247,79 +247,81 @@ def load(asked: Asked) -> Tuple[Any, Any, Any]:
         except (Exception, SystemExit, NetworkWanted) as error:
             if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
                 raise
-            raise _why(asked, error, wanted) from error
-    if asked.mode == "inference" and not _evaluates_without_gradients(instance):
+            raise _why(request, error, refused) from error
+    if request.mode == "inference" and not _evaluates_without_gradients(instance):
         raise CannotBuild(
-            f"{asked.label} needs gradients when it evaluates, which inference has not",
-            hint="leave it out, or use the mode training",
+            f"{request.label} needs gradients for evaluation, which inference mode does not have",
+            hint="use mode training, or remove this model from the selection",
         )
     return instance, module, inputs
 
 
-def _model_class(asked: Asked) -> Any:
-    """The class `Model`, by importing its package: `load_model_by_name` hides what is missing.
+def _model_class(request: ModelRequest) -> Any:
+    """Import the package of the model and return its class `Model`.
 
-    Names without a folder are those that the project makes from lists of other packages' models.
+    `load_model_by_name` hides missing packages, and is used only for names without a folder, which the
+    project generates from lists of models of other packages.
     """
     package = importlib.import_module(PACKAGE)
     loaded_from = os.path.dirname(os.path.dirname(os.path.abspath(str(package.__file__))))
-    if os.path.realpath(loaded_from) != os.path.realpath(asked.tree.root):
+    if os.path.realpath(loaded_from) != os.path.realpath(request.tree.root):
         raise CannotBuild(
-            f"{PACKAGE} is already loaded from {loaded_from}, not from {asked.tree.root}",
-            hint="give one path for all workloads of a process",
+            f"{PACKAGE} is already loaded from {loaded_from}, not from {request.tree.root}",
+            hint="use the same path for all workloads of a process",
         )
-    if asked.folder is None:
-        by_name = getattr(package, "load_model_by_name", None)
-        found = _by_name(by_name, asked.name) if by_name is not None else None
-        if found is None:
-            known = [model.name for model in asked.tree.models()]
+    if request.folder is None:
+        load_by_name = getattr(package, "load_model_by_name", None)
+        model_class = _by_name(load_by_name, request.name) if load_by_name is not None else None
+        if model_class is None:
+            available = [model.name for model in request.tree.models()]
             raise CannotBuild(
-                f"{asked.tree.root} has no model {asked.name!r}{nearest(asked.name, known)}",
+                f"{request.tree.root} has no model {request.name!r}{nearest(request.name, available)}",
                 hint="`torchyard workloads --suite torchbench` lists them",
             )
-        return found
-    code = importlib.import_module(asked.folder.package)
-    found = getattr(code, "Model", None)
-    if found is None:
+        return model_class
+    code = importlib.import_module(request.folder.package)
+    model_class = getattr(code, "Model", None)
+    if model_class is None:
         raise CannotBuild(
-            f"{asked.folder.path}/__init__.py has no class Model", hint="leave this model out"
+            f"{request.folder.path}/__init__.py has no class Model",
+            hint="remove this model from the selection",
         )
-    return found
+    return model_class
 
 
-def _by_name(by_name: Any, name: str) -> Any:
+def _by_name(load_by_name: Any, name: str) -> Any:
     try:
-        return by_name(name)
+        return load_by_name(name)
     except Exception as error:
         if type(error).__name__ == "ModelNotFoundError":
             return None
         raise
 
 
-def _check_batch_size(asked: Asked, model_class: Any) -> None:
-    default = getattr(model_class, f"DEFAULT_{asked.test.upper()}_BSIZE", None)
+def _check_batch_size(request: ModelRequest, model_class: Any) -> None:
+    default = getattr(model_class, f"DEFAULT_{request.test.upper()}_BSIZE", None)
     fixed = not getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True)
-    if asked.batch_size is not None and fixed and asked.batch_size != default:
+    if request.batch_size is not None and fixed and request.batch_size != default:
         raise CannotBuild(
-            f"{asked.label} does not let its batch size be chosen: it is {default}",
-            hint="leave out the batch size",
+            f"the batch size of {request.label} is fixed: {default}",
+            hint="remove the batch size",
         )
 
 
-def _refuse_what_metadata_refuses(asked: Asked) -> None:
-    """`not_implemented` of metadata.yaml: a rule refuses when all that it says of us is so."""
-    if asked.folder is None:
+def _check_metadata(request: ModelRequest) -> None:
+    """Raise CannotBuild when a `not_implemented` rule of metadata.yaml matches mode and device."""
+    if request.folder is None:
         return
     try:
-        rules = asked.folder.metadata().get("not_implemented") or []
+        rules = request.folder.metadata().get("not_implemented") or []
     except UnreadableMetadata:
-        return  # it only tells earlier what loading tells, too
-    here = {"test": asked.test, "device": asked.device.type}
+        return  # loading reports the same, only later
+    here = {"test": request.test, "device": request.device.type}
     for rule in rules if isinstance(rules, list) else []:
         if isinstance(rule, dict) and rule and all(here.get(key) == rule[key] for key in rule):
-            said = ", ".join(f"{key} {rule[key]}" for key in rule)
+            excluded = ", ".join(f"{key} {rule[key]}" for key in rule)
             raise CannotBuild(
-                f"{asked.label} is not implemented for {said}, says its metadata.yaml",
+                f"{request.label} is not implemented for {excluded}, according to its metadata.yaml",
                 hint="use another mode or device",
             )
 
@@ -329,36 +331,36 @@ def _evaluates_without_gradients(instance: Any) -> bool:
     return bool(asks()) if callable(asks) else True
 
 
-def _why(asked: Asked, error: BaseException, wanted: Wanted) -> CannotBuild:
-    """What went wrong, in the order of what a user can mend."""
-    install = f"install what it needs: `torchyard build torchbench --set model={asked.name} --base TARGET`"
+def _why(request: ModelRequest, error: BaseException, refused: RefusedRequests) -> CannotBuild:
+    """Return the error for a model that cannot be loaded, with a suggested fix."""
+    install = f"install its requirements: `torchyard build torchbench --set model={request.name} --base TARGET`"
     if isinstance(error, ModuleNotFoundError):
         return CannotBuild(
-            f"{asked.label} needs the package {error.name}, which the target does not have",
+            f"{request.label} requires the package {error.name}, which is missing in the target",
             hint=install,
         )
-    wanted.note_cause(error)
-    if wanted.names:
+    refused.note_cause(error)
+    if refused.names:
         return CannotBuild(
-            f"{asked.label} wanted the network: {wanted}",
-            hint="its files must be here before; an install.py that fetches them runs with "
-            f"`torchyard build torchbench --set model={asked.name} --set install-online=true`",
+            f"{request.label} needs network access: {refused}",
+            hint="its files must be downloaded before; to run its install.py with network access, use "
+            f"`torchyard build torchbench --set model={request.name} --set install-online=true`",
         )
-    said = traceback.format_exception_only(type(error), error)[-1].strip()
+    message = traceback.format_exception_only(type(error), error)[-1].strip()
     if isinstance(error, NotImplementedError):
         return CannotBuild(
-            f"{asked.label} offers no {asked.mode}: {said}", hint="use the other mode"
+            f"{request.label} does not support {request.mode}: {message}", hint="use the other mode"
         )
     if isinstance(error, FileNotFoundError):
-        return CannotBuild(f"{asked.label} needs a file: {error}", hint=install)
+        return CannotBuild(f"{request.label} needs a missing file: {error}", hint=install)
     return CannotBuild(
-        f"{asked.label} could not be loaded: {said}{_place(asked.folder, error)}",
-        hint="the log of the run holds what it printed",
+        f"{request.label} could not be loaded: {message}{_location(request.folder, error)}",
+        hint="its output is in the log of the run",
     )
 
 
-def _place(folder: Optional[ModelFolder], error: BaseException) -> str:
-    """The last line of the model's own files that the error passed through."""
+def _location(folder: Optional[ModelFolder], error: BaseException) -> str:
+    """Return the innermost line of the error in the model's own files."""
     if folder is None:
         return ""
     frames = [
@@ -375,9 +377,9 @@ def _place(folder: Optional[ModelFolder], error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _process_as_before(tree: Tree) -> Iterator[None]:
-    """The tree on the path and as the current folder, no arguments; torch's switches put back.
+    """Use the checkout as import path and working directory, and restore torch's settings afterwards.
 
-    TorchBench's base class replaces `torch.manual_seed` by one that knows a single seed.
+    TorchBench's base class replaces `torch.manual_seed` by a function with a fixed seed.
     """
     if tree.root not in sys.path:
         sys.path.insert(0, tree.root)

@@ -1,8 +1,8 @@
-"""A yard of its own for the tests that end one with kill -9.
+"""A controller process for the tests that end one with kill -9. Prints the worker's mark.
 
-Prints the worker's mark and stays. The first argument: what the worker forks ("none", "child",
-"session"), or "hang": it reads no more, and so cannot see the end of its pipe; the second: "stay", "exit" (end in the usual way), "raise", or "fork": a
-fork of the yard ends in the usual way, and then the worker is asked again.
+First argument: what the worker forks ("none", "child", "session"), or "hang" (it no longer reads, and so
+cannot see the end of its pipe). Second argument: "stay", "exit" (normal exit), "raise", or "fork" (a fork of
+the controller exits normally, and then the worker gets another request).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ time.sleep(0.1)
 sys.stdout.write(worker.launch_mark + "\n")
 sys.stdout.flush()
 if ending == "raise":
-    raise RuntimeError("an error of the yard")
+    raise RuntimeError("an error of the controller")
 if ending == "stay":
     time.sleep(600)
 if ending == "fork":
     child = os.fork()
     if child == 0:
-        sys.exit(0)  # runs what is registered for the end of the yard
+        sys.exit(0)  # runs what is registered for the exit of the controller
     os.waitpid(child, 0)
     worker.ask("echo", limit_s=20)
     sys.stdout.write("still answers\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_with import desk_with, variant, write_file
+from service_with import service_with, variant, write_file
 
 from torchyard.worker.workload import CannotBuild
 
@@ -42,9 +42,11 @@ def net(tmp_path: Path) -> str:
     return write_file(tmp_path, "net.py", NET)
 
 
-def test_sides_of_one_precision_share_module_and_inputs(net: str) -> None:
-    desk = desk_with(net, variant("a"), variant("b", "aot_eager"), variant("c", precision="amp"))
-    a, b, c = (desk._side(name) for name in "abc")
+def test_variants_of_one_precision_share_module_and_inputs(net: str) -> None:
+    service = service_with(
+        net, variant("a"), variant("b", "aot_eager"), variant("c", precision="amp")
+    )
+    a, b, c = (service._runner(name) for name in "abc")
     assert a.function is a.model.module
     assert a.model is b.model is c.model
     assert b.function is not a.function
@@ -53,8 +55,8 @@ def test_sides_of_one_precision_share_module_and_inputs(net: str) -> None:
 def test_another_precision_is_a_copy_with_the_same_numbers(net: str) -> None:
     import torch
 
-    desk = desk_with(net, variant("a"), variant("half", precision="bfloat16"))
-    one, half = desk._side("a").model, desk._side("half").model
+    service = service_with(net, variant("a"), variant("half", precision="bfloat16"))
+    one, half = service._runner("a").model, service._runner("half").model
     assert one.module is not half.module
     assert {p.dtype for p in half.module.parameters()} == {torch.bfloat16}
     assert half.args[0].dtype is torch.bfloat16
@@ -71,64 +73,64 @@ def test_integer_inputs_keep_their_type_in_another_precision(tmp_path: Path) -> 
         def make():
             return torch.nn.Embedding(10, 4), torch.arange(6)
     """
-    desk = desk_with(write_file(tmp_path, "e.py", code), variant("h", precision="float16"))
-    assert desk._side("h").model.args[0].dtype is torch.int64
+    service = service_with(write_file(tmp_path, "e.py", code), variant("h", precision="float16"))
+    assert service._runner("h").model.args[0].dtype is torch.int64
 
 
 def test_amp_computes_products_in_half_precision(net: str) -> None:
     import torch
 
-    desk = desk_with(net, variant("a"), variant("amp", precision="amp"))
-    outputs = {name: desk._side(name).results(1)[0]["output"][0] for name in ("a", "amp")}
+    service = service_with(net, variant("a"), variant("amp", precision="amp"))
+    outputs = {name: service._runner(name).results(1)[0]["output"][0] for name in ("a", "amp")}
     assert outputs["a"].dtype is torch.float32
     assert outputs["amp"].dtype is torch.bfloat16
 
 
 def test_inference_keeps_no_graph(net: str) -> None:
-    side = desk_with(net)._side("eager")
-    assert not side.model.module.training
-    with side.context():
-        assert not side.caller()().requires_grad
+    runner = service_with(net)._runner("eager")
+    assert not runner.model.module.training
+    with runner.context():
+        assert not runner.caller()().requires_grad
 
 
 def test_training_without_step_gives_gradients_and_keeps_the_parameters(net: str) -> None:
     import torch
 
-    side = desk_with(net, mode="training")._side("eager")
-    before = [p.detach().clone() for p in side.model.parameters]
-    with side.context():
-        side.caller()()
-    assert side.model.module.training
-    assert all(p.grad is not None for p in side.model.parameters)
-    assert all(torch.equal(x, y) for x, y in zip(before, side.model.parameters, strict=True))
-    side.model.forget_gradients()
-    assert all(p.grad is None for p in side.model.parameters)
+    runner = service_with(net, mode="training")._runner("eager")
+    before = [p.detach().clone() for p in runner.model.parameters]
+    with runner.context():
+        runner.caller()()
+    assert runner.model.module.training
+    assert all(p.grad is not None for p in runner.model.parameters)
+    assert all(torch.equal(x, y) for x, y in zip(before, runner.model.parameters, strict=True))
+    runner.model.forget_gradients()
+    assert all(p.grad is None for p in runner.model.parameters)
 
 
-def test_the_step_changes_parameters_and_rewind_puts_all_back(net: str) -> None:
+def test_rewind_undoes_the_optimizer_step(net: str) -> None:
     import torch
 
-    side = desk_with(net, mode="training", step=True)._side("eager")
-    before = [t.detach().clone() for t in side.model.state()]
+    runner = service_with(net, mode="training", step=True)._runner("eager")
+    before = [t.detach().clone() for t in runner.model.state()]
     for _ in range(3):
-        with side.context():
-            side.caller()()
-    assert not any(torch.equal(x, p) for x, p in zip(before, side.model.parameters, strict=False))
-    assert int(side.model.module.norm.num_batches_tracked) >= 3
-    side.model.rewind()
-    assert all(torch.equal(x, y) for x, y in zip(before, side.model.state(), strict=True))
-    assert all(p.grad is None for p in side.model.parameters)
+        with runner.context():
+            runner.caller()()
+    assert not any(torch.equal(x, p) for x, p in zip(before, runner.model.parameters, strict=False))
+    assert int(runner.model.module.norm.num_batches_tracked) >= 3
+    runner.model.rewind()
+    assert all(torch.equal(x, y) for x, y in zip(before, runner.model.state(), strict=True))
+    assert all(p.grad is None for p in runner.model.parameters)
 
 
 def test_results_do_not_depend_on_what_ran_before(net: str) -> None:
     import torch
 
-    side = desk_with(net, mode="training", step=True)._side("eager")
-    first, _ = side.results(5)
+    runner = service_with(net, mode="training", step=True)._runner("eager")
+    first, _ = runner.results(5)
     for _ in range(5):
-        with side.context():
-            side.caller()()
-    second, _ = side.results(5)
+        with runner.context():
+            runner.caller()()
+    second, _ = runner.results(5)
     assert set(first) == {"output", "loss", "gradient", "buffer", "parameter"}
     for group in first:
         assert first[group]
@@ -145,13 +147,13 @@ def test_a_module_that_writes_to_its_input_is_checked_from_the_beginning(tmp_pat
             return grow, torch.ones(4)
     """
     path = write_file(tmp_path, "grow.py", code)
-    desk = desk_with(path, variant("a"), variant("b", "aot_eager"))
-    desk.reference("a", str(tmp_path / "reference.pt"))
-    record = desk.judge("b", str(tmp_path / "reference.pt"))
+    service = service_with(path, variant("a"), variant("b", "aot_eager"))
+    service.reference("a", str(tmp_path / "reference.pt"))
+    record = service.judge("b", str(tmp_path / "reference.pt"))
     assert (record["status"], record["nondeterminism"]) == ("pass", 0.0)
-    side = desk._side("a")
-    with side.context():
-        assert side.caller()().tolist() == [2.0] * 4
+    runner = service._runner("a")
+    with runner.context():
+        assert runner.caller()().tolist() == [2.0] * 4
 
 
 def test_gradients_of_inputs_are_dropped_and_compared(tmp_path: Path) -> None:
@@ -161,9 +163,9 @@ def test_gradients_of_inputs_are_dropped_and_compared(tmp_path: Path) -> None:
             x = torch.randn(3, 4, requires_grad=True)
             return torch.nn.Linear(4, 2), x, lambda output: output.sum()
     """
-    side = desk_with(write_file(tmp_path, "i.py", code), mode="training")._side("eager")
-    assert len(side.results(1)[0]["gradient"]) == 3
-    assert side.model.args[0].grad is None
+    runner = service_with(write_file(tmp_path, "i.py", code), mode="training")._runner("eager")
+    assert len(runner.results(1)[0]["gradient"]) == 3
+    assert runner.model.args[0].grad is None
 
 
 def test_expanded_inputs_are_left_alone(tmp_path: Path) -> None:
@@ -172,16 +174,16 @@ def test_expanded_inputs_are_left_alone(tmp_path: Path) -> None:
         def make():
             return torch.nn.Linear(4, 4), torch.ones(1, 4).expand(5, 4)
     """
-    side = desk_with(write_file(tmp_path, "x.py", code))._side("eager")
-    side.model.rewind()
-    assert side.results(1)[0]["output"][0].shape == (5, 4)
+    runner = service_with(write_file(tmp_path, "x.py", code))._runner("eager")
+    runner.model.rewind()
+    assert runner.results(1)[0]["output"][0].shape == (5, 4)
 
 
 def test_the_first_call_is_timed_once_and_counts_graphs(net: str) -> None:
-    desk = desk_with(net, variant("a"), variant("b", "dynamo:eager"))
-    a, b = desk._side("a"), desk._side("b")
-    for side in (a, b):
-        side.first_call()
+    service = service_with(net, variant("a"), variant("b", "dynamo:eager"))
+    a, b = service._runner("a"), service._runner("b")
+    for runner in (a, b):
+        runner.first_call()
     assert b.first_call_s > 10 * a.first_call_s
     assert a.graph_counters == {"graphs": None, "graph_breaks": []}
     assert b.graph_counters == {"graphs": 1, "graph_breaks": []}
@@ -190,10 +192,10 @@ def test_the_first_call_is_timed_once_and_counts_graphs(net: str) -> None:
     assert b.first_call_s == before
 
 
-def test_two_compiled_sides_of_one_module_are_compiled_each(net: str) -> None:
-    desk = desk_with(net, variant("a", "dynamo:eager"), variant("b", "aot_eager"))
+def test_compiled_variants_of_one_module_are_compiled_separately(net: str) -> None:
+    service = service_with(net, variant("a", "dynamo:eager"), variant("b", "aot_eager"))
     for name in "ab":
-        assert desk.measure(name)["graphs"] == 1
+        assert service.measure(name)["graphs"] == 1
 
 
 def test_graph_breaks_come_with_reason_and_line(tmp_path: Path) -> None:
@@ -208,8 +210,8 @@ def test_graph_breaks_come_with_reason_and_line(tmp_path: Path) -> None:
         def make():
             return Branch(), torch.ones(8)
     """
-    desk = desk_with(write_file(tmp_path, "branch.py", code), variant("a", "dynamo:eager"))
-    found = desk.measure("a")
+    service = service_with(write_file(tmp_path, "branch.py", code), variant("a", "dynamo:eager"))
+    found = service.measure("a")
     assert found["graphs"] == 3
     (branch, times), (printed, _) = found["graph_breaks"]
     assert (branch, times) == ("data-dependent branch (branch.py:5)", 1)
@@ -221,10 +223,10 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
     code = "import torch\ndef make():\n    return torch.nn.Linear(4, 2), torch.ones(4)\n"
     path = write_file(tmp_path, "plain.py", code)
     with pytest.raises(CannotBuild) as caught:
-        desk_with(path, mode="training")
+        service_with(path, mode="training")
     assert caught.value.hint
-    with pytest.raises(CannotBuild, match="no variant 'other'"):
-        desk_with(path)._side("other")
+    with pytest.raises(CannotBuild, match="the variant 'other' was not built"):
+        service_with(path)._runner("other")
 
 
 @pytest.mark.parametrize(
@@ -233,17 +235,15 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
         ("inductor:fast", "no mode 'fast'"),
         ("dynamo:nothing", "no backend 'nothing'"),
         ("nonsense", "no backend 'nonsense'"),
-        ("missing.py:f", "no file"),
-        ("missing.py", "names no function"),
+        ("missing.py:f", "does not exist"),
+        ("missing.py", "has no function name"),
     ],
 )
-def test_a_backend_that_is_not_there_fails_its_own_variant_only(
-    net: str, backend: str, words: str
-) -> None:
-    desk = desk_with(net, variant("a"), variant("b", backend))
-    desk._side("a").first_call()
+def test_missing_backend_fails_only_its_variant(net: str, backend: str, words: str) -> None:
+    service = service_with(net, variant("a"), variant("b", backend))
+    service._runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):
-        desk.warm("b", 0.1)
+        service.warm("b", 0.1)
 
 
 @pytest.mark.parametrize(
@@ -258,19 +258,19 @@ def test_a_user_backend_that_raises_fails_its_own_variant_only(
     net: str, tmp_path: Path, text: str, kind: type[Exception]
 ) -> None:
     backend = write_file(tmp_path, "mine.py", text) + ":make"
-    desk = desk_with(net, variant("a"), variant("b", backend))
-    desk._side("a").first_call()
+    service = service_with(net, variant("a"), variant("b", backend))
+    service._runner("a").first_call()
     with pytest.raises(kind):
-        desk.warm("b", 0.1)
+        service.warm("b", 0.1)
 
 
 def test_weights_and_inputs_travel_in_the_state_file(net: str, tmp_path: Path) -> None:
     import torch
 
     state = str(tmp_path / "state.pt")
-    first = desk_with(net, state=state, seed=1)._side("eager").model
-    second = desk_with(net, state=state, seed=2)._side("eager").model
-    third = desk_with(net, seed=2)._side("eager").model
+    first = service_with(net, state=state, seed=1)._runner("eager").model
+    second = service_with(net, state=state, seed=2)._runner("eager").model
+    third = service_with(net, seed=2)._runner("eager").model
 
     def same(other: Any) -> bool:
         left = [*first.state(), first.args[0]]
@@ -283,7 +283,7 @@ def test_weights_and_inputs_travel_in_the_state_file(net: str, tmp_path: Path) -
 
 def test_a_state_of_another_shape_is_refused(net: str, tmp_path: Path) -> None:
     state = str(tmp_path / "state.pt")
-    desk_with(net, state=state)
+    service_with(net, state=state)
     other = write_file(tmp_path, "other.py", NET.replace("(16, 4)", "(16, 5)"))
-    with pytest.raises(CannotBuild, match=r"not the same in both targets.*second"):
-        desk_with(other, state=state)
+    with pytest.raises(CannotBuild, match=r"differs between the targets.*second"):
+        service_with(other, state=state)

@@ -1,4 +1,4 @@
-"""A desk in this process, with a workload from a file written on the spot."""
+"""A worker service in this process, with a workload from a temporary file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-__all__ = ["desk_with", "variant", "write_file"]
+__all__ = ["service_with", "variant", "write_file"]
 
 
 def variant(
@@ -23,7 +23,7 @@ def write_file(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def desk_with(
+def service_with(
     code: str,
     *variants: dict[str, Any],
     mode: str = "inference",
@@ -32,11 +32,11 @@ def desk_with(
     seed: int = 1337,
     batch_size: int | None = None,
 ) -> Any:
-    """The desk after `build`; `code` is the path of a workload file, or SUITE/NAME."""
+    """The service after `build`; `code` is the path of a workload file, or SUITE/NAME."""
     from torchyard.worker.bench.service import Desk
 
     suite, name = ("file", code) if ".py" in code else tuple(code.split("/"))
-    desk = Desk()
+    service = Desk()
     workload: dict[str, object] = {
         "suite": suite,
         "name": name,
@@ -46,5 +46,5 @@ def desk_with(
         "optimizer_step": step,
         "parameters": [],
     }
-    desk.build(workload, list(variants) or [variant("eager")], seed, state)
-    return desk
+    service.build(workload, list(variants) or [variant("eager")], seed, state)
+    return service

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from desk_with import desk_with, variant, write_file
+from service_with import service_with, variant, write_file
 
 from torchyard.worker.workload import CannotBuild
 
@@ -60,10 +60,10 @@ def witness(tmp_path: Path) -> str:
     return write_file(tmp_path, "witness.py", WITNESS)
 
 
-def seen(desk: Any, name: str) -> list[int]:
-    side = desk._side(name)
-    with side.context():
-        state: list[int] = side.caller()()[0].tolist()
+def seen(service: Any, name: str) -> list[int]:
+    runner = service._runner(name)
+    with runner.context():
+        state: list[int] = runner.caller()()[0].tolist()
     return state
 
 
@@ -78,55 +78,55 @@ def seen(desk: Any, name: str) -> list[int]:
         ({"no_onednn": True}, 5, 0),
     ],
 )
-def test_a_flag_holds_for_its_own_side_only(
+def test_flag_applies_to_its_variant_only(
     witness: str, options: dict[str, Any], place: int, value: int
 ) -> None:
-    desk = desk_with(witness, variant("plain"), variant("own", **options))
+    service = service_with(witness, variant("plain"), variant("own", **options))
     wanted = list(PLAIN)
     wanted[place] = value
-    assert seen(desk, "plain") == PLAIN
-    assert seen(desk, "own") == wanted
-    assert seen(desk, "plain") == PLAIN
-    assert desk._side("own").model is desk._side("plain").model
+    assert seen(service, "plain") == PLAIN
+    assert seen(service, "own") == wanted
+    assert seen(service, "plain") == PLAIN
+    assert service._runner("own").model is service._runner("plain").model
 
 
-def test_a_side_for_which_torch_gives_up_onednn_is_alone_with_that(witness: str) -> None:
+def test_disabled_onednn_does_not_affect_other_variants(witness: str) -> None:
     """Torch does so for the whole process when oneDNN refuses a product."""
-    desk = desk_with(witness, variant("plain"), variant("own", precision="bfloat16"))
-    with desk._side("own").context():
+    service = service_with(witness, variant("plain"), variant("own", precision="bfloat16"))
+    with service._runner("own").context():
         torch._C._set_mkldnn_enabled(False)
-    assert seen(desk, "plain") == PLAIN
-    with desk._side("own").context():
+    assert seen(service, "plain") == PLAIN
+    with service._runner("own").context():
         assert not torch._C._get_mkldnn_enabled()
     assert torch._C._get_mkldnn_enabled()
 
 
-def test_flags_are_put_back_after_an_error(tmp_path: Path) -> None:
+def test_flags_are_restored_after_an_error(tmp_path: Path) -> None:
     code = "def make():\n    import torch\n    return (lambda x: 1 / 0), torch.ones(3)\n"
-    desk = desk_with(write_file(tmp_path, "bad.py", code), variant("own", deterministic=True))
+    service = service_with(write_file(tmp_path, "bad.py", code), variant("own", deterministic=True))
     with pytest.raises(ZeroDivisionError):
-        desk.warm("own", 0.1)
+        service.warm("own", 0.1)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_tf32_is_set_and_put_back(witness: str) -> None:
-    side = desk_with(witness, variant("own", tf32=True))._side("own")
+def test_tf32_is_set_and_restored(witness: str) -> None:
+    runner = service_with(witness, variant("own", tf32=True))._runner("own")
     before = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
-    with side.context():
+    with runner.context():
         assert torch._C._get_cublas_allow_tf32()
         assert torch._C._get_cudnn_allow_tf32()
     assert (torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()) == before
 
 
 def test_channels_last_has_a_model_of_its_own_with_the_same_numbers(witness: str) -> None:
-    desk = desk_with(witness, variant("plain"), variant("own", channels_last=True))
-    assert seen(desk, "own")[-2:] == [1, 1]
-    assert seen(desk, "plain") == PLAIN
-    plain, own = desk._side("plain").model, desk._side("own").model
+    service = service_with(witness, variant("plain"), variant("own", channels_last=True))
+    assert seen(service, "own")[-2:] == [1, 1]
+    assert seen(service, "plain") == PLAIN
+    plain, own = service._runner("plain").model, service._runner("own").model
     assert plain.module is not own.module
     assert torch.equal(plain.module.conv.weight, own.module.conv.weight)
-    desk.reseat(3, "pages")
-    assert seen(desk, "own")[-2:] == [1, 1]
+    service.reseat(3, "pages")
+    assert seen(service, "own")[-2:] == [1, 1]
 
 
 def test_volumes_have_their_channels_last_too(tmp_path: Path) -> None:
@@ -135,29 +135,29 @@ def test_volumes_have_their_channels_last_too(tmp_path: Path) -> None:
         def make():
             return torch.nn.Conv3d(2, 3, 3), torch.randn(1, 2, 6, 6, 6)
     """
-    desk = desk_with(
+    service = service_with(
         write_file(tmp_path, "v.py", code), variant("a"), variant("b", channels_last=True)
     )
-    model = desk._side("b").model
+    model = service._runner("b").model
     for tensor in (model.module.weight, model.args[0]):
         assert tensor.is_contiguous(memory_format=torch.channels_last_3d)
     path = str(tmp_path / "reference.pt")
-    desk.reference("a", path)
-    assert desk.judge("b", path)["status"] == "pass"
+    service.reference("a", path)
+    assert service.judge("b", path)["status"] == "pass"
 
 
 @pytest.mark.parametrize(
     ("mine", "mode", "words"),
     [
         (variant("b", channels_last=True), "inference", "four or five dimensions"),
-        (variant("b", inference_mode=True), "training", "is for inference"),
-        (variant("b", dynamic=True), "inference", "needs a backend of torch.compile"),
+        (variant("b", inference_mode=True), "training", "supports inference only"),
+        (variant("b", dynamic=True), "inference", "requires a torch.compile backend"),
         (variant("b", nonsense=True), "inference", "no option 'nonsense'"),
         (variant("b", "inductor", inductor__freezin=True), "inference", "no setting 'freezin'"),
-        (variant("b", "inductor", inductor__freezing=3), "inference", "of another kind"),
+        (variant("b", "inductor", inductor__freezing=3), "inference", "has another type"),
     ],
 )
-def test_an_option_that_cannot_be_fails_its_own_variant_only(
+def test_invalid_option_fails_only_its_variant(
     tmp_path: Path, mine: dict[str, Any], mode: str, words: str
 ) -> None:
     code = """
@@ -165,10 +165,10 @@ def test_an_option_that_cannot_be_fails_its_own_variant_only(
         def make():
             return torch.nn.Linear(4, 4), torch.randn(2, 4), lambda output: output.sum()
     """
-    desk = desk_with(write_file(tmp_path, "l.py", code), variant("a"), mine, mode=mode)
-    desk._side("a").first_call()
+    service = service_with(write_file(tmp_path, "l.py", code), variant("a"), mine, mode=mode)
+    service._runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):
-        desk.warm("b", 0.1)
+        service.warm("b", 0.1)
 
 
 def test_a_setting_of_the_compiler_is_there_while_it_compiles(
@@ -177,9 +177,9 @@ def test_a_setting_of_the_compiler_is_there_while_it_compiles(
     from torch._inductor import config
 
     before = config.freezing
-    desk = desk_with(witness, variant("own", net_backend, inductor__freezing=True))
-    side = desk._side("own")
-    with side.context():
+    service = service_with(witness, variant("own", net_backend, inductor__freezing=True))
+    runner = service._runner("own")
+    with runner.context():
         assert config.freezing is True
     assert config.freezing is before
 
@@ -215,38 +215,36 @@ def test_other_batch_sizes_are_tried_beside_what_is_timed(tmp_path: Path, mode: 
     path = write_file(tmp_path, "batched.py", BATCHED)
     static = variant("static", "dynamo:eager", other_batch=True)
     dynamic = variant("dynamic", "dynamo:eager", dynamic=True)
-    desk = desk_with(path, static, dynamic, mode=mode, batch_size=6)
-    found = {name: desk.measure(name) for name in ("static", "dynamic")}
+    service = service_with(path, static, dynamic, mode=mode, batch_size=6)
+    found = {name: service.measure(name) for name in ("static", "dynamic")}
     assert found["static"]["tried_batches"] == found["dynamic"]["tried_batches"] == [3, 9]
     # The first other size makes dynamo compile for any size, which then fits the second.
     assert found["static"]["recompiles"] == 1
     assert found["static"]["recompile_reasons"][0][0].startswith("batch size 3: ")
     assert found["dynamic"]["recompiles"] == 0
-    assert desk._side("static").recompiles == 0
+    assert service._runner("static").recompiles == 0
 
 
 def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
     code = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), torch.randn(2, 4)\n"
-    desk = desk_with(
+    service = service_with(
         write_file(tmp_path, "l.py", code), variant("a", "dynamo:eager", other_batch=True)
     )
-    found = desk.measure("a")
-    assert ["recompiles", "the workload has no batch size that could be another"] in found[
-        "unavailable"
-    ]
+    found = service.measure("a")
+    assert ["recompiles", "the workload has no batch size"] in found["unavailable"]
 
 
-def test_a_size_that_fails_is_said_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_failing_batch_size_is_reported(tmp_path: Path) -> None:
     code = BATCHED.replace("return self.line(x).relu()", "return self.line(x[:6].view(6, 4))")
-    side = variant("a", "dynamo:eager", dynamic=True)
-    desk = desk_with(write_file(tmp_path, "fixed.py", code), side, batch_size=6)
-    found = desk.measure("a")
+    runner = variant("a", "dynamo:eager", dynamic=True)
+    service = service_with(write_file(tmp_path, "fixed.py", code), runner, batch_size=6)
+    found = service.measure("a")
     assert found["tried_batches"] == [9]
     ((_, reason),) = [item for item in found["unavailable"] if item[0] == "recompiles"]
     assert reason.startswith("batch size 3 failed: ")
 
 
-def test_recompiles_of_the_side_itself_come_with_their_reason(tmp_path: Path) -> None:
+def test_recompilations_have_reasons(tmp_path: Path) -> None:
     code = """
         import torch
         class Counting(torch.nn.Module):
@@ -257,14 +255,16 @@ def test_recompiles_of_the_side_itself_come_with_their_reason(tmp_path: Path) ->
         def make():
             return Counting(), torch.ones(4)
     """
-    side = desk_with(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager"))._side("a")
-    before = side.recompiles
+    runner = service_with(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager"))._runner(
+        "a"
+    )
+    before = runner.recompiles
     assert before is None
-    side.first_call()
-    assert side.recompiles == 0
-    with side.context():
-        call = side.caller()
+    runner.first_call()
+    assert runner.recompiles == 0
+    with runner.context():
+        call = runner.caller()
         for _ in range(3):
             call()
-    assert side.recompiles >= 1
-    assert any("count" in reason for reason in side.recompile_reasons)
+    assert runner.recompiles >= 1
+    assert any("count" in reason for reason in runner.recompile_reasons)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_with import desk_with, variant, write_file
+from service_with import service_with, variant, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -65,16 +65,16 @@ def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
 @METHODS
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_results_keep_every_bit_while_addresses_change(net: str, method: str, mode: str) -> None:
-    desk = desk_with(net, mode=mode, step=mode == "training")
-    side = desk._side("eager")
-    before, _ = side.results(3)
-    seen = [addresses(side.model)]
+    service = service_with(net, mode=mode, step=mode == "training")
+    runner = service._runner("eager")
+    before, _ = runner.results(3)
+    seen = [addresses(runner.model)]
     for seed in range(4):
-        answer = desk.reseat(seed, method)
+        answer = service.reseat(seed, method)
         assert answer["held_bytes"] == 0
         assert answer["moved_bytes"] > 0
-        assert same(before, side.results(3)[0])
-        seen.append(addresses(side.model))
+        assert same(before, runner.results(3)[0])
+        seen.append(addresses(runner.model))
     for now, then in zip(seen[1:], seen[:-1], strict=True):
         assert not any(x == y for x, y in zip(now, then, strict=True))
         assert all(address % 4 == 0 for address in now)
@@ -84,11 +84,11 @@ def test_results_keep_every_bit_while_addresses_change(net: str, method: str, mo
 def test_tied_weights_stay_tied_and_views_stay_views(net: str, method: str) -> None:
     import torch
 
-    desk = desk_with(net)
-    model = desk._side("eager").model
+    service = service_with(net)
+    model = service._runner("eager").model
     module = model.module
     for seed in range(3):
-        desk.reseat(seed, method)
+        service.reseat(seed, method)
         assert module.head.weight is module.embedding.weight
         assert module.row.data_ptr() == module.table[1].data_ptr()
         assert model.args[2].data_ptr() == model.args[1][3:].data_ptr()
@@ -101,37 +101,37 @@ def test_tied_weights_stay_tied_and_views_stay_views(net: str, method: str) -> N
 def test_the_optimisers_state_moves_and_is_still_used(net: str, method: str) -> None:
     import torch
 
-    desk = desk_with(net, mode="training", step=True)
-    side = desk._side("eager")
-    parameter = side.model.parameters[0]
-    desk.warm("eager", 0.1)
-    moments = side.model.optimizer.state[parameter]["exp_avg"]
+    service = service_with(net, mode="training", step=True)
+    runner = service._runner("eager")
+    parameter = runner.model.parameters[0]
+    service.warm("eager", 0.1)
+    moments = runner.model.optimizer.state[parameter]["exp_avg"]
     address, values = moments.data_ptr(), moments.clone()
-    bare = desk_with(net)
-    moved = desk.reseat(1, method)["moved_bytes"]
+    bare = service_with(net)
+    moved = service.reseat(1, method)["moved_bytes"]
     assert moved > 2 * bare.reseat(1, method)["moved_bytes"]
-    now = side.model.optimizer.state[parameter]["exp_avg"]
+    now = runner.model.optimizer.state[parameter]["exp_avg"]
     assert now is moments
     assert now.data_ptr() != address
     assert torch.equal(now, values)
-    with side.context():
-        side.caller()()
+    with runner.context():
+        runner.caller()()
     assert not torch.equal(now, values)
     assert now.data_ptr() == moments.data_ptr()
 
 
-def _compiled_stays_right(desk: Any, method: str, seats: int) -> None:
+def _compiled_stays_right(service: Any, method: str, seats: int) -> None:
     import torch
     from torch._dynamo.utils import counters
 
-    side = desk._side("compiled")
-    before, _ = side.results(3)
+    runner = service._runner("compiled")
+    before, _ = runner.results(3)
     graphs = counters["stats"]["unique_graphs"]
     assert graphs >= 1
     for seed in range(seats):
-        desk.reseat(seed, method)
-        assert same(before, side.results(3)[0])
-    eager, _ = desk._side("eager").results(3)
+        service.reseat(seed, method)
+        assert same(before, runner.results(3)[0])
+    eager, _ = service._runner("eager").results(3)
     for x, y in zip(eager["output"], before["output"], strict=True):
         assert torch.allclose(x, y, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == graphs
@@ -139,23 +139,25 @@ def _compiled_stays_right(desk: Any, method: str, seats: int) -> None:
 
 @METHODS
 @pytest.mark.parametrize("mode", ["inference", "training"])
-def test_compiled_code_stays_right_and_is_not_compiled_again(
+def test_relocation_keeps_compiled_code_correct_without_recompilation(
     net: str, method: str, mode: str
 ) -> None:
-    desk = desk_with(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
-    _compiled_stays_right(desk, method, 3)
+    service = service_with(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
+    _compiled_stays_right(service, method, 3)
 
 
 @pytest.mark.slow
 @METHODS
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.filterwarnings("ignore")
-def test_inductor_stays_right_and_does_not_compile_again(net: str, method: str, mode: str) -> None:
-    desk = desk_with(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
-    _compiled_stays_right(desk, method, 5)
+def test_relocation_keeps_inductor_correct_without_recompilation(
+    net: str, method: str, mode: str
+) -> None:
+    service = service_with(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
+    _compiled_stays_right(service, method, 5)
 
 
-def test_buffers_that_are_replaced_are_let_go(tmp_path: Path) -> None:
+def test_replaced_buffers_are_freed(tmp_path: Path) -> None:
     code = """
         import torch
         class Counting(torch.nn.Module):
@@ -168,41 +170,41 @@ def test_buffers_that_are_replaced_are_let_go(tmp_path: Path) -> None:
         def make():
             return Counting(), torch.zeros(4)
     """
-    desk = desk_with(write_file(tmp_path, "counting.py", code))
-    side = desk._side("eager")
+    service = service_with(write_file(tmp_path, "counting.py", code))
+    runner = service._runner("eager")
     moved = set()
     for seed in range(5):
-        moved.add(desk.reseat(seed, "pages")["moved_bytes"])
-        with side.context():
-            side.caller()()
+        moved.add(service.reseat(seed, "pages")["moved_bytes"])
+        with runner.context():
+            runner.caller()()
     assert moved == {(1 << 20) + 16}
 
 
-def test_memory_given_to_a_tensor_behind_our_back_is_moved_too(net: str) -> None:
+def test_reallocated_tensors_are_moved(net: str) -> None:
     import torch
 
-    desk = desk_with(net)
-    module = desk._side("eager").model.module
-    desk.reseat(1, "pages")
+    service = service_with(net)
+    module = service._runner("eager").model.module
+    service.reseat(1, "pages")
     values = torch.randn(16, 16)
     module.inner.weight.data = values.clone()
-    desk.reseat(2, "pages")
+    service.reseat(2, "pages")
     assert torch.equal(module.inner.weight, values)
-    desk.reseat(3, "heap")
+    service.reseat(3, "heap")
     assert torch.equal(module.inner.weight, values)
 
 
 def test_a_view_made_later_moves_with_its_storage(net: str) -> None:
-    desk = desk_with(net)
-    module = desk._side("eager").model.module
-    first = desk.reseat(1, "pages")["moved_bytes"]
+    service = service_with(net)
+    module = service._runner("eager").model.module
+    first = service.reseat(1, "pages")["moved_bytes"]
     module.register_buffer("late", module.table[2])
-    assert desk.reseat(2, "pages")["moved_bytes"] == first
+    assert service.reseat(2, "pages")["moved_bytes"] == first
     assert module.late.data_ptr() == module.table[2].data_ptr()
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
-def test_what_cannot_move_is_said_as_held(tmp_path: Path) -> None:
+def test_immovable_bytes_are_reported(tmp_path: Path) -> None:
     code = """
         import torch
         def multiply(a, b, x):
@@ -211,22 +213,22 @@ def test_what_cannot_move_is_said_as_held(tmp_path: Path) -> None:
             dense = torch.eye(64)
             return multiply, (dense.to_sparse(), dense.to_sparse_csr(), torch.ones(64, 8))
     """
-    desk = desk_with(write_file(tmp_path, "sparse.py", code))
-    answer = desk.reseat(1, "pages")
+    service = service_with(write_file(tmp_path, "sparse.py", code))
+    answer = service.reseat(1, "pages")
     coo, csr = 64 * (2 * 8 + 4), 65 * 8 + 64 * (8 + 4)
     assert answer["moved_bytes"] == 64 * 8 * 4
     assert answer["held_bytes"] == coo + csr
-    assert desk.reseat(2, "pages")["held_bytes"] == coo + csr
+    assert service.reseat(2, "pages")["held_bytes"] == coo + csr
 
 
 def test_off_moves_nothing_and_rewinds(net: str) -> None:
-    desk = desk_with(net, mode="training", step=True)
-    side = desk._side("eager")
-    before = addresses(side.model)
-    desk.warm("eager", 0.1)
-    assert desk.reseat(1, "off")["moved_bytes"] == 0
-    assert addresses(side.model) == before
-    assert int(side.model.module.norm.num_batches_tracked) == 0
+    service = service_with(net, mode="training", step=True)
+    runner = service._runner("eager")
+    before = addresses(runner.model)
+    service.warm("eager", 0.1)
+    assert service.reseat(1, "off")["moved_bytes"] == 0
+    assert addresses(runner.model) == before
+    assert int(runner.model.module.norm.num_batches_tracked) == 0
 
 
 @METHODS
@@ -236,11 +238,11 @@ def test_memory_does_not_grow(tmp_path: Path, method: str) -> None:
         def make():
             return torch.nn.Linear(512, 512), torch.ones(8, 512)
     """
-    desk = desk_with(write_file(tmp_path, "big.py", code))
+    service = service_with(write_file(tmp_path, "big.py", code))
 
     def reseat_often(count: int) -> None:
         for seed in range(count):
-            desk.reseat(seed, method)
+            service.reseat(seed, method)
 
     assert _growth_bytes(lambda: reseat_often(200), lambda: reseat_often(30)) < 8 << 20
 
@@ -268,12 +270,12 @@ def test_compiled_code_that_holds_its_weights_stays_right(net: str, tmp_path: Pa
 
     reference = str(tmp_path / "reference.pt")
     with config.patch(freezing=True):
-        desk = desk_with(net, variant("eager"), variant("compiled", "inductor"))
-        desk.reference("eager", reference)
-        assert desk.judge("compiled", reference)["status"] == "pass"
+        service = service_with(net, variant("eager"), variant("compiled", "inductor"))
+        service.reference("eager", reference)
+        assert service.judge("compiled", reference)["status"] == "pass"
         graphs = counters["stats"]["unique_graphs"]
         for seed in range(3):
-            desk.reseat(seed, "pages")
-            assert desk.judge("compiled", reference)["status"] == "pass"
+            service.reseat(seed, "pages")
+            assert service.judge("compiled", reference)["status"] == "pass"
         assert counters["stats"]["unique_graphs"] == graphs
     torch._dynamo.reset()
