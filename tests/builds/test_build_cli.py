@@ -55,7 +55,7 @@ def recipe(folder: Path, text: str, name: str = "mine") -> str:
         (("pytorch", "--set", "openblsa/version=1"), "no component 'openblsa'", "component"),
         (("pytorch", "--jobs", "many"), "--jobs: 'many'", "--jobs 4"),
         (("pytorch", "--jobs", "0"), "--jobs: '0'", "--jobs 4"),
-        (("pytorch", "--name", "../x"), "'../x' cannot name a build", "letters"),
+        (("pytorch", "--name", "../x"), "'../x' is not a valid build name", "letters"),
         (("pytorch", "--locked", "nowhere.toml"), "there is no lock", "build lock"),
         (("./nowhere.toml",), "there is no recipe file", "check the path"),
         (("pytorch", "--form", "x"), "there is no option '--form'", "did you mean '--format'?"),
@@ -130,7 +130,7 @@ def test_a_circle_of_needs_is_told(capsys: Capture, home: Path, tmp_path: Path) 
 def test_a_component_twice_is_told(capsys: Capture, home: Path, tmp_path: Path) -> None:
     recipe(tmp_path, "[source.folder]\npath = '/'", "part")
     stack = "[[components]]\nrecipe = './part.toml'\n[[components]]\nrecipe = './part.toml'"
-    assert "'part' is a component twice" in refused(capsys, home, recipe(tmp_path, stack)).err
+    assert "duplicate component 'part'" in refused(capsys, home, recipe(tmp_path, stack)).err
 
 
 def test_the_plan_of_every_shipped_recipe_can_be_shown(capsys: Capture, home: Path) -> None:

@@ -89,9 +89,9 @@ def test_stdin_is_empty() -> None:
 
 
 def test_missing_programs_and_folders_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(MissingTool, match="no-such-program is not there"):
+    with pytest.raises(MissingTool, match="no-such-program does not exist"):
         CommandRun(["/no-such-program"], folder="", environment=VARIABLES)
-    with pytest.raises(MissingTool, match="gone is not there"):
+    with pytest.raises(MissingTool, match="gone does not exist"):
         CommandRun(["true"], folder=str(tmp_path / "gone"), environment=VARIABLES)
     plain = tmp_path / "plain"
     plain.write_text("no program")
@@ -103,7 +103,7 @@ def test_a_script_without_an_interpreter_is_told(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no-such-interpreter\n")
     script.chmod(0o755)
-    with pytest.raises(MissingTool, match="script is not there"):
+    with pytest.raises(MissingTool, match="script does not exist"):
         CommandRun([str(script)], folder="", environment=VARIABLES)
 
 

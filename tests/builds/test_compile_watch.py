@@ -21,7 +21,7 @@ from torchyard.builds.meter.compiler_launcher import CacheChoice, CacheDecision
 from torchyard.builds.meter.jobs import JobChoice
 from torchyard.builds.plan import Command, Step, WriteFile
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
-from torchyard.builds.running.compile_progress import CompileWatch
+from torchyard.builds.running.compile_progress import CompileMonitor
 
 CHOICE = JobChoice(jobs=2, memory_mib=4096, units=64, default_mib=512, why="said by the test")
 NO_CACHE = CacheDecision(choice=None, why="none")
@@ -50,7 +50,7 @@ class Desk:
         part = replace(plan.components[0], recipe=made)
         self.plan = replace(plan, components=(part,), runner_variables={"MAX_JOBS": "2"})
         self.history = History(folder=folder / "history")
-        self.watch = CompileWatch(
+        self.watch = CompileMonitor(
             plan=self.plan,
             folder=self.places,
             choice=CHOICE,

@@ -128,7 +128,7 @@ def test_unknown_components_and_recipes(shelf: Shelf) -> None:
 
 def test_a_component_twice(shelf: Shelf) -> None:
     shelf.put("a")
-    with pytest.raises(UsageError, match="'a' is a component twice") as raised:
+    with pytest.raises(UsageError, match="duplicate component 'a'") as raised:
         shelf.names(shelf.stack("recipe = './a.toml'", "recipe = './a.toml'"))
     assert raised.value.hint
 

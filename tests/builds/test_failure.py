@@ -40,7 +40,7 @@ def test_the_first_real_error_is_the_reason(tmp_path: Path) -> None:
     assert "wrong.c:1" in error.why
     assert "nothing_of_that_name" in error.why
     assert error.log == str(tmp_path / "logs/part-build.log")
-    assert f"everything is kept in {tmp_path}" in error.hint
+    assert f"all files are kept in {tmp_path}" in error.hint
     assert error.exit_code == 5
 
 
@@ -49,7 +49,7 @@ def test_the_way_back_in_works_and_is_its_owner_s(tmp_path: Path) -> None:
     folder.mkdir()
     error = failed(folder, step("build", shell("echo tried >> tries; exit 9")))
     line = error.hint.splitlines()[-1]
-    assert line.startswith("the command again: sh ")
+    assert line.startswith("to run the command again: sh ")
     done = subprocess.run(["sh", "-c", line.partition(": ")[2]], check=False, cwd="/")
     assert done.returncode == 9
     assert (folder / "tries").read_text() == "tried\ntried\n"
@@ -86,7 +86,7 @@ def test_without_room_for_the_script_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "logs/part-build.reenter.sh").mkdir(parents=True)
     error = failed(tmp_path, step("build", shell("exit 1")))
     assert "the command again" not in error.hint
-    assert f"everything is kept in {tmp_path}" in error.hint
+    assert f"all files are kept in {tmp_path}" in error.hint
 
 
 def test_a_step_of_the_environment_has_no_component(tmp_path: Path) -> None:

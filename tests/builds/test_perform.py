@@ -18,7 +18,7 @@ from sandbox_cases import needs_cut_network
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Action, Command, Download, Step, Verify, WriteFile
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
-from torchyard.builds.sandbox import wanted_names
+from torchyard.builds.sandbox import requested_hosts
 from torchyard.builds.verify import RunInTarget
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
@@ -102,9 +102,9 @@ def test_what_the_missing_network_was_asked_for_is_kept(desk: Desk) -> None:
     code = "import socket\ntry: socket.gethostbyname('files.example.invalid')\nexcept OSError: pass"
     performer = desk.performer(Command(argv=("/usr/bin/env", "python3", "-c", code)))
     performer.perform()
-    assert wanted_names(str(performer.wanted_file)) == ("files.example.invalid",)
+    assert requested_hosts(str(performer.requested_hosts_file)) == ("files.example.invalid",)
     desk.performer(shell("true")).perform()
-    assert wanted_names(str(performer.wanted_file)) == (), "each run has its own"
+    assert requested_hosts(str(performer.requested_hosts_file)) == (), "each run has its own"
 
 
 def test_stop_ends_the_running_command_and_starts_no_other(desk: Desk, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_the_script_runs_the_last_command_just_as_it_was(desk: Desk, tmp_path: P
     first = (tmp_path / "said").read_text()
     (tmp_path / "said").unlink()
     script = tmp_path / "again.sh"
-    script.write_text(performer.reenter_script())
+    script.write_text(performer.rerun_script())
     done = subprocess.run(
         ["sh", str(script)], check=False, cwd="/", env={"PATH": PATH, "NOISE": "1", "ODD": "other"}
     )
@@ -157,7 +157,7 @@ def test_the_script_runs_the_last_command_just_as_it_was(desk: Desk, tmp_path: P
 def test_without_a_command_there_is_no_way_back(desk: Desk, tmp_path: Path) -> None:
     performer = desk.performer(WriteFile(path=str(tmp_path / "x"), text=""))
     performer.perform()
-    assert performer.reenter_script() == ""
+    assert performer.rerun_script() == ""
 
 
 def test_the_guard_is_held_from_the_first_action_to_the_last(desk: Desk, tmp_path: Path) -> None:

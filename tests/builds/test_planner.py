@@ -301,5 +301,5 @@ def test_names_of_builds() -> None:
 
 
 def test_a_name_that_cannot_be_a_folder(desk: Desk) -> None:
-    with pytest.raises(UsageError, match="cannot name a build"):
+    with pytest.raises(UsageError, match="is not a valid build name"):
         desk.plan(CURRENT, name="../up")

@@ -128,7 +128,7 @@ def test_a_value_of_the_wrong_kind_is_named(home: YardHome) -> None:
 def test_a_build_that_never_finished(home: YardHome) -> None:
     folder = home.builds / "half"
     folder.mkdir(parents=True)
-    with pytest.raises(UsageError, match="holds no finished build"):
+    with pytest.raises(UsageError, match="is not a finished build"):
         read_record(folder)
     assert read_earlier(folder) is None
 

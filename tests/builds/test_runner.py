@@ -54,7 +54,7 @@ def runner_of(
         )
 
     def explain(item: Step, done: StepPerformer, error: CommandFailed) -> StepFailed:
-        return StepFailed(f"{item.name}: {error.command_exit_code}", hint=done.reenter_script())
+        return StepFailed(f"{item.name}: {error.command_exit_code}", hint=done.rerun_script())
 
     return Runner(
         plan=plan,

@@ -102,7 +102,7 @@ def test_where_namespaces_are_refused(*, as_user: bool) -> None:
     assert answer["why"] == f"cannot {step}: No space left on device"
     assert answer["hint"] == "as root: sysctl -w user.max_user_namespaces=1000"
     assert answer["root"] == [
-        "the root folder /srv/root cannot be used by this user",
+        "this user cannot enter the root folder /srv/root",
         answer["why"],
         answer["hint"],
     ]

@@ -253,7 +253,7 @@ def test_a_kept_line_runs_when_the_yard_is_gone() -> None:
         "import json, sys\n"
         "from torchyard.builds.sandbox import Sandbox\n"
         "line, _ = Sandbox(network=False).command(\n"
-        "    ['echo', 'again'], folder='/', variables={}, ends_with_yard=sys.argv[1] == 'tied')\n"
+        "    ['echo', 'again'], folder='/', variables={}, ends_with_controller=sys.argv[1] == 'tied')\n"
         "print(json.dumps(line))\n"
     )
     codes = {}

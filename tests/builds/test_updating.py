@@ -12,7 +12,7 @@ from torchyard.builds.build_folders import BuildFolder, YardHome
 from torchyard.builds.plan import Command, Plan, fingerprints
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe_file import BuildRequest
-from torchyard.builds.running.existing_build import local_work, settle, update_plan
+from torchyard.builds.running.existing_build import local_changes, make_update_plan, mark_updated
 from torchyard.builds.running.runner import StepState, read_state, unfinished_steps, write_state
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -46,10 +46,10 @@ class Desk:
 
     def updates(self) -> Plan | None:
         plan = self.plan()
-        return update_plan(plan, plan.components, self.home)
+        return make_update_plan(plan, plan.components, self.home)
 
     def work(self) -> str:
-        return local_work(self.plan().components[0])
+        return local_changes(self.plan().components[0])
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_without_a_working_copy_only_the_source_is_fetched(folder_desk: Desk) ->
     updates = folder_desk.updates()
     assert updates is not None
     assert [step.name for step in updates.steps] == ["mine/update"]
-    settle(folder_desk.plan(), updates)
+    mark_updated(folder_desk.plan(), updates)
     assert "mine/tree" in unfinished_steps(folder_desk.plan(), folder_desk.places)
 
 
@@ -131,7 +131,7 @@ def test_afterwards_the_source_and_the_copy_count_as_what_the_plan_wants(folder_
     folder_desk.places.edited("mine").parent.mkdir(parents=True, exist_ok=True)
     folder_desk.places.edited("mine").touch()
     assert "mine/fetch" in unfinished_steps(folder_desk.plan(), folder_desk.places)
-    settle(folder_desk.plan(), updates)
+    mark_updated(folder_desk.plan(), updates)
     left = unfinished_steps(folder_desk.plan(), folder_desk.places)
     assert "mine/fetch" not in left
     assert "mine/tree" not in left
@@ -156,7 +156,7 @@ def test_edits_and_commits_of_a_checkout(git_desk: Desk) -> None:
     (git_desk.tree / "a.c").write_text("mine\n")
     assert "has edits: M a.c" in git_desk.work()
     git(git_desk.tree, "commit", "-q", "-a", "-m", "my own")
-    assert "has commits that its source has not: commit: my own" in git_desk.work()
+    assert "has commits that are not in its source: commit: my own" in git_desk.work()
 
 
 @needs_git

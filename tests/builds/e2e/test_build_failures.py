@@ -54,7 +54,7 @@ def test_a_compile_error_is_told_and_can_be_entered_again(yard: Yard, tmp_path: 
     shown = yard.build("list").out
     assert "broken " in shown
     assert "not finished" in shown
-    assert "holds no finished build" in yard.build("show", "broken", code=2).err
+    assert "is not a finished build" in yard.build("show", "broken", code=2).err
     # The mistake is mended in the source: the same command goes on.
     library(source)
     document = yard.build(*words, "--json").json()

@@ -133,7 +133,7 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(
 def test_a_second_build_in_the_same_folder_is_refused(gated: Gated) -> None:
     process = gated.start_and_wait()
     ended = gated.yard.build(*gated.words, code=4)
-    assert f"another build runs in {gated.yard.folder('gated')}" in ended.err
+    assert f"another build is running in {gated.yard.folder('gated')}" in ended.err
     assert f"(process {process.pid})" in ended.err
     assert "--name" in ended.err
     for command in (("clean", "gated"), ("rebuild", "gated"), ("update", "gated")):

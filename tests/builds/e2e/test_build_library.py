@@ -49,7 +49,7 @@ def tiny(shared_yard: Yard, shared_folder: Path) -> Library:
 def test_a_second_run_does_nothing_and_says_so(tiny: Library) -> None:
     before = tiny.compiled()
     ended = tiny.yard.build(*tiny.words)
-    assert ended.out.startswith("tiny: nothing to do, all 7 steps are done\n")
+    assert ended.out.startswith("tiny: nothing to do, all 7 steps are up to date\n")
     assert ended.err == ""
     assert tiny.compiled() == before == ["libtiny.so", "one.c.o", "two.c.o"]
 

@@ -86,5 +86,5 @@ def test_program_that_is_no_python(body: str, programs: Path) -> None:
     path = programs / "python3.79"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
-    with pytest.raises(UsageError, match="does not answer as a Python"):
+    with pytest.raises(UsageError, match="is not a Python interpreter"):
         find_interpreter(str(path), {}, where="x")

@@ -70,7 +70,7 @@ def test_a_second_time_nothing_is_asked(server: FileServer, tmp_path: Path) -> N
     server.replies["/a"] = Reply(BODY)
     fetch(f"{server.address}/a", tmp_path / "a")
     said = fetch(f"{server.address}/a", tmp_path / "a")
-    assert said == ["a is here already"]
+    assert said == ["a is already downloaded"]
     assert len(server.requests) == 1
 
 
@@ -132,7 +132,7 @@ def test_a_transfer_that_always_breaks_off_is_a_clear_error(
     server.replies["/a"] = Reply(BODY, cuts=[1000] * 9, length=length)
     with pytest.raises(StepFailed) as caught:
         fetch(f"{server.address}/a", tmp_path / "a")
-    assert "did not arrive whole" in caught.value.what
+    assert "is incomplete" in caught.value.what
     assert "after 1,000" in caught.value.why
     assert "fetch again" in caught.value.hint
     assert not (tmp_path / "a").exists()
@@ -319,7 +319,7 @@ def test_a_full_disk(server: FileServer, tmp_path: Path, way: str) -> None:
     argv = (*start, _ON_A_SMALL_DISK, url, SHA256)
     ended = subprocess.run(argv, check=True, capture_output=True, text=True)
     what, why, hint, left = ended.stdout.splitlines()[-1].split("|")
-    assert what == f"the disk that holds {small} is full"
+    assert what == f"the disk of {small} is full"
     assert "No space left" in why or "bytes are needed" in why
     assert "TORCHYARD_HOME" in hint
     assert left == "[]"
