@@ -21,7 +21,7 @@ from torchyard.builds.running.existing_build import (
     remove_build,
     requested_cache,
     select_components,
-    used_lock,
+    used_lock_path,
 )
 from torchyard.errors import ResultsDamaged, UsageError
 
@@ -72,10 +72,10 @@ def test_no_such_build(tmp_path: Path) -> None:
 
 def test_the_lock_it_was_made_with(tmp_path: Path) -> None:
     home = home_with(tmp_path, '{"name": "x"}')
-    assert used_lock("mine", home) == ""
+    assert used_lock_path("mine", home) == ""
     path = home.build("mine").used_lock_file
     path.touch()
-    assert used_lock("mine", home) == str(path)
+    assert used_lock_path("mine", home) == str(path)
 
 
 def component(folder: Path, name: str, builder: BuilderKind) -> Component:

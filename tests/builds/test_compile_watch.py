@@ -199,11 +199,11 @@ def test_progress_is_told_at_most_once_a_second(tmp_path: Path) -> None:
     item = compiling("build")
     desk = Desk(tmp_path, item)
     desk.watch.begin(item, time.time())
-    assert desk.watch.heard(item, b"no counts yet\n") is None
-    event = desk.watch.heard(item, b"[1/8] Building a\n[2/8] Building b\n")
+    assert desk.watch.on_output(item, b"no counts yet\n") is None
+    event = desk.watch.on_output(item, b"[1/8] Building a\n[2/8] Building b\n")
     assert event is not None
     assert (event.kind, event.step, event.done, event.total) == ("progress", "part/build", 2, 8)
-    assert desk.watch.heard(item, b"[3/8] Building c\n") is None
+    assert desk.watch.on_output(item, b"[3/8] Building c\n") is None
 
 
 def test_costs_count_from_the_first_attempt_and_are_remembered(tmp_path: Path) -> None:

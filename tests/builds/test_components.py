@@ -106,14 +106,14 @@ def test_variants_of_components(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("trail", [["a"], ["a", "b"], ["a", "b", "c"]])
-def test_circles(shelf: Shelf, trail: list[str]) -> None:
+def test_circular_needs(shelf: Shelf, trail: list[str]) -> None:
     for name, needed in zip(trail, [*trail[1:], trail[0]], strict=True):
         shelf.put(name, f"needs = ['{needed}']\n")
     stack = shelf.stack(*(f"recipe = './{name}.toml'" for name in trail))
     with pytest.raises(UsageError) as raised:
         shelf.names(stack)
     assert " -> ".join([*trail, "a"]) in raised.value.what
-    assert raised.value.hint == "mend `needs`"
+    assert raised.value.hint == "correct `needs`"
 
 
 def test_unknown_components_and_recipes(shelf: Shelf) -> None:

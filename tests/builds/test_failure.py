@@ -24,7 +24,7 @@ def failed(folder: Path, item: Step) -> StepFailed:
         folder=BuildFolder(folder=folder),
         variables=dict(item.variables),
         verify=lambda *_: None,
-        heard=lambda _: None,
+        on_output=lambda _: None,
     )
     with pytest.raises(CommandFailed) as raised:
         performer.perform()

@@ -122,7 +122,7 @@ def test_many_stand_on_a_folder_and_none_changes_it(tmp_path: Path) -> None:
         ):
             exclusive_run_lock(path).__enter__()
         # Asking does not take it away from those who stand there.
-        with pytest.raises(NotAllowed, match="stands on"):
+        with pytest.raises(NotAllowed, match="as its base"):
             exclusive_run_lock(path).__enter__()
         with base_build_locks([path]):
             pass
@@ -136,9 +136,9 @@ def test_nobody_stands_on_what_is_being_built(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed) as raised, base_build_locks([other, path]):
             pass
         assert raised.value.what == (
-            f"{tmp_path}, which this build stands on, is being built (process {process.pid})"
+            f"{tmp_path}, the base of this build, is being built (process {process.pid})"
         )
-        assert raised.value.hint.startswith("wait for it")
+        assert raised.value.hint.startswith("wait until it has finished")
         with exclusive_run_lock(other):  # the first one was given back
             pass
         process.communicate("")

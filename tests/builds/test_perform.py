@@ -24,11 +24,11 @@ from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
 
 class Desk:
-    """A performer of a step in a folder, and what it was asked to verify and has heard."""
+    """A performer of a step in a folder, with its verifications and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = BuildFolder(folder=folder)
-        self.heard: list[bytes] = []
+        self.output: list[bytes] = []
         self.verified: list[tuple[str, str]] = []
 
     def performer(self, *actions: Action, of: Step | None = None) -> StepPerformer:
@@ -38,7 +38,7 @@ class Desk:
             folder=self.folder,
             variables=dict(item.variables),
             verify=self._verify,
-            heard=self.heard.append,
+            on_output=self.output.append,
         )
 
     def _verify(self, action: Verify, item: Step, run: RunInTarget) -> None:  # noqa: ARG002
@@ -65,7 +65,7 @@ def test_actions_are_done_in_order_and_logged(desk: Desk, tmp_path: Path) -> Non
     log = desk.log
     assert log.index("writing ") < log.index("from the tool") < log.index("\n/\nx\n")
     assert "$ sh -c 'pwd; echo $EXTRA'" in log
-    assert b"from the tool\n" in b"".join(desk.heard)
+    assert b"from the tool\n" in b"".join(desk.output)
 
 
 def test_the_first_failure_ends_it(desk: Desk, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_an_unknown_name_is_told_with_its_key() -> None:
     recipe = Recipe(name="r", options={"A": "{versoin}"})
     with pytest.raises(UsageError) as caught:
         fill_placeholders(recipe, NAMES, where="r")
-    assert "r.options.A: {versoin} stands for nothing here" in caught.value.what
+    assert "r.options.A: unknown placeholder {versoin}" in caught.value.what
     assert "did you mean 'version'?" in caught.value.hint
 
 

@@ -26,7 +26,7 @@ class QuietWatch:
     def begin(self, step: Step, since: float) -> Mapping[str, str]:  # noqa: ARG002
         return dict(step.variables)
 
-    def heard(self, step: Step, output: bytes) -> BuildEvent | None:  # noqa: ARG002
+    def on_output(self, step: Step, output: bytes) -> BuildEvent | None:  # noqa: ARG002
         return None
 
     def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
@@ -43,14 +43,14 @@ def runner_of(
     folder = BuildFolder(folder=Path(plan.folder))
 
     def performer(
-        item: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]
+        item: Step, variables: Mapping[str, str], on_output: Callable[[bytes], None]
     ) -> StepPerformer:
         return StepPerformer(
             step=item,
             folder=folder,
             variables=variables,
             verify=lambda *_: None,
-            heard=heard,
+            on_output=on_output,
         )
 
     def explain(item: Step, done: StepPerformer, error: CommandFailed) -> StepFailed:

@@ -193,7 +193,7 @@ def test_it_is_a_program(tmp_path: Path) -> None:
     subprocess.run([*program, "list", str(desk.source), str(desk.listed)], check=True)
     words = [str(path) for path in (desk.new, desk.tree, desk.listed, desk.state)]
     done = subprocess.run([*program, "sync", *words], check=True, capture_output=True, text=True)
-    assert done.stdout == "1 files changed or went\n"
+    assert done.stdout == "1 files changed or removed\n"
     assert (desk.tree / "a.c").read_text() == "2"
 
 

@@ -152,8 +152,7 @@ def activation_script(
         for folder in folders:
             if ":" in folder:
                 raise UsageError(
-                    f"the folder {folder!r} cannot be part of {name}",
-                    why="its name contains a colon",
+                    f"the folder {folder!r} cannot be part of {name}: its name contains a colon",
                     hint="set TORCHYARD_HOME to another folder and build there",
                 )
         if joined:

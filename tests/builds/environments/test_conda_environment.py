@@ -232,7 +232,7 @@ def test_wrong_tables(tmp_path: Path, programs: Path) -> None:
         ),
         (
             EnvironmentTable(use="conda", python="3.1", conda=CondaTable(packages=("python=3.2",))),
-            "names a python, too",
+            "has python, too",
         ),
     ):
         with pytest.raises(UsageError, match=said):

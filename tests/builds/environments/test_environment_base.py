@@ -107,7 +107,7 @@ def test_a_build_by_its_name(tmp_path: Path) -> None:
         resolve_base("build:torhc", build.home)
     assert "torch" in caught.value.hint
     build.python.unlink()
-    with pytest.raises(MissingTool, match="interpreter of the build 'torch' is gone"):
+    with pytest.raises(MissingTool, match="interpreter of the build 'torch' does not exist"):
         resolve_base("build:torch", build.home)
 
 
@@ -237,7 +237,7 @@ def test_a_base_in_a_root_does_not_go_into_another_root(tmp_path: Path) -> None:
 def test_a_base_that_does_not_start_is_said(tmp_path: Path) -> None:
     build = finished(tmp_path, "torch")
     build.python.write_text("#!/bin/sh\necho broken >&2\nexit 9\n")
-    with pytest.raises(UsageError, match=r"x\.base: .*does not"):
+    with pytest.raises(UsageError, match=r"x\.base: .*is not a Python interpreter"):
         plan(tmp_path / "p", build.python)
 
 
@@ -291,7 +291,7 @@ def test_a_base_is_not_built_while_something_is_built_on_it(
 
     with (
         exclusive_run_lock(base.lock_file),
-        pytest.raises(NotAllowed, match="torch, which this build"),
+        pytest.raises(NotAllowed, match="torch, the base of this build"),
     ):
         run_build(planned, choices, try_to_change_the_base)
     assert refused == [], "nothing was begun"

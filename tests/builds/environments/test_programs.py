@@ -77,7 +77,7 @@ def test_name_that_is_neither(named: str) -> None:
 
 def test_path_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(UsageError, match="not a program"):
+        with pytest.raises(UsageError, match="not executable"):
             find_interpreter(str(path), {}, where="x")
 
 

@@ -151,7 +151,7 @@ def test_base_that_does_not_run_is_refused(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 1
-    assert "/bin/false does not run" in result.stderr
+    assert "/bin/false failed" in result.stderr
     assert not (tmp_path / "unused").exists()
 
 

@@ -41,7 +41,7 @@ def test_use_picks_among_several(place: Place) -> None:
         (SourceTable(git=GIT, tarball=TARBALL), "pytorch: source.use is missing", 'use = "git"'),
         (SourceTable(use="folder", git=GIT), "no table [pytorch: source.folder]", "git"),
         (SourceTable(), "pytorch: source has no source", "[pytorch: source.debian]"),
-        (SourceTable(use="cvs", git=GIT), "no such kind of source", "sdist"),  # type: ignore[arg-type]
+        (SourceTable(use="cvs", git=GIT), "not a kind of source", "sdist"),  # type: ignore[arg-type]
     ],
 )
 def test_a_choice_that_cannot_be_made_names_the_key(

@@ -207,7 +207,7 @@ def test_a_part_without_a_note_or_with_a_broken_one(server: FileServer, tmp_path
 
 @pytest.mark.parametrize(
     ("status", "requests", "hint"),
-    [(404, 1, "check the address"), (403, 1, "netrc"), (503, 4, "try again later")],
+    [(404, 1, "check the URL"), (403, 1, "netrc"), (503, 4, "try again later")],
 )
 def test_what_the_server_refuses(
     server: FileServer, tmp_path: Path, status: int, requests: int, hint: str
@@ -289,12 +289,12 @@ def test_a_folder_that_is_not_ours(server: FileServer, tmp_path: Path) -> None:
 _ON_A_SMALL_DISK = """
 import sys
 from pathlib import Path
-from torchyard.builds.running.steps import perform
+from torchyard.builds.running.steps import perform_fetch
 from torchyard.builds.plan import Download
 from torchyard.errors import StepFailed
 folder, url, sha256 = sys.argv[1:]
 try:
-    perform(Download(url=url, path=folder + "/a", sha256=sha256), progress=print)
+    perform_fetch(Download(url=url, path=folder + "/a", sha256=sha256), progress=print)
 except StepFailed as error:
     print(error.what, error.why, error.hint, sorted(Path(folder).iterdir()), sep="|")
 """

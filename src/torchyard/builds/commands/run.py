@@ -234,7 +234,7 @@ def outcome_text(outcome: BuildOutcome) -> str:
     if not result.ran:
         lines = [f"{plan.name}: nothing to do, all {len(result.skipped)} steps are up to date"]
     else:
-        rest = "others not considered" if outcome.partial else f"{len(result.skipped)} up to date"
+        rest = "others skipped" if outcome.partial else f"{len(result.skipped)} up to date"
         counts = f"{len(result.ran)} steps run, {rest}"
         lines = [f"{plan.name}: built in {time_text(result.wall_s)} ({counts})"]
     compiles = sum(times.compiles for times in outcome.times.values())

@@ -35,8 +35,7 @@ class Current:
         if not named:
             if packages:
                 raise UsageError(
-                    f"{request.where}.python is missing",
-                    why=f"the build requires {', '.join(packages)}",
+                    f"{request.where}.python is missing, but the build requires {', '.join(packages)}",
                     hint='give environment.python, or use = "venv" to have them installed',
                 )
             return EnvironmentPlan(kind=self.kind, python="", variables=ordered_variables(request))

@@ -179,9 +179,7 @@ def _paths_to_remove(
     tree = Path(part.tree)
     # make and SCons put object files among the sources.
     remove_tree = level == "tree" or part.recipe.builder in ("make", "scons")
-    object_folder = (
-        part.recipe.python.build_folder if part.recipe.builder == "python" else "object_folder"
-    )
+    object_folder = part.recipe.python.build_folder if part.recipe.builder == "python" else "build"
     states = [
         folder.state(step.name)
         for step in plan.steps
