@@ -178,7 +178,7 @@ def make_plan(
     meter = Step(
         name=_METER,
         component="environment",
-        title="compile the compile meter",
+        title="build the compile meter",
         actions=meter_actions(folder.meter),
         needs=environment.last_step,
         variables=environment.variables,
