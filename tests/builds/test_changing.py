@@ -34,7 +34,7 @@ def home_with(folder: Path, text: str, name: str = "mine") -> YardHome:
     return home
 
 
-def test_what_it_was_asked_for_with(tmp_path: Path) -> None:
+def test_the_request_is_read_back(tmp_path: Path) -> None:
     asked = {
         "name": "pytorch",
         "variant": "trimmed",
@@ -50,7 +50,7 @@ def test_what_it_was_asked_for_with(tmp_path: Path) -> None:
     assert requested_cache("mine", home) == "none"
 
 
-def test_a_request_of_before_caches_were_kept(tmp_path: Path) -> None:
+def test_a_request_without_a_cache(tmp_path: Path) -> None:
     assert requested_cache("mine", home_with(tmp_path, '{"name": "x"}')) == "auto"
 
 
@@ -70,7 +70,7 @@ def test_no_such_build(tmp_path: Path) -> None:
         read_request("../../etc", home)
 
 
-def test_the_lock_it_was_made_with(tmp_path: Path) -> None:
+def test_the_used_lock_file(tmp_path: Path) -> None:
     home = home_with(tmp_path, '{"name": "x"}')
     assert used_lock_path("mine", home) == ""
     path = home.build("mine").used_lock_file
@@ -129,7 +129,7 @@ def test_components_by_name(tmp_path: Path) -> None:
     assert "did you mean 'two'?" in raised.value.hint
 
 
-def test_steps_from_compiling_or_configuring_on(tmp_path: Path) -> None:
+def test_steps_from_build_or_configure_on(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, one="cmake")
     assert component_build_steps(plan, "one", from_configure=False) == ("one/build", "one/verify")
     assert component_build_steps(plan, "one", from_configure=True)[0] == "one/configure"
@@ -162,7 +162,7 @@ def test_clean_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("builder", ["make", "scons"])
-def test_objects_among_sources_take_their_own_tree_along_only(
+def test_cleaning_objects_of_make_removes_only_its_own_tree(
     tmp_path: Path, builder: BuilderKind
 ) -> None:
     plan = plan_with(tmp_path, first=builder, second="cmake")
@@ -192,7 +192,7 @@ def test_a_whole_build_is_removed(tmp_path: Path) -> None:
     assert (home.builds / "other").exists()
 
 
-def test_a_base_stays_while_something_is_built_on_it(tmp_path: Path) -> None:
+def test_a_base_with_dependent_builds_is_not_removed(tmp_path: Path) -> None:
     home = built_against(tmp_path, "torch", "")
     built_against(tmp_path, "vision", "build:torch")
     built_against(tmp_path, "audio", f"{home.builds}/torch/bin/python")
@@ -206,7 +206,7 @@ def test_a_base_stays_while_something_is_built_on_it(tmp_path: Path) -> None:
     assert dependent_builds("vision", home) == ()
 
 
-def test_what_is_built_on_a_base_that_is_gone_can_be_removed(
+def test_a_build_whose_base_is_gone_can_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = built_against(tmp_path, "vision", "build:torch")

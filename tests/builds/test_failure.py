@@ -33,7 +33,7 @@ def failed(folder: Path, item: Step) -> StepFailed:
     )
 
 
-def test_the_first_real_error_is_the_reason(tmp_path: Path) -> None:
+def test_the_first_error_of_the_log_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / "wrong.c").write_text("int f(void) { return nothing_of_that_name; }\n")
     error = failed(tmp_path, step("build", Command(argv=("cc", "-c", "wrong.c"))))
     assert error.what == "the step part/build failed: exit code 1 from: cc -c wrong.c"
@@ -44,7 +44,7 @@ def test_the_first_real_error_is_the_reason(tmp_path: Path) -> None:
     assert error.exit_code == 5
 
 
-def test_the_way_back_in_works_and_is_its_owner_s(tmp_path: Path) -> None:
+def test_the_rerun_script_works_and_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "a folder's name"
     folder.mkdir()
     error = failed(folder, step("build", shell("echo tried >> tries; exit 9")))
@@ -70,19 +70,19 @@ def test_a_known_cause_comes_with_its_remedy(tmp_path: Path) -> None:
     assert "the command again: " in error.hint
 
 
-def test_a_log_that_names_nothing(tmp_path: Path) -> None:
+def test_a_log_without_an_error_message(tmp_path: Path) -> None:
     error = failed(tmp_path, step("build", shell("exit 1")))
     assert error.why
 
 
 @needs_cut_network
-def test_the_network_is_named(tmp_path: Path) -> None:
+def test_requested_hosts_are_reported(tmp_path: Path) -> None:
     code = "import socket; socket.create_connection(('files.example.invalid', 443))"
     error = failed(tmp_path, step("build", Command(argv=("/usr/bin/env", "python3", "-c", code))))
     assert "files.example.invalid" in error.why
 
 
-def test_without_room_for_the_script_none_is_named(tmp_path: Path) -> None:
+def test_no_rerun_script_on_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "logs/part-build.reenter.sh").mkdir(parents=True)
     error = failed(tmp_path, step("build", shell("exit 1")))
     assert "the command again" not in error.hint

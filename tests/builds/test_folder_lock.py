@@ -64,7 +64,7 @@ def test_a_shorter_number_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None
         assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_kill_gives_the_folder_back(tmp_path: Path) -> None:
+def test_a_kill_releases_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "running"
     with holder(path) as process:
         process.send_signal(signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_twice_in_one_process_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_an_error_inside_gives_it_back(tmp_path: Path) -> None:
+def test_an_error_releases_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "running"
     with pytest.raises(KeyboardInterrupt), exclusive_run_lock(path):
         raise KeyboardInterrupt
@@ -112,7 +112,7 @@ def test_a_place_that_cannot_be_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_many_stand_on_a_folder_and_none_changes_it(tmp_path: Path) -> None:
+def test_many_builds_share_a_base_and_block_its_rebuild(tmp_path: Path) -> None:
     path = tmp_path / "running"
     with exclusive_run_lock(path):
         pass
@@ -130,7 +130,7 @@ def test_many_stand_on_a_folder_and_none_changes_it(tmp_path: Path) -> None:
         pass
 
 
-def test_nobody_stands_on_what_is_being_built(tmp_path: Path) -> None:
+def test_a_base_that_is_being_built_is_refused(tmp_path: Path) -> None:
     other, path = tmp_path / "other", tmp_path / "running"
     with holder(path) as process:
         with pytest.raises(NotAllowed) as raised, base_build_locks([other, path]):
@@ -146,6 +146,6 @@ def test_nobody_stands_on_what_is_being_built(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_is_gone_is_not_kept(tmp_path: Path) -> None:
+def test_a_missing_base_folder_is_not_locked(tmp_path: Path) -> None:
     with base_build_locks([tmp_path / "gone" / "running"]):
         assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file())
 
 
-def test_copies_go_and_objects_stay(tmp_path: Path) -> None:
+def test_copies_are_removed_and_objects_kept(tmp_path: Path) -> None:
     put(
         tmp_path,
         "build/lib.linux-x86_64-cpython-311/spam/half.py",

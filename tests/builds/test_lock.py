@@ -187,7 +187,7 @@ def test_the_content_of_a_patch_counts(tmp_path: Path) -> None:
         recipe_facts(replace(resolved(tmp_path).recipe, folder=str(tmp_path / "gone")))
 
 
-def test_words_estimates_and_checks_do_not_count(tmp_path: Path) -> None:
+def test_texts_estimates_and_checks_are_not_part_of_the_lock(tmp_path: Path) -> None:
     before = resolved(tmp_path).recipe
     after = resolved(
         tmp_path, 'summary = "x"\ndisk-gib = 9.0\n' + RECIPE + '[verify]\nimport-name = "p"\n'

@@ -217,10 +217,10 @@ def test_script_stays_the_process_that_was_started(script: Path) -> None:
     assert process.returncode == 77
 
 
-def test_script_dies_with_a_yard_that_asked_for_it(script: Path) -> None:
+def test_script_dies_with_its_parent_on_request(script: Path) -> None:
     """A worker is started by a trampoline that sets PR_SET_PDEATHSIG; entering must keep it."""
     mark = new_mark()
-    yard = (
+    controller = (
         "import ctypes, os, subprocess, sys\n"
         "die = lambda: ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)\n"
         "child = subprocess.Popen(sys.argv[1:], preexec_fn=die, stdout=subprocess.PIPE)\n"
@@ -228,7 +228,7 @@ def test_script_dies_with_a_yard_that_asked_for_it(script: Path) -> None:
     )
     line = [str(script), "-I", "-u", "-c", "print('up'); import signal; signal.pause()"]
     with subprocess.Popen(
-        [sys.executable, "-c", yard, *line],
+        [sys.executable, "-c", controller, *line],
         env={**os.environ, "MARK": mark},
         stdout=subprocess.PIPE,
     ) as process:
@@ -249,7 +249,7 @@ def test_script_as_a_target_without_torch(script: Path) -> None:
 @pytest.mark.torch
 @needs_mounts
 def test_script_as_a_target_with_torch(tmp_path: Path) -> None:
-    """The yard's own torch, seen from a root that has nothing but the libraries it links."""
+    """The controller's own torch, seen from a root that has nothing but the libraries it links."""
     torch = subprocess.run(
         [sys.executable, "-c", "import torch; print(torch.__path__[0])"],
         capture_output=True,

@@ -68,7 +68,7 @@ def test_names_are_noted_once_each_in_their_order(offline: Sandbox) -> None:
         ),
     ],
 )
-def test_what_programs_wanted(offline: Sandbox, argv: tuple[str, ...], name: str) -> None:
+def test_requested_hosts_of_programs(offline: Sandbox, argv: tuple[str, ...], name: str) -> None:
     """With a proxy configured, as on machines that reach the network only through one."""
     if not shutil.which(argv[0]):
         pytest.skip(f"{argv[0]} is not here")
@@ -131,21 +131,21 @@ import socket, sys
 kind, *messages = sys.argv[1:]
 messages = [bytes.fromhex(message) for message in messages]
 if kind == "tcp":
-    with socket.create_connection(("127.0.0.1", 53), timeout=10) as desk:
+    with socket.create_connection(("127.0.0.1", 53), timeout=10) as workspace:
         for message in messages:
-            desk.sendall(message)
-        desk.shutdown(socket.SHUT_WR)
+            workspace.sendall(message)
+        workspace.shutdown(socket.SHUT_WR)
         while True:
-            chunk = desk.recv(4096)
+            chunk = workspace.recv(4096)
             if not chunk:
                 break
             sys.stdout.write(chunk.hex())
 else:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as desk:
-        desk.settimeout(10)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as workspace:
+        workspace.settimeout(10)
         for message in messages:
-            desk.sendto(message, ("127.0.0.1", 53))
-        sys.stdout.write(desk.recv(4096).hex())
+            workspace.sendto(message, ("127.0.0.1", 53))
+        sys.stdout.write(workspace.recv(4096).hex())
 """
 
 
@@ -167,7 +167,7 @@ def test_answers_over_tcp_in_pieces_and_one_after_the_other(offline: Sandbox) ->
 
 
 def test_garbage_and_odd_names_do_no_harm(offline: Sandbox) -> None:
-    """Nothing of what a command sends can end the desk or write a line of its own making."""
+    """Nothing of what a command sends can end the workspace or write a line of its own making."""
     garbage = [b"", b"\0" * 11, b"\xff" * 40, _question(b"cut.example", 1)[:-3]]
     odd = _question(b"new\nline\x1b.example", 2)
     done = python(offline, _TALK, "udp", *(part.hex() for part in (*garbage, odd)))
@@ -219,5 +219,5 @@ def test_an_ordinary_user_stays_who_it_is() -> None:
         assert requested_hosts(str(folder / "wanted")) == ("name.example",)
 
 
-def test_wanted_names_of_no_file(tmp_path: Path) -> None:
+def test_requested_hosts_of_a_missing_file(tmp_path: Path) -> None:
     assert requested_hosts(str(tmp_path / "none")) == ()

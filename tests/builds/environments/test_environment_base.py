@@ -122,7 +122,7 @@ def test_every_path_of_a_build_means_the_build(tmp_path: Path) -> None:
         assert base.root == ""
 
 
-def test_builds_below_one_another(tmp_path: Path) -> None:
+def test_bases_of_bases(tmp_path: Path) -> None:
     first = finished(tmp_path, "first")
     home = first.home
     on_first = RecipeIdentity(name="x", settings={"": {"environment.base": "build:first"}})
@@ -234,7 +234,7 @@ def test_a_base_in_a_root_does_not_go_into_another_root(tmp_path: Path) -> None:
     assert "environment.use=venv" in caught.value.hint
 
 
-def test_a_base_that_does_not_start_is_said(tmp_path: Path) -> None:
+def test_a_base_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     build = finished(tmp_path, "torch")
     build.python.write_text("#!/bin/sh\necho broken >&2\nexit 9\n")
     with pytest.raises(UsageError, match=r"x\.base: .*is not a Python interpreter"):

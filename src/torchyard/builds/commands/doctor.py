@@ -27,9 +27,15 @@ compilers, drivers, order of header and library paths. Each finding suggests a f
 @click.option("--variant", default="", help="Variant of the recipe.")
 @click.option("--version", default="", help="Release to build. [default: the recipe's version]")
 @click.option(
-    "--set", "settings", multiple=True, metavar="[COMPONENT/]KEY=VALUE", help="As in `build`."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="[COMPONENT/]KEY=VALUE",
+    help="Set a build option or a recipe key, as for `torchyard build`.",
 )
-@click.option("--base", default="", metavar="PYTHON", help="As in `build`.")
+@click.option(
+    "--base", default="", metavar="PYTHON|build:NAME", help="Base, as for `torchyard build`."
+)
 @common_options
 def doctor(
     recipe: str | None,

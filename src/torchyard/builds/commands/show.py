@@ -38,7 +38,7 @@ _SHOW_HELP = """
 \b
 Examples:
   torchyard build show pytorch-2.6.0-trimmed
-  torchyard build show ~/yard/builds/mine --json
+  torchyard build show ~/torchyard/builds/mine --json
 
 Show the record of a build: sources, requested and effective options, toolchain, times and checks.
 """

@@ -268,7 +268,7 @@ class PartialFile:
         self.path.replace(path)
         self._note.unlink(missing_ok=True)
 
-    def write_error(self, error: OSError) -> TorchyardError:
+    def disk_error(self, error: OSError) -> TorchyardError:
         """Remove the partial file and return the error for a failed write."""
         self.forget()
         if error.errno not in _DISK_FULL:
@@ -366,7 +366,7 @@ def _fill(part: PartialFile, address: str, progress: Progress, settings: Transfe
             return False
         return _receive_with_retries(part, address, progress, settings)
     except WriteFailed as error:
-        raise part.write_error(error.error) from error
+        raise part.disk_error(error.error) from error
 
 
 def _check_part(part: PartialFile, address: str, sha256: str) -> None:
