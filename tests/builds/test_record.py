@@ -159,7 +159,7 @@ def test_listing_shows_damaged_and_unfinished_builds_too(home: YardHome) -> None
     (home.builds / ".removed-1").mkdir()
     (home.builds / "file").write_text("")
     found = {
-        entry.name: (entry.record is not None, bool(entry.trouble)) for entry in list_builds(home)
+        entry.name: (entry.record is not None, bool(entry.problem)) for entry in list_builds(home)
     }
     assert found == {"good": (True, False), "half": (False, False), "spoilt": (False, True)}
 

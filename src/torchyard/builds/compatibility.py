@@ -303,14 +303,14 @@ _FIXES = {
 
 def check_versions(
     facts: ReleaseFacts,
-    found: Mapping[str, str],
+    installed: Mapping[str, str],
     *,
     architecture: str = "",
     variables: Mapping[str, str] | None = None,
 ) -> tuple[DoctorFinding, ...]:
     """Compare installed versions with a release's requirements and known bad combinations.
 
-    `found` maps tools (cmake, ninja, gcc, python, setuptools, cuda, glibc, ...) to versions; tools
+    `installed` maps tools (cmake, ninja, gcc, python, setuptools, cuda, glibc, ...) to versions; tools
     not in it are not checked. `variables` are those of the build.
     """
     findings: list[DoctorFinding] = []
@@ -325,12 +325,12 @@ def check_versions(
             DoctorFinding(
                 check="versions",
                 severity=severity,
-                what=f"{tool} {found[tool]} does not fit {release}",
+                what=f"{tool} {installed[tool]} does not fit {release}",
                 why=f"{release} {verb} {tool} {limits}",
                 mend=_FIXES.get(tool, "install {tool} {range}").format(tool=tool, range=limits),
             )
             for tool, limits in required.items()
-            if tool in found and not allows(limits, found[tool])
+            if tool in installed and not allows(limits, installed[tool])
         ]
     findings += [
         _bad_finding(bad)
@@ -339,7 +339,8 @@ def check_versions(
         and not (variables or {}).get(bad.unless_set)
         and (variables or {}).get(bad.unless_off, "").upper() not in _OFF
         and all(
-            tool in found and _within(limits, found[tool]) for tool, limits in bad.tools.items()
+            tool in installed and _within(limits, installed[tool])
+            for tool, limits in bad.tools.items()
         )
     ]
     return tuple(findings)

@@ -19,7 +19,7 @@ from torchyard import __version__
 from torchyard.builds.compatibility import parse_version
 from torchyard.builds.plan import Component
 from torchyard.builds.recipe import Recipe, SourceTable, fill_placeholders
-from torchyard.builds.recipe_file import ResolvedBuild
+from torchyard.builds.recipe_file import ResolvedBuild, patch_checksum
 from torchyard.builds.record import BuildRecord, RecipeIdentity, SourceIdentity
 from torchyard.builds.sources import source_identity, used_source_kind
 from torchyard.core.records import decode, encode, nearest_hint
@@ -72,19 +72,7 @@ def _facts(recipe: Recipe) -> Iterator[tuple[str, str]]:
             if name not in _MACHINE_SPECIFIC:
                 yield name, _value_text(value)
     for name in recipe.patches:
-        yield f"patches.{name}", _patch_checksum(recipe, name)
-
-
-def _patch_checksum(recipe: Recipe, name: str) -> str:
-    path = Path(recipe.folder, name)
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(
-            f"{recipe.name}: patches: {path} cannot be read",
-            why=str(error.strerror),
-            hint="correct the name in the recipe",
-        ) from error
+        yield f"patches.{name}", patch_checksum(recipe, name)
 
 
 def _value_text(value: Any) -> str:

@@ -1,13 +1,12 @@
 """Turn resolved recipes into a plan: steps, their order, their variables. Runs nothing.
 
 Combines the actions of sources, environments and builders. The steps that every component has,
-whatever builds it (fetch, working copy, verification), are made here. Decisions made for the user
+whatever builds it (fetch, working copy, verification), are component_steps here. Decisions component_steps for the user
 are written into the notes of the plan.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,10 +21,9 @@ from torchyard.builds.environments.model import joined_path
 from torchyard.builds.meter import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
 from torchyard.builds.recipe import Recipe, fill_placeholders
-from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, resolve
+from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, patch_checksum, resolve
 from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
-from torchyard.errors import UsageError
 
 
 def fetch_step(component: Component, home: YardHome, variables: Variables) -> Step:
@@ -90,7 +88,7 @@ def copy_actions(
     inputs: list[tuple[str, str]] = []
     for name in recipe.patches:
         path = Path(recipe.folder, name)
-        inputs.append((f"patch {name}", _digest(path, f"{recipe.name}: patches")))
+        inputs.append((f"patch {name}", patch_checksum(recipe, name)))
         actions.append(Command(argv=("patch", "-p1", "--forward", "-i", str(path)), folder=folder))
     actions += [
         Command(argv=command.run, folder=str(Path(folder, command.folder)))
@@ -113,17 +111,6 @@ def verify_step(
         root=root,
         creates=(str(report),),
     )
-
-
-def _digest(path: Path, where: str) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(
-            f"{where}: {path} cannot be read",
-            why=error.strerror or str(error),
-            hint="correct `patches` in the recipe",
-        ) from error
 
 
 _METER: Final = "environment/meter"
@@ -191,10 +178,12 @@ def make_plan(
     last: dict[str, str] = {}
     for recipe in build.components:
         component = _component(recipe, context, build.components)
-        made = _component_steps(component, context, tuple(last[need] for need in recipe.needs))
+        component_steps = _component_steps(
+            component, context, tuple(last[need] for need in recipe.needs)
+        )
         components[recipe.name] = component
-        steps += made
-        last[recipe.name] = made[-1].name
+        steps += component_steps
+        last[recipe.name] = component_steps[-1].name
     return Plan(
         name=name,
         folder=str(folder.folder),

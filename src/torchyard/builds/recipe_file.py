@@ -8,6 +8,7 @@ components of a stack and chooses the versions of companions that match torch.
 from __future__ import annotations
 
 import copy
+import hashlib
 import platform
 import re
 import tomllib
@@ -261,6 +262,19 @@ def read_recipe(
         return decode(Recipe, table, where="")
     except UsageError as error:
         raise UsageError(f"{file.path}: {error.what}", why=error.why, hint=error.hint) from error
+
+
+def patch_checksum(recipe: Recipe, name: str) -> str:
+    """Return the SHA-256 of a patch of the recipe; raise UsageError if it cannot be read."""
+    path = Path(recipe.folder, name)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(
+            f"{recipe.name}: patches: {path} cannot be read",
+            why=error.strerror or str(error),
+            hint="correct `patches` in the recipe",
+        ) from error
 
 
 def _check_keys(path: Path, table: Mapping[str, Any]) -> None:

@@ -314,7 +314,7 @@ class BuildEntry:
     folder: Path
     record: BuildRecord | None
     """None if the build is unfinished or the record is unreadable."""
-    trouble: str = ""
+    problem: str = ""
     """Why the record is unreadable."""
 
 
@@ -436,6 +436,6 @@ def _entry(folder: Path) -> BuildEntry:
     try:
         return BuildEntry(name=folder.name, folder=folder, record=read_record(folder))
     except ResultsDamaged as error:
-        return BuildEntry(name=folder.name, folder=folder, record=None, trouble=error.what)
+        return BuildEntry(name=folder.name, folder=folder, record=None, problem=error.what)
     except UsageError:
         return BuildEntry(name=folder.name, folder=folder, record=None)

@@ -53,8 +53,8 @@ def list_builds(as_json: bool) -> None:
 
     entries = read_builds(YardHome.default())
     for entry in entries:
-        if entry.trouble:
-            talk(f"{entry.name}: {entry.trouble}")
+        if entry.problem:
+            talk(f"{entry.name}: {entry.problem}")
     if as_json:
         print_json({"builds": [_json_row(entry) for entry in entries]})
         return
@@ -64,7 +64,7 @@ def list_builds(as_json: bool) -> None:
 def _build_row(entry: BuildEntry) -> str:
     record = entry.record
     if record is None:
-        return f"{entry.name:<34} {'damaged' if entry.trouble else 'not finished'}"
+        return f"{entry.name:<34} {'damaged' if entry.problem else 'not finished'}"
     parts = ", ".join(f"{part.name} {part.version}".strip() for part in record.components)
     return f"{entry.name:<34} {record.finished:<26} {parts}"
 
@@ -76,7 +76,7 @@ def _json_row(entry: BuildEntry) -> dict[str, Any]:
         "folder": str(entry.folder),
         "finished": record.finished if record else "",
         "python": record.python if record else "",
-        "trouble": entry.trouble,
+        "trouble": entry.problem,
     }
 
 

@@ -32,6 +32,7 @@ from torchyard.builds.record import (
 )
 from torchyard.builds.running.runner import read_state
 from torchyard.builds.sources import source_identity, used_source_kind
+from torchyard.builds.sources.fetch_plan import sha256_of
 from torchyard.builds.verify import RunInTarget, list_packages, open_target
 from torchyard.core.records import decode
 from torchyard.errors import TorchyardError, UsageError
@@ -107,7 +108,7 @@ def _component(
         needs=part.needs,
         source=_source(part, earlier),
         patches=tuple(
-            PatchRecord(name=name, sha256=_sha256(Path(recipe.folder, name)))
+            PatchRecord(name=name, sha256=sha256_of(Path(recipe.folder, name)))
             for name in recipe.patches
         ),
         options=dict(recipe.options),
@@ -208,7 +209,7 @@ def _packages(plan: Plan, run: RunInTarget) -> tuple[PackageRecord, ...]:
 
 def _wheels(dist: Path) -> tuple[WheelRecord, ...]:
     return tuple(
-        WheelRecord(file=path.name, sha256=_sha256(path), size_bytes=path.stat().st_size)
+        WheelRecord(file=path.name, sha256=sha256_of(path), size_bytes=path.stat().st_size)
         for path in sorted(dist.glob("*.whl"))
     )
 
@@ -223,11 +224,6 @@ def _files_like(prefix: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     names = (str(path.relative_to(prefix)) for path in sorted(prefix.rglob("*")) if path.is_file())
     chosen = [name for name in names if any(fnmatch(name, f"{pattern}*") for pattern in patterns)]
     return tuple(chosen[:_MAX_PREFIX_FILES])
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _utc_time(moment: float) -> str:

@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
 from torchyard.builds.record import BuildRecord, ComponentRecord, SourceIdentity
 from torchyard.core.records import nearest_hint
 from torchyard.errors import MissingTool, UsageError
-from torchyard.files.safe_writing import replace_file
 
 Role = Literal["build", "source", "submodule", "wheel", "tool", "package"]
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -239,8 +237,3 @@ def sbom_text(record: BuildRecord, format_name: str) -> str:
     to_text: Callable[[Bill, str, uuid.UUID], str] = import_module(module).to_text
     identity = f"torchyard:{record.name}:{record.plan_fingerprint}:{record.finished}"
     return to_text(make_bill(record), record.finished, uuid.uuid5(uuid.NAMESPACE_URL, identity))
-
-
-def write_sbom(record: BuildRecord, format_name: str, path: Path) -> None:
-    """Write the SBOM to a file atomically."""
-    replace_file(path, sbom_text(record, format_name))
