@@ -13,15 +13,15 @@ from torchyard.builds.build_folders import BuildFolder, YardHome
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
 from torchyard.builds.running.existing_build import (
-    build_steps,
-    built_on,
-    chosen_components,
     clean,
     clean_build,
-    read_cache,
+    component_build_steps,
+    dependent_builds,
     read_request,
     remove_build,
-    used_lock,
+    requested_cache,
+    select_components,
+    used_lock_path,
 )
 from torchyard.errors import ResultsDamaged, UsageError
 
@@ -34,7 +34,7 @@ def home_with(folder: Path, text: str, name: str = "mine") -> YardHome:
     return home
 
 
-def test_what_it_was_asked_for_with(tmp_path: Path) -> None:
+def test_the_request_is_read_back(tmp_path: Path) -> None:
     asked = {
         "name": "pytorch",
         "variant": "trimmed",
@@ -47,11 +47,11 @@ def test_what_it_was_asked_for_with(tmp_path: Path) -> None:
     request = read_request("mine", home)
     assert (request.recipe, request.variant, request.version) == ("pytorch", "trimmed", "2.6.0")
     assert request.settings == asked["settings"]
-    assert read_cache("mine", home) == "none"
+    assert requested_cache("mine", home) == "none"
 
 
-def test_a_request_of_before_caches_were_kept(tmp_path: Path) -> None:
-    assert read_cache("mine", home_with(tmp_path, '{"name": "x"}')) == "auto"
+def test_a_request_without_a_cache(tmp_path: Path) -> None:
+    assert requested_cache("mine", home_with(tmp_path, '{"name": "x"}')) == "auto"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', '{"variant": "no name"}'])
@@ -66,16 +66,16 @@ def test_no_such_build(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no build 'pytorch-2\.6'") as raised:
         read_request("pytorch-2.6", home)
     assert "did you mean 'pytorch-2.6.0'?" in raised.value.hint
-    with pytest.raises(UsageError, match="cannot name a build"):
+    with pytest.raises(UsageError, match="is not a valid build name"):
         read_request("../../etc", home)
 
 
-def test_the_lock_it_was_made_with(tmp_path: Path) -> None:
+def test_the_used_lock_file(tmp_path: Path) -> None:
     home = home_with(tmp_path, '{"name": "x"}')
-    assert used_lock("mine", home) == ""
+    assert used_lock_path("mine", home) == ""
     path = home.build("mine").used_lock_file
     path.touch()
-    assert used_lock("mine", home) == str(path)
+    assert used_lock_path("mine", home) == str(path)
 
 
 def component(folder: Path, name: str, builder: BuilderKind) -> Component:
@@ -122,19 +122,19 @@ def put(path: Path) -> None:
 
 def test_components_by_name(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, one="cmake", two="python")
-    assert [part.name for part in chosen_components(plan, ())] == ["one", "two"]
-    assert [part.name for part in chosen_components(plan, ("two",))] == ["two"]
+    assert [part.name for part in select_components(plan, ())] == ["one", "two"]
+    assert [part.name for part in select_components(plan, ("two",))] == ["two"]
     with pytest.raises(UsageError, match="no component 'tow'") as raised:
-        chosen_components(plan, ("tow",))
+        select_components(plan, ("tow",))
     assert "did you mean 'two'?" in raised.value.hint
 
 
-def test_steps_from_compiling_or_configuring_on(tmp_path: Path) -> None:
+def test_steps_from_build_or_configure_on(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, one="cmake")
-    assert build_steps(plan, "one", from_configure=False) == ("one/build", "one/verify")
-    assert build_steps(plan, "one", from_configure=True)[0] == "one/configure"
+    assert component_build_steps(plan, "one", from_configure=False) == ("one/build", "one/verify")
+    assert component_build_steps(plan, "one", from_configure=True)[0] == "one/configure"
     bare = replace(plan, steps=tuple(item for item in plan.steps if "/verify" in item.name))
-    assert build_steps(bare, "one", from_configure=True) == ("one/verify",)
+    assert component_build_steps(bare, "one", from_configure=True) == ("one/verify",)
 
 
 def left(folder: Path) -> set[str]:
@@ -162,7 +162,7 @@ def test_clean_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("builder", ["make", "scons"])
-def test_objects_among_sources_take_their_own_tree_along_only(
+def test_cleaning_objects_of_make_removes_only_its_own_tree(
     tmp_path: Path, builder: BuilderKind
 ) -> None:
     plan = plan_with(tmp_path, first=builder, second="cmake")
@@ -192,21 +192,21 @@ def test_a_whole_build_is_removed(tmp_path: Path) -> None:
     assert (home.builds / "other").exists()
 
 
-def test_a_base_stays_while_something_is_built_on_it(tmp_path: Path) -> None:
+def test_a_base_with_dependent_builds_is_not_removed(tmp_path: Path) -> None:
     home = built_against(tmp_path, "torch", "")
     built_against(tmp_path, "vision", "build:torch")
     built_against(tmp_path, "audio", f"{home.builds}/torch/bin/python")
     built_against(tmp_path, "ops", "build:torch-2")
     home_with(tmp_path, "{half", "damaged")
-    assert built_on("torch", home) == ("audio", "vision")
+    assert dependent_builds("torch", home) == ("audio", "vision")
     with pytest.raises(UsageError, match="torch is the base of audio, vision") as caught:
         remove_build("torch", home)
-    assert caught.value.hint == "torchyard build clean audio --level all, first"
+    assert caught.value.hint == "first run: torchyard build clean audio --level all"
     assert (home.builds / "torch").exists()
-    assert built_on("vision", home) == ()
+    assert dependent_builds("vision", home) == ()
 
 
-def test_what_is_built_on_a_base_that_is_gone_can_be_removed(
+def test_a_build_whose_base_is_gone_can_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = built_against(tmp_path, "vision", "build:torch")

@@ -52,7 +52,7 @@ def mark() -> str:
     return f"{os.getpid()}.{time.monotonic_ns()}"
 
 
-def test_both_outputs_go_to_the_log_in_order_and_are_heard() -> None:
+def test_stdout_and_stderr_go_to_the_log_and_the_callback() -> None:
     code, log, heard = run("echo one; echo two >&2; printf 'three\\377'")
     assert code == 0
     assert log == heard == b"one\ntwo\nthree\xff"
@@ -63,7 +63,7 @@ def test_exit_codes(code: int) -> None:
     assert run(f"exit {code}")[0] == code
 
 
-def test_an_end_by_a_signal_is_negative() -> None:
+def test_a_signal_gives_a_negative_exit_code() -> None:
     assert run("kill -9 $$")[0] == -9
 
 
@@ -88,10 +88,10 @@ def test_stdin_is_empty() -> None:
     assert run("cat; echo read")[1] == b"read\n"
 
 
-def test_missing_programs_and_folders_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(MissingTool, match="no-such-program is not there"):
+def test_missing_programs_and_missing_folders_have_different_errors(tmp_path: Path) -> None:
+    with pytest.raises(MissingTool, match="no-such-program does not exist"):
         CommandRun(["/no-such-program"], folder="", environment=VARIABLES)
-    with pytest.raises(MissingTool, match="gone is not there"):
+    with pytest.raises(MissingTool, match="gone does not exist"):
         CommandRun(["true"], folder=str(tmp_path / "gone"), environment=VARIABLES)
     plain = tmp_path / "plain"
     plain.write_text("no program")
@@ -99,21 +99,21 @@ def test_missing_programs_and_folders_are_told_apart(tmp_path: Path) -> None:
         CommandRun([str(plain)], folder="", environment=VARIABLES)
 
 
-def test_a_script_without_an_interpreter_is_told(tmp_path: Path) -> None:
+def test_a_script_without_an_interpreter_is_an_error(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/no-such-interpreter\n")
     script.chmod(0o755)
-    with pytest.raises(MissingTool, match="script is not there"):
+    with pytest.raises(MissingTool, match="script does not exist"):
         CommandRun([str(script)], folder="", environment=VARIABLES)
 
 
-def test_what_it_leaves_in_the_background_is_ended(mark: str) -> None:
+def test_background_processes_are_killed(mark: str) -> None:
     code, log, _ = run(f"setsid sleep {mark} >/dev/null 2>&1 & echo started")
     assert (code, log) == (0, b"started\n")
     wait_for_none(mark)
 
 
-def test_stop_ends_it_and_all_it_started(mark: str) -> None:
+def test_stop_kills_the_command_and_its_descendants(mark: str) -> None:
     text = f"sleep {mark} & setsid sleep {mark} & echo ready; wait"
     command = CommandRun(["sh", "-c", text], folder="", environment=VARIABLES)
     ready = threading.Event()
@@ -146,7 +146,7 @@ def test_a_full_disk_under_the_log_ends_the_command(mark: str) -> None:
     wait_for_none(mark)
 
 
-def test_a_listener_that_fails_leaves_nothing_running(mark: str) -> None:
+def test_a_failing_callback_leaves_nothing_running(mark: str) -> None:
     command = CommandRun(
         ["sh", "-c", f"echo x; exec sleep {mark}"], folder="", environment=VARIABLES
     )

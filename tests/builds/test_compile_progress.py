@@ -29,7 +29,7 @@ def progress(*pieces: bytes) -> tuple[int, int | None] | None:
     return None if found is None else (found.done, found.total)
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_no_progress_before_the_first_count() -> None:
     assert progress(b"") is None
     assert progress(b"-- Configuring done\nrunning build_ext\n[not/counted]\n[x%]\n") is None
 
@@ -207,7 +207,7 @@ def test_the_rate_is_that_of_the_present_build() -> None:
     assert remaining.remaining_s(120.0) == pytest.approx(20.0)
 
 
-def test_history_knows_of_the_slow_end() -> None:
+def test_history_accounts_for_a_slow_end() -> None:
     """80 quick files, then 20 that take ten times as long."""
     times = [float(n) for n in range(1, 81)] + [80.0 + 10.0 * n for n in range(1, 21)]
     remaining = RemainingTime(run_of(times, extra_s=15.0))
@@ -218,7 +218,7 @@ def test_history_knows_of_the_slow_end() -> None:
     assert by_rate.remaining_s(80.0) == pytest.approx(20.0), "what the rate alone would say"
 
 
-def test_a_slower_day_stretches_the_history() -> None:
+def test_a_slower_run_scales_the_history() -> None:
     times = [float(n) for n in range(1, 101)]
     remaining = RemainingTime(run_of(times))
     observe(remaining, [(n, 100, 2.0 * n) for n in range(1, 51)])
@@ -236,7 +236,7 @@ def test_before_any_count_the_earlier_time_counts() -> None:
     assert remaining.remaining_s(200.0) is None, "later than ever, and nothing to go by"
 
 
-def test_a_continued_build_counts_only_the_rest() -> None:
+def test_a_resumed_build_counts_only_the_rest() -> None:
     """The second half of 100 files, numbered from 1 to 50 by ninja."""
     times = [float(n) for n in range(1, 51)] + [50.0 + 3.0 * n for n in range(1, 51)]
     remaining = RemainingTime(run_of(times))

@@ -21,7 +21,7 @@ from torchyard.builds.meter.compiler_launcher import CacheChoice, CacheDecision
 from torchyard.builds.meter.jobs import JobChoice
 from torchyard.builds.plan import Command, Step, WriteFile
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
-from torchyard.builds.running.compile_progress import CompileWatch
+from torchyard.builds.running.compile_progress import CompileMonitor
 
 CHOICE = JobChoice(jobs=2, memory_mib=4096, units=64, default_mib=512, why="said by the test")
 NO_CACHE = CacheDecision(choice=None, why="none")
@@ -31,7 +31,7 @@ def compiling(name: str, item: str = "true") -> Step:
     return replace(step(name, shell(item)), compiles=True)
 
 
-class Desk:
+class Workspace:
     """A watch over a plan of one component."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Desk:
         part = replace(plan.components[0], recipe=made)
         self.plan = replace(plan, components=(part,), runner_variables={"MAX_JOBS": "2"})
         self.history = History(folder=folder / "history")
-        self.watch = CompileWatch(
+        self.watch = CompileMonitor(
             plan=self.plan,
             folder=self.places,
             choice=CHOICE,
@@ -93,16 +93,16 @@ def end(output: str, *, start: float, **more: Any) -> dict[str, Any]:
 
 def test_a_step_that_compiles_nothing_gets_its_own_and_the_user_s_variables(tmp_path: Path) -> None:
     item = step("install", shell("true"))
-    desk = Desk(tmp_path, item)
-    assert desk.watch.begin(item, time.time()) == {"https_proxy": "http://proxy", "PATH": PATH}
-    desk.watch.end(item, 1.5, whole=True)
-    assert desk.watch.times["part/install"].wall_s == 1.5
-    assert desk.watch.times["part/install"].compiles == 0
+    workspace = Workspace(tmp_path, item)
+    assert workspace.watch.begin(item, time.time()) == {"https_proxy": "http://proxy", "PATH": PATH}
+    workspace.watch.end(item, 1.5, whole=True)
+    assert workspace.watch.times["part/install"].wall_s == 1.5
+    assert workspace.watch.times["part/install"].compiles == 0
 
 
 def test_cmake_gets_launchers(tmp_path: Path) -> None:
     item = compiling("build")
-    variables = Desk(tmp_path, item).watch.begin(item, time.time())
+    variables = Workspace(tmp_path, item).watch.begin(item, time.time())
     meter = str(tmp_path / "meter/meter")
     assert variables["CMAKE_CXX_COMPILER_LAUNCHER"] == meter
     assert variables["PATH"] == PATH
@@ -114,8 +114,8 @@ def test_cmake_gets_launchers(tmp_path: Path) -> None:
 def test_with_a_cache_behind_the_meter(tmp_path: Path) -> None:
     cache = CacheChoice(name="ccache", program="/usr/bin/ccache", variables={"CCACHE_X": "1"})
     item = compiling("build")
-    desk = Desk(tmp_path, item, cache=CacheDecision(choice=cache, why="it works"))
-    variables = desk.watch.begin(item, time.time())
+    workspace = Workspace(tmp_path, item, cache=CacheDecision(choice=cache, why="it works"))
+    variables = workspace.watch.begin(item, time.time())
     assert variables["CMAKE_C_COMPILER_LAUNCHER"] == f"{tmp_path}/meter/meter"
     assert variables["TORCHYARD_METER_CACHE"] == "/usr/bin/ccache"
     assert variables["CCACHE_X"] == "1"
@@ -125,16 +125,16 @@ def test_hits_are_those_of_the_step(tmp_path: Path) -> None:
     """The cache's own counters go up with every build of the machine."""
     cache = CacheChoice(name="ccache", program="/bin/true")
     item = compiling("build")
-    desk = Desk(tmp_path, item, cache=CacheDecision(choice=cache, why="it works"))
+    workspace = Workspace(tmp_path, item, cache=CacheDecision(choice=cache, why="it works"))
     stale = tmp_path / "meter/part.cache"
     stale.parent.mkdir(exist_ok=True)
     stale.write_text("cache_miss\n" * 9)
-    log = Path(desk.watch.begin(item, time.time())["CCACHE_STATSLOG"])
+    log = Path(workspace.watch.begin(item, time.time())["CCACHE_STATSLOG"])
     assert log == stale
     assert not log.exists(), "of an earlier run"
     log.write_text("# a.c\ndirect_cache_hit\n# b.c\ncache_miss\n# c.c\npreprocessed_cache_hit\n")
-    desk.watch.end(item, 1.0, whole=True)
-    assert desk.watch.times[item.name].cache_hit_rate == pytest.approx(2 / 3)
+    workspace.watch.end(item, 1.0, whole=True)
+    assert workspace.watch.times[item.name].cache_hit_rate == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -147,126 +147,130 @@ def test_hits_are_those_of_the_step(tmp_path: Path) -> None:
         ("cmake", "compiler", False),
     ],
 )
-def test_who_starts_compilers_itself_gets_them_on_the_path(
+def test_projects_that_start_compilers_get_the_meter_on_the_path(
     tmp_path: Path, builder: BuilderKind, compiles_with: Any, masquerades: bool
 ) -> None:
     item = compiling("build")
-    desk = Desk(tmp_path, item, builder=builder, python=PythonTable(compiles_with=compiles_with))
-    variables = desk.watch.begin(item, time.time())
+    workspace = Workspace(
+        tmp_path, item, builder=builder, python=PythonTable(compiles_with=compiles_with)
+    )
+    variables = workspace.watch.begin(item, time.time())
     assert (variables["PATH"] == f"{tmp_path}/meter/bin:{PATH}") is masquerades
     assert ("CMAKE_CXX_COMPILER_LAUNCHER" in variables) is not masquerades
 
 
 def test_heavy_files_of_the_recipe_are_in_the_table(tmp_path: Path) -> None:
     item = compiling("build")
-    Desk(tmp_path, item, heavy={"flash_*.o": 9000}).watch.begin(item, time.time())
+    Workspace(tmp_path, item, heavy={"flash_*.o": 9000}).watch.begin(item, time.time())
     assert "flash_*.o\t9000\n" in (tmp_path / "meter/part.table").read_text()
 
 
-def test_what_was_cut_short_is_removed_and_what_is_whole_stays(tmp_path: Path) -> None:
+def test_partly_written_objects_are_removed(tmp_path: Path) -> None:
     item = compiling("build")
-    desk = Desk(tmp_path, item)
+    workspace = Workspace(tmp_path, item)
     whole, half, outside = tmp_path / "whole.o", tmp_path / "half.o", tmp_path.parent / "mine.o"
     for path in (whole, half, outside):
         path.write_text("x")
     begun = {"event": "begin", "kind": "compile", "start": 1.0}
-    desk.log(
+    workspace.log(
         {**begun, "id": "1", "output": str(whole)},
         end(str(whole), start=1.0, id="1"),
         {**begun, "id": "2", "output": str(half)},
         {**begun, "id": "3", "output": str(outside)},
     )
-    desk.watch.begin(item, time.time())
+    workspace.watch.begin(item, time.time())
     assert (whole.exists(), half.exists(), outside.exists()) == (True, False, True)
     outside.unlink()
 
 
-def test_copies_of_a_cut_off_step_are_made_again(tmp_path: Path) -> None:
+def test_copies_of_an_interrupted_step_are_repeated(tmp_path: Path) -> None:
     build, install = compiling("build"), step("install", shell("true"))
-    desk = Desk(tmp_path, build, install, builder="python")
+    workspace = Workspace(tmp_path, build, install, builder="python")
     copy = tmp_path / "tree/build/lib.linux/half.py"
     copy.parent.mkdir(parents=True)
     copy.touch()
     now = time.time()
-    assert "CMAKE_INSTALL_ALWAYS" not in desk.watch.begin(build, now)
+    assert "CMAKE_INSTALL_ALWAYS" not in workspace.watch.begin(build, now)
     assert copy.exists(), "a first attempt leaves it: it may be somebody's edit-compile loop"
-    assert "CMAKE_INSTALL_ALWAYS" in desk.watch.begin(build, now - 3600)
+    assert "CMAKE_INSTALL_ALWAYS" in workspace.watch.begin(build, now - 3600)
     assert not copy.exists()
-    assert desk.watch.begin(install, now - 3600)["CMAKE_INSTALL_ALWAYS"] == "1"
+    assert workspace.watch.begin(install, now - 3600)["CMAKE_INSTALL_ALWAYS"] == "1"
 
 
-def test_progress_is_told_at_most_once_a_second(tmp_path: Path) -> None:
+def test_progress_is_reported_at_most_once_a_second(tmp_path: Path) -> None:
     item = compiling("build")
-    desk = Desk(tmp_path, item)
-    desk.watch.begin(item, time.time())
-    assert desk.watch.heard(item, b"no counts yet\n") is None
-    event = desk.watch.heard(item, b"[1/8] Building a\n[2/8] Building b\n")
+    workspace = Workspace(tmp_path, item)
+    workspace.watch.begin(item, time.time())
+    assert workspace.watch.on_output(item, b"no counts yet\n") is None
+    event = workspace.watch.on_output(item, b"[1/8] Building a\n[2/8] Building b\n")
     assert event is not None
     assert (event.kind, event.step, event.done, event.total) == ("progress", "part/build", 2, 8)
-    assert desk.watch.heard(item, b"[3/8] Building c\n") is None
+    assert workspace.watch.on_output(item, b"[3/8] Building c\n") is None
 
 
 def test_costs_count_from_the_first_attempt_and_are_remembered(tmp_path: Path) -> None:
     item = compiling("build")
-    desk = Desk(tmp_path, item)
+    workspace = Workspace(tmp_path, item)
     now = time.time()
-    desk.watch.begin(item, now - 100)
-    desk.log(
+    workspace.watch.begin(item, now - 100)
+    workspace.log(
         end("/x/old.o", start=now - 500),
         end("/x/before_the_kill.o", start=now - 50),
         end("/x/after.o", start=now, rss_kib=300 * 1024),
     )
-    desk.watch.end(item, 12.0, whole=True)
-    times = desk.watch.times["part/build"]
+    workspace.watch.end(item, 12.0, whole=True)
+    times = workspace.watch.times["part/build"]
     assert (times.compiles, times.cpu_s, times.peak_memory_mib) == (2, 1.5, 300.0)
     assert times.cache_hit_rate is None
-    known = desk.history.read("part")
+    known = workspace.history.read("part")
     assert known.files["after.o"].peak_mib == 300.0
     assert known.steps["part/build"].wall_s == 12.0
 
 
-def test_a_step_that_was_not_whole_teaches_files_only(tmp_path: Path) -> None:
+def test_an_incomplete_step_records_file_costs_only(tmp_path: Path) -> None:
     item = compiling("build")
-    desk = Desk(tmp_path, item)
-    desk.watch.begin(item, time.time())
-    desk.log(end("/x/a.o", start=time.time()))
-    desk.watch.end(item, 1.0, whole=False)
-    known = desk.history.read("part")
+    workspace = Workspace(tmp_path, item)
+    workspace.watch.begin(item, time.time())
+    workspace.log(end("/x/a.o", start=time.time()))
+    workspace.watch.end(item, 1.0, whole=False)
+    known = workspace.history.read("part")
     assert "a.o" in known.files
     assert known.steps == {}
 
 
-def test_probes_of_a_configure_step_are_no_compiles(tmp_path: Path) -> None:
+def test_configure_tests_are_not_counted_as_compiles(tmp_path: Path) -> None:
     item = compiling("configure")
-    desk = Desk(tmp_path, item)
-    desk.watch.begin(item, time.time())
-    desk.log(end("/x/cmTC_1.o", start=time.time()))
-    desk.watch.end(item, 1.0, whole=True)
-    assert desk.watch.times["part/configure"].compiles == 0
+    workspace = Workspace(tmp_path, item)
+    workspace.watch.begin(item, time.time())
+    workspace.log(end("/x/cmTC_1.o", start=time.time()))
+    workspace.watch.end(item, 1.0, whole=True)
+    assert workspace.watch.times["part/configure"].compiles == 0
 
 
 def test_steps_of_the_environment_are_watched_too(tmp_path: Path) -> None:
     item = replace(step("x", shell("true")), name="environment/meter", component="environment")
-    desk = Desk(tmp_path, item)
-    desk.watch.begin(item, time.time())
-    desk.watch.end(item, 0.5, whole=True)
-    assert desk.watch.times["environment/meter"].wall_s == 0.5
+    workspace = Workspace(tmp_path, item)
+    workspace.watch.begin(item, time.time())
+    workspace.watch.end(item, 0.5, whole=True)
+    assert workspace.watch.times["environment/meter"].wall_s == 0.5
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_a_real_compile_is_seen(tmp_path: Path) -> None:
     """The meter is made, put before the compiler by the variables, and its log is read."""
     item = compiling("build")
-    desk = Desk(tmp_path, item, builder="make")
-    for action in meter_actions(desk.places.meter):
+    workspace = Workspace(tmp_path, item, builder="make")
+    for action in meter_actions(workspace.places.meter):
         if isinstance(action, WriteFile):
             Path(action.path).write_text(action.text)
         elif isinstance(action, Command):
             subprocess.run(action.argv, check=True, env={"PATH": PATH}, cwd=action.folder)
-    variables = desk.watch.begin(item, time.time())
+    variables = workspace.watch.begin(item, time.time())
     (tmp_path / "a.c").write_text("int a;\n")
     subprocess.run(["cc", "-c", "a.c", "-o", "a.o"], check=True, cwd=tmp_path, env=variables)
-    desk.watch.end(item, 1.0, whole=True)
-    assert desk.watch.times["part/build"].compiles == 1
-    assert [one.name for one in read_meter_log(desk.places.meter_log("part")).compiles] == ["a.o"]
+    workspace.watch.end(item, 1.0, whole=True)
+    assert workspace.watch.times["part/build"].compiles == 1
+    assert [one.name for one in read_meter_log(workspace.places.meter_log("part")).compiles] == [
+        "a.o"
+    ]
     assert os.access(tmp_path / "a.o", os.R_OK)

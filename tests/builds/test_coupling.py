@@ -44,7 +44,7 @@ class TestTable:
                 Requirement(requirement)
             assert "python" in facts.needs
 
-    def test_every_bad_combination_can_be_read_and_has_a_mend(self) -> None:
+    def test_every_bad_combination_is_valid_and_has_a_fix(self) -> None:
         for bad in compatibility._table().bad:
             for limits in (*bad.tools.values(), bad.releases):
                 for part in limits.split("|"):
@@ -89,7 +89,7 @@ class TestReleaseFacts:
             ("v2.15.0", "scikit-build-core"),
         ],
     )
-    def test_front_end_follows_the_era(self, version: str, front_end: str) -> None:
+    def test_front_end_depends_on_the_release(self, version: str, front_end: str) -> None:
         assert release_facts("pytorch", version).front_end == front_end
 
     def test_minor_versions_are_numbers_not_decimals(self) -> None:
@@ -246,7 +246,7 @@ class TestCuda:
 
 
 class TestCheckVersions:
-    def test_says_what_why_and_the_mend(self) -> None:
+    def test_a_finding_has_what_why_and_fix(self) -> None:
         (finding,) = check_versions(release_facts("pytorch", "2.8"), {"cmake": "3.25.1"})
         assert finding.severity == "blocks"
         assert finding.what == "cmake 3.25.1 does not fit pytorch 2.8"
@@ -288,7 +288,7 @@ class TestCheckVersions:
         (finding,) = check_versions(facts, {"cmake": "3.23.0", "cuda": "11.8"})
         assert "3.23.0" in finding.what
 
-    def test_options_that_are_off_make_some_moot(self) -> None:
+    def test_options_that_are_off_disable_some_findings(self) -> None:
         facts = release_facts("pytorch", "2.7.1")
         (finding,) = check_versions(facts, {})
         assert "NCCL" in finding.what
@@ -335,6 +335,6 @@ class TestCheckVersions:
         assert allows(">=2.14", "2.14.0a0+git1234")
         assert not allows(">=3.27", "3.26.4")
 
-    def test_versions_that_are_none_are_let_through(self) -> None:
+    def test_unparsable_versions_are_accepted(self) -> None:
         assert parse_version("unknown") is None
         assert allows(">=1", "unknown")

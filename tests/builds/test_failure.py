@@ -24,7 +24,7 @@ def failed(folder: Path, item: Step) -> StepFailed:
         folder=BuildFolder(folder=folder),
         variables=dict(item.variables),
         verify=lambda *_: None,
-        heard=lambda _: None,
+        on_output=lambda _: None,
     )
     with pytest.raises(CommandFailed) as raised:
         performer.perform()
@@ -33,23 +33,23 @@ def failed(folder: Path, item: Step) -> StepFailed:
     )
 
 
-def test_the_first_real_error_is_the_reason(tmp_path: Path) -> None:
+def test_the_first_error_of_the_log_is_the_reason(tmp_path: Path) -> None:
     (tmp_path / "wrong.c").write_text("int f(void) { return nothing_of_that_name; }\n")
     error = failed(tmp_path, step("build", Command(argv=("cc", "-c", "wrong.c"))))
     assert error.what == "the step part/build failed: exit code 1 from: cc -c wrong.c"
     assert "wrong.c:1" in error.why
     assert "nothing_of_that_name" in error.why
     assert error.log == str(tmp_path / "logs/part-build.log")
-    assert f"everything is kept in {tmp_path}" in error.hint
+    assert f"all files are kept in {tmp_path}" in error.hint
     assert error.exit_code == 5
 
 
-def test_the_way_back_in_works_and_is_its_owner_s(tmp_path: Path) -> None:
+def test_the_rerun_script_works_and_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "a folder's name"
     folder.mkdir()
     error = failed(folder, step("build", shell("echo tried >> tries; exit 9")))
     line = error.hint.splitlines()[-1]
-    assert line.startswith("the command again: sh ")
+    assert line.startswith("to run the command again: sh ")
     done = subprocess.run(["sh", "-c", line.partition(": ")[2]], check=False, cwd="/")
     assert done.returncode == 9
     assert (folder / "tries").read_text() == "tried\ntried\n"
@@ -70,23 +70,23 @@ def test_a_known_cause_comes_with_its_remedy(tmp_path: Path) -> None:
     assert "the command again: " in error.hint
 
 
-def test_a_log_that_names_nothing(tmp_path: Path) -> None:
+def test_a_log_without_an_error_message(tmp_path: Path) -> None:
     error = failed(tmp_path, step("build", shell("exit 1")))
     assert error.why
 
 
 @needs_cut_network
-def test_the_network_is_named(tmp_path: Path) -> None:
+def test_requested_hosts_are_reported(tmp_path: Path) -> None:
     code = "import socket; socket.create_connection(('files.example.invalid', 443))"
     error = failed(tmp_path, step("build", Command(argv=("/usr/bin/env", "python3", "-c", code))))
     assert "files.example.invalid" in error.why
 
 
-def test_without_room_for_the_script_none_is_named(tmp_path: Path) -> None:
+def test_no_rerun_script_on_a_full_disk(tmp_path: Path) -> None:
     (tmp_path / "logs/part-build.reenter.sh").mkdir(parents=True)
     error = failed(tmp_path, step("build", shell("exit 1")))
     assert "the command again" not in error.hint
-    assert f"everything is kept in {tmp_path}" in error.hint
+    assert f"all files are kept in {tmp_path}" in error.hint
 
 
 def test_a_step_of_the_environment_has_no_component(tmp_path: Path) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.build_folders import only_run, standing_on
+from torchyard.builds.build_folders import base_build_locks, exclusive_run_lock
 from torchyard.errors import NotAllowed, TorchyardError
 
 HOLDER = """
 import sys
 from pathlib import Path
-from torchyard.builds.build_folders import only_run
-with only_run(Path(sys.argv[1])):
+from torchyard.builds.build_folders import exclusive_run_lock
+with exclusive_run_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -38,59 +38,65 @@ def holder(path: Path) -> subprocess.Popen[str]:
 
 def test_the_folder_is_made_and_names_who_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "builds" / "x" / "running"
-    with only_run(path):
+    with exclusive_run_lock(path):
         assert path.read_text() == f"{os.getpid()}\n"
 
 
 def test_another_process_is_refused_and_told_the_number(tmp_path: Path) -> None:
     path = tmp_path / "running"
     with holder(path) as process:
-        with pytest.raises(NotAllowed) as raised, only_run(path):
+        with pytest.raises(NotAllowed) as raised, exclusive_run_lock(path):
             pass
-        assert raised.value.what == f"another build runs in {tmp_path} (process {process.pid})"
+        assert (
+            raised.value.what == f"another build is running in {tmp_path} (process {process.pid})"
+        )
         assert "--name" in raised.value.hint
         assert raised.value.exit_code == 4
         process.communicate("")
-    with only_run(path):
+    with exclusive_run_lock(path):
         pass
 
 
 def test_a_shorter_number_leaves_nothing_of_a_longer_one(tmp_path: Path) -> None:
     path = tmp_path / "running"
     path.write_text("123456789012345678\n")
-    with only_run(path):
+    with exclusive_run_lock(path):
         assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_a_kill_gives_the_folder_back(tmp_path: Path) -> None:
+def test_a_kill_releases_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "running"
     with holder(path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with only_run(path):
+        with exclusive_run_lock(path):
             assert path.read_text() == f"{os.getpid()}\n"
 
 
 def test_twice_in_one_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "running"
-    with only_run(path), pytest.raises(NotAllowed, match=f"process {os.getpid()}"), only_run(path):
+    with (
+        exclusive_run_lock(path),
+        pytest.raises(NotAllowed, match=f"process {os.getpid()}"),
+        exclusive_run_lock(path),
+    ):
         pass
 
 
-def test_an_error_inside_gives_it_back(tmp_path: Path) -> None:
+def test_an_error_releases_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "running"
-    with pytest.raises(KeyboardInterrupt), only_run(path):
+    with pytest.raises(KeyboardInterrupt), exclusive_run_lock(path):
         raise KeyboardInterrupt
-    with only_run(path):
+    with exclusive_run_lock(path):
         pass
 
 
 def test_children_do_not_hold_it(tmp_path: Path) -> None:
     path = tmp_path / "running"
-    with only_run(path):
+    with exclusive_run_lock(path):
         child = subprocess.Popen(["sleep", "60"])
     try:
-        with only_run(path):
+        with exclusive_run_lock(path):
             pass
     finally:
         child.kill()
@@ -99,42 +105,47 @@ def test_children_do_not_hold_it(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(TorchyardError, match="cannot write"), only_run(tmp_path / "file" / "x"):
+    with (
+        pytest.raises(TorchyardError, match="cannot write"),
+        exclusive_run_lock(tmp_path / "file" / "x"),
+    ):
         pass
 
 
-def test_many_stand_on_a_folder_and_none_changes_it(tmp_path: Path) -> None:
+def test_many_builds_share_a_base_and_block_its_rebuild(tmp_path: Path) -> None:
     path = tmp_path / "running"
-    with only_run(path):
+    with exclusive_run_lock(path):
         pass
-    with standing_on([path]), standing_on([path]):
-        with pytest.raises(NotAllowed, match=f"a build that stands on {tmp_path} is running"):
-            only_run(path).__enter__()
+    with base_build_locks([path]), base_build_locks([path]):
+        with pytest.raises(
+            NotAllowed, match=f"a build that uses {tmp_path} as its base is running"
+        ):
+            exclusive_run_lock(path).__enter__()
         # Asking does not take it away from those who stand there.
-        with pytest.raises(NotAllowed, match="stands on"):
-            only_run(path).__enter__()
-        with standing_on([path]):
+        with pytest.raises(NotAllowed, match="as its base"):
+            exclusive_run_lock(path).__enter__()
+        with base_build_locks([path]):
             pass
-    with only_run(path):
+    with exclusive_run_lock(path):
         pass
 
 
-def test_nobody_stands_on_what_is_being_built(tmp_path: Path) -> None:
+def test_a_base_that_is_being_built_is_refused(tmp_path: Path) -> None:
     other, path = tmp_path / "other", tmp_path / "running"
     with holder(path) as process:
-        with pytest.raises(NotAllowed) as raised, standing_on([other, path]):
+        with pytest.raises(NotAllowed) as raised, base_build_locks([other, path]):
             pass
         assert raised.value.what == (
-            f"{tmp_path}, which this build stands on, is being built (process {process.pid})"
+            f"{tmp_path}, the base of this build, is being built (process {process.pid})"
         )
-        assert raised.value.hint.startswith("wait for it")
-        with only_run(other):  # the first one was given back
+        assert raised.value.hint.startswith("wait until it has finished")
+        with exclusive_run_lock(other):  # the first one was given back
             pass
         process.communicate("")
-    with standing_on([other, path]):
+    with base_build_locks([other, path]):
         pass
 
 
-def test_a_folder_that_is_gone_is_not_kept(tmp_path: Path) -> None:
-    with standing_on([tmp_path / "gone" / "running"]):
+def test_a_missing_base_folder_is_not_locked(tmp_path: Path) -> None:
+    with base_build_locks([tmp_path / "gone" / "running"]):
         assert list(tmp_path.iterdir()) == []

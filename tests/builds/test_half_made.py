@@ -9,7 +9,7 @@ from plans import plan_of
 
 from torchyard.builds.plan import Component
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
-from torchyard.builds.running.compile_progress import remove_half_copied
+from torchyard.builds.running.compile_progress import remove_partial_copies
 
 
 def component(folder: Path, builder: BuilderKind = "python", build: str = "build") -> Component:
@@ -29,7 +29,7 @@ def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file())
 
 
-def test_copies_go_and_objects_stay(tmp_path: Path) -> None:
+def test_copies_are_removed_and_objects_kept(tmp_path: Path) -> None:
     put(
         tmp_path,
         "build/lib.linux-x86_64-cpython-311/spam/half.py",
@@ -38,21 +38,21 @@ def test_copies_go_and_objects_stay(tmp_path: Path) -> None:
         "build/temp.linux-x86_64-cpython-311/spam.o",
         "spam/whole.py",
     )
-    assert len(remove_half_copied(component(tmp_path))) == 3
+    assert len(remove_partial_copies(component(tmp_path))) == 3
     assert left(tmp_path) == ["build/temp.linux-x86_64-cpython-311/spam.o", "spam/whole.py"]
 
 
 def test_libraries_of_cmake_stay(tmp_path: Path) -> None:
     put(tmp_path, "out/CMakeCache.txt", "out/lib/libtorch.so", "out/lib.linux/torch/half.py")
-    remove_half_copied(component(tmp_path, build="out"))
+    remove_partial_copies(component(tmp_path, build="out"))
     assert left(tmp_path) == ["out/CMakeCache.txt", "out/lib/libtorch.so"]
 
 
 def test_only_python_projects_have_such(tmp_path: Path) -> None:
     put(tmp_path, "build/lib.linux/x")
-    assert remove_half_copied(component(tmp_path, "cmake")) == ()
+    assert remove_partial_copies(component(tmp_path, "cmake")) == ()
     assert left(tmp_path) == ["build/lib.linux/x"]
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert remove_half_copied(component(tmp_path)) == ()
+    assert remove_partial_copies(component(tmp_path)) == ()

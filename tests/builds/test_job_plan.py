@@ -31,12 +31,12 @@ def plan_with(folder: Path, *recipes: Recipe) -> Plan:
 
 
 @pytest.mark.parametrize(("text", "jobs"), [("auto", None), ("1", 1), ("64", 64)])
-def test_what_can_be_asked_for(text: str, jobs: int | None) -> None:
+def test_valid_job_counts(text: str, jobs: int | None) -> None:
     assert parse_jobs(text) == jobs
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "many", "1.5", "Auto", " 2"])
-def test_what_cannot(text: str) -> None:
+def test_invalid_job_counts(text: str) -> None:
     with pytest.raises(UsageError, match="--jobs: ") as raised:
         parse_jobs(text)
     assert "--jobs auto" in raised.value.hint
@@ -64,7 +64,7 @@ def test_build_systems_are_told_by_variables_outside_of_fingerprints(tmp_path: P
     assert planned.steps == plan.steps
 
 
-def test_how_long_it_will_take_is_said_when_it_is_long(tmp_path: Path) -> None:
+def test_a_long_build_has_an_estimate(tmp_path: Path) -> None:
     home = YardHome(folder=tmp_path)
     short = plan_with(tmp_path, Recipe(name="x", cpu_seconds=30))
     assert with_jobs(short, 2, home=home, limits=LIMITS)[0].notes == short.notes

@@ -166,13 +166,13 @@ def test_a_changed_recipe_is_named_by_its_key(tmp_path: Path, old: str, new: str
     assert old in RECIPE
     with pytest.raises(UsageError) as caught:
         apply_lock(resolved(tmp_path, RECIPE.replace(old, new)), lock)
-    assert caught.value.what == f"part: {key} is not as it was locked"
+    assert caught.value.what == f"part: {key} differs from the lock file"
     assert "torchyard build lock" in caught.value.hint
 
 
 def test_a_setting_on_the_command_line_is_a_change_too(tmp_path: Path) -> None:
     lock = lock_of(resolved(tmp_path))
-    with pytest.raises(UsageError, match=r"options\.BLAS is not as it was locked") as caught:
+    with pytest.raises(UsageError, match=r"options\.BLAS differs from the lock file") as caught:
         apply_lock(resolved(tmp_path, BLAS="MKL"), lock)
     assert caught.value.why == "locked: OpenBLAS; now: MKL"
 
@@ -180,14 +180,14 @@ def test_a_setting_on_the_command_line_is_a_change_too(tmp_path: Path) -> None:
 def test_the_content_of_a_patch_counts(tmp_path: Path) -> None:
     lock = lock_of(resolved(tmp_path))
     (tmp_path / "mend.patch").write_text("--- a\n+++ c\n")
-    with pytest.raises(UsageError, match=r"patches\.mend\.patch is not as it was locked"):
+    with pytest.raises(UsageError, match=r"patches\.mend\.patch differs from the lock file"):
         apply_lock(resolved(tmp_path), lock)
     (tmp_path / "mend.patch").unlink()
     with pytest.raises(UsageError, match="cannot be read"):
         recipe_facts(replace(resolved(tmp_path).recipe, folder=str(tmp_path / "gone")))
 
 
-def test_words_estimates_and_checks_do_not_count(tmp_path: Path) -> None:
+def test_texts_estimates_and_checks_are_not_part_of_the_lock(tmp_path: Path) -> None:
     before = resolved(tmp_path).recipe
     after = resolved(
         tmp_path, 'summary = "x"\ndisk-gib = 9.0\n' + RECIPE + '[verify]\nimport-name = "p"\n'
@@ -207,7 +207,7 @@ def test_components_must_be_the_same(tmp_path: Path) -> None:
     build = resolved(tmp_path)
     lock = lock_of(build)
     more = replace(lock, components={**lock.components, "other": lock.components["part"]})
-    with pytest.raises(UsageError, match="the lock has 'other'"):
+    with pytest.raises(UsageError, match="the lock file has the component 'other'"):
         apply_lock(build, more)
     with pytest.raises(UsageError, match="has no component 'part'"):
         locked_source(build.components[0], replace(lock, components={}))
@@ -215,9 +215,9 @@ def test_components_must_be_the_same(tmp_path: Path) -> None:
 
 def test_a_record_without_the_source(tmp_path: Path) -> None:
     build = resolved(tmp_path)
-    with pytest.raises(UsageError, match="has no source of 'part'"):
+    with pytest.raises(UsageError, match="has no source for 'part'"):
         make_lock(record_of(None), build)
-    with pytest.raises(UsageError, match="has no source of 'part'"):
+    with pytest.raises(UsageError, match="has no source for 'part'"):
         make_lock(make_record(), build)
 
 
@@ -270,7 +270,7 @@ def test_a_folder_must_still_be_the_same(tmp_path: Path) -> None:
     assert locked_source(build.components[0], lock) == build.components[0].source
     (folder / "a.c").write_text("int changed;\n")
     with pytest.raises(
-        UsageError, match=r"source\.folder\.path: .* is not as it was locked"
+        UsageError, match=r"source\.folder\.path: .* differs from the lock file"
     ) as caught:
         locked_source(build.components[0], lock)
     assert caught.value.why.startswith("digest: ")

@@ -18,17 +18,17 @@ from sandbox_cases import needs_cut_network
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Action, Command, Download, Step, Verify, WriteFile
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
-from torchyard.builds.sandbox import wanted_names
+from torchyard.builds.sandbox import requested_hosts
 from torchyard.builds.verify import RunInTarget
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
 
-class Desk:
-    """A performer of a step in a folder, and what it was asked to verify and has heard."""
+class Workspace:
+    """A performer of a step in a folder, with its verifications and its output."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = BuildFolder(folder=folder)
-        self.heard: list[bytes] = []
+        self.output: list[bytes] = []
         self.verified: list[tuple[str, str]] = []
 
     def performer(self, *actions: Action, of: Step | None = None) -> StepPerformer:
@@ -38,7 +38,7 @@ class Desk:
             folder=self.folder,
             variables=dict(item.variables),
             verify=self._verify,
-            heard=self.heard.append,
+            on_output=self.output.append,
         )
 
     def _verify(self, action: Verify, item: Step, run: RunInTarget) -> None:  # noqa: ARG002
@@ -51,26 +51,26 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace(tmp_path)
 
 
-def test_actions_are_done_in_order_and_logged(desk: Desk, tmp_path: Path) -> None:
+def test_actions_are_done_in_order_and_logged(workspace: Workspace, tmp_path: Path) -> None:
     written = tmp_path / "deep" / "tool"
-    desk.performer(
+    workspace.performer(
         WriteFile(path=str(written), text="#!/bin/sh\necho from the tool\n", executable=True),
         Command(argv=(str(written),)),
         Command(argv=("sh", "-c", "pwd; echo $EXTRA"), folder="/", variables=(("EXTRA", "x"),)),
     ).perform()
-    log = desk.log
+    log = workspace.log
     assert log.index("writing ") < log.index("from the tool") < log.index("\n/\nx\n")
     assert "$ sh -c 'pwd; echo $EXTRA'" in log
-    assert b"from the tool\n" in b"".join(desk.heard)
+    assert b"from the tool\n" in b"".join(workspace.output)
 
 
-def test_the_first_failure_ends_it(desk: Desk, tmp_path: Path) -> None:
+def test_the_first_failure_ends_it(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as raised:
-        desk.performer(shell("exit 3"), shell("touch never")).perform()
+        workspace.performer(shell("exit 3"), shell("touch never")).perform()
     assert raised.value.command_exit_code == 3
     assert not raised.value.stopped
     assert raised.value.exit_code == 5
@@ -78,37 +78,41 @@ def test_the_first_failure_ends_it(desk: Desk, tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
-def test_verification_runs_commands_where_the_step_does(desk: Desk, tmp_path: Path) -> None:
-    desk.performer(Verify(component="part", report="r")).perform()
-    assert desk.verified == [("part", f"hello\n{tmp_path}\n")]
-    assert "checking part" in desk.log
+def test_verification_runs_commands_where_the_step_does(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    workspace.performer(Verify(component="part", report="r")).perform()
+    assert workspace.verified == [("part", f"hello\n{tmp_path}\n")]
+    assert "checking part" in workspace.log
 
 
-def test_downloads_are_done_and_their_errors_told(desk: Desk, tmp_path: Path) -> None:
+def test_downloads_are_done_and_their_errors_told(workspace: Workspace, tmp_path: Path) -> None:
     import hashlib
 
     source = tmp_path / "file.txt"
     source.write_text("content")
     digest = hashlib.sha256(b"content").hexdigest()
     good = Download(url=source.as_uri(), path=str(tmp_path / "got"), sha256=digest)
-    desk.performer(good).perform()
+    workspace.performer(good).perform()
     assert (tmp_path / "got").read_text() == "content"
     with pytest.raises(StepFailed, match=r"file\.txt"):
-        desk.performer(replace(good, path=str(tmp_path / "no"), sha256="0" * 64)).perform()
+        workspace.performer(replace(good, path=str(tmp_path / "no"), sha256="0" * 64)).perform()
 
 
 @needs_cut_network
-def test_what_the_missing_network_was_asked_for_is_kept(desk: Desk) -> None:
+def test_what_the_missing_network_was_asked_for_is_kept(workspace: Workspace) -> None:
     code = "import socket\ntry: socket.gethostbyname('files.example.invalid')\nexcept OSError: pass"
-    performer = desk.performer(Command(argv=("/usr/bin/env", "python3", "-c", code)))
+    performer = workspace.performer(Command(argv=("/usr/bin/env", "python3", "-c", code)))
     performer.perform()
-    assert wanted_names(str(performer.wanted_file)) == ("files.example.invalid",)
-    desk.performer(shell("true")).perform()
-    assert wanted_names(str(performer.wanted_file)) == (), "each run has its own"
+    assert requested_hosts(str(performer.requested_hosts_file)) == ("files.example.invalid",)
+    workspace.performer(shell("true")).perform()
+    assert requested_hosts(str(performer.requested_hosts_file)) == (), "each run has its own"
 
 
-def test_stop_ends_the_running_command_and_starts_no_other(desk: Desk, tmp_path: Path) -> None:
-    performer = desk.performer(shell("touch started; sleep 600"), shell("touch never"))
+def test_stop_ends_the_running_command_and_starts_no_other(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    performer = workspace.performer(shell("touch started; sleep 600"), shell("touch never"))
 
     def stop() -> None:
         while not (tmp_path / "started").exists():
@@ -125,8 +129,8 @@ def test_stop_ends_the_running_command_and_starts_no_other(desk: Desk, tmp_path:
     assert not (tmp_path / "never").exists()
 
 
-def test_stopped_before_it_began(desk: Desk, tmp_path: Path) -> None:
-    performer = desk.performer(shell("touch never"))
+def test_stopped_before_it_began(workspace: Workspace, tmp_path: Path) -> None:
+    performer = workspace.performer(shell("touch never"))
     performer.stop()
     with pytest.raises(CommandFailed) as raised:
         performer.perform()
@@ -134,19 +138,21 @@ def test_stopped_before_it_began(desk: Desk, tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
-def test_the_script_runs_the_last_command_just_as_it_was(desk: Desk, tmp_path: Path) -> None:
+def test_the_script_runs_the_last_command_just_as_it_was(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     odd = 'it\'s $HOME "quoted"\nand more'
     item = replace(
         step("one", shell("true"), shell('printf "%s|%s|%s" "$ODD" "$PATH" "$PWD" > said; exit 4')),
         variables=(("PATH", PATH), ("ODD", odd)),
     )
-    performer = desk.performer(of=item)
+    performer = workspace.performer(of=item)
     with pytest.raises(CommandFailed):
         performer.perform()
     first = (tmp_path / "said").read_text()
     (tmp_path / "said").unlink()
     script = tmp_path / "again.sh"
-    script.write_text(performer.reenter_script())
+    script.write_text(performer.rerun_script())
     done = subprocess.run(
         ["sh", str(script)], check=False, cwd="/", env={"PATH": PATH, "NOISE": "1", "ODD": "other"}
     )
@@ -154,15 +160,17 @@ def test_the_script_runs_the_last_command_just_as_it_was(desk: Desk, tmp_path: P
     assert (tmp_path / "said").read_text() == first == f"{odd}|{PATH}|{tmp_path}"
 
 
-def test_without_a_command_there_is_no_way_back(desk: Desk, tmp_path: Path) -> None:
-    performer = desk.performer(WriteFile(path=str(tmp_path / "x"), text=""))
+def test_without_a_command_there_is_no_way_back(workspace: Workspace, tmp_path: Path) -> None:
+    performer = workspace.performer(WriteFile(path=str(tmp_path / "x"), text=""))
     performer.perform()
-    assert performer.reenter_script() == ""
+    assert performer.rerun_script() == ""
 
 
-def test_the_guard_is_held_from_the_first_action_to_the_last(desk: Desk, tmp_path: Path) -> None:
+def test_the_guard_is_held_from_the_first_action_to_the_last(
+    workspace: Workspace, tmp_path: Path
+) -> None:
     events: list[str] = []
-    performer = desk.performer(shell("touch done; exit 1"))
+    performer = workspace.performer(shell("touch done; exit 1"))
 
     @contextmanager
     def guard(mine: StepPerformer) -> Iterator[None]:
@@ -179,21 +187,21 @@ def test_the_guard_is_held_from_the_first_action_to_the_last(desk: Desk, tmp_pat
     assert events == ["in", "out"]
 
 
-def test_a_log_that_cannot_be_written_is_told(desk: Desk, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_told(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     with pytest.raises(TorchyardError, match="cannot write") as raised:
-        desk.performer(shell("true")).perform()
+        workspace.performer(shell("true")).perform()
     assert raised.value.exit_code in (4, 5)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_file_that_may_not_be_written(desk: Desk, tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_written(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(NotAllowed):
-        desk.performer(WriteFile(path=str(tmp_path / "locked" / "x"), text="")).perform()
+        workspace.performer(WriteFile(path=str(tmp_path / "locked" / "x"), text="")).perform()
 
 
-def test_a_second_log_replaces_the_first(desk: Desk) -> None:
-    desk.performer(shell("echo first")).perform()
-    desk.performer(shell("echo second")).perform()
-    assert "first" not in desk.log
+def test_a_second_log_replaces_the_first(workspace: Workspace) -> None:
+    workspace.performer(shell("echo first")).perform()
+    workspace.performer(shell("echo second")).perform()
+    assert "first" not in workspace.log

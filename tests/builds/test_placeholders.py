@@ -11,7 +11,7 @@ from torchyard.builds.recipe import (
     SmokeTest,
     SourceTable,
     VerifyTable,
-    filled_in,
+    fill_placeholders,
 )
 from torchyard.errors import UsageError
 
@@ -25,7 +25,7 @@ def test_every_text_is_filled_in() -> None:
         options={"OpenBLAS_HOME": "{needs.openblas.prefix}", "COUNT": 3},
         prepare=(PrepareCommand(run=("cp", "{tree}/a", "b")),),
     )
-    filled = filled_in(recipe, NAMES, where="r")
+    filled = fill_placeholders(recipe, NAMES, where="r")
     assert filled.source.git is not None
     assert filled.source.git.ref == "v2.6.0"
     assert filled.options == {"OpenBLAS_HOME": "/b/prefix", "COUNT": 3}
@@ -35,19 +35,19 @@ def test_every_text_is_filled_in() -> None:
 def test_programs_keep_their_braces() -> None:
     smoke = SmokeTest(name="s", python="print(f'{tree}')")
     recipe = Recipe(name="r", verify=VerifyTable(smoke=(smoke,)))
-    assert filled_in(recipe, NAMES, where="r").verify.smoke[0].python == "print(f'{tree}')"
+    assert fill_placeholders(recipe, NAMES, where="r").verify.smoke[0].python == "print(f'{tree}')"
 
 
 def test_braces_that_are_no_name_stay() -> None:
     recipe = Recipe(name="r", options={"A": "${HOME} {} {1} {A B}"})
-    assert filled_in(recipe, NAMES, where="r").options["A"] == "${HOME} {} {1} {A B}"
+    assert fill_placeholders(recipe, NAMES, where="r").options["A"] == "${HOME} {} {1} {A B}"
 
 
 def test_an_unknown_name_is_told_with_its_key() -> None:
     recipe = Recipe(name="r", options={"A": "{versoin}"})
     with pytest.raises(UsageError) as caught:
-        filled_in(recipe, NAMES, where="r")
-    assert "r.options.A: {versoin} stands for nothing here" in caught.value.what
+        fill_placeholders(recipe, NAMES, where="r")
+    assert "r.options.A: unknown placeholder {versoin}" in caught.value.what
     assert "did you mean 'version'?" in caught.value.hint
 
 
@@ -57,7 +57,7 @@ def test_one_table_alone_can_be_filled_in() -> None:
         source=SourceTable(git=GitSource(url="u", ref="v{version}")),
         options={"A": "{unknown.yet}"},
     )
-    filled = filled_in(recipe, {"version": "1"}, where="r", only="source")
+    filled = fill_placeholders(recipe, {"version": "1"}, where="r", only="source")
     assert filled.source.git is not None
     assert filled.source.git.ref == "v1"
     assert filled.options["A"] == "{unknown.yet}"

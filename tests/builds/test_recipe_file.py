@@ -100,7 +100,7 @@ def test_a_relative_path_starts_at_the_folder_given(tmp_path: Path) -> None:
         ("variants = 3\n", "variants must be tables", "[variants.NAME]"),
         ("a = = 3\n", "is not valid TOML", "correct"),
         ("[[when]]\nif = { relase = '<2' }\n", "unknown key 'relase'", "did you mean 'release'?"),
-        ("version='1'\n[[when]]\nif = { release = 'old' }\n", "'old' is no version range", ">="),
+        ("version='1'\n[[when]]\nif = { release = 'old' }\n", "'old' is not a version range", ">="),
         ("[variants.a]\nextends = 'b'\n", "", ""),
     ],
 )

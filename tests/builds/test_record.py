@@ -128,7 +128,7 @@ def test_a_value_of_the_wrong_kind_is_named(home: YardHome) -> None:
 def test_a_build_that_never_finished(home: YardHome) -> None:
     folder = home.builds / "half"
     folder.mkdir(parents=True)
-    with pytest.raises(UsageError, match="holds no finished build"):
+    with pytest.raises(UsageError, match="is not a finished build"):
         read_record(folder)
     assert read_earlier(folder) is None
 
@@ -159,7 +159,7 @@ def test_listing_shows_damaged_and_unfinished_builds_too(home: YardHome) -> None
     (home.builds / ".removed-1").mkdir()
     (home.builds / "file").write_text("")
     found = {
-        entry.name: (entry.record is not None, bool(entry.trouble)) for entry in list_builds(home)
+        entry.name: (entry.record is not None, bool(entry.problem)) for entry in list_builds(home)
     }
     assert found == {"good": (True, False), "half": (False, False), "spoilt": (False, True)}
 

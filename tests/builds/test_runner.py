@@ -26,7 +26,7 @@ class QuietWatch:
     def begin(self, step: Step, since: float) -> Mapping[str, str]:  # noqa: ARG002
         return dict(step.variables)
 
-    def heard(self, step: Step, output: bytes) -> BuildEvent | None:  # noqa: ARG002
+    def on_output(self, step: Step, output: bytes) -> BuildEvent | None:  # noqa: ARG002
         return None
 
     def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
@@ -43,18 +43,18 @@ def runner_of(
     folder = BuildFolder(folder=Path(plan.folder))
 
     def performer(
-        item: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]
+        item: Step, variables: Mapping[str, str], on_output: Callable[[bytes], None]
     ) -> StepPerformer:
         return StepPerformer(
             step=item,
             folder=folder,
             variables=variables,
             verify=lambda *_: None,
-            heard=heard,
+            on_output=on_output,
         )
 
     def explain(item: Step, done: StepPerformer, error: CommandFailed) -> StepFailed:
-        return StepFailed(f"{item.name}: {error.command_exit_code}", hint=done.reenter_script())
+        return StepFailed(f"{item.name}: {error.command_exit_code}", hint=done.rerun_script())
 
     return Runner(
         plan=plan,
@@ -104,7 +104,7 @@ def test_a_changed_step_runs_again(tmp_path: Path) -> None:
     assert (tmp_path / "order").read_text() == "1\n2\n"
 
 
-def test_what_is_gone_is_made_again(tmp_path: Path) -> None:
+def test_removed_output_is_recreated(tmp_path: Path) -> None:
     made = tmp_path / "made"
     plan = plan_of(tmp_path, step("one", shell("echo x > made"), creates=(str(made),)))
     run(plan)
@@ -123,7 +123,7 @@ def test_files_are_written_whole_and_executable(tmp_path: Path) -> None:
     assert os.access(path, os.X_OK)
 
 
-def test_a_failure_stops_what_needs_it_and_is_told(tmp_path: Path) -> None:
+def test_a_failure_blocks_its_dependents_and_is_reported(tmp_path: Path) -> None:
     plan = plan_of(
         tmp_path,
         step("one", shell("echo broken; exit 7")),
@@ -204,7 +204,7 @@ def test_the_command_can_be_entered_again(tmp_path: Path) -> None:
     assert (tmp_path / "again").read_text() == f"it's {PATH}\n"
 
 
-def test_an_interrupt_ends_the_step_and_says_so(tmp_path: Path) -> None:
+def test_an_interrupt_marks_the_step_as_interrupted(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, step("one", shell("echo $$ > pid; sleep 60")))
     runner = runner_of(plan)
 
@@ -223,7 +223,7 @@ def test_an_interrupt_ends_the_step_and_says_so(tmp_path: Path) -> None:
     assert status(plan, "one") == "interrupted"
 
 
-def test_time_of_runs_that_were_cut_off_is_kept(tmp_path: Path) -> None:
+def test_time_of_interrupted_runs_is_kept(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     plan = plan_of(tmp_path, step("one", shell(f"sleep 0.3; test -e {flag}")))
     run(plan)
@@ -235,7 +235,7 @@ def test_time_of_runs_that_were_cut_off_is_kept(tmp_path: Path) -> None:
     assert state.wall_s >= 0.3
 
 
-def test_a_changed_plan_can_take_what_is_there(tmp_path: Path) -> None:
+def test_touch_accepts_the_results_of_a_changed_plan(tmp_path: Path) -> None:
     made = tmp_path / "made"
     old = plan_of(tmp_path, step("one", shell("echo old > made"), creates=(str(made),)))
     run(old)
@@ -275,7 +275,7 @@ def test_a_step_waits_for_what_comes_before_what_is_done(tmp_path: Path) -> None
     assert (tmp_path / "order").read_text() == "one\nbuilt\ntwo\nbuilt\n"
 
 
-def test_events_tell_the_story(tmp_path: Path) -> None:
+def test_events_of_a_run(tmp_path: Path) -> None:
     events: list[BuildEvent] = []
     plan = plan_of(tmp_path, step("one", shell("true")), step("two", shell("exit 1")))
     runner_of(plan, events, keep_going=True).run()
@@ -295,7 +295,7 @@ def test_a_damaged_state_means_the_step_runs_again(tmp_path: Path) -> None:
     assert (tmp_path / "order").read_text() == "1\n1\n"
 
 
-def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+def test_leftover_processes_are_killed(tmp_path: Path) -> None:
     # A number of seconds that no other process sleeps for; its own pid may mean another outside.
     duration = f"{os.getpid()}.{time.monotonic_ns()}"
     plan = plan_of(tmp_path, step("one", shell(f"sleep {duration} > /dev/null 2>&1 & echo left")))

@@ -18,14 +18,14 @@ from sandbox_cases import (
     run_as_nobody,
 )
 
-from torchyard.builds.sandbox import Sandbox, wanted_names
+from torchyard.builds.sandbox import Sandbox, requested_hosts
 
 pytestmark = needs_cut_network
 
 
 @pytest.fixture
 def offline(tmp_path: Path) -> Sandbox:
-    return Sandbox(network=False, wanted_file=str(tmp_path / "wanted"))
+    return Sandbox(network=False, requested_hosts_file=str(tmp_path / "wanted"))
 
 
 def python(sandbox: Sandbox, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def test_a_name_looked_up_is_noted(offline: Sandbox, how: str) -> None:
     """32 is AI_ADDRCONFIG, which would end the look-up early if there were only 127.0.0.1."""
     done = python(offline, _ASK, "Files.Wanted.Example", how)
     assert "Name or service not known" in done.stderr
-    assert wanted_names(offline.wanted_file) == ("files.wanted.example",)
+    assert requested_hosts(offline.requested_hosts_file) == ("files.wanted.example",)
 
 
 def test_names_are_noted_once_each_in_their_order(offline: Sandbox) -> None:
@@ -53,7 +53,7 @@ def test_names_are_noted_once_each_in_their_order(offline: Sandbox) -> None:
             "  try: socket.gethostbyname(name)\n  except OSError: pass",
             *names,
         )
-    assert wanted_names(offline.wanted_file) == ("b.example", "a.example", "c.example")
+    assert requested_hosts(offline.requested_hosts_file) == ("b.example", "a.example", "c.example")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_names_are_noted_once_each_in_their_order(offline: Sandbox) -> None:
         ),
     ],
 )
-def test_what_programs_wanted(offline: Sandbox, argv: tuple[str, ...], name: str) -> None:
+def test_requested_hosts_of_programs(offline: Sandbox, argv: tuple[str, ...], name: str) -> None:
     """With a proxy configured, as on machines that reach the network only through one."""
     if not shutil.which(argv[0]):
         pytest.skip(f"{argv[0]} is not here")
@@ -77,7 +77,7 @@ def test_what_programs_wanted(offline: Sandbox, argv: tuple[str, ...], name: str
     assert done.returncode != 0
     if "No module named pip" in done.stderr:
         pytest.skip("pip is not here")
-    assert wanted_names(offline.wanted_file) == (name,), done.stderr
+    assert requested_hosts(offline.requested_hosts_file) == (name,), done.stderr
 
 
 def test_proxies_are_gone_and_other_variables_are_not(offline: Sandbox) -> None:
@@ -118,7 +118,7 @@ def test_a_command_can_talk_to_itself(offline: Sandbox, host: str) -> None:
         host,
     )
     assert done.stdout == "b'hello'\nTrue\n", done.stderr
-    assert wanted_names(offline.wanted_file) == ()
+    assert requested_hosts(offline.requested_hosts_file) == ()
 
 
 def _question(name: bytes, number: int) -> bytes:
@@ -131,21 +131,21 @@ import socket, sys
 kind, *messages = sys.argv[1:]
 messages = [bytes.fromhex(message) for message in messages]
 if kind == "tcp":
-    with socket.create_connection(("127.0.0.1", 53), timeout=10) as desk:
+    with socket.create_connection(("127.0.0.1", 53), timeout=10) as workspace:
         for message in messages:
-            desk.sendall(message)
-        desk.shutdown(socket.SHUT_WR)
+            workspace.sendall(message)
+        workspace.shutdown(socket.SHUT_WR)
         while True:
-            chunk = desk.recv(4096)
+            chunk = workspace.recv(4096)
             if not chunk:
                 break
             sys.stdout.write(chunk.hex())
 else:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as desk:
-        desk.settimeout(10)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as workspace:
+        workspace.settimeout(10)
         for message in messages:
-            desk.sendto(message, ("127.0.0.1", 53))
-        sys.stdout.write(desk.recv(4096).hex())
+            workspace.sendto(message, ("127.0.0.1", 53))
+        sys.stdout.write(workspace.recv(4096).hex())
 """
 
 
@@ -163,16 +163,16 @@ def test_answers_over_tcp_in_pieces_and_one_after_the_other(offline: Sandbox) ->
         assert answer[3] & 0x0F == 3, "no such name"
         assert answer[4:12] == b"\0\1" + bytes(6)
         assert answer[12:] == question[12:]
-    assert wanted_names(offline.wanted_file) == ("one.example", "two.example")
+    assert requested_hosts(offline.requested_hosts_file) == ("one.example", "two.example")
 
 
 def test_garbage_and_odd_names_do_no_harm(offline: Sandbox) -> None:
-    """Nothing of what a command sends can end the desk or write a line of its own making."""
+    """Nothing of what a command sends can end the workspace or write a line of its own making."""
     garbage = [b"", b"\0" * 11, b"\xff" * 40, _question(b"cut.example", 1)[:-3]]
     odd = _question(b"new\nline\x1b.example", 2)
     done = python(offline, _TALK, "udp", *(part.hex() for part in (*garbage, odd)))
     assert bytes.fromhex(done.stdout)[:2] == b"\0\2"
-    assert wanted_names(offline.wanted_file) == ("new?line?.example",)
+    assert requested_hosts(offline.requested_hosts_file) == ("new?line?.example",)
     broken_stream = b"\xff\xff" + b"x" * 10_000
     assert python(offline, _TALK, "tcp", broken_stream.hex()).stdout == ""
 
@@ -182,7 +182,7 @@ def test_services_and_numbers(offline: Sandbox) -> None:
     service = _question(b"_https._tcp.host.example", 1)
     number = _question(b"1.0.0.127.in-addr.arpa", 2)
     python(offline, _TALK, "udp", service.hex(), number.hex())
-    assert wanted_names(offline.wanted_file) == ("host.example",)
+    assert requested_hosts(offline.requested_hosts_file) == ("host.example",)
 
 
 def test_without_a_file_names_are_only_refused() -> None:
@@ -192,7 +192,7 @@ def test_without_a_file_names_are_only_refused() -> None:
 
 def test_a_file_that_cannot_be_written_is_refused_by_name(tmp_path: Path) -> None:
     missing = tmp_path / "none" / "wanted"
-    done = run(Sandbox(network=False, wanted_file=str(missing)), "true")
+    done = run(Sandbox(network=False, requested_hosts_file=str(missing)), "true")
     assert done.returncode == 125
     assert str(missing) in done.stderr
 
@@ -216,8 +216,8 @@ def test_an_ordinary_user_stays_who_it_is() -> None:
         )
         assert done.stdout == "65534 65534\n", done.stderr
         assert "Name or service not known" in done.stderr
-        assert wanted_names(str(folder / "wanted")) == ("name.example",)
+        assert requested_hosts(str(folder / "wanted")) == ("name.example",)
 
 
-def test_wanted_names_of_no_file(tmp_path: Path) -> None:
-    assert wanted_names(str(tmp_path / "none")) == ()
+def test_requested_hosts_of_a_missing_file(tmp_path: Path) -> None:
+    assert requested_hosts(str(tmp_path / "none")) == ()

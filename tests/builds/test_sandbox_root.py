@@ -23,7 +23,7 @@ from sandbox_cases import (
     standard_library_folders,
 )
 
-from torchyard.builds.sandbox import Sandbox, wanted_names
+from torchyard.builds.sandbox import Sandbox, requested_hosts
 
 pytestmark = needs_mounts
 
@@ -152,12 +152,12 @@ def test_a_name_asked_in_the_root_is_noted_and_its_resolv_conf_stays(tmp_path: P
         root=str(root),
         network=False,
         writable=standard_library_folders(),
-        wanted_file=str(tmp_path / "wanted"),
+        requested_hosts_file=str(tmp_path / "wanted"),
     )
     ask = "import socket,sys\nfor name in sys.argv[1:]:\n try: socket.getaddrinfo(name, 443)\n except OSError as error: print(error)"
     done = run(sandbox, PYTHON, "-I", "-S", "-c", ask, "wanted.example", "kept.example")
     assert done.stdout.count("not known") == 2, done.stderr
-    assert wanted_names(str(tmp_path / "wanted")) == ("wanted.example", "kept.example")
+    assert requested_hosts(str(tmp_path / "wanted")) == ("wanted.example", "kept.example")
     assert "192.0.2.77" in (root / "run/resolve/stub.conf").read_text(encoding="ascii")
 
 

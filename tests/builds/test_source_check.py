@@ -47,10 +47,10 @@ def test_the_same_release_or_none_said(tmp_path: Path, asked: str) -> None:
     check_source(fetched(tmp_path, asked=asked), None)
 
 
-def test_another_release_is_told_with_the_mend(tmp_path: Path) -> None:
+def test_another_release_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(StepFailed) as caught:
         check_source(fetched(tmp_path, asked="2.13.0"), None)
-    assert "release 1.2.0, and the build was asked for 2.13.0" in caught.value.what
+    assert "release 1.2.0, not 2.13.0 as requested" in caught.value.what
     assert "--set part/version=1.2.0" in caught.value.hint
 
 

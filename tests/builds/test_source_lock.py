@@ -27,7 +27,9 @@ def test_two_may_copy_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, True), (True, False), (False, True)])
-def test_who_changes_is_alone(tmp_path: Path, first: bool, second: bool) -> None:
+def test_changing_a_source_needs_the_exclusive_lock(
+    tmp_path: Path, first: bool, second: bool
+) -> None:
     waits: list[str] = []
     order: list[str] = []
     asked = threading.Event()
@@ -50,7 +52,7 @@ def test_who_changes_is_alone(tmp_path: Path, first: bool, second: bool) -> None
     assert waits == ["waits"], "said once"
 
 
-def test_whoever_is_stopped_waits_no_longer(tmp_path: Path) -> None:
+def test_waiting_ends_when_stopped(tmp_path: Path) -> None:
     stopped: list[str] = []
     with (
         held(tmp_path / "x", alone=True, waits=[]),

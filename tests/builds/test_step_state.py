@@ -97,7 +97,7 @@ def test_fresh_is_done_with_the_same_fingerprint(
     assert not is_fresh(step("one", shell("true")), None, fingerprint)
 
 
-def test_what_it_made_must_be_there_unless_it_may_go(tmp_path: Path) -> None:
+def test_output_must_exist_unless_it_may_be_removed(tmp_path: Path) -> None:
     made = tmp_path / "made"
     kept = step("one", shell("true"), creates=(str(made),))
     assert not is_fresh(kept, STATE, "abc")
@@ -118,7 +118,7 @@ def test_touch_takes_over_what_is_there(tmp_path: Path) -> None:
     assert not touch(item, path, "new"), "it is the same already"
 
 
-def test_touch_does_not_make_a_cut_off_step_done(tmp_path: Path) -> None:
+def test_touch_does_not_finish_an_interrupted_step(tmp_path: Path) -> None:
     path = tmp_path / "one.json"
     write_state(path, replace(STATE, status="running"))
     item = step("one", shell("true"))

@@ -218,7 +218,7 @@ class TestRemembering:
         assert self.asked(tmp_path, "g++").family == "gcc"
         assert self.asked(tmp_path, "g++").family == "gcc"
 
-    def test_silence_is_not_remembered(self, tmp_path: Path) -> None:
+    def test_a_missing_answer_is_not_cached(self, tmp_path: Path) -> None:
         put_program(tmp_path, "cmake", "out of memory")
         self.asked(tmp_path)
         self.asked(tmp_path)

@@ -108,7 +108,7 @@ def test_each_model_has_a_build_of_its_own() -> None:
 
 @pytest.mark.parametrize("model", ["../../etc", "a/b", ".hidden", "a b", "$(id)"])
 def test_a_model_is_the_name_of_a_folder(tmp_path: Path, model: str) -> None:
-    with pytest.raises(UsageError, match="no name of a folder"):
+    with pytest.raises(UsageError, match="not a valid model name"):
         planned(tmp_path, model=model)
 
 

@@ -12,13 +12,13 @@ from torchyard.builds.build_folders import BuildFolder, YardHome
 from torchyard.builds.plan import Command, Plan, fingerprints
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe_file import BuildRequest
-from torchyard.builds.running.existing_build import local_work, settle, update_plan
+from torchyard.builds.running.existing_build import local_changes, make_update_plan, mark_updated
 from torchyard.builds.running.runner import StepState, read_state, unfinished_steps, write_state
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 
-class Desk:
+class Workspace:
     """A build whose steps are all done, of a folder or of a git branch."""
 
     def __init__(self, folder: Path, source: str) -> None:
@@ -46,21 +46,21 @@ class Desk:
 
     def updates(self) -> Plan | None:
         plan = self.plan()
-        return update_plan(plan, plan.components, self.home)
+        return make_update_plan(plan, plan.components, self.home)
 
     def work(self) -> str:
-        return local_work(self.plan().components[0])
+        return local_changes(self.plan().components[0])
 
 
 @pytest.fixture
-def folder_desk(tmp_path: Path) -> Desk:
+def folder_desk(tmp_path: Path) -> Workspace:
     origin = tmp_path / "origin"
     origin.mkdir()
     (origin / "a.c").write_text("1")
-    desk = Desk(tmp_path, f"[source.folder]\npath = '{origin}'")
-    for place in (desk.source, desk.tree):
+    workspace = Workspace(tmp_path, f"[source.folder]\npath = '{origin}'")
+    for place in (workspace.source, workspace.tree):
         subprocess.run(["cp", "-a", "-T", str(origin), str(place)], check=True)
-    return desk
+    return workspace
 
 
 def git(place: Path, *words: str) -> str:
@@ -72,25 +72,25 @@ def git(place: Path, *words: str) -> str:
 
 
 @pytest.fixture
-def git_desk(tmp_path: Path) -> Desk:
-    desk = Desk(tmp_path, "[source.git]\nurl = 'https://example.org/x'\nref = 'main'")
-    desk.source.mkdir(parents=True)
-    git(desk.source, "init", "-q", "-b", "main")
-    (desk.source / "a.c").write_text("1\n")
-    git(desk.source, "add", "a.c")
-    git(desk.source, "commit", "-q", "-m", "first")
+def git_workspace(tmp_path: Path) -> Workspace:
+    workspace = Workspace(tmp_path, "[source.git]\nurl = 'https://example.org/x'\nref = 'main'")
+    workspace.source.mkdir(parents=True)
+    git(workspace.source, "init", "-q", "-b", "main")
+    (workspace.source / "a.c").write_text("1\n")
+    git(workspace.source, "add", "a.c")
+    git(workspace.source, "commit", "-q", "-m", "first")
     # As after a fetch: the reflog of a checkout knows of no commit that was made there.
-    shutil.rmtree(desk.source / ".git" / "logs")
-    subprocess.run(["cp", "-a", "-T", str(desk.source), str(desk.tree)], check=True)
-    return desk
+    shutil.rmtree(workspace.source / ".git" / "logs")
+    subprocess.run(["cp", "-a", "-T", str(workspace.source), str(workspace.tree)], check=True)
+    return workspace
 
 
 def test_a_pinned_source_cannot_move(tmp_path: Path) -> None:
     source = f"[source.tarball]\nurl = 'https://example.org/x.tgz'\nsha256 = '{'0' * 64}'"
-    assert Desk(tmp_path, source).updates() is None
+    assert Workspace(tmp_path, source).updates() is None
 
 
-def test_fetching_has_the_network_and_the_working_copy_has_none(folder_desk: Desk) -> None:
+def test_fetching_has_the_network_and_the_working_copy_has_none(folder_desk: Workspace) -> None:
     updates = folder_desk.updates()
     assert updates is not None
     fetch, copy = updates.steps
@@ -104,19 +104,19 @@ def test_fetching_has_the_network_and_the_working_copy_has_none(folder_desk: Des
     assert str(folder_desk.tree) in last.argv
 
 
-def test_without_a_working_copy_only_the_source_is_fetched(folder_desk: Desk) -> None:
+def test_without_a_working_copy_only_the_source_is_fetched(folder_desk: Workspace) -> None:
     shutil.rmtree(folder_desk.tree)
     updates = folder_desk.updates()
     assert updates is not None
     assert [step.name for step in updates.steps] == ["mine/update"]
-    settle(folder_desk.plan(), updates)
+    mark_updated(folder_desk.plan(), updates)
     assert "mine/tree" in unfinished_steps(folder_desk.plan(), folder_desk.places)
 
 
 @needs_git
-def test_a_source_that_is_gone_is_fetched_anew(git_desk: Desk) -> None:
-    shutil.rmtree(git_desk.source)
-    updates = git_desk.updates()
+def test_a_source_that_is_gone_is_fetched_anew(git_workspace: Workspace) -> None:
+    shutil.rmtree(git_workspace.source)
+    updates = git_workspace.updates()
     assert updates is not None
     lines = [
         " ".join(action.argv) for action in updates.steps[0].actions if isinstance(action, Command)
@@ -124,14 +124,14 @@ def test_a_source_that_is_gone_is_fetched_anew(git_desk: Desk) -> None:
     assert any("remote add" in line for line in lines)
 
 
-def test_afterwards_the_source_and_the_copy_count_as_what_the_plan_wants(folder_desk: Desk) -> None:
+def test_updated_steps_are_up_to_date(folder_desk: Workspace) -> None:
     (folder_desk.folder / "origin" / "b.c").write_text("2")  # so the folder's digest is another
     updates = folder_desk.updates()
     assert updates is not None
     folder_desk.places.edited("mine").parent.mkdir(parents=True, exist_ok=True)
     folder_desk.places.edited("mine").touch()
     assert "mine/fetch" in unfinished_steps(folder_desk.plan(), folder_desk.places)
-    settle(folder_desk.plan(), updates)
+    mark_updated(folder_desk.plan(), updates)
     left = unfinished_steps(folder_desk.plan(), folder_desk.places)
     assert "mine/fetch" not in left
     assert "mine/tree" not in left
@@ -142,7 +142,7 @@ def test_afterwards_the_source_and_the_copy_count_as_what_the_plan_wants(folder_
     assert state.status == "done"
 
 
-def test_edits_of_a_copied_folder(folder_desk: Desk) -> None:
+def test_edits_of_a_copied_folder(folder_desk: Workspace) -> None:
     assert folder_desk.work() == ""
     (folder_desk.tree / "built.o").touch()
     assert folder_desk.work() == ""
@@ -151,24 +151,24 @@ def test_edits_of_a_copied_folder(folder_desk: Desk) -> None:
 
 
 @needs_git
-def test_edits_and_commits_of_a_checkout(git_desk: Desk) -> None:
-    assert git_desk.work() == ""
-    (git_desk.tree / "a.c").write_text("mine\n")
-    assert "has edits: M a.c" in git_desk.work()
-    git(git_desk.tree, "commit", "-q", "-a", "-m", "my own")
-    assert "has commits that its source has not: commit: my own" in git_desk.work()
+def test_edits_and_commits_of_a_checkout(git_workspace: Workspace) -> None:
+    assert git_workspace.work() == ""
+    (git_workspace.tree / "a.c").write_text("mine\n")
+    assert "has edits: M a.c" in git_workspace.work()
+    git(git_workspace.tree, "commit", "-q", "-a", "-m", "my own")
+    assert "has commits that are not in its source: commit: my own" in git_workspace.work()
 
 
 @needs_git
-def test_a_source_that_moved_on_is_no_own_work(git_desk: Desk) -> None:
-    (git_desk.source / "a.c").write_text("2\n")
-    git(git_desk.source, "commit", "-q", "-a", "-m", "theirs")
-    assert git_desk.work() == ""
+def test_an_updated_source_is_not_local_work(git_workspace: Workspace) -> None:
+    (git_workspace.source / "a.c").write_text("2\n")
+    git(git_workspace.source, "commit", "-q", "-a", "-m", "theirs")
+    assert git_workspace.work() == ""
 
 
 @needs_git
-def test_with_patches_only_commits_are_seen(git_desk: Desk) -> None:
-    (git_desk.folder / "x.patch").write_text("")
-    git_desk.recipe.write_text(f"patches = ['x.patch']\n{git_desk.recipe.read_text()}")
-    (git_desk.tree / "a.c").write_text("patched\n")
-    assert git_desk.work() == ""
+def test_with_patches_only_commits_are_seen(git_workspace: Workspace) -> None:
+    (git_workspace.folder / "x.patch").write_text("")
+    git_workspace.recipe.write_text(f"patches = ['x.patch']\n{git_workspace.recipe.read_text()}")
+    (git_workspace.tree / "a.c").write_text("patched\n")
+    assert git_workspace.work() == ""

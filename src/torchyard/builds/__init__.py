@@ -1,4 +1,4 @@
-"""Build PyTorch and its companions from recipes.
+"""Build PyTorch and companion libraries from recipes.
 
 A recipe (`recipe`, `recipe_file`, `recipes/*.toml`) becomes a plan (`planner`, `builders`): steps
 made of commands, files and downloads. `doctor` predicts whether the plan can work, `running`
@@ -14,4 +14,4 @@ from typing import Final
 __all__ = ["BUILD_PREFIX"]
 
 BUILD_PREFIX: Final = "build:"
-"""Before the name of a build, where the path of an interpreter could stand."""
+"""Prefix of a build name that is given in place of an interpreter path."""

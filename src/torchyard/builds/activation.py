@@ -1,4 +1,4 @@
-"""Files to use a finished build: its interpreter, activation script and variables.
+"""Files for using a finished build: interpreter, activation script and variables.
 
 `bin/python` in the build folder starts the interpreter with the variables it needs, in its root
 folder where there is one, so that the folder can be named as a target like any virtual environment.
@@ -17,7 +17,7 @@ from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.environments.model import SYSTEM_PATH, joined_path
-from torchyard.builds.plan import Plan, Step, Variables
+from torchyard.builds.plan import Plan, Variables
 from torchyard.builds.sandbox import root_python_script
 from torchyard.errors import UsageError
 from torchyard.files.safe_writing import replace_file
@@ -31,11 +31,11 @@ SEARCH_PATHS: Final = (
     "PKG_CONFIG_PATH",
     "PYTHONPATH",
 )
-"""Variables that hold a list of folders: ours go before those the user has."""
+"""Variables with a list of folders: those of the build are prepended to the user's."""
 
-_NOT_THE_USERS: Final = ("HOME", "LANG", "LC_ALL", "PIP_CONSTRAINT")
-"""What a build needs to be repeatable; a person's shell keeps its own."""
-_OWN_NAMES: Final = ("TORCHYARD_WAS_", "TORCHYARD_PUT_", "TORCHYARD_ACTIVE", "TORCHYARD_NAMES")
+_BUILD_ONLY: Final = ("HOME", "LANG", "LC_ALL", "PIP_CONSTRAINT")
+"""Variables that make a build reproducible; the user's shell keeps its own values."""
+_RESERVED_NAMES: Final = ("TORCHYARD_WAS_", "TORCHYARD_PUT_", "TORCHYARD_ACTIVE", "TORCHYARD_NAMES")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _HEAD: Final = """\
@@ -44,8 +44,8 @@ _HEAD: Final = """\
 # Sourcing it again changes nothing.
 """
 
-# Only what every shell of the family has: no arrays, no `local`, no splitting of unquoted words,
-# which zsh does not do. All expansions are in braces, because zsh reads "$a:h" as a modifier. The
+# POSIX features only: no arrays, no `local`, no splitting of unquoted words (zsh does not split
+# them). All expansions are in braces, because zsh reads "$a:h" as a modifier. The
 # state is exported as TORCHYARD_WAS_NAME: `e` and the value if NAME was exported, `s` and the value
 # if it was a variable of the shell only, and no such variable if NAME was unset.
 _FUNCTIONS: Final = r"""
@@ -78,7 +78,7 @@ _torchyard_restore() {
     _torchyard_was=${_torchyard_was#?}
     if [ -n "${_torchyard_put}" ] &&
         [ "${_torchyard_now}" != "${_torchyard_put}${_torchyard_was:+:${_torchyard_was}}" ]; then
-        # Somebody else changed the list since: take only our folders out of it.
+        # The list was changed since: remove only the folders of the build.
         _torchyard_now=:${_torchyard_now}:
         case ${_torchyard_now} in
             *:"${_torchyard_put}":*)
@@ -110,12 +110,12 @@ torchyard_deactivate() {
 
 
 def split_variables(variables: Variables) -> tuple[Variables, Mapping[str, tuple[str, ...]]]:
-    """What a shell needs of a step's variables: plain ones, and folders to put before others.
+    """Split the variables of a step into plain ones and folders to prepend.
 
-    The system's folders are the user's already, and stay behind.
+    System folders are left out of PATH: the user's PATH contains them already.
     """
     plain = tuple(
-        pair for pair in variables if pair[0] not in SEARCH_PATHS and pair[0] not in _NOT_THE_USERS
+        pair for pair in variables if pair[0] not in SEARCH_PATHS and pair[0] not in _BUILD_ONLY
     )
     system = SYSTEM_PATH.split(":")
     values = dict(variables)
@@ -137,10 +137,10 @@ def activation_script(
     root: str = "",
     enter: str = "",
 ) -> str:
-    """The text of `activate`.
+    """Return the text of the `activate` script.
 
-    `prepend` gives the folders to put before a variable's, first one first. With a `root`, the
-    script refuses to work outside of it and says how to get in (`enter`).
+    `prepend` maps a variable to the folders to prepend, in order. With a `root`, the script fails
+    outside of it and prints the command that enters it (`enter`).
     """
     calls = [
         f"_torchyard_set {_checked(name)} {shlex.quote(text)}"
@@ -152,8 +152,8 @@ def activation_script(
         for folder in folders:
             if ":" in folder:
                 raise UsageError(
-                    f"the folder {folder!r} has a colon in its name, and {name} cannot hold it",
-                    hint="build in another folder: TORCHYARD_HOME says where",
+                    f"the folder {folder!r} cannot be part of {name}: its name contains a colon",
+                    hint="set TORCHYARD_HOME to another folder and build there",
                 )
         if joined:
             calls.append(f"_torchyard_prepend {_checked(name)} {shlex.quote(joined)}")
@@ -161,7 +161,11 @@ def activation_script(
     identity = hashlib.sha256(f"{plan_folder}\n{body}".encode()).hexdigest()[:16]
     file = shlex.quote(f"{plan_folder}/activate")
     if "\n" in file:
-        raise UsageError(f"the folder {str(plan_folder)!r} has a line break in its name")
+        raise UsageError(
+            f"the folder {str(plan_folder)!r} cannot hold a build",
+            why="its name contains a line break",
+            hint="set TORCHYARD_HOME to another folder",
+        )
     return (
         _HEAD.format(file=file)
         + _root_check(root, enter)
@@ -178,39 +182,39 @@ fi
 
 
 def _checked(name: str) -> str:
-    if not _NAME.fullmatch(name) or name.startswith(_OWN_NAMES):
+    if not _NAME.fullmatch(name) or name.startswith(_RESERVED_NAMES):
         raise UsageError(
-            f"{name!r} cannot name a variable",
+            f"{name!r} is not a valid variable name",
             hint="use letters, digits and underscores",
         )
     return name
 
 
 def _root_check(root: str, enter: str) -> str:
-    """The programs of such a build run inside its root only, so that activating outside misleads."""
+    """Return shell code that fails outside the root, where the programs of the build do not run."""
     if not root:
         return ""
-    said = f"torchyard: this build runs inside {root}"
-    lines = [f"    printf '%s\\n' {shlex.quote(said)} >&2"]
+    message = f"torchyard: this build runs inside {root}"
+    lines = [f"    printf '%s\\n' {shlex.quote(message)} >&2"]
     if enter:
         lines.append(f"    printf '%s\\n' {shlex.quote('enter it with: ' + enter)} >&2")
-    shown = "\n".join(lines)
-    return f"\nif [ ! -e /etc/torchyard-root ]; then\n{shown}\n    return 1\nfi\n"
+    printing = "\n".join(lines)
+    return f"\nif [ ! -e /etc/torchyard-root ]; then\n{printing}\n    return 1\nfi\n"
 
 
-_FOR_RUNNING = ("LD_LIBRARY_PATH", "PYTHONPATH")
-"""Variables of a build's steps that its programs need when they run, too."""
+_RUNTIME_VARIABLES = ("LD_LIBRARY_PATH", "PYTHONPATH")
+"""Variables of the build steps that the built programs need at run time."""
 
 
 def runtime_variables(plan: Plan) -> dict[str, str]:
-    """The loader's and Python's search paths of the last component, and the prefix's libraries."""
-    values = _used_variables(plan)
-    return {name: values[name] for name in _FOR_RUNNING if values.get(name)}
+    """Return the search paths of the loader and of Python for the last component."""
+    values = _activation_variables(plan)
+    return {name: values[name] for name in _RUNTIME_VARIABLES if values.get(name)}
 
 
-def _used_variables(plan: Plan) -> dict[str, str]:
-    """What a shell needs to use the build: the last step's variables, with the prefix in sight."""
-    values = dict(_last_step(plan).variables)
+def _activation_variables(plan: Plan) -> dict[str, str]:
+    """Return the variables for using the build: those of the last step, plus the prefix."""
+    values = dict(plan.steps[-1].variables)
     if any(part.recipe.builder in ("cmake", "make") for part in plan.components):
         prefix = plan.components[0].prefix
         for name, folder in (
@@ -225,12 +229,12 @@ def _used_variables(plan: Plan) -> dict[str, str]:
 
 
 def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
-    """Write `activate` and `bin/python`; returns the interpreter, None where the plan has none."""
-    step = _last_step(plan)
+    """Write `activate` and `bin/python`; return the latter, or None if there is no interpreter."""
+    step = plan.steps[-1]
     python = plan.components[-1].python
     script = folder.folder / "bin" / "python"
     enter = shlex.quote(str(script)) if step.root else ""
-    plain, prepend = split_variables(tuple(_used_variables(plan).items()))
+    plain, prepend = split_variables(tuple(_activation_variables(plan).items()))
     replace_file(
         folder.folder / "activate",
         activation_script(folder.folder, plain, prepend, root=step.root, enter=enter),
@@ -254,7 +258,3 @@ def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
     replace_file(script, text)
     script.chmod(0o755)
     return script
-
-
-def _last_step(plan: Plan) -> Step:
-    return plan.steps[-1]

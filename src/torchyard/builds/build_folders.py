@@ -1,6 +1,6 @@
 """Folders of builds on disk, and the locks that protect them.
 
-`YardHome` and `BuildFolder` only compute paths. `only_run` allows one run at a time in a build
+`YardHome` and `BuildFolder` only compute paths. `exclusive_run_lock` allows one run at a time in a build
 folder, and none while other builds depend on it; `source_lock` keeps a fetched source unchanged
 while another build copies it.
 """
@@ -29,10 +29,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 def check_build_name(name: str, *, where: str) -> str:
-    """The name, if it can be the name of a folder and of a target."""
+    """Return the name if it is valid for a folder and a target; raise UsageError otherwise."""
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{where}: {name!r} cannot name a build",
+            f"{where}: {name!r} is not a valid build name",
             hint="use letters, digits, dots, dashes, plus signs and underscores",
         )
     return name
@@ -40,13 +40,13 @@ def check_build_name(name: str, *, where: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class YardHome:
-    """The folder that all builds of a user share."""
+    """The folder with all builds, sources and downloads of a user."""
 
     folder: Path
 
     @staticmethod
     def default() -> YardHome:
-        """The home that TORCHYARD_HOME or the XDG rules name."""
+        """Return the folder given by TORCHYARD_HOME or the XDG base directory rules."""
         return YardHome(folder=home_folder())
 
     @property
@@ -61,16 +61,16 @@ class YardHome:
 
     @property
     def history(self) -> Path:
-        """What compiling each file cost on this machine."""
+        """Compile costs of each file on this machine."""
         return self.folder / "compile-history"
 
     @property
     def tools(self) -> Path:
-        """Versions of programs that were asked before."""
+        """Cached versions of programs."""
         return self.folder / "tool-versions.json"
 
     def source(self, recipe: Recipe) -> Path:
-        """The folder of a fetched source: one for each different description of it."""
+        """Return the folder of a fetched source; sources described differently have their own."""
         text = json.dumps(encode(recipe.source), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         version = re.sub(r"[^A-Za-z0-9._+-]", "-", recipe.version) or "unversioned"
@@ -83,27 +83,27 @@ class YardHome:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildFolder:
-    """The folder of one build: everything it owns is below."""
+    """The folder of one build, and the paths in it."""
 
     folder: Path
 
     def shown_in(self, root: str) -> tuple[str, ...]:
-        """What commands in a root folder must see although it may lie in a system folder (/var).
+        """Return the folders to mount in a root even if they are below a system folder (/var).
 
-        The home, because fetched sources are there, and the build that the root belongs to: a
-        build over a base runs in the root of that base.
+        These are the home directory with the fetched sources, and the build that owns the root: a
+        build with a base runs in the root of that base.
         """
         owner = Path(root).parent
         return tuple(dict.fromkeys((str(self.folder.parent.parent), str(owner))))
 
     @property
     def prefix(self) -> Path:
-        """Where libraries and programs are installed."""
+        """Installation prefix of libraries and programs."""
         return self.folder / "prefix"
 
     @property
     def wheels(self) -> Path:
-        """Where the wheels are collected."""
+        """Folder of the finished wheels."""
         return self.folder / "wheels"
 
     @property
@@ -113,32 +113,32 @@ class BuildFolder:
 
     @property
     def plan_file(self) -> Path:
-        """The plan of the latest start."""
+        """The plan of the latest run."""
         return self.folder / "plan.json"
 
     @property
     def request_file(self) -> Path:
-        """What was asked for: recipe, variant, version, settings."""
+        """The request: recipe, variant, version, settings."""
         return self.folder / "request.json"
 
     @property
     def used_lock_file(self) -> Path:
-        """The lock that the build was made with; not there where it was made with none."""
+        """The lock file that the build was made with; missing if there was none."""
         return self.folder / "used.lock.toml"
 
     @property
     def record_file(self) -> Path:
-        """What the finished build was made of."""
+        """The record of the finished build."""
         return self.folder / "record.json"
 
     @property
     def freeze_file(self) -> Path:
-        """Packages of the environment, in pip's form."""
+        """Packages of the environment, as in `pip freeze`."""
         return self.folder / "freeze.txt"
 
     @property
     def lock_file(self) -> Path:
-        """Held while a build runs, so that two cannot run in one folder."""
+        """Lock file held while a build runs in this folder."""
         return self.folder / "running"
 
     def tree(self, component: str) -> Path:
@@ -146,11 +146,11 @@ class BuildFolder:
         return self.folder / "trees" / component
 
     def listed(self, component: str) -> Path:
-        """Names of the files of the source that the working copy was made from."""
+        """List of the source files that the working copy was made from."""
         return self.folder / "trees" / f"{component}.listed"
 
     def dist(self, component: str) -> Path:
-        """Where a component's own wheel is made."""
+        """Output folder of a component's wheel."""
         return self.folder / "trees" / f"{component}.dist"
 
     def log(self, step: str) -> Path:
@@ -158,25 +158,28 @@ class BuildFolder:
         return self.folder / "logs" / f"{step.replace('/', '-')}.log"
 
     def state(self, step: str) -> Path:
-        """What is known of a step's last run."""
+        """State of the last run of a step."""
         return self.folder / "steps" / f"{step.replace('/', '-')}.json"
 
     def report(self, component: str) -> Path:
-        """What verifying a component found."""
+        """Verification report of a component."""
         return self.folder / "steps" / f"{component}.verified.json"
 
     def edited(self, component: str) -> Path:
-        """Exists when a working copy was compiled again after edits."""
+        """Marker file: the working copy was edited and rebuilt."""
         return self.folder / "steps" / f"{component}.edited"
 
     def meter_log(self, component: str) -> Path:
-        """What the compiles of a component cost."""
+        """Log of the compile costs of a component."""
         return self.meter / f"{component}.log"
 
 
 @contextmanager
-def only_run(lock_file: Path) -> Iterator[None]:
-    """Hold the folder; raises NotAllowed when another process does. A kill gives it back."""
+def exclusive_run_lock(lock_file: Path) -> Iterator[None]:
+    """Lock the build folder exclusively; raise NotAllowed if another process holds the lock.
+
+    The kernel releases the lock when the process ends, however it ends.
+    """
     try:
         lock_file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -186,7 +189,7 @@ def only_run(lock_file: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise _taken(lock_file, descriptor) from error
+            raise _lock_error(lock_file, descriptor) from error
         try:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
@@ -198,11 +201,11 @@ def only_run(lock_file: Path) -> Iterator[None]:
 
 
 @contextmanager
-def standing_on(lock_files: Iterable[Path]) -> Iterator[None]:
-    """Keep these folders as they are; raises NotAllowed while one of them is being built.
+def base_build_locks(lock_files: Iterable[Path]) -> Iterator[None]:
+    """Lock base builds against changes; raise NotAllowed while one of them is being built.
 
-    Any number of builds may stand on a folder at a time. A folder that only others may write to is
-    not kept: whoever may write there does not ask us either.
+    The locks are shared: any number of builds may use a base. A folder in which the lock file
+    cannot be opened is not locked.
     """
     with ExitStack() as held:
         for lock_file in lock_files:
@@ -213,25 +216,25 @@ def standing_on(lock_files: Iterable[Path]) -> Iterator[None]:
                     fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError as error:
                     raise NotAllowed(
-                        f"{lock_file.parent}, which this build stands on, is being built"
+                        f"{lock_file.parent}, the base of this build, is being built"
                         f" (process {_holder(descriptor)})",
-                        hint="wait for it, then say the same again",
+                        hint="wait until it has finished, then run the command again",
                     ) from error
         yield
 
 
-def _taken(lock_file: Path, descriptor: int) -> NotAllowed:
-    """Who keeps a run out: another run, or builds that stand on this one."""
+def _lock_error(lock_file: Path, descriptor: int) -> NotAllowed:
+    """Return the error for a held lock: another run, or a build that uses this one as its base."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return NotAllowed(
-            f"another build runs in {lock_file.parent} (process {_holder(descriptor)})",
-            hint="wait for it, or build under another name with --name",
+            f"another build is running in {lock_file.parent} (process {_holder(descriptor)})",
+            hint="wait until it has finished, or build under another name with --name",
         )
     return NotAllowed(
-        f"a build that stands on {lock_file.parent} is running",
-        hint="wait for it, or build under another name with --name",
+        f"a build that uses {lock_file.parent} as its base is running",
+        hint="wait until it has finished, or build under another name with --name",
     )
 
 
@@ -239,16 +242,16 @@ def _holder(descriptor: int) -> str:
     return os.pread(descriptor, 40, 0).decode(errors="replace").strip() or "unknown"
 
 
-_PAUSE_S: Final = 0.2
+_POLL_INTERVAL_S: Final = 0.2
 
 
 @contextmanager
 def source_lock(
     source: Path, *, alone: bool, stopped: Callable[[], bool], waiting: Callable[[], None]
 ) -> Iterator[None]:
-    """Hold the source, `alone` to change it; a kill gives it back.
+    """Lock a fetched source: exclusively (`alone`) to change it, shared to copy it.
 
-    Waits for as long as others hold it, and calls `waiting` once; gives up when `stopped`.
+    Calls `waiting` once if the lock is held, and stops waiting when `stopped` returns True.
     """
     path = source.with_name(source.name + ".lock")
     try:
@@ -258,15 +261,15 @@ def source_lock(
         raise write_failed(path, error, kept="what is there") from error
     try:
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
-        told = False
+        reported = False
         while not stopped():
             try:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
+                if not reported:
                     waiting()
-                told = True
-                time.sleep(_PAUSE_S)
+                reported = True
+                time.sleep(_POLL_INTERVAL_S)
             else:
                 break
         yield

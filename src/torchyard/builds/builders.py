@@ -1,7 +1,7 @@
 """Make the build steps of a component: CMake, Make, SCons, Python, TorchBench. Runs nothing.
 
-Each build system is a function `*_steps(site: Site) -> tuple[Step, ...]`, listed in `BUILDERS`.
-`Site` holds what a builder knows of the component: its folders, options and variables.
+Each build system is a function `*_steps(context: BuilderContext) -> tuple[Step, ...]`, listed in
+`BUILDERS`. `BuilderContext` holds the folders, options and variables of the component.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from torchyard.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """One component at its place in the plan."""
+class BuilderContext:
+    """The inputs of a builder: a component and its position in the plan."""
 
     component: Component
     needs: tuple[str, ...]
-    """Steps that come before the component's first build step."""
+    """Steps that the component's first build step depends on."""
     variables: tuple[tuple[str, str], ...]
     root: str
     dist: Path
-    """An own folder for the component's wheel."""
+    """Output folder of the component's wheel."""
     front_end: str = ""
     inputs: tuple[tuple[str, str], ...] = ()
 
     @property
     def recipe(self) -> Recipe:
-        """The component's recipe, with all placeholders filled in."""
+        """The component's recipe, with all placeholders replaced."""
         return self.component.recipe
 
     def step(
@@ -49,7 +49,7 @@ class Site:
         network: bool = False,
         creates: tuple[str, ...] = (),
     ) -> Step:
-        """A step of this component, in its root and with its variables."""
+        """Return a step of this component, with its root and variables."""
         if compiles:
             variables = (*variables, *options_variable(self.recipe.compile_options))
         return Step(
@@ -68,62 +68,66 @@ class Site:
 
 
 def options_variable(options: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variable by which the meter knows further options of single files; none without them."""
+    """Return the variable that tells the meter about additional options of single files."""
     for pattern, words in options.items():
         if not pattern or set(pattern + words) & set("\t\n\r\0"):
             raise UsageError(
-                f"compile-options: {pattern!r} = {words!r} holds a tab or a new line, or no name",
+                f"compile-options: {pattern!r} = {words!r} is not valid",
+                why="the pattern is empty, or there is a tab or a line break",
                 hint='write "NAME*.cpp" = "-O1"',
             )
     lines = "".join(f"{pattern}\t{words}\n" for pattern, words in options.items())
     return (("TORCHYARD_METER_OPTIONS", lines),) if lines else ()
 
 
-def as_cmake(value: Scalar) -> str:
-    """An option's value as CMake reads it."""
+def cmake_value(value: Scalar) -> str:
+    """Format an option value for CMake."""
     if isinstance(value, bool):
         return "ON" if value else "OFF"
     return str(value)
 
 
-def as_variable(value: Scalar) -> str:
-    """An option's value as a variable: 1 and 0 are understood by setup.py and CMake alike."""
+def variable_value(value: Scalar) -> str:
+    """Format an option value as a variable: setup.py and CMake both accept 1 and 0."""
     if isinstance(value, bool):
         return "1" if value else "0"
     return str(value)
 
 
-def cmake_steps(site: Site) -> tuple[Step, ...]:
-    """Configure and build; without `install` the result stays in the build folder."""
-    table = site.recipe.cmake
-    source = Path(site.component.tree, table.folder)
-    folder = Path(site.component.tree, "build")
-    configure = site.step(
+def cmake_steps(context: BuilderContext) -> tuple[Step, ...]:
+    """Return the steps of a CMake project: configure, build and, if requested, install."""
+    table = context.recipe.cmake
+    source = Path(context.component.tree, table.folder)
+    folder = Path(context.component.tree, "build")
+    configure = context.step(
         "configure",
         "configure with CMake",
         (
-            # Options of an earlier configure must not linger; objects stay where they are. The
-            # option --fresh does the same from CMake 3.24 on.
+            # Drop the options of an earlier configure run and keep the objects, like --fresh of
+            # CMake 3.24.
             Command(argv=("rm", "-f", str(folder / "CMakeCache.txt"))),
             Command(
                 argv=(
                     "cmake",
                     *("-S", str(source), "-B", str(folder), "-G", table.generator),
                     f"-DCMAKE_BUILD_TYPE={table.build_type}",
-                    f"-DCMAKE_INSTALL_PREFIX={site.component.prefix}",
-                    # Some systems would say lib64, where nothing else of a build looks.
+                    f"-DCMAKE_INSTALL_PREFIX={context.component.prefix}",
+                    # Not lib64, the default of some systems, which is not searched elsewhere.
                     "-DCMAKE_INSTALL_LIBDIR=lib",
-                    *(f"-D{key}={as_cmake(value)}" for key, value in site.recipe.options.items()),
+                    *(
+                        f"-D{key}={cmake_value(value)}"
+                        for key, value in context.recipe.options.items()
+                    ),
                     *table.arguments,
                 )
             ),
         ),
-        # CMake takes the launcher of compilers from its environment now, for good.
+        # CMake reads the compiler launcher from the environment at configure time only.
         compiles=True,
         creates=(str(folder / "CMakeCache.txt"),),
     )
     targets = [word for target in table.targets for word in ("--target", target)]
-    build = site.step(
+    build = context.step(
         "build",
         "compile",
         (Command(argv=("cmake", "--build", str(folder), *targets)),),
@@ -132,23 +136,25 @@ def cmake_steps(site: Site) -> tuple[Step, ...]:
     )
     if not table.install:
         return (configure, build)
-    install = site.step(
+    install = context.step(
         "install",
         "install into the prefix",
         (Command(argv=("cmake", "--install", str(folder))),),
         needs=(build.name,),
-        creates=(site.component.prefix,),
+        creates=(context.component.prefix,),
     )
     return (configure, build, install)
 
 
-def make_steps(site: Site) -> tuple[Step, ...]:
-    """Build and install; options become variables of make's command line."""
-    table, tree = site.recipe.make, site.component.tree
-    options = tuple(f"{key}={as_variable(value)}" for key, value in site.recipe.options.items())
-    # The shell hands over the job count at run time: another count is not another step.
+def make_steps(context: BuilderContext) -> tuple[Step, ...]:
+    """Return the steps of a Makefile project; options become variables on make's command line."""
+    table, tree = context.recipe.make, context.component.tree
+    options = tuple(
+        f"{key}={variable_value(value)}" for key, value in context.recipe.options.items()
+    )
+    # The job count is expanded at run time, so that it is not part of the step's fingerprint.
     parallel = ("sh", "-c", 'exec make -j "${CMAKE_BUILD_PARALLEL_LEVEL:-1}" "$@"', "make")
-    build = site.step(
+    build = context.step(
         "build",
         "compile",
         (Command(argv=(*parallel, *table.targets, *options, *table.arguments), folder=tree),),
@@ -156,8 +162,8 @@ def make_steps(site: Site) -> tuple[Step, ...]:
     )
     if not table.install_targets:
         return (build,)
-    prefix = (f"PREFIX={site.component.prefix}", f"prefix={site.component.prefix}")
-    install = site.step(
+    prefix = (f"PREFIX={context.component.prefix}", f"prefix={context.component.prefix}")
+    install = context.step(
         "install",
         "install into the prefix",
         (
@@ -167,23 +173,25 @@ def make_steps(site: Site) -> tuple[Step, ...]:
             ),
         ),
         needs=(build.name,),
-        creates=(site.component.prefix,),
+        creates=(context.component.prefix,),
     )
     return (build, install)
 
 
-def scons_steps(site: Site) -> tuple[Step, ...]:
-    """One step: SCons decides by itself what is out of date."""
-    options = tuple(f"{key}={as_variable(value)}" for key, value in site.recipe.options.items())
-    # SCons reads the job count only from its command line; the shell hands ours over at run time,
-    # so that another count does not count as another step.
+def scons_steps(context: BuilderContext) -> tuple[Step, ...]:
+    """Return the single step of a SCons project."""
+    options = tuple(
+        f"{key}={variable_value(value)}" for key, value in context.recipe.options.items()
+    )
+    # SCons takes the job count from its command line only; it is expanded at run time, so that it
+    # is not part of the step's fingerprint.
     argv = (
         *("sh", "-c", 'exec scons -j "${CMAKE_BUILD_PARALLEL_LEVEL:-1}" "$@"', "scons"),
         *options,
-        *site.recipe.scons.arguments,
+        *context.recipe.scons.arguments,
     )
-    build = site.step(
-        "build", "compile", (Command(argv=argv, folder=site.component.tree),), compiles=True
+    build = context.step(
+        "build", "compile", (Command(argv=argv, folder=context.component.tree),), compiles=True
     )
     return (build,)
 
@@ -195,22 +203,22 @@ FRONT_ENDS = {
         "--outdir",
     ),
 }
-"""Arguments after `python` that make a wheel; the folder for it follows."""
+"""Arguments of `python` that build a wheel; the output folder follows."""
 
 
-def python_steps(site: Site) -> tuple[Step, ...]:
-    """Requirements, configure where the project can, wheel, install."""
-    component, table = site.component, site.recipe.python
-    variables = option_variables(site)
-    made = list(requirement_steps(site))
-    needs = (made[-1].name,) if made else site.needs
+def python_steps(context: BuilderContext) -> tuple[Step, ...]:
+    """Return the steps of a Python project: requirements, configure, wheel, install."""
+    component, table = context.component, context.recipe.python
+    variables = option_variables(context)
+    steps = list(requirement_steps(context))
+    needs = (steps[-1].name,) if steps else context.needs
     if table.configure:
-        made.append(
-            site.step(
+        steps.append(
+            context.step(
                 "configure",
                 "configure",
                 (
-                    # PyTorch skips configuring where a cache exists, and then ignores new options.
+                    # PyTorch skips configuring if a cache exists, and then ignores new options.
                     Command(
                         argv=("rm", "-f", f"{component.tree}/{table.build_folder}/CMakeCache.txt")
                     ),
@@ -221,14 +229,14 @@ def python_steps(site: Site) -> tuple[Step, ...]:
                 compiles=True,
             )
         )
-        needs = (made[-1].name,)
+        needs = (steps[-1].name,)
     if table.install == "editable":
-        made.append(_editable(site, needs, variables))
-        return tuple(made)
-    dist = str(site.dist)
-    front_end = FRONT_ENDS[site.front_end or "pep517"]
-    made.append(
-        site.step(
+        steps.append(_editable(context, needs, variables))
+        return tuple(steps)
+    dist = str(context.dist)
+    front_end = FRONT_ENDS[context.front_end or "pep517"]
+    steps.append(
+        context.step(
             "build",
             "compile and pack the wheel",
             (
@@ -242,68 +250,70 @@ def python_steps(site: Site) -> tuple[Step, ...]:
             creates=(dist,),
         )
     )
-    # The wheel's name holds version and platform, which only its build knows. One of an earlier
-    # version goes, so that the folder never offers two.
+    # The name of the wheel is known only after its build. Wheels of earlier versions are removed,
+    # so that the folder never has two.
     script = (
         '"$1" -m pip install --no-index --no-deps --force-reinstall "$2"/*.whl || exit\n'
         'for wheel in "$2"/*.whl; do name=${wheel##*/}; rm -f "$3/${name%%-*}"-*.whl; done\n'
         'cp "$2"/*.whl "$3"/'
     )
     install = Command(argv=("sh", "-c", script, "sh", component.python, dist, component.wheels))
-    made.append(
-        site.step(
+    steps.append(
+        context.step(
             "install",
             "install the wheel and keep a copy",
             (Command(argv=("mkdir", "-p", component.wheels)), install),
-            needs=(made[-1].name,),
+            needs=(steps[-1].name,),
             creates=(component.wheels,),
         )
     )
-    return tuple(made)
+    return tuple(steps)
 
 
-def requirement_steps(site: Site) -> tuple[Step, ...]:
-    """What the project's own requirement files name, where the recipe says so."""
-    component = site.component
-    names = site.recipe.environment.venv.requirements
+def requirement_steps(context: BuilderContext) -> tuple[Step, ...]:
+    """Return the step that installs the project's requirement files; empty if there are none."""
+    component = context.component
+    names = context.recipe.environment.venv.requirements
     if not names:
         return ()
     files = [word for name in names for word in ("-r", f"{component.tree}/{name}")]
     pip = (component.python, "-m", "pip", "install", "--no-input", *files)
-    step = site.step(
+    step = context.step(
         "requirements",
-        "install what its requirement files name",
+        "install the requirement files",
         (Command(argv=pip, folder=component.tree),),
         network=True,
     )
     return (step,)
 
 
-def option_variables(site: Site) -> tuple[tuple[str, str], ...]:
-    """The recipe's options as the project reads them.
+def option_variables(context: BuilderContext) -> tuple[tuple[str, str], ...]:
+    """Return the recipe's options in the form the project reads.
 
-    scikit-build-core builds in a temporary folder unless it is told another: objects would be lost
-    with every interruption.
+    scikit-build-core gets a fixed build folder: in its default, a temporary one, object files would
+    be lost with every interruption.
     """
-    options, table = site.recipe.options, site.recipe.python
-    kept = (("SKBUILD_BUILD_DIR", f"{site.component.tree}/{table.build_folder}"),)
+    options, table = context.recipe.options, context.recipe.python
+    build_dir = (("SKBUILD_BUILD_DIR", f"{context.component.tree}/{table.build_folder}"),)
     if table.options_as == "cmake-args":
-        words = [f"-D{key}={as_cmake(value)}" for key, value in options.items()]
-        return (("CMAKE_ARGS", " ".join(words)), *kept) if words else kept
-    return (*((key, as_variable(value)) for key, value in options.items()), *kept)
+        words = [f"-D{key}={cmake_value(value)}" for key, value in options.items()]
+        return (("CMAKE_ARGS", " ".join(words)), *build_dir) if words else build_dir
+    return (*((key, variable_value(value)) for key, value in options.items()), *build_dir)
 
 
-def _editable(site: Site, needs: tuple[str, ...], variables: tuple[tuple[str, str], ...]) -> Step:
-    python = site.component.python
-    if site.front_end == "setup.py":
+def _editable(
+    context: BuilderContext, needs: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+) -> Step:
+    python = context.component.python
+    if context.front_end == "setup.py":
         argv: tuple[str, ...] = (python, "setup.py", "develop", "--no-deps")
     else:
         options = ("--no-build-isolation", "--no-deps", "--verbose", "--editable", ".")
         argv = (python, "-m", "pip", "install", *options)
-    return site.step(
+    return context.step(
         "build",
         "compile and install in place",
-        (Command(argv=argv, folder=site.component.tree),),
+        (Command(argv=argv, folder=context.component.tree),),
         needs=needs,
         variables=variables,
         compiles=True,
@@ -314,7 +324,7 @@ _MODEL: Final = "model"
 _ONLINE: Final = "install-online"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]*")
 
-# Which folder holds the model is known only when the source is there.
+# The folder of the model is known only after the source has been fetched.
 _ENTER: Final = """
 for holder in models canary_models; do
     folder="$1/torchbenchmark/$holder/$2"
@@ -348,61 +358,65 @@ fi
 )
 
 
-def torchbench_steps(site: Site) -> tuple[Step, ...]:
-    """The requirements of the checkout, and of the model where one is named."""
-    made = requirement_steps(site)
-    model, online = _options(site)
+def torchbench_steps(context: BuilderContext) -> tuple[Step, ...]:
+    """Return the steps that install the requirements of the checkout and of the chosen model."""
+    steps = requirement_steps(context)
+    model, online = _options(context)
     if not model:
-        return made
-    component = site.component
-    place = ("sh", component.tree, model, component.python)
-    requirements = site.step(
+        return steps
+    component = context.component
+    script_arguments = ("sh", component.tree, model, component.python)
+    requirements = context.step(
         "model-requirements",
-        f"install what the requirements of {model} name",
-        (Command(argv=("sh", "-c", _REQUIREMENTS, *place), folder=component.tree),),
-        needs=(made[-1].name,) if made else site.needs,
+        f"install the requirements of {model}",
+        (Command(argv=("sh", "-c", _REQUIREMENTS, *script_arguments), folder=component.tree),),
+        needs=(steps[-1].name,) if steps else context.needs,
         network=True,
     )
-    install = site.step(
+    install = context.step(
         "model-install",
         f"run the install.py of {model}",
-        (Command(argv=("sh", "-c", _INSTALL, *place, _ASK_TORCH), folder=component.tree),),
+        (
+            Command(
+                argv=("sh", "-c", _INSTALL, *script_arguments, _ASK_TORCH), folder=component.tree
+            ),
+        ),
         needs=(requirements.name,),
-        # What the requirements name is there already: pip has nothing left to look up.
+        # All requirements are installed: pip needs no index.
         variables=() if online else (("PIP_NO_INDEX", "1"),),
         network=online,
     )
-    return (*made, requirements, install)
+    return (*steps, requirements, install)
 
 
 def model_of(options: dict[str, str | int | float | bool]) -> str:
-    """The model that the options name, checked; empty where none is."""
+    """Return the checked model name of the options; empty if there is none."""
     name = str(options.get(_MODEL, ""))
     if not _NAME.fullmatch(name) or name.startswith("."):
         raise UsageError(
-            f"torchbench: the model {name!r} is no name of a folder",
+            f"torchbench: {name!r} is not a valid model name",
             hint="`torchyard workloads --torchbench FOLDER` lists the models of a checkout",
         )
     return name
 
 
-def _options(site: Site) -> tuple[str, bool]:
-    options = site.recipe.options
+def _options(context: BuilderContext) -> tuple[str, bool]:
+    options = context.recipe.options
     for key in options:
         if key not in (_MODEL, _ONLINE):
             raise UsageError(
-                f"{site.recipe.name}: there is no option {key!r}",
+                f"{context.recipe.name}: there is no option {key!r}",
                 hint=nearest_hint(key, (_MODEL, _ONLINE), what="option"),
             )
     online = options.get(_ONLINE, False)
     if not isinstance(online, bool):
         raise UsageError(
-            f"{site.recipe.name}: {_ONLINE} is {online!r}", hint=f"write {_ONLINE}=true or false"
+            f"{context.recipe.name}: {_ONLINE} is {online!r}", hint=f"write {_ONLINE}=true or false"
         )
     return model_of(options), online
 
 
-BUILDERS: Final[Mapping[BuilderKind, Callable[[Site], tuple[Step, ...]]]] = {
+BUILDERS: Final[Mapping[BuilderKind, Callable[[BuilderContext], tuple[Step, ...]]]] = {
     "cmake": cmake_steps,
     "python": python_steps,
     "scons": scons_steps,

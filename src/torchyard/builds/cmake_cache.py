@@ -1,4 +1,4 @@
-"""Read CMakeCache.txt: the values that CMake was given, and what a project made of them."""
+"""Read CMakeCache.txt: requested and effective values of CMake variables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final
 
 __all__ = ["CacheEntry", "as_truth", "find_cache", "parse_cache", "read_cache", "same_value"]
 
-# A key may be quoted (CMake does so for keys with a colon and for keys like comments); the type is
-# one of a few capital words. `-ADVANCED` and the like are entries of type INTERNAL.
+# CMake quotes keys that contain a colon or look like a comment. `-ADVANCED` and similar are entries
+# of type INTERNAL.
 _ENTRY: Final = re.compile(
     r'(?:"(?P<quoted>[^"]*)"|(?P<plain>[^:=]+)):(?P<kind>[A-Z]+)=(?P<value>.*)'
 )
@@ -19,7 +19,7 @@ _NOT_DECLARED: Final = "No help, variable specified on the command line."
 _TRUE: Final = frozenset({"1", "ON", "YES", "TRUE", "Y"})
 _FALSE: Final = frozenset({"0", "OFF", "NO", "FALSE", "N", "IGNORE", "NOTFOUND", ""})
 _DEPTH: Final = 3
-"""build/cp312-cp312-linux_aarch64/CMakeCache.txt is how deep scikit-build-core puts it."""
+"""Search depth; scikit-build-core uses build/cp312-cp312-linux_aarch64/CMakeCache.txt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +34,13 @@ class CacheEntry:
 
     @property
     def declared(self) -> bool:
-        """Whether the project knows the variable, or only the command line does."""
+        """Whether the project declares the variable; False if only the command line sets it."""
         return self.kind != "UNINITIALIZED" and self.help != _NOT_DECLARED
 
 
 def parse_cache(text: str) -> dict[str, CacheEntry]:
-    """Every entry by name."""
-    found: dict[str, CacheEntry] = {}
+    """Return all entries by name."""
+    entries: dict[str, CacheEntry] = {}
     help_lines: list[str] = []
     for line in text.splitlines():
         if line.startswith("//"):
@@ -49,26 +49,26 @@ def parse_cache(text: str) -> dict[str, CacheEntry]:
         match = None if line.startswith("#") else _ENTRY.fullmatch(line)
         if match is not None:
             name = match["quoted"] if match["quoted"] is not None else match["plain"]
-            found[name] = CacheEntry(
+            entries[name] = CacheEntry(
                 name=name,
                 kind=match["kind"],
                 value=_unquoted(match["value"]),
                 help="".join(help_lines),
             )
         help_lines = []
-    return found
+    return entries
 
 
 def read_cache(path: Path) -> dict[str, CacheEntry]:
-    """The cache in that file."""
+    """Return the entries of a cache file by name."""
     return parse_cache(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def find_cache(tree: Path, *, project: Path, likely: str) -> Path | None:
-    """The cache of the build of `project` below `tree`; None when there is none.
+    """Return the cache file of the build of `project` below `tree`; None if there is none.
 
-    Projects configure other projects inside their build folder, so that only a cache whose source
-    folder is `project` counts. The likely folder is asked first.
+    Projects configure other projects inside their build folder, so the cache must have `project` as
+    its source folder. The folder `likely` is searched first.
     """
     for path in _candidates(tree, likely):
         entry = read_cache(path).get("CMAKE_HOME_DIRECTORY")
@@ -78,7 +78,7 @@ def find_cache(tree: Path, *, project: Path, likely: str) -> Path | None:
 
 
 def as_truth(value: str) -> bool | None:
-    """CMake's truth of a value; None when it is neither true nor false."""
+    """Return the boolean CMake reads from a value; None if it is neither true nor false."""
     upper = value.strip().upper()
     if upper in _TRUE:
         return True
@@ -88,11 +88,11 @@ def as_truth(value: str) -> bool | None:
 
 
 def same_value(left: str, right: str) -> bool:
-    """Whether two values mean the same: ON and 1, a;b and "a b", /opt/x/ and /opt/x."""
+    """Whether two values are equivalent: ON and 1, a;b and "a b", /opt/x/ and /opt/x."""
     truths = (as_truth(left), as_truth(right))
     if None not in truths:
         return truths[0] == truths[1]
-    return _plain(left) == _plain(right)
+    return _normalized(left) == _normalized(right)
 
 
 def _candidates(tree: Path, likely: str) -> Iterator[Path]:
@@ -106,12 +106,12 @@ def _candidates(tree: Path, likely: str) -> Iterator[Path]:
                 yield path
 
 
-def _plain(value: str) -> tuple[str, ...]:
+def _normalized(value: str) -> tuple[str, ...]:
     return tuple(part.rstrip("/").casefold() for part in re.split(r"[;\s]+", value.strip()))
 
 
 def _unquoted(value: str) -> str:
-    # CMake puts single quotes around a value that ends with a blank.
+    # CMake puts single quotes around a value that ends with a space.
     if len(value) > 1 and value[0] == value[-1] == "'":
         return value[1:-1]
     return value

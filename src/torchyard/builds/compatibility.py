@@ -1,7 +1,7 @@
-"""Which versions work together: PyTorch releases, compilers, CUDA and ROCm toolkits, companions.
+"""Compatible versions: PyTorch releases, compilers, CUDA and ROCm toolkits, companion libraries.
 
-Reads compatibility.toml beside this module and answers questions about it. Examines nothing on the
-machine: the versions that were found are passed in.
+Reads compatibility.toml beside this module. Does not examine the machine: installed versions are
+passed in.
 """
 
 from __future__ import annotations
@@ -52,50 +52,50 @@ _ALIASES = {"torch": "pytorch", "vision": "torchvision", "audio": "torchaudio"}
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseFacts:
-    """What one release of a project needs and goes with."""
+    """Requirements and companions of one release of a project."""
 
     project: str
     version: str
     front_end: FrontEnd
     cxx_standard: int
     needs: dict[str, str] = field(default_factory=dict)
-    """Tool -> range of versions; outside of it the build can't work."""
+    """Tool -> version range; outside of it the build cannot succeed."""
     prefers: dict[str, str] = field(default_factory=dict)
-    """Tool -> range of versions; outside of it the build may fail."""
+    """Tool -> version range; outside of it the build may fail."""
     companions: dict[str, str] = field(default_factory=dict)
-    """Project -> its release that belongs to this one."""
+    """Project -> its release that matches this one."""
     also_fits: tuple[str, ...] = ()
-    """Further ranges of PyTorch that a companion is meant for."""
+    """Further PyTorch version ranges that a companion supports."""
     onednn: str = ""
-    """Version of the copy inside the source."""
+    """Version of the bundled copy."""
     acl: str = ""
-    """Version of the Arm Compute Library that the project's own Arm wheels carry."""
+    """Version of the Arm Compute Library in the project's official Arm wheels."""
     build_requires: tuple[str, ...] = ()
-    """What pip installs before the build."""
+    """Requirements that pip installs before the build."""
     notes: tuple[str, ...] = ()
     exact: bool = True
-    """False: the release that was asked for is not in the table, these are its neighbour's facts."""
+    """False: the table lacks the requested release; these are the facts of the nearest one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CudaToolkit:
-    """What one CUDA toolkit accepts."""
+    """Compiler and driver limits of one CUDA toolkit."""
 
     gcc_most: int
     clang_most: int
     driver_least: str
-    """Lowest driver that runs its programs at all."""
+    """Oldest driver that runs its programs."""
     driver_own: str = ""
-    """Driver that it was released with; an older one lacks some features."""
+    """Driver of the same release; older ones lack some features."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AclRange:
-    """Versions of the Arm Compute Library that a oneDNN takes."""
+    """Versions of the Arm Compute Library that a oneDNN release accepts."""
 
     accepts: str
     confirmed: bool = True
-    """False: read elsewhere than in that release itself."""
+    """False: taken from another source than the release itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +113,11 @@ class BadCombination:
     releases: str = ""
     architecture: str = ""
     unless_set: str = ""
-    """A variable that mends it."""
+    """Variable that works around the problem."""
     unless_off: str = ""
-    """An option that makes it moot when it is off."""
+    """Option; if it is off, the combination is harmless."""
     report: bool = False
-    """Somebody's notes, not confirmed."""
+    """From a report, not confirmed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,132 +157,138 @@ def _releases(project: str) -> tuple[ReleaseFacts, ...]:
 
 
 def parse_version(text: str) -> Version | None:
-    """The version, also of a tag (`v2.6.0`) or of a tool's own spelling; None when it is none."""
+    """Parse a version or a tag (`v2.6.0`, `release/2.6`); return None if it is not a version."""
     try:
         return Version(text.strip().removeprefix("release/").removeprefix("v"))
     except InvalidVersion:
         return None
 
 
-def allows(wanted: str, version: str) -> bool:
-    """Whether a range holds a version; a version that can't be read is let through."""
-    found = parse_version(version)
-    # A build number (`79.0.1.post20250101`, `2.6.0a0+git123`) never decides.
-    return found is None or SpecifierSet(wanted).contains(found.base_version, prereleases=True)
+def allows(specifiers: str, version: str) -> bool:
+    """Whether a version range contains a version; True for an unparsable version."""
+    parsed = parse_version(version)
+    # Build numbers (`79.0.1.post20250101`, `2.6.0a0+git123`) are ignored.
+    return parsed is None or SpecifierSet(specifiers).contains(
+        parsed.base_version, prereleases=True
+    )
 
 
 def known_releases(project: str) -> tuple[str, ...]:
-    """Releases of a project in the table, oldest first; empty for a project it does not have."""
+    """Return the releases of a project in the table, oldest first; empty for an unknown project."""
     return tuple(facts.version for facts in _releases(project))
 
 
 def release_facts(project: str, version: str) -> ReleaseFacts:
-    """Facts of a release; of its nearest neighbour, with a note, when the table lacks it."""
-    known = _releases(project)
-    if not known:
+    """Return the facts of a release, or of the nearest one, with a note, if the table lacks it."""
+    releases = _releases(project)
+    if not releases:
         raise UsageError(
             f"the version table has no project {project!r}",
-            hint="it knows pytorch, torchvision and torchaudio",
+            hint="the table has pytorch, torchvision and torchaudio",
         )
-    name = known[0].project
-    wanted = parse_version(version)
-    if wanted is None:
-        said = version or "no version"
-        note = f"{said!r} is no release number; these are the facts of {name} {known[-1].version}"
-        return _neighbour(known[-1], note)
-    release = wanted.release[:2]
-    for facts in known:
+    name = releases[0].project
+    requested = parse_version(version)
+    if requested is None:
+        note = (
+            f"{version or 'no version'!r} is not a release number;"
+            f" using the facts of {name} {releases[-1].version}"
+        )
+        return _inexact(releases[-1], note)
+    release = requested.release[:2]
+    for facts in releases:
         if Version(facts.version).release[:2] == release:
             return facts
-    older = [facts for facts in known if Version(facts.version) < wanted]
-    near = older[-1] if older else known[0]
-    side = "newer" if older else "older"
+    older = [facts for facts in releases if Version(facts.version) < requested]
+    nearest = older[-1] if older else releases[0]
+    relation = "newer" if older else "older"
     note = (
-        f"{name} {version} is {side} than what the version table knows;"
-        f" these are the facts of {near.version}"
+        f"{name} {version} is {relation} than the releases in the version table;"
+        f" using the facts of {nearest.version}"
     )
-    return _neighbour(near, note)
+    return _inexact(nearest, note)
 
 
-def _neighbour(facts: ReleaseFacts, note: str) -> ReleaseFacts:
+def _inexact(facts: ReleaseFacts, note: str) -> ReleaseFacts:
     return replace(facts, exact=False, notes=(note, *facts.notes))
 
 
 def matching_companions(torch_version: str) -> dict[str, str]:
-    """Releases of torchvision and torchaudio that belong to a PyTorch release."""
+    """Return the releases of torchvision and torchaudio that match a PyTorch release."""
     return dict(release_facts("pytorch", torch_version).companions)
 
 
 def fits_torch(project: str, version: str, torch_version: str) -> bool:
-    """Whether a companion's release is meant for that PyTorch."""
+    """Whether a release of a companion supports a PyTorch version."""
     facts = release_facts(project, version)
     torch = parse_version(torch_version)
     own = facts.companions.get("pytorch")
     if torch is None or own is None or Version(own).release[:2] == torch.release[:2]:
         return True
-    return any(allows(wanted, torch_version) for wanted in facts.also_fits)
+    return any(allows(specifiers, torch_version) for specifiers in facts.also_fits)
 
 
 def onednn_acl(version: str) -> AclRange | None:
-    """What a oneDNN accepts of the Arm Compute Library; None when it is not known."""
-    wanted = parse_version(version)
-    known = [name for name in _table().onednn_acl if wanted and Version(name) <= wanted]
-    return _table().onednn_acl[known[-1]] if known else None
+    """Return the Arm Compute Library versions that a oneDNN accepts; None if unknown."""
+    requested = parse_version(version)
+    not_newer = [name for name in _table().onednn_acl if requested and Version(name) <= requested]
+    return _table().onednn_acl[not_newer[-1]] if not_newer else None
 
 
 def onednn_acl_range(version: str) -> str:
-    """Range of Arm Compute Library versions that a oneDNN accepts; empty when not known."""
-    found = onednn_acl(version)
-    return found.accepts if found else ""
+    """Return the version range of the Arm Compute Library for a oneDNN; empty if unknown."""
+    acl_range = onednn_acl(version)
+    return acl_range.accepts if acl_range else ""
 
 
 def cuda_toolkit(version: str) -> CudaToolkit | None:
-    """What a toolkit accepts; the next older known one's facts when it is not in the table."""
-    wanted = parse_version(version)
-    known = [name for name in _table().cuda if wanted and Version(name) <= wanted]
-    return _table().cuda[known[-1]] if known else None
+    """Return the limits of a toolkit; those of the next older one if the table lacks it."""
+    requested = parse_version(version)
+    not_newer = [name for name in _table().cuda if requested and Version(name) <= requested]
+    return _table().cuda[not_newer[-1]] if not_newer else None
 
 
 def host_gcc_limit(cuda: str) -> int | None:
-    """Newest major version of gcc that this toolkit's nvcc accepts."""
+    """Return the newest major gcc version that the toolkit's nvcc accepts."""
     toolkit = cuda_toolkit(cuda)
     return toolkit.gcc_most if toolkit else None
 
 
 def host_clang_limit(cuda: str) -> int | None:
-    """Newest major version of clang that this toolkit's nvcc accepts."""
+    """Return the newest major clang version that the toolkit's nvcc accepts."""
     toolkit = cuda_toolkit(cuda)
     return toolkit.clang_most if toolkit else None
 
 
 def toolkit_knows(cuda: str, capability: str) -> bool | None:
-    """Whether a toolkit compiles for a compute capability (`8.6`, `9.0a`); None when not known."""
+    """Whether a toolkit supports a compute capability (`8.6`, `9.0a`); None if unknown."""
     plain = capability.rstrip("af")
-    for wanted, names in _table().capabilities.items():
+    for specifiers, names in _table().capabilities.items():
         if plain in names:
-            return allows(wanted, cuda)
+            return allows(specifiers, cuda)
     return None
 
 
 def capabilities_of(cuda: str) -> tuple[str, ...]:
-    """Compute capabilities that a toolkit compiles for, lowest first."""
+    """Return the compute capabilities that a toolkit supports, lowest first."""
     table = _table().capabilities.items()
-    known = [name for wanted, names in table if allows(wanted, cuda) for name in names]
-    return tuple(sorted(known, key=Version))
+    capabilities = [
+        name for specifiers, names in table if allows(specifiers, cuda) for name in names
+    ]
+    return tuple(sorted(capabilities, key=Version))
 
 
 def rocm_notes(rocm: str) -> tuple[str, ...]:
-    """What to know about a ROCm version."""
+    """Return the notes on a ROCm version."""
     return tuple(item.note for item in _table().rocm if allows(item.versions, rocm))
 
 
 def debian_toolchain(suite: str) -> dict[str, str]:
-    """Tools of a Debian suite -> their versions; empty for a suite the table does not have."""
+    """Return tool -> version of a Debian suite; empty for an unknown suite."""
     return dict(_table().debian.get(suite, {}))
 
 
 _OFF = frozenset({"0", "OFF", "FALSE", "NO", "N"})
-_MENDS = {
+_FIXES = {
     "cmake": "pip install 'cmake{range}'",
     "ninja": "pip install 'ninja{range}'",
     "setuptools": "pip install 'setuptools{range}'",
@@ -297,15 +303,15 @@ _MENDS = {
 
 def check_versions(
     facts: ReleaseFacts,
-    found: Mapping[str, str],
+    installed: Mapping[str, str],
     *,
     architecture: str = "",
     variables: Mapping[str, str] | None = None,
 ) -> tuple[DoctorFinding, ...]:
-    """Hold the versions that were found against a release's needs and the known bad combinations.
+    """Compare installed versions with a release's requirements and known bad combinations.
 
-    `found` maps tools (cmake, ninja, gcc, python, setuptools, cuda, glibc, ...) to versions; a tool
-    that is not in it is not judged. `variables` are those of the build.
+    `installed` maps tools (cmake, ninja, gcc, python, setuptools, cuda, glibc, ...) to versions; tools
+    not in it are not checked. `variables` are those of the build.
     """
     findings: list[DoctorFinding] = []
     release = f"{facts.project} {facts.version}"
@@ -313,33 +319,34 @@ def check_versions(
         ("blocks", facts.needs),
         ("warns", facts.prefers),
     )
-    for severity, wanted in ranges:
+    for severity, required in ranges:
         verb = "needs" if severity == "blocks" else "is known to build with"
         findings += [
             DoctorFinding(
                 check="versions",
                 severity=severity,
-                what=f"{tool} {found[tool]} does not fit {release}",
+                what=f"{tool} {installed[tool]} does not fit {release}",
                 why=f"{release} {verb} {tool} {limits}",
-                mend=_MENDS.get(tool, "install {tool} {range}").format(tool=tool, range=limits),
+                mend=_FIXES.get(tool, "install {tool} {range}").format(tool=tool, range=limits),
             )
-            for tool, limits in wanted.items()
-            if tool in found and not allows(limits, found[tool])
+            for tool, limits in required.items()
+            if tool in installed and not allows(limits, installed[tool])
         ]
     findings += [
         _bad_finding(bad)
         for bad in _table().bad
-        if _concerns(bad, facts, architecture)
+        if _applies(bad, facts, architecture)
         and not (variables or {}).get(bad.unless_set)
         and (variables or {}).get(bad.unless_off, "").upper() not in _OFF
         and all(
-            tool in found and _within(limits, found[tool]) for tool, limits in bad.tools.items()
+            tool in installed and _within(limits, installed[tool])
+            for tool, limits in bad.tools.items()
         )
     ]
     return tuple(findings)
 
 
-def _concerns(bad: BadCombination, facts: ReleaseFacts, architecture: str) -> bool:
+def _applies(bad: BadCombination, facts: ReleaseFacts, architecture: str) -> bool:
     return (
         (not bad.projects or facts.project in bad.projects)
         and (not bad.architecture or bad.architecture == architecture)

@@ -18,10 +18,10 @@ from typing import Any, Final
 from torchyard import __version__
 from torchyard.builds.compatibility import parse_version
 from torchyard.builds.plan import Component
-from torchyard.builds.recipe import Recipe, SourceTable, filled_in
-from torchyard.builds.recipe_file import ResolvedBuild
+from torchyard.builds.recipe import Recipe, SourceTable, fill_placeholders
+from torchyard.builds.recipe_file import ResolvedBuild, patch_checksum
 from torchyard.builds.record import BuildRecord, RecipeIdentity, SourceIdentity
-from torchyard.builds.sources import source_identity, used_kind
+from torchyard.builds.sources import source_identity, used_source_kind
 from torchyard.core.records import decode, encode, nearest_hint
 from torchyard.core.toml_file import read_toml
 from torchyard.errors import StepFailed, UsageError
@@ -29,23 +29,23 @@ from torchyard.files.safe_writing import replace_file
 
 _PLAIN: Final = ("version", "variant", "builder", "needs", "prepare", "known_release")
 _TABLES: Final = ("options", "environment", "cmake", "python", "scons", "make")
-_OF_THIS_MACHINE: Final = frozenset({"environment.base", "source.folder.path"})
+_MACHINE_SPECIFIC: Final = frozenset({"environment.base", "source.folder.path"})
 
 
 def recipe_facts(recipe: Recipe) -> dict[str, str]:
-    """Key -> value, of every key that is not as it is by default; long values as checksums."""
+    """Return all keys that differ from their defaults, with values; long values as checksums."""
     return dict(sorted(_facts(recipe)))
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """One checksum of all of them."""
+    """Return one checksum over the facts of a recipe."""
     return _checksum(recipe_facts(recipe))
 
 
 def first_difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, str, str]:
-    """The first key that differs, with its value before and now; empty texts when none does.
+    """Return the first key that differs, with old and new value; empty strings if none does.
 
-    Another kind of source comes first: the keys of its table all differ because of it.
+    `source.use` comes first: if it differs, all keys of the source table differ, too.
     """
     for key in sorted({*before, *now}, key=lambda name: (name != "source.use", name)):
         old, new = before.get(key, "not set"), now.get(key, "not set")
@@ -55,39 +55,27 @@ def first_difference(before: Mapping[str, str], now: Mapping[str, str]) -> tuple
 
 
 def _facts(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    table, usual = encode(recipe), encode(Recipe(name=recipe.name))
+    table, defaults = encode(recipe), encode(Recipe(name=recipe.name))
     for key in _PLAIN:
-        if table[key] != usual[key]:
-            yield _shown(key), _say(table[key])
+        if table[key] != defaults[key]:
+            yield _toml_key_name(key), _value_text(table[key])
     for key in _TABLES:
         for inner, value in table[key].items():
-            name = f"{_shown(key)}.{inner if key == 'options' else _shown(inner)}"
-            if value != usual[key].get(inner) and name not in _OF_THIS_MACHINE:
-                yield name, _say(value)
+            name = f"{_toml_key_name(key)}.{inner if key == 'options' else _toml_key_name(inner)}"
+            if value != defaults[key].get(inner) and name not in _MACHINE_SPECIFIC:
+                yield name, _value_text(value)
     if any(table["source"].values()):
-        kind = used_kind(recipe.source, f"{recipe.name}: source")
+        kind = used_source_kind(recipe.source, f"{recipe.name}: source")
         yield "source.use", kind
         for inner, value in table["source"][kind].items():
-            name = f"source.{kind}.{_shown(inner)}"
-            if name not in _OF_THIS_MACHINE:
-                yield name, _say(value)
+            name = f"source.{kind}.{_toml_key_name(inner)}"
+            if name not in _MACHINE_SPECIFIC:
+                yield name, _value_text(value)
     for name in recipe.patches:
-        yield f"patches.{name}", _patch_checksum(recipe, name)
+        yield f"patches.{name}", patch_checksum(recipe, name)
 
 
-def _patch_checksum(recipe: Recipe, name: str) -> str:
-    path = Path(recipe.folder, name)
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(
-            f"{recipe.name}: patches: {path} cannot be read",
-            why=str(error.strerror),
-            hint="correct the name in the recipe",
-        ) from error
-
-
-def _say(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     text = json.dumps(value, sort_keys=True)
@@ -98,7 +86,7 @@ def _checksum(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _shown(key: str) -> str:
+def _toml_key_name(key: str) -> str:
     return key.replace("_", "-")
 
 
@@ -107,7 +95,7 @@ _ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\
 
 
 def to_toml(table: Mapping[str, object]) -> str:
-    """The table as a document: its plain values first, then its tables, in the given order."""
+    """Format a table as TOML: plain values first, then tables, in the given order."""
     return "".join(_toml_lines(table, ())).lstrip("\n")
 
 
@@ -123,7 +111,7 @@ def _toml_lines(table: Mapping[str, object], path: tuple[str, ...]) -> Iterator[
 
 
 def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _text(key)
+    return key if _BARE.fullmatch(key) else _basic_string(key)
 
 
 def _value(value: object) -> str:
@@ -132,29 +120,30 @@ def _value(value: object) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        return _text(value)
+        return _basic_string(value)
     if isinstance(value, Sequence):
         return f"[{', '.join(_value(item) for item in value)}]"
     raise TypeError(f"TOML has no form for {type(value).__name__}")
 
 
-def _text(text: str) -> str:
-    """A basic string; other control characters have no short escape."""
-    letters = (
-        _ESCAPES.get(letter) or (f"\\u{ord(letter):04x}" if _is_control(letter) else letter)
-        for letter in text
+def _basic_string(text: str) -> str:
+    """Format a TOML basic string."""
+    characters = (
+        _ESCAPES.get(character)
+        or (f"\\u{ord(character):04x}" if _is_control(character) else character)
+        for character in text
     )
-    return f'"{"".join(letters)}"'
+    return f'"{"".join(characters)}"'
 
 
-def _is_control(letter: str) -> bool:
-    return ord(letter) < ord(" ") or letter == "\x7f"
+def _is_control(character: str) -> bool:
+    return ord(character) < ord(" ") or character == "\x7f"
 
 
 LOCK_VERSION: Final = 1
-_RENEW: Final = "build without --locked, and write the lock again: torchyard build lock"
+_RENEW: Final = "build without --locked and write a new lock file with `torchyard build lock`"
 _NOT_PINNED: Final = frozenset({"pip", "uv"})
-"""Installers: they do not take part in the result, and must not replace themselves."""
+"""Installers: they do not affect the result, and must not replace themselves."""
 _HEADER: Final = (
     "# Exact sources and packages of a build; use it with `torchyard build RECIPE --locked FILE`.\n"
     "# Written by `torchyard build lock`, not by hand.\n"
@@ -163,17 +152,17 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class LockedComponent:
-    """One component: its source, and the recipe that it was locked with."""
+    """One component: its source, and the recipe it was locked with."""
 
     source: SourceIdentity
     recipe_digest: str
     recipe: dict[str, str] = field(default_factory=dict)
-    """Key -> value of all that decides the result."""
+    """Key -> value of the recipe, for all keys that affect the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lock:
-    """Everything that `--locked` pins."""
+    """The content of a lock file."""
 
     lock_version: int = LOCK_VERSION
     torchyard: str = ""
@@ -181,24 +170,25 @@ class Lock:
     recipe: RecipeIdentity
     components: dict[str, LockedComponent]
     packages: dict[str, str] = field(default_factory=dict)
-    """Name -> exact version, of what came from an index."""
+    """Name -> exact version of the packages from an index."""
 
 
 def make_lock(record: BuildRecord, build: ResolvedBuild) -> Lock:
-    """The lock of a finished build, with the recipes as they are now."""
+    """Return the lock of a finished build, with the present recipes."""
     components: dict[str, LockedComponent] = {}
     for recipe in build.components:
         part = record.component(recipe.name)
         if part is None or part.source is None:
             raise UsageError(
-                f"the record of {record.name!r} has no source of {recipe.name!r}",
-                why="the recipe has changed since, or the source was removed before the record",
+                f"the record of {record.name!r} has no source for {recipe.name!r}",
+                why="the recipe has changed since, or the source was removed before the record was"
+                " written",
                 hint=f"torchyard build {record.recipe.name} --name {record.name}",
             )
         if part.source.dirty:
             raise UsageError(
                 f"{recipe.name}: the source {part.source.origin} cannot be locked",
-                why="it was copied with changes that are in no commit",
+                why="it was copied with uncommitted changes",
                 hint="commit them, and build again",
             )
         components[recipe.name] = LockedComponent(
@@ -216,16 +206,16 @@ def make_lock(record: BuildRecord, build: ResolvedBuild) -> Lock:
 
 
 def write_lock(path: Path, lock: Lock) -> None:
-    """Put the lock into a file, whole or not at all."""
+    """Write the lock file atomically."""
     replace_file(path, f"{_HEADER}\n{to_toml(_lock_table(lock))}")
 
 
 def read_lock(path: Path) -> Lock:
-    """The lock in that file; UsageError names what is wrong with it."""
+    """Read a lock file; raise UsageError if it is invalid."""
     table = read_toml(path, what="lock", hint=_RENEW)
     version = table.get("lock-version")
     if not isinstance(version, int):
-        raise UsageError(f"{path}: not a lock", why="it has no lock-version", hint=_RENEW)
+        raise UsageError(f"{path} is not a lock file", why="it has no lock-version", hint=_RENEW)
     if version > LOCK_VERSION:
         raise UsageError(
             f"{path} was written by a newer Torchyard ({table.get('torchyard', 'unknown')})",
@@ -236,14 +226,15 @@ def read_lock(path: Path) -> Lock:
 
 
 def apply_lock(build: ResolvedBuild, lock: Lock) -> ResolvedBuild:
-    """The same build with every source at its locked revision, and the packages pinned."""
+    """Return the build with all sources at their locked revision and all packages pinned."""
     unknown = [
         name for name in lock.components if name not in {one.name for one in build.components}
     ]
     if unknown:
         raise UsageError(
-            f"the lock has {unknown[0]!r}, and {build.recipe.name} has no such component",
-            hint=f"name the recipe that was locked: {lock.recipe.name}",
+            f"the lock file has the component {unknown[0]!r}, which {build.recipe.name} does not"
+            " have",
+            hint=f"use the recipe that was locked: {lock.recipe.name}",
         )
     components = tuple(
         replace(recipe, source=locked_source(recipe, lock)) for recipe in build.components
@@ -257,44 +248,46 @@ def apply_lock(build: ResolvedBuild, lock: Lock) -> ResolvedBuild:
 
 
 def locked_packages(lock: Lock) -> tuple[str, ...]:
-    """Requirements that install exactly what was there."""
+    """Return pip requirements with the exact versions of the lock."""
     return tuple(
         f"{name}=={version}" for name, version in lock.packages.items() if name not in _NOT_PINNED
     )
 
 
 def locked_source(recipe: Recipe, lock: Lock) -> SourceTable:
-    """The recipe's source, pinned; UsageError names the key that no longer fits the lock."""
+    """Return the recipe's source, pinned; raise UsageError if the recipe differs from the lock."""
     locked = lock.components.get(recipe.name)
     if locked is None:
         raise UsageError(
-            f"the lock of {lock.name!r} has no component {recipe.name!r}",
+            f"the lock file of {lock.name!r} has no component {recipe.name!r}",
             hint=nearest_hint(recipe.name, tuple(lock.components), what="component"),
         )
     key, before, now = first_difference(locked.recipe, recipe_facts(recipe))
     if key:
         raise UsageError(
-            f"{recipe.name}: {key} is not as it was locked",
+            f"{recipe.name}: {key} differs from the lock file",
             why=f"locked: {before}; now: {now}",
-            hint=f"take the change back, or {_RENEW}",
+            hint=f"revert the change, or {_RENEW}",
         )
-    filled = filled_in(recipe, {"version": recipe.version}, where=recipe.name, only="source")
+    filled = fill_placeholders(
+        recipe, {"version": recipe.version}, where=recipe.name, only="source"
+    )
     return _pinned(filled, locked.source)
 
 
-def check_fetched(name: str, found: SourceIdentity, lock: Lock) -> None:
-    """Raise StepFailed when what was fetched is not what was locked."""
-    for key, wanted, got in _differences(lock.components[name].source, found):
+def check_fetched(name: str, identity: SourceIdentity, lock: Lock) -> None:
+    """Raise StepFailed if the fetched source differs from the lock."""
+    for key, locked, fetched in _differences(lock.components[name].source, identity):
         raise StepFailed(
-            f"{name}: what was fetched is not what was locked",
-            why=f"{key}: locked {wanted or 'none'}, fetched {got or 'none'}",
-            hint=f"find out who changed {found.origin}; or {_RENEW}",
+            f"{name}: the fetched source differs from the lock file",
+            why=f"{key}: locked {locked or 'none'}, fetched {fetched or 'none'}",
+            hint=f"find out why {identity.origin} changed, or {_RENEW}",
         )
 
 
 def _pinned(recipe: Recipe, locked: SourceIdentity) -> SourceTable:
     source = recipe.source
-    kind = used_kind(source, f"{recipe.name}: source")
+    kind = used_source_kind(source, f"{recipe.name}: source")
     if kind == "git" and source.git is not None:
         overrides = {
             path: locked.submodules.get(path, ref) for path, ref in source.git.overrides.items()
@@ -312,35 +305,35 @@ def _pinned(recipe: Recipe, locked: SourceIdentity) -> SourceTable:
     if kind == "debian" and source.debian is not None:
         return replace(source, debian=replace(source.debian, version=locked.version))
     if source.folder is not None:
-        # Nothing can be asked of a folder but whether it is still the same.
-        found = source_identity(source, Path(source.folder.path).expanduser())
-        for key, wanted, got in _differences(locked, found):
+        # A folder has no revision to pin; it must be unchanged.
+        present = source_identity(source, Path(source.folder.path).expanduser())
+        for key, before, now in _differences(locked, present):
             raise UsageError(
-                f"{recipe.name}: source.folder.path: {found.origin} is not as it was locked",
-                why=f"{key}: locked {wanted or 'none'}, now {got or 'none'}",
-                hint=f"put the folder back as it was, or {_RENEW}",
+                f"{recipe.name}: source.folder.path: {present.origin} differs from the lock file",
+                why=f"{key}: locked {before or 'none'}, now {now or 'none'}",
+                hint=f"restore the folder, or {_RENEW}",
             )
     return source
 
 
-def _differences(locked: SourceIdentity, found: SourceIdentity) -> Iterator[tuple[str, str, str]]:
+def _differences(locked: SourceIdentity, present: SourceIdentity) -> Iterator[tuple[str, str, str]]:
     for key in ("kind", "commit", "sha256", "digest"):
-        wanted, got = getattr(locked, key), getattr(found, key)
-        if wanted != got:
-            yield key, str(wanted), str(got)
-    if locked.kind in ("sdist", "debian") and locked.version != found.version:
-        yield "version", locked.version, found.version
-    if locked.dirty != found.dirty:
-        yield "changes in no commit", str(locked.dirty).lower(), str(found.dirty).lower()
+        before, now = getattr(locked, key), getattr(present, key)
+        if before != now:
+            yield key, str(before), str(now)
+    if locked.kind in ("sdist", "debian") and locked.version != present.version:
+        yield "version", locked.version, present.version
+    if locked.dirty != present.dirty:
+        yield "uncommitted changes", str(locked.dirty).lower(), str(present.dirty).lower()
     for table in ("submodules", "files"):
-        before, now = getattr(locked, table), getattr(found, table)
+        before, now = getattr(locked, table), getattr(present, table)
         for name in sorted({*before, *now}):
             if before.get(name) != now.get(name):
                 yield f"{table}.{name}", before.get(name, ""), now.get(name, "")
 
 
 def _lock_table(lock: Lock) -> dict[str, Any]:
-    """The lock as it is written: keys as in recipes, without what reading fills in by itself."""
+    """Return the table that is written: keys as in recipes, without default values."""
     return {
         "lock-version": lock.lock_version,
         "torchyard": lock.torchyard,
@@ -367,32 +360,33 @@ def _filled_keys(value: object) -> dict[str, Any]:
 
 
 def check_source(part: Component, lock: Lock | None) -> None:
-    """Raise StepFailed when the source of a component is another one than was asked for."""
-    if lock is None and used_kind(part.recipe.source, part.name) != "debian":
+    """Raise StepFailed if the fetched source of a component is not the requested one."""
+    if lock is None and used_source_kind(part.recipe.source, part.name) != "debian":
         return
-    found = source_identity(part.recipe.source, Path(part.source))
+    identity = source_identity(part.recipe.source, Path(part.source))
     if lock is not None:
-        check_fetched(part.name, found, lock)
-    _check_release(part, found)
+        check_fetched(part.name, identity, lock)
+    _check_release(part, identity)
 
 
 def upstream_version(debian_version: str) -> str:
-    """The project's own version in a Debian one: 2.6.0 of `1:2.6.0+dfsg-7`."""
+    """Return the upstream version of a Debian version: 2.6.0 of `1:2.6.0+dfsg-7`."""
     without_epoch = debian_version.rpartition(":")[2]
     upstream = without_epoch.rpartition("-")[0] or without_epoch
     return upstream.partition("+")[0].partition("~")[0]
 
 
-def _check_release(part: Component, found: SourceIdentity) -> None:
-    """Debian has one version of a package in a suite, whatever number the recipe would stamp on it."""
-    if found.kind != "debian" or not found.version:
+def _check_release(part: Component, identity: SourceIdentity) -> None:
+    """Raise StepFailed if the version in the Debian suite is not the version of the recipe."""
+    if identity.kind != "debian" or not identity.version:
         return
-    said, real = parse_version(part.recipe.version), upstream_version(found.version)
-    got = parse_version(real)
-    if said is None or got is None or said == got:
+    requested = parse_version(part.recipe.version)
+    upstream = upstream_version(identity.version)
+    fetched = parse_version(upstream)
+    if requested is None or fetched is None or requested == fetched:
         return
     raise StepFailed(
-        f"{part.name}: Debian's source is release {real}, and the build was asked for {said}",
-        why=f"the package is {found.origin} {found.version}",
-        hint=f"say --set {part.name}/version={real}, or take another suite or another source",
+        f"{part.name}: Debian's source is release {upstream}, not {requested} as requested",
+        why=f"the package is {identity.origin} {identity.version}",
+        hint=f"use --set {part.name}/version={upstream}, another suite or another source",
     )

@@ -1,8 +1,8 @@
-"""A build as data: every command, file and variable before anything is executed. No I/O.
+"""A build as data: all commands, files and variables before anything is executed. No I/O.
 
-A plan is a list of steps; a step is a list of actions. Actions are few and each can be written as
-shell, so that one plan can be run here or exported as a script or a container definition.
-`BuildEvent` reports the progress of a plan; user interfaces listen to nothing else.
+A plan is a list of steps; a step is a list of actions. Each kind of action can be expressed in
+shell, so that a plan can be run here or exported as a script or a container definition.
+`BuildEvent` reports the progress of a running plan.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ Variables = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Start a program and wait for it; anything but exit code 0 ends the step."""
+    """Run a program; a nonzero exit code fails the step."""
 
     argv: tuple[str, ...]
     folder: str = ""
     """Absolute; empty means the plan's folder."""
     variables: Variables = ()
-    """On top of the step's."""
+    """In addition to those of the step."""
     inside_root: bool = True
-    """False: on this machine even when the step has a root folder (making that root, say)."""
+    """False: run on this machine even if the step has a root folder (e.g. to create it)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteFile:
-    """Put text into a file, whole or not at all; folders are made."""
+    """Write a text file atomically; parent folders are created."""
 
     path: str
     text: str
     executable: bool = False
     fingerprinted: bool = True
-    """False: the text is a program of ours, and a better one must not cost a rebuild."""
+    """False: the text is a program of Torchyard, and a new version must not cause a rebuild."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """Fetch one file; it appears under its name only when complete and of the right checksum."""
+    """Download a file; it gets its name only when it is complete and its checksum matches."""
 
     url: str
     path: str
@@ -54,30 +54,30 @@ class Download:
 
 @dataclass(frozen=True, kw_only=True)
 class SdistDownload:
-    """Fetch a source distribution through the index that pip is configured for."""
+    """Download a source distribution from the package index that pip is configured for."""
 
     name: str
     version: str
     path: str
-    """Where the archive goes; the name is ours, whatever the index calls it."""
+    """Path of the archive, whatever its name on the index."""
     sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AptSources:
-    """Write a private apt configuration: this machine's mirrors and keys, another suite."""
+    """Write a private apt configuration with this machine's mirrors and keys for a suite."""
 
     folder: str
-    """Gets apt.conf, sources.list and the state folders; `apt-get -c FOLDER/apt.conf` uses it."""
+    """Folder for apt.conf, sources.list and apt's state, for `apt-get -c FOLDER/apt.conf`."""
     suite: str
-    """Empty means the machine's own suites."""
+    """Empty means the suites of this machine."""
     sources: bool = True
-    """List source packages, too."""
+    """Include source packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verify:
-    """Check what a component made, and write its findings into `report`."""
+    """Check the result of a component and write the findings to `report`."""
 
     component: str
     report: str
@@ -94,79 +94,79 @@ class Step:
     """`component/what`, such as `pytorch/build`."""
     component: str
     title: str
-    """What it does, for people: `build the wheel`."""
+    """Description shown to the user: `build the wheel`."""
     actions: tuple[Action, ...]
     needs: tuple[str, ...] = ()
-    """Names of the steps that come first."""
+    """Names of the steps it depends on."""
     variables: Variables = ()
-    """The whole environment of its commands, apart from the few the runner adds."""
+    """The environment of its commands, except for the variables that the runner adds."""
     network: bool = False
-    """Only steps that fetch may reach the network."""
+    """Whether its commands may use the network."""
     root: str = ""
-    """Root folder its commands run in; empty means this machine."""
+    """Root folder of its commands; empty means the root of this machine."""
     compiles: bool = False
-    """Its compiles are measured and admitted by memory."""
+    """Its compiles are measured and scheduled by memory."""
     creates: tuple[str, ...] = ()
-    """Paths that exist when it is done; one that is gone makes the step run again."""
+    """Paths that exist when it is done; if one is missing, the step runs again."""
     kept: bool = True
-    """False: what it creates may go once the steps that need it are done (a fetched source)."""
+    """False: its output may be removed once the steps that need it are done (a fetched source)."""
     counts: bool = True
-    """False: what it makes changes no result (the meter), so another one costs no rebuild."""
+    """False: its output does not affect the result (the meter), so a change causes no rebuild."""
     inputs: tuple[tuple[str, str], ...] = ()
-    """What else it depends on, by name: checksums of patches, versions of compilers."""
+    """Further inputs, by name: checksums of patches, versions of compilers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """A resolved part of a plan and where its things are."""
+    """A resolved component of a plan and its paths."""
 
     name: str
     recipe: Recipe
     source: str
-    """The fetched source, shared and never changed."""
+    """The fetched source, shared between builds and not modified."""
     tree: str
     """The working copy that is patched and built."""
     prefix: str
-    """Where libraries and programs are installed."""
+    """Installation prefix of libraries and programs."""
     wheels: str
     python: str
-    """Interpreter of the environment; empty where none is needed."""
+    """Interpreter of the environment; empty if none is needed."""
     release: str = ""
-    """Release number the coupling table knows it by, such as 2.6."""
+    """Release number in the compatibility table, such as 2.6."""
     needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The resolved, printable, diffable list of steps."""
+    """The resolved list of steps of a build."""
 
     name: str
-    """Of the build, and of the target that it makes."""
+    """Name of the build and of its target."""
     folder: str
-    """Everything the build owns is below it."""
+    """The folder of the build."""
     components: tuple[Component, ...]
     steps: tuple[Step, ...]
     jobs: int
     jobs_why: str
     notes: tuple[str, ...] = ()
-    """What was chosen for the user and why."""
+    """Decisions made for the user, with reasons."""
     missing: tuple[str, ...] = ()
-    """Programs and rights this machine lacks: the plan can be shown, and not run."""
+    """Missing programs and permissions: the plan can be shown but not run."""
     runner_variables: dict[str, str] = field(default_factory=dict)
-    """Variables the runner adds that are no part of any fingerprint: job counts, launchers."""
+    """Variables the runner adds that are not fingerprinted: job counts, compiler launchers."""
 
     def component(self, name: str) -> Component:
-        """The component of that name."""
+        """Return the component with this name."""
         return next(part for part in self.components if part.name == name)
 
 
 def fingerprints(plan: Plan) -> Mapping[str, str]:
-    """A fingerprint for each step, of all it does and of all it depends on.
+    """Return the fingerprint of each step, over its actions, inputs and dependencies.
 
-    Titles do not count: better words must not cost a rebuild. Neither do steps that change no
-    result, so that a newer Torchyard with a better meter goes on with what an older one built.
+    Titles are not included, nor are steps that do not affect the result, so that a newer Torchyard
+    with other titles or another meter reuses finished steps.
     """
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     counting = {step.name for step in plan.steps if step.counts}
     for step in plan.steps:
         content = encode(step)
@@ -174,10 +174,10 @@ def fingerprints(plan: Plan) -> Mapping[str, str]:
         for action in content["actions"]:
             if not action.pop("fingerprinted", True):
                 del action["text"]
-        content["needs"] = [found[name] for name in step.needs if name in counting]
+        content["needs"] = [digests[name] for name in step.needs if name in counting]
         text = json.dumps(content, sort_keys=True)
-        found[step.name] = hashlib.sha256(text.encode()).hexdigest()
-    return found
+        digests[step.name] = hashlib.sha256(text.encode()).hexdigest()
+    return digests
 
 
 BuildEventKind = Literal["start", "skip", "progress", "done", "failed", "note"]
@@ -185,21 +185,21 @@ BuildEventKind = Literal["start", "skip", "progress", "done", "failed", "note"]
 
 @dataclass(frozen=True, kw_only=True)
 class BuildEvent:
-    """Something that happened to a step."""
+    """A progress event of a build."""
 
     kind: BuildEventKind
     step: str = ""
     text: str = ""
     done: int = 0
-    """Of ninja's own count; 0 where there is none."""
+    """Finished actions as counted by ninja or make; 0 if unknown."""
     total: int = 0
     elapsed_s: float = 0.0
     remaining_s: float | None = None
-    """None where nothing is known."""
+    """Estimated remaining time; None if unknown."""
 
 
 BuildListener = Callable[[BuildEvent], None]
 
 
 def ignore_build_events(event: BuildEvent) -> None:
-    """The listener of whoever does not listen."""
+    """Ignore an event (no-op listener)."""

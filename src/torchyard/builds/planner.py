@@ -1,13 +1,12 @@
 """Turn resolved recipes into a plan: steps, their order, their variables. Runs nothing.
 
 Combines the actions of sources, environments and builders. The steps that every component has,
-whatever builds it (fetch, working copy, verification), are made here. Decisions made for the user
+whatever builds it (fetch, working copy, verification), are component_steps here. Decisions component_steps for the user
 are written into the notes of the plan.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,28 +14,27 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder, YardHome
-from torchyard.builds.builders import BUILDERS, Site, model_of
+from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
 from torchyard.builds.environments import EnvironmentPlan, plan_environment
 from torchyard.builds.environments.model import joined_path
 from torchyard.builds.meter import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
-from torchyard.builds.recipe import Recipe, filled_in
-from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, resolve
+from torchyard.builds.recipe import Recipe, fill_placeholders
+from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, patch_checksum, resolve
 from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
-from torchyard.errors import UsageError
 
 
 def fetch_step(component: Component, home: YardHome, variables: Variables) -> Step:
-    """Bring the source to this machine: the only step of a component that may use the network."""
+    """Return the step that fetches the source of a component."""
     fetch = fetch_actions(
         component.recipe.source,
         destination=Path(component.source),
         downloads=home.downloads,
         where=f"{component.name}: source",
     )
-    # Programs of the environment are not there yet, and fetching needs only the system's.
+    # Fetching uses system programs only: the environment may not exist yet.
     kept = tuple((name, value) for name, value in variables if name in ("HOME", "LANG", "LC_ALL"))
     return Step(
         name=f"{component.name}/fetch",
@@ -54,10 +52,10 @@ def fetch_step(component: Component, home: YardHome, variables: Variables) -> St
 def tree_step(
     component: Component, *, needs: tuple[str, ...], variables: Variables, root: str
 ) -> Step:
-    """A working copy of the source, patched and prepared.
+    """Return the step that makes the patched and prepared working copy of the source.
 
-    Builds write into the source tree (PyTorch's code generation does), so no two builds share one.
-    The copy appears under its name only when patches and preparation went well.
+    Builds write into the source tree (e.g. PyTorch's code generation), so each has its own copy. The
+    copy gets its name only when all patches and prepare commands have succeeded.
     """
     part = f"{component.tree}.part"
     copy, inputs = copy_actions(component, part)
@@ -84,13 +82,13 @@ def tree_step(
 def copy_actions(
     component: Component, folder: str
 ) -> tuple[tuple[Action, ...], tuple[tuple[str, str], ...]]:
-    """How a patched and prepared copy of the source gets into a folder; checksums of the patches."""
+    """Return the actions that make a patched and prepared copy, and the patches' checksums."""
     recipe = component.recipe
     actions: list[Action] = [Command(argv=("cp", "-a", "--reflink=auto", component.source, folder))]
     inputs: list[tuple[str, str]] = []
     for name in recipe.patches:
         path = Path(recipe.folder, name)
-        inputs.append((f"patch {name}", _digest(path, f"{recipe.name}: patches")))
+        inputs.append((f"patch {name}", patch_checksum(recipe, name)))
         actions.append(Command(argv=("patch", "-p1", "--forward", "-i", str(path)), folder=folder))
     actions += [
         Command(argv=command.run, folder=str(Path(folder, command.folder)))
@@ -102,7 +100,7 @@ def copy_actions(
 def verify_step(
     component: Component, *, needs: tuple[str, ...], variables: Variables, root: str, report: Path
 ) -> Step:
-    """Check what was built."""
+    """Return the step that verifies a component."""
     return Step(
         name=f"{component.name}/verify",
         component=component.name,
@@ -115,23 +113,12 @@ def verify_step(
     )
 
 
-def _digest(path: Path, where: str) -> str:
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UsageError(
-            f"{where}: {path} cannot be read",
-            why=error.strerror or str(error),
-            hint="check patches",
-        ) from error
-
-
 _METER: Final = "environment/meter"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """What all components of a plan share."""
+class _PlanContext:
+    """Values shared by all components of a plan."""
 
     home: YardHome
     folder: BuildFolder
@@ -140,7 +127,7 @@ class _Place:
 
 
 def default_name(build: ResolvedBuild) -> str:
-    """What a build is called when the user does not say: recipe, version, variant, and model."""
+    """Return the default name of a build: recipe, version, variant and model."""
     recipe = build.recipe
     model = model_of(recipe.options) if recipe.builder == "torchbench" else ""
     parts = (recipe.name, recipe.version, recipe.variant, model)
@@ -155,13 +142,13 @@ def make_plan(
     resolved: ResolvedBuild | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Plan:
-    """The whole plan; looks at recipe files and tools, and changes nothing."""
+    """Return the plan of a build; reads recipe files and looks for tools, changes nothing."""
     build = resolved or resolve(request)
     name = name or default_name(build)
     folder = home.build(name)
-    top = filled_in(
+    top = fill_placeholders(
         replace(build.recipe, components=()),
-        _names(build.recipe, home, folder, request.machine, build.components),
+        _placeholder_values(build.recipe, home, folder, request.machine, build.components),
         where=build.recipe.name,
         only="environment",
     )
@@ -172,11 +159,13 @@ def make_plan(
         where=f"{build.recipe.name}: environment",
         environ=os.environ if environ is None else environ,
     )
-    place = _Place(home=home, folder=folder, environment=environment, machine=request.machine)
+    context = _PlanContext(
+        home=home, folder=folder, environment=environment, machine=request.machine
+    )
     meter = Step(
         name=_METER,
         component="environment",
-        title="compile the meter that watches compilers",
+        title="build the compile meter",
         actions=meter_actions(folder.meter),
         needs=environment.last_step,
         variables=environment.variables,
@@ -188,11 +177,13 @@ def make_plan(
     components: dict[str, Component] = {}
     last: dict[str, str] = {}
     for recipe in build.components:
-        component = _component(recipe, place, build.components)
-        made = _component_steps(component, place, tuple(last[need] for need in recipe.needs))
+        component = _component(recipe, context, build.components)
+        component_steps = _component_steps(
+            component, context, tuple(last[need] for need in recipe.needs)
+        )
         components[recipe.name] = component
-        steps += made
-        last[recipe.name] = made[-1].name
+        steps += component_steps
+        last[recipe.name] = component_steps[-1].name
     return Plan(
         name=name,
         folder=str(folder.folder),
@@ -200,43 +191,42 @@ def make_plan(
         steps=tuple(steps),
         jobs=0,
         jobs_why="",
-        notes=(*environment.notes, *_network_note()),
+        notes=(*environment.notes, *_network_notes()),
         missing=environment.missing,
     )
 
 
-def _network_note() -> tuple[str, ...]:
-    able = abilities()
-    if able.can_unshare_network:
+def _network_notes() -> tuple[str, ...]:
+    allowed = abilities()
+    if allowed.can_unshare_network:
         return ()
-    return (
-        f"steps after fetching can reach the network: it cannot be cut, {able.why_not} ({able.hint})",
-    )
+    why = f"{allowed.why_not} ({allowed.hint})"
+    return (f"build steps can use the network, because it cannot be disabled: {why}",)
 
 
 def _packages(build: ResolvedBuild) -> tuple[str, ...]:
-    """Requirements of all components, each once: one environment serves them all."""
-    wanted = [
+    """Return the pip requirements of all components, which share one environment."""
+    requirements = [
         *build.environment.venv.packages,
         *(item for recipe in build.components for item in recipe.environment.venv.packages),
     ]
     for recipe in build.components:
         if recipe.builder == "python" and recipe.known_release:
             facts = release_facts(recipe.known_release, recipe.version)
-            wanted += facts.build_requires
+            requirements += facts.build_requires
         if _front_end(recipe) == "pep517" and recipe.python.install == "wheel":
-            wanted.append("build")
-    return tuple(dict.fromkeys(wanted))
+            requirements.append("build")
+    return tuple(dict.fromkeys(requirements))
 
 
-def _names(
+def _placeholder_values(
     recipe: Recipe,
     home: YardHome,
     folder: BuildFolder,
     machine: str,
     components: Iterable[Recipe],
 ) -> dict[str, str]:
-    """What {placeholders} of a recipe stand for; all paths follow from the build's folder."""
+    """Return the values of the {placeholders} of a recipe."""
     names = {
         "folder": str(folder.folder),
         "prefix": str(folder.prefix),
@@ -262,25 +252,25 @@ def _names(
 
 
 def _with_source(recipe: Recipe) -> Recipe:
-    """The recipe with its source said in full: where it is depends on nothing else."""
-    known = {"version": recipe.version, "release": ".".join(recipe.version.split(".")[:2])}
-    versioned = filled_in(recipe, known, where=recipe.name, only="source")
+    """Return the recipe with the placeholders of its source replaced and its path absolute."""
+    values = {"version": recipe.version, "release": ".".join(recipe.version.split(".")[:2])}
+    versioned = fill_placeholders(recipe, values, where=recipe.name, only="source")
     source = versioned.source
     if source.folder is None:
         return versioned
-    # A path in a recipe file starts at the file, wherever the user stands.
+    # A path in a recipe file is relative to the file.
     path = str(Path(recipe.folder, Path(source.folder.path).expanduser()))
     return replace(versioned, source=replace(source, folder=replace(source.folder, path=path)))
 
 
-def _component(recipe: Recipe, place: _Place, components: Iterable[Recipe]) -> Component:
-    """The component with its paths, and its recipe's placeholders filled in."""
-    names = _names(recipe, place.home, place.folder, place.machine, components)
-    names["python"] = place.environment.python
+def _component(recipe: Recipe, context: _PlanContext, components: Iterable[Recipe]) -> Component:
+    """Return the component with its paths and all placeholders of its recipe replaced."""
+    names = _placeholder_values(recipe, context.home, context.folder, context.machine, components)
+    names["python"] = context.environment.python
     versioned = _with_source(recipe)
     return Component(
         name=recipe.name,
-        recipe=filled_in(versioned, names, where=recipe.name),
+        recipe=fill_placeholders(versioned, names, where=recipe.name),
         source=names["source"],
         tree=names["tree"],
         prefix=names["prefix"],
@@ -292,10 +282,10 @@ def _component(recipe: Recipe, place: _Place, components: Iterable[Recipe]) -> C
 
 
 def _component_steps(
-    component: Component, place: _Place, before: tuple[str, ...]
+    component: Component, context: _PlanContext, before: tuple[str, ...]
 ) -> tuple[Step, ...]:
-    environment = place.environment
-    fetch = fetch_step(component, place.home, environment.variables)
+    environment = context.environment
+    fetch = fetch_step(component, context.home, environment.variables)
     variables = _variables(component, environment)
     tree = tree_step(
         component,
@@ -303,12 +293,12 @@ def _component_steps(
         variables=variables,
         root=environment.root,
     )
-    site = Site(
+    site = BuilderContext(
         component=component,
         needs=(tree.name, _METER, *before),
         variables=variables,
         root=environment.root,
-        dist=place.folder.dist(component.name),
+        dist=context.folder.dist(component.name),
         front_end=_front_end(component.recipe),
     )
     built = BUILDERS[component.recipe.builder](site)
@@ -318,13 +308,13 @@ def _component_steps(
         needs=(last,),
         variables=variables,
         root=environment.root,
-        report=place.folder.report(component.name),
+        report=context.folder.report(component.name),
     )
     return (fetch, tree, *built, verify)
 
 
 def _variables(component: Component, environment: EnvironmentPlan) -> tuple[tuple[str, str], ...]:
-    """The environment's variables, the component's own on top, and what it needs within sight."""
+    """Return the variables of the environment and the component, with the prefix if it needs it."""
     values = dict(environment.variables)
     values.update(component.recipe.environment.variables)
     if component.needs:
@@ -340,12 +330,12 @@ def _variables(component: Component, environment: EnvironmentPlan) -> tuple[tupl
 
 
 def _front_end(recipe: Recipe) -> str:
-    """Which front end builds the wheel: said by the recipe, or by the release."""
+    """Return the front end that builds the wheel, from the recipe or the compatibility table."""
     if recipe.builder != "python":
         return ""
     if recipe.python.front_end != "auto":
         return recipe.python.front_end
     if not recipe.known_release:
         return "pep517"
-    era = release_facts(recipe.known_release, recipe.version).front_end
-    return "setup.py" if era == "setup.py" else "pep517"
+    release_front_end = release_facts(recipe.known_release, recipe.version).front_end
+    return "setup.py" if release_front_end == "setup.py" else "pep517"

@@ -1,7 +1,7 @@
 """The recipe: source, environment, builder, options, checks. No I/O.
 
 These dataclasses are the grammar of recipe files: a key that is not a field here is an error that
-names the nearest valid key. `filled_in` replaces the {placeholders} of a recipe: paths and versions
+names the nearest valid key. `fill_placeholders` replaces the {placeholders} of a recipe: paths and versions
 that only the plan knows. `recipe_file` reads the files and merges variants into one `Recipe`.
 """
 
@@ -26,35 +26,35 @@ class GitSource:
     """A git repository at one revision."""
 
     url: str
-    """Anything git can fetch from: an address, or the path of a repository."""
+    """URL or path of the repository, anything that git can fetch from."""
     ref: str = "main"
     """Branch, tag or commit."""
     submodules: bool = True
-    """Fetch them, too, and theirs."""
+    """Fetch submodules recursively."""
     shallow: bool = True
-    """Without history; false where history is worked with."""
+    """Fetch without history."""
     overrides: dict[str, str] = field(default_factory=dict)
-    """Path of a submodule -> another revision of it (oneDNN inside PyTorch, say)."""
+    """Submodule path -> revision to use instead (e.g. of oneDNN inside PyTorch)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSource:
-    """A folder on this machine; it is copied, never built in."""
+    """A folder on this machine; the build works on a copy."""
 
     path: str
-    """A full path, or one from the folder that Torchyard is started in."""
+    """Absolute, or relative to the recipe file; with `--set`, relative to the current folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TarballSource:
-    """An archive from an address or a path, with its checksum."""
+    """An archive at a URL or path, with its checksum."""
 
     url: str
-    """Address or path of the archive."""
+    """URL or path of the archive."""
     sha256: str
-    """Another one is an error, and nothing of the archive is used."""
+    """Checksum of the archive; a mismatch is an error."""
     strip: int = 1
-    """Leading folders to drop from the names inside."""
+    """Number of leading path components to strip, as `tar --strip-components`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,33 +62,33 @@ class SdistSource:
     """A source distribution from the package index that pip is configured for."""
 
     name: str
-    """As pip calls it."""
+    """Name on the package index."""
     version: str
-    """Exact."""
+    """Exact version."""
     sha256: str = ""
-    """Without one, the checksum the index gives is used, and is written into the lock."""
+    """Checksum of the archive; default: the one given by the index."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DebianSource:
-    """A Debian source package, through this machine's own apt configuration."""
+    """A Debian source package, through the apt configuration of this machine."""
 
     package: str
     """Name of the source package."""
     suite: str = ""
-    """Any suite the mirror has; empty means the machine's own."""
+    """Any suite of the mirror; empty means the suites of this machine."""
     version: str = ""
-    """Empty means the newest of the suite."""
+    """Empty means the newest version in the suite."""
     upstream_only: bool = False
-    """Only the upstream tarball, without Debian's patches."""
+    """Use the upstream tarball only, without Debian's patches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceTable:
-    """The places a source can come from, and the one that is used."""
+    """The possible sources, and which one to use."""
 
     use: SourceKind | None = None
-    """Which table below; may be left out when there is only one."""
+    """Kind of source to use; optional if only one is given."""
     git: GitSource | None = None
     folder: FolderSource | None = None
     tarball: TarballSource | None = None
@@ -98,71 +98,71 @@ class SourceTable:
 
 @dataclass(frozen=True, kw_only=True)
 class VenvTable:
-    """What pip installs into a virtual environment before the build."""
+    """Python packages to install into a virtual environment before the build."""
 
     packages: tuple[str, ...] = ()
-    """As pip writes them; what the release needs by the version table is added."""
+    """pip requirements; those of the release in the compatibility table are added."""
     requirements: tuple[str, ...] = ()
-    """Requirement files of the source tree, relative to it."""
+    """Requirement files, relative to the source tree."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CondaTable:
-    """What conda (or mamba, micromamba, pixi) installs."""
+    """Packages to install with conda, mamba, micromamba or pixi."""
 
     channels: tuple[str, ...] = ()
-    """First one first; conda-forge when empty."""
+    """Channels in order of priority; empty means conda-forge."""
     packages: tuple[str, ...] = ()
-    """As conda writes them: `cmake=3.26`, `cmake>=3.27,<4`."""
+    """Match specifications: `cmake=3.26`, `cmake>=3.27,<4`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DebianRootTable:
-    """A Debian of any suite in a folder."""
+    """A Debian system of any suite in a root folder."""
 
     suite: str = "trixie"
-    """Code name."""
+    """Code name of the suite."""
     packages: tuple[str, ...] = ()
-    """Beside compiler, CMake, Ninja, git, ccache and Python, which every root gets."""
+    """In addition to compiler, CMake, Ninja, git, ccache and Python, which are always installed."""
     build_dependencies_of: tuple[str, ...] = ()
     """Source packages whose build dependencies are installed."""
     mirror: str = ""
-    """Address of an archive that has the suite; empty means the one this machine's apt uses."""
+    """URL of an archive that has the suite; empty means the mirror of this machine's apt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentTable:
-    """Where the build runs and what it finds there."""
+    """The environment that the build runs in."""
 
     use: EnvironmentKind = "venv"
-    """A virtual environment, a conda environment, a Debian in a folder, or what is here already."""
+    """A virtual environment, a conda environment, a Debian root folder, or the existing system."""
     python: str = ""
-    """Version (`3.12`) or path of the interpreter; empty means the yard's, or the root's."""
+    """Version (`3.12`) or path of the interpreter; empty means Torchyard's, or the root's."""
     base: str = ""
-    """An interpreter, or `build:NAME`, whose packages (a torch) the build sees and does not change."""
+    """Interpreter, or `build:NAME`, whose packages (e.g. torch) the build uses unchanged."""
     venv: VenvTable = field(default_factory=VenvTable)
     conda: CondaTable = field(default_factory=CondaTable)
     debian_root: DebianRootTable = field(default_factory=DebianRootTable)
     variables: dict[str, str] = field(default_factory=dict)
-    """Set in every step and in the activation script; may use {placeholders}."""
+    """Set in all steps and in the activation script; may use {placeholders}."""
     path: tuple[str, ...] = ()
-    """Folders put before PATH."""
+    """Folders to prepend to PATH."""
     include: tuple[str, ...] = ()
-    """Header folders, in the order the compiler must look: environment first."""
+    """Header folders, in search order; searched before those of the environment."""
     libraries: tuple[str, ...] = ()
-    """Library folders, in the order the linker and the loader must look."""
+    """Library folders, in search order of linker and loader."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareCommand:
-    """One command between unpacking and building (hipify, code generation)."""
+    """A command to run before the build (hipify, code generation)."""
 
     run: tuple[str, ...]
-    """Program and arguments; no shell reads them."""
+    """Program and arguments; no shell is involved."""
     folder: str = ""
-    """Relative to the source tree."""
+    """Working folder, relative to the source tree."""
     why: str = ""
-    """Shown in the plan."""
+    """Reason, shown in the plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,17 +170,17 @@ class CMakeTable:
     """A CMake project."""
 
     folder: str = ""
-    """Where CMakeLists.txt is, relative to the source tree."""
+    """Folder of CMakeLists.txt, relative to the source tree."""
     generator: str = "Ninja"
-    """CMake's own name for it."""
+    """Name of the CMake generator."""
     build_type: str = "Release"
     """CMAKE_BUILD_TYPE."""
     arguments: tuple[str, ...] = ()
-    """Further ones when configuring, behind the options."""
+    """Further arguments of the configure command, after the options."""
     targets: tuple[str, ...] = ()
-    """What to build; everything when empty."""
+    """Targets to build; empty means all."""
     install: bool = True
-    """Into the prefix; without it the result stays in the build folder."""
+    """Install into the prefix; otherwise the result stays in the build folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,19 +188,19 @@ class PythonTable:
     """A Python project with native code."""
 
     distribution: str = ""
-    """Name of the wheel; empty means the recipe's name."""
+    """Distribution name of the wheel; empty means the recipe's name."""
     front_end: Literal["auto", "setup.py", "pep517"] = "auto"
-    """`auto` takes what the version table says of the release, and `pep517` where it says nothing."""
+    """`auto` uses the compatibility table, and `pep517` for projects not in it."""
     configure: tuple[str, ...] = ()
-    """Arguments after `python` that stop behind the configure step, where the project can."""
+    """Arguments of `python` that only configure the project, if it supports that."""
     install: Literal["wheel", "editable"] = "wheel"
-    """A wheel that is kept and installed, or in place, for working on the project."""
+    """Build, keep and install a wheel, or install in place for development."""
     options_as: Literal["variables", "cmake-args"] = "variables"
-    """How options reach the project: as variables of its build, or in CMAKE_ARGS."""
+    """How options are passed to the project: as environment variables or in CMAKE_ARGS."""
     build_folder: str = "build"
-    """Where the project keeps CMakeCache.txt and objects, relative to the source tree."""
+    """Folder of CMakeCache.txt and object files, relative to the source tree."""
     compiles_with: Literal["compiler", "cmake"] = "compiler"
-    """`cmake` where CMake starts the compilers, so that the meter can be its launcher."""
+    """`cmake` if CMake starts the compilers, so that the meter can be its compiler launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class SconsTable:
     """A SCons project (Arm Compute Library)."""
 
     arguments: tuple[str, ...] = ()
-    """Behind the options."""
+    """Further arguments, after the options."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,123 +216,125 @@ class MakeTable:
     """A plain Makefile."""
 
     targets: tuple[str, ...] = ("all",)
-    """What is built."""
+    """Targets to build."""
     install_targets: tuple[str, ...] = ("install",)
-    """What is made afterwards, to install."""
+    """Targets to install."""
     arguments: tuple[str, ...] = ()
-    """Behind the options, in both."""
+    """Further arguments of both commands, after the options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeTest:
-    """A few lines that must run in the finished target, outside the source."""
+    """A few lines of Python that must run in the finished target, outside the source tree."""
 
     name: str
-    """What it shows, for people."""
+    """Name shown in reports."""
     python: str
-    """The lines; an exception or another exit code than 0 is a failure."""
+    """Code to run; an exception or a nonzero exit code is a failure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestFile:
-    """A test file of the project with the failures that are known."""
+    """A test file of the project with its known failures."""
 
     path: str
     """Relative to the source tree."""
     known_failures: tuple[str, ...] = ()
-    """Names as pytest writes them, without the file: `Class::test`."""
+    """Test names as in pytest, without the file: `Class::test`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyTable:
-    """How the result is checked."""
+    """Checks of the result."""
 
     import_name: str = ""
-    """Module that must import from outside the source tree."""
+    """Module that must be importable outside the source tree."""
     libraries: tuple[str, ...] = ()
-    """Glob patterns below site-packages or the prefix, whose linked libraries are checked."""
+    """Glob patterns below site-packages or the prefix; linked libraries of matches are checked."""
     files: tuple[str, ...] = ()
     """Files that must exist below the prefix."""
     ignored_options: tuple[str, ...] = ()
-    """Options that no CMakeCache shows, so that their absence there is no finding."""
+    """Options that do not appear in CMakeCache.txt, and are not reported as missing there."""
     smoke: tuple[SmokeTest, ...] = ()
-    """Run after every build."""
+    """Tests that run after every build."""
     tests: tuple[TestFile, ...] = ()
-    """Run on request, by `torchyard build test`."""
+    """Test files that `torchyard build test` runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComponentTable:
-    """One part of a stack."""
+    """One component of a stack."""
 
     recipe: str
-    """Name of a shipped one, or path relative to this file."""
+    """Name of a shipped recipe, or path relative to this file."""
     variant: str = ""
-    """Its default one when empty."""
+    """Empty means the recipe's default variant."""
     version: str = ""
-    """Its own when empty."""
+    """Empty means the recipe's version."""
     needs: tuple[str, ...] = ()
-    """Components that are built first, beside those that the recipe names itself."""
+    """Components to build first, in addition to those in the recipe's `needs`."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """As `--set KEY=VALUE`."""
+    """Settings as in `--set KEY=VALUE`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One component, or a stack of them, with variant and settings already merged in."""
+    """A component or a stack of components, with variant and settings merged in."""
 
     name: str
-    """Of the recipe and of the component it makes; the file's own name when left out."""
+    """Name of the recipe and its component; default: the name of the file."""
     summary: str = ""
-    """One line."""
+    """One-line description."""
     version: str = ""
-    """Release to build; `--version` replaces it."""
+    """Release to build; `--version` overrides it."""
     variant: str = ""
     builder: BuilderKind = "cmake"
-    """What builds it; `torchbench` installs what one of its models needs, `none` fetches and checks only."""
+    """Build system; `torchbench` installs the requirements of a model, `none` only fetches and checks."""
     needs: tuple[str, ...] = ()
-    """Recipes that are built first and whose prefix this one sees."""
+    """Recipes to build first; this one finds their files in the prefix."""
     source: SourceTable = field(default_factory=SourceTable)
     environment: EnvironmentTable = field(default_factory=EnvironmentTable)
     options: dict[str, Scalar] = field(default_factory=dict)
-    """Build options by the project's own names."""
+    """Build options, with the names the project uses."""
     patches: tuple[str, ...] = ()
-    """Paths relative to the recipe file."""
+    """Patches to apply; paths relative to the recipe file."""
     prepare: tuple[PrepareCommand, ...] = ()
-    """Commands in the working copy before it is built."""
+    """Commands to run in the working copy before the build."""
     cmake: CMakeTable = field(default_factory=CMakeTable)
     python: PythonTable = field(default_factory=PythonTable)
     scons: SconsTable = field(default_factory=SconsTable)
     make: MakeTable = field(default_factory=MakeTable)
     verify: VerifyTable = field(default_factory=VerifyTable)
     disk_gib: float = 1.0
-    """What source, objects and result take together."""
+    """Disk space for source, object files and result."""
     cpu_seconds: float = 0.0
-    """Compile time seen on a 2020s server core, for the first estimate; 0 means unknown."""
+    """CPU time of all compiles on a recent server core, for the first estimate; 0 means unknown."""
     job_memory_mib: int = 1024
-    """Peak memory of an ordinary compile, until this machine has measured its own."""
+    """Peak memory of a typical compile job, used until measured on this machine."""
     heavy: dict[str, int] = field(default_factory=dict)
-    """Glob pattern of object or source names -> MiB, for files known to need more."""
+    """Glob pattern of object or source names -> peak memory in MiB, for files that need more."""
     compile_options: dict[str, str] = field(default_factory=dict)
-    """Glob pattern of source names -> compiler options that come last, such as `-O1` for a file that
-    the compiler breaks down over. For what is compiled from now on; finished objects stay."""
+    """Glob pattern of source names -> compiler options to append, such as `-O1` for a file that
+    crashes the compiler. Existing object files are not recompiled."""
     components: tuple[ComponentTable, ...] = ()
-    """A stack has these and no source of its own."""
+    """Components of a stack; a stack has no source."""
     known_release: str = ""
-    """Name of the coupling table's project when it differs from `name`."""
+    """Project name in the compatibility table, if the project is in it."""
     folder: str = ""
-    """Folder of the recipe file, for relative paths; filled in by the reader."""
+    """Folder of the recipe file, for relative paths; set when the file is read."""
 
 
-_NAME: Final = re.compile(r"\{([a-z][a-zA-Z0-9_.-]*)\}")
-_AS_WRITTEN: Final = ("smoke", "summary", "why")
-"""Keys whose texts are programs or prose, where braces mean braces."""
+_PLACEHOLDER: Final = re.compile(r"\{([a-z][a-zA-Z0-9_.-]*)\}")
+_WITHOUT_PLACEHOLDERS: Final = ("smoke", "summary", "why")
+"""Keys with code or prose, in which braces are literal."""
 
 
-def filled_in(recipe: Recipe, names: Mapping[str, str], *, where: str, only: str = "") -> Recipe:
-    """The recipe with every {name} replaced; an unknown one is an error that names its key.
+def fill_placeholders(
+    recipe: Recipe, names: Mapping[str, str], *, where: str, only: str = ""
+) -> Recipe:
+    """Return the recipe with all {name} placeholders replaced; raise UsageError for unknown ones.
 
-    `only` fills in one table and leaves the others as they are.
+    `only` restricts the replacement to one table.
     """
     table = encode(recipe)
     if only:
@@ -347,7 +349,7 @@ def _walk(value: Any, names: Mapping[str, str], where: str) -> Any:
         return _fill(value, names, where)
     if isinstance(value, dict):
         return {
-            key: item if key in _AS_WRITTEN else _walk(item, names, f"{where}.{key}")
+            key: item if key in _WITHOUT_PLACEHOLDERS else _walk(item, names, f"{where}.{key}")
             for key, item in value.items()
         }
     if isinstance(value, list):
@@ -356,13 +358,13 @@ def _walk(value: Any, names: Mapping[str, str], where: str) -> Any:
 
 
 def _fill(text: str, names: Mapping[str, str], where: str) -> str:
-    def replace(found: re.Match[str]) -> str:
-        name = found[1]
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
         if name not in names:
             raise UsageError(
-                f"{where}: {{{name}}} stands for nothing here",
+                f"{where}: unknown placeholder {{{name}}}",
                 hint=nearest_hint(name, sorted(names), what="placeholder"),
             )
         return names[name]
 
-    return _NAME.sub(replace, text)
+    return _PLACEHOLDER.sub(replace, text)

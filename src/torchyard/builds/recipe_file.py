@@ -8,6 +8,7 @@ components of a stack and chooses the versions of companions that match torch.
 from __future__ import annotations
 
 import copy
+import hashlib
 import platform
 import re
 import tomllib
@@ -32,7 +33,7 @@ _FIELDS: Final = {field.name.replace("_", "-") for field in fields(Recipe)}
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What was chosen for one recipe."""
+    """The variant, version and settings chosen for one recipe."""
 
     variant: str
     version: str
@@ -41,7 +42,7 @@ class Choice:
 
 
 def parse_setting(text: str, *, where: str = "--set") -> tuple[str, str, Any]:
-    """`[COMPONENT/]KEY=VALUE` as component, key and value; the value is TOML where it can be."""
+    """Split `[COMPONENT/]KEY=VALUE`; parse the value as TOML, else take it as a string."""
     key, equals, raw = text.partition("=")
     component, slash, rest = key.rpartition("/")
     if not equals or not (rest if slash else key):
@@ -60,7 +61,7 @@ def parse_setting(text: str, *, where: str = "--set") -> tuple[str, str, Any]:
 
 
 def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str, Any]:
-    """One recipe table, without the keys that only steer the merging."""
+    """Merge variant, version, settings and `when` tables into one recipe table."""
     result = {
         key: copy.deepcopy(value)
         for key, value in table.items()
@@ -73,9 +74,9 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
     _apply_settings(result, choice.settings, where)
     for index, conditional in enumerate(table.get("when", ())):
         place = f"{where}: when[{index}]"
-        if _holds(conditional.get("if", {}), result, choice, place):
+        if _condition_holds(conditional.get("if", {}), result, choice, place):
             rest = {key: value for key, value in conditional.items() if key not in ("if", "why")}
-            if choice.version:  # what the user said stays
+            if choice.version:  # the user's choice takes precedence
                 rest.pop("version", None)
             _overlay(result, rest)
     _apply_settings(result, choice.settings, where)
@@ -83,12 +84,16 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
 
 
 def _variant_chain(table: Mapping[str, Any], name: str, where: str) -> list[Mapping[str, Any]]:
-    """The overlays of a variant, the ones it extends first."""
+    """Return the tables of a variant and of those it extends, base first."""
     chain: list[Mapping[str, Any]] = []
     seen: set[str] = set()
     while name:
         if name in seen or name not in table.get("variants", {}):
-            raise UsageError(f"{where}: variants: {name!r} cannot be extended", hint="mend extends")
+            raise UsageError(
+                f"{where}: variants: {name!r} cannot be extended",
+                why="there is no such variant, or `extends` forms a cycle",
+                hint="correct `extends`",
+            )
         seen.add(name)
         overlay = dict(table["variants"][name])
         name = str(overlay.pop("extends", ""))
@@ -98,11 +103,11 @@ def _variant_chain(table: Mapping[str, Any], name: str, where: str) -> list[Mapp
 
 def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
     for key, value in above.items():
-        present = below.get(key)
-        if isinstance(value, Mapping) and isinstance(present, dict):
-            _overlay(present, value)
-        elif isinstance(value, list) and isinstance(present, list):
-            below[key] = present + copy.deepcopy(value)
+        below_value = below.get(key)
+        if isinstance(value, Mapping) and isinstance(below_value, dict):
+            _overlay(below_value, value)
+        elif isinstance(value, list) and isinstance(below_value, list):
+            below[key] = below_value + copy.deepcopy(value)
         else:
             below[key] = copy.deepcopy(value)
 
@@ -128,45 +133,45 @@ def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: s
 
 
 def _key_path(key: str) -> list[str]:
-    """The parts of a dotted key; one in quotes may hold dots: `compile-options."*.c"`."""
+    """Split a dotted key; a quoted part may contain dots: `compile-options."*.c"`."""
     path = [quoted or plain for quoted, plain in _KEY_PART.findall(key)] or [key]
     if len(path) > DEEPEST:
         raise UsageError(
-            f"--set {key[:80]!r}...: a key of more than {DEEPEST} parts", hint="give fewer parts"
+            f"--set {key[:80]!r}...: the key has more than {DEEPEST} parts", hint="use fewer parts"
         )
     return path
 
 
-def _holds(
+def _condition_holds(
     condition: Mapping[str, Any], table: Mapping[str, Any], choice: Choice, where: str
 ) -> bool:
-    for key, wanted in condition.items():
+    for key, expected in condition.items():
         if key not in _CONDITIONS:
             raise UsageError(
                 f"{where}.if: unknown key {key!r}", hint=nearest_hint(key, _CONDITIONS, what="key")
             )
         if key == "release":
-            if not _release_in(str(table.get("version", "")), str(wanted), where):
+            if not _release_in(str(table.get("version", "")), str(expected), where):
                 return False
             continue
-        found = {
+        actual = {
             "source": _source_kind(table, where),
             "environment": _table_of(table, "environment", where).get("use", "venv"),
             "machine": choice.machine,
             "variant": choice.variant,
         }[key]
-        if found not in (wanted if isinstance(wanted, list) else [wanted]):
+        if actual not in (expected if isinstance(expected, list) else [expected]):
             return False
     return True
 
 
 def _table_of(table: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    found = table.get(key, {})
-    if not isinstance(found, Mapping):
+    value = table.get(key, {})
+    if not isinstance(value, Mapping):
         raise UsageError(
             f"{where}: {key} must be a table", hint=f"write [{key}] with keys below it"
         )
-    return found
+    return value
 
 
 def _source_kind(table: Mapping[str, Any], where: str) -> str:
@@ -175,17 +180,17 @@ def _source_kind(table: Mapping[str, Any], where: str) -> str:
     return str(source.get("use") or (kinds[0] if len(kinds) == 1 else ""))
 
 
-def _release_in(version: str, wanted: str, where: str) -> bool:
+def _release_in(version: str, specifiers: str, where: str) -> bool:
     try:
-        allowed = SpecifierSet(wanted, prereleases=True)
+        allowed = SpecifierSet(specifiers, prereleases=True)
     except InvalidSpecifier as error:
         raise UsageError(
-            f"{where}.if.release: {wanted!r} is no version range", hint='write ">=2.8,<2.14"'
+            f"{where}.if.release: {specifiers!r} is not a version range", hint='write ">=2.8,<2.14"'
         ) from error
     try:
         return Version(version) in allowed
     except InvalidVersion:
-        # A branch or commit: taken for newer than every release.
+        # A branch or commit counts as newer than all releases.
         return Version("9999") in allowed
 
 
@@ -196,29 +201,29 @@ _FILLED_IN: Final = ("variant", "folder")
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeFile:
-    """A recipe file as it was written."""
+    """A recipe file before merging."""
 
     path: Path
     table: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """The recipe's name: said in the file, or the file's own."""
+        """The recipe's `name`; default: the file name without suffix."""
         return str(self.table.get("name", self.path.stem))
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """Names of the variants, in the file's order."""
+        """Names of the variants, in file order."""
         return tuple(self.table.get("variants", {}))
 
 
 def shipped_recipes() -> tuple[str, ...]:
-    """Names of the recipes that come with Torchyard."""
+    """Return the names of the shipped recipes."""
     return tuple(sorted(path.stem for path in RECIPE_FOLDER.glob("*.toml")))
 
 
 def load_recipe_file(name_or_path: str, *, folder: Path | None = None) -> RecipeFile:
-    """The file of a shipped recipe's name, or at a path (relative to `folder`)."""
+    """Read a shipped recipe by name, or a recipe file by path (relative to `folder`)."""
     path = RECIPE_FOLDER / f"{name_or_path}.toml"
     if "/" in name_or_path or name_or_path.endswith(".toml"):
         path = (folder or Path.cwd()) / Path(name_or_path).expanduser()
@@ -226,7 +231,7 @@ def load_recipe_file(name_or_path: str, *, folder: Path | None = None) -> Recipe
         raise UsageError(
             f"there is no recipe {name_or_path!r}",
             hint=nearest_hint(name_or_path, shipped_recipes(), what="recipe")
-            + "; a recipe of your own is named by its path, such as ./mine.toml",
+            + "; give your own recipe by path, such as ./mine.toml",
         )
     table = read_toml(path, what="recipe file")
     _check_keys(path, table)
@@ -241,7 +246,7 @@ def read_recipe(
     settings: Mapping[str, Scalar | list[Scalar]] | None = None,
     machine: str,
 ) -> Recipe:
-    """The recipe with one variant, one version and the user's settings merged in."""
+    """Return the recipe with variant, version and settings merged in."""
     chosen = variant or str(file.table.get("default-variant", ""))
     if chosen and chosen not in file.variants:
         raise UsageError(
@@ -259,16 +264,29 @@ def read_recipe(
         raise UsageError(f"{file.path}: {error.what}", why=error.why, hint=error.hint) from error
 
 
+def patch_checksum(recipe: Recipe, name: str) -> str:
+    """Return the SHA-256 of a patch of the recipe; raise UsageError if it cannot be read."""
+    path = Path(recipe.folder, name)
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(
+            f"{recipe.name}: patches: {path} cannot be read",
+            why=error.strerror or str(error),
+            hint="correct `patches` in the recipe",
+        ) from error
+
+
 def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
-    """Unknown top keys are told at once, whatever variant is asked for."""
-    known = [
+    """Raise UsageError for unknown keys, in variants that are not used, too."""
+    valid = [
         field.name.replace("_", "-") for field in fields(Recipe) if field.name not in _FILLED_IN
     ]
-    known += _FILE_KEYS
+    valid += _FILE_KEYS
     for key in table:
-        if key not in known:
+        if key not in valid:
             raise UsageError(
-                f"{path}: unknown key {key!r}", hint=nearest_hint(key, known, what="key")
+                f"{path}: unknown key {key!r}", hint=nearest_hint(key, valid, what="key")
             )
     when = table.get("when", [])
     if not isinstance(when, list) or not all(
@@ -286,41 +304,41 @@ def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
         )
     for name, overlay in variants.items():
         for key in overlay:
-            if key not in [*known, "extends"] or key in _FILE_KEYS:
+            if key not in [*valid, "extends"] or key in _FILE_KEYS:
                 raise UsageError(
                     f"{path}: variants.{name}: unknown key {key!r}",
-                    hint=nearest_hint(key, known, what="key"),
+                    hint=nearest_hint(key, valid, what="key"),
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRequest:
-    """What a user asks for."""
+    """The build that a user requests."""
 
     recipe: str
     variant: str = ""
     version: str = ""
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Component -> key -> value; the empty name means the recipe that was named."""
+    """Component -> key -> value; the empty name means the requested recipe itself."""
     machine: str = field(default_factory=platform.machine)
     folder: Path = field(default_factory=Path.cwd)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedBuild:
-    """The named recipe and its components, each behind those it needs."""
+    """The requested recipe and its components in build order."""
 
     recipe: Recipe
     components: tuple[Recipe, ...]
 
     @property
     def environment(self) -> EnvironmentTable:
-        """The environment all components share: the one of the recipe that was named."""
+        """The environment of the requested recipe, which all components share."""
         return self.recipe.environment
 
 
 def resolve(request: BuildRequest) -> ResolvedBuild:
-    """Read every recipe that is needed; raises UsageError for loops and unknown components."""
+    """Read all needed recipes; raise UsageError for cycles and unknown components."""
     file = load_recipe_file(request.recipe, folder=request.folder)
     own = {**request.settings.get("", {}), **request.settings.get(file.name, {})}
     top = read_recipe(
@@ -336,8 +354,8 @@ def resolve(request: BuildRequest) -> ResolvedBuild:
             recipe = _part(table, request, top)
             if recipe.name in parts:
                 raise UsageError(
-                    f"{top.name}: {recipe.name!r} is a component twice",
-                    hint="leave one out, or give its recipe file another `name`",
+                    f"{top.name}: duplicate component {recipe.name!r}",
+                    hint="remove one, or give its recipe file another `name`",
                 )
             parts[recipe.name] = recipe
     else:
@@ -373,15 +391,15 @@ def _add_needed(parts: dict[str, Recipe], request: BuildRequest) -> None:
         file = load_recipe_file(name)
         parts[name] = read_recipe(
             file,
-            version=_coupled_version(name, parts),
+            version=_matching_version(name, parts),
             settings=request.settings.get(name, {}),
             machine=request.machine,
         )
         waiting += parts[name].needs
 
 
-def _coupled_version(name: str, parts: Mapping[str, Recipe]) -> str:
-    """The release of a needed recipe that belongs to the PyTorch of this build, where one does."""
+def _matching_version(name: str, parts: Mapping[str, Recipe]) -> str:
+    """Return the release of a needed recipe that matches the PyTorch of this build, if any."""
     torch = parts.get("pytorch")
     if torch is None:
         return ""
@@ -391,17 +409,17 @@ def _coupled_version(name: str, parts: Mapping[str, Recipe]) -> str:
 
 
 def _ordered(parts: Mapping[str, Recipe]) -> tuple[Recipe, ...]:
-    """Each recipe behind those it needs; the order of the file where there is a choice."""
+    """Return the recipes in dependency order, and in file order where that leaves a choice."""
     done: dict[str, Recipe] = {}
 
-    def visit(name: str, trail: tuple[str, ...]) -> None:
+    def visit(name: str, path: tuple[str, ...]) -> None:
         if name in done:
             return
-        if name in trail:
-            loop = " -> ".join((*trail[trail.index(name) :], name))
-            raise UsageError(f"recipes need each other in a circle: {loop}", hint="mend `needs`")
+        if name in path:
+            cycle = " -> ".join((*path[path.index(name) :], name))
+            raise UsageError(f"circular dependency: {cycle}", hint="correct `needs`")
         for needed in parts[name].needs:
-            visit(needed, (*trail, name))
+            visit(needed, (*path, name))
         done[name] = parts[name]
 
     for name in parts:

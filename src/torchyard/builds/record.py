@@ -1,9 +1,7 @@
 """The record of a finished build: sources, options, checks and times, and its file on disk.
 
-A record holds what is needed to name the same sources again, to trust the options, and to say where
-the time went. It is decoded leniently, so every field added later needs a default.
-`running.recording` gathers the values; this module writes, reads and lists records and finds a
-build by name.
+It is decoded leniently, so every field added later needs a default. `running.recording` collects
+the values; this module writes, reads and lists records and finds a build by name.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from torchyard.errors import MissingTool, ResultsDamaged, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
 
 RECORD_VERSION: Final = 1
-"""Raised only when an older Torchyard would misread the file."""
+"""Increased only if an older Torchyard would misread the file."""
 
 OptionVerdictKind = Literal["honoured", "overridden", "ignored", "unknown"]
 FindingLevel = Literal["failure", "warning"]
 
 
 def _without_credentials(origin: str) -> str:
-    """An address without user name, password and query (signed links have a token there)."""
+    """Return a URL without user name, password and query (signed URLs have a token there)."""
     parts = urlsplit(origin)
     if not parts.netloc:
         return origin
@@ -39,32 +37,32 @@ def _without_credentials(origin: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceIdentity:
-    """Exactly which source a component was built from."""
+    """The exact source that a component was built from."""
 
     kind: SourceKind
     origin: str
-    """Where it came from; user names, passwords and tokens are cut off."""
+    """Where it came from, without user names, passwords and tokens."""
     version: str = ""
-    """Of an sdist or a Debian source package; the branch, tag or commit asked for, with git."""
+    """Version of an sdist or Debian source package; for git, the requested branch, tag or commit."""
     commit: str = ""
-    """Full, for git."""
+    """Full commit hash, for git."""
     sha256: str = ""
-    """Of the archive."""
+    """Checksum of the archive."""
     dirty: bool = False
-    """A git tree that was copied with changes that are in no commit."""
+    """The git tree had uncommitted changes when it was copied."""
     digest: str = ""
-    """Of the content of a folder, where no commit says it; the text says what was digested."""
+    """Digest of a folder without a commit, with a description of what was digested."""
     submodules: dict[str, str] = field(default_factory=dict)
-    """Path -> full commit."""
+    """Path -> full commit hash."""
     overridden: tuple[str, ...] = ()
-    """Submodules whose revision is the recipe's and not the repository's."""
+    """Submodules whose revision was set by the recipe."""
     files: dict[str, str] = field(default_factory=dict)
-    """Name -> sha256, where a source consists of several files (a Debian source package)."""
+    """Name -> sha256 for sources of several files (a Debian source package)."""
     patches: tuple[str, ...] = ()
     """Patches that the packager applied, in order."""
 
     def __post_init__(self) -> None:
-        """No secret gets into a record, wherever the address came from."""
+        """Remove credentials from the origin."""
         object.__setattr__(self, "origin", _without_credentials(self.origin))
 
 
@@ -78,7 +76,7 @@ class PatchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolRecord:
-    """A program that took part: compiler, linker, cmake, ninja, python."""
+    """A tool of the build: compiler, linker, cmake, ninja, python."""
 
     name: str
     version: str
@@ -87,7 +85,7 @@ class ToolRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelRecord:
-    """A wheel that was made."""
+    """A wheel of the build."""
 
     file: str
     sha256: str
@@ -101,45 +99,45 @@ class PackageRecord:
     name: str
     version: str
     origin: str = ""
-    """Empty: from an index. An address: installed from there, such as a wheel of this build. A plain
-    path: not in the environment, only seen from it, in that folder of another interpreter."""
+    """Empty: from an index. A URL: installed from there, such as a wheel of this build. A path:
+    not installed in the environment, but visible from that folder of the base interpreter."""
 
     def __post_init__(self) -> None:
-        """As for sources: no secret gets into a record."""
+        """Remove credentials from the origin."""
         object.__setattr__(self, "origin", _without_credentials(self.origin))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """What one step cost."""
+    """The cost of one step."""
 
     step: str
     wall_s: float
     cpu_s: float | None = None
     compiles: int = 0
     peak_memory_mib: float | None = None
-    """Of the largest single compile."""
+    """Peak memory of the largest compile."""
     cache_hit_rate: float | None = None
     """Between 0 and 1; None without a compiler cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionVerdict:
-    """What became of one requested option."""
+    """Comparison of a requested option with its effective value."""
 
     name: str
     requested: str
     cache: str | None = None
-    """Value in CMakeCache.txt; None when it is not there."""
+    """Value in CMakeCache.txt; None if it is not there."""
     config: str | None = None
-    """Value the finished module reports; None when it says nothing."""
+    """Value that the built module reports; None if it reports none."""
     verdict: OptionVerdictKind
     why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFinding:
-    """Something that is not as it should be."""
+    """A problem found by a check."""
 
     check: str
     level: FindingLevel
@@ -150,7 +148,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedModule:
-    """The module as it imports outside the source tree."""
+    """The module as imported outside the source tree."""
 
     name: str
     version: str
@@ -159,93 +157,93 @@ class ImportedModule:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedLibrary:
-    """A shared library that a checked library pulls in, and where the loader takes it from."""
+    """A shared library that a checked library depends on, and where the loader finds it."""
 
     name: str
-    """As it is asked for."""
+    """Name in the dynamic section (DT_NEEDED)."""
     path: str
-    """Empty when it is not found."""
+    """Empty if it is not found."""
     wanted_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeResult:
-    """How one smoke test ended."""
+    """The result of one smoke test."""
 
     name: str
     passed: bool
     duration_s: float
     output: str = ""
-    """The last lines, when it failed."""
+    """The last lines of the output if it failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestAccount:
-    """Every test of one file, accounted for."""
+    """Results of all tests of one test file."""
 
     __test__: ClassVar[bool] = False
-    """Not a test class, whatever pytest thinks of the name."""
+    """Keeps pytest from collecting the class."""
 
     path: str
     passed: int = 0
     failed: int = 0
     errors: int = 0
-    """Tests whose set-up or tear-down failed, and modules that could not be collected."""
+    """Tests with failed setup or teardown, and modules that could not be collected."""
     skipped: int = 0
     expected_failures: int = 0
-    """Marked by the project itself."""
+    """Marked xfail by the project."""
     not_run: int = 0
-    """Collected, and never started, because the interpreter ended before."""
+    """Collected but not started, because the interpreter ended."""
     new_failures: tuple[str, ...] = ()
-    """Failed or errored, and not known."""
+    """Failures and errors that are not known."""
     known_failures: tuple[str, ...] = ()
-    """Failed, as known."""
+    """Known failures that failed."""
     mended: tuple[str, ...] = ()
-    """Known failures that passed this time."""
+    """Known failures that passed."""
     unseen: tuple[str, ...] = ()
-    """Known failures of no test that was collected."""
+    """Known failures that match no collected test."""
     crashed_in: tuple[str, ...] = ()
-    """Tests in which the interpreter died; they are counted as failed."""
+    """Tests that crashed the interpreter; they count as failed."""
     crashes: tuple[str, ...] = ()
-    """How it died, one for each: `signal SIGABRT`, `exit code 3`."""
+    """Cause of each crash: `signal SIGABRT`, `exit code 3`."""
     timed_out: bool = False
     duration_s: float = 0.0
     junit: tuple[str, ...] = ()
-    """One file for each start of the interpreter that came to its end."""
+    """One JUnit file for each completed run of the interpreter."""
     log: str = ""
 
     @property
     def good(self) -> bool:
-        """Everything ran, and nothing failed that is not known."""
+        """Whether all tests ran and there are no new failures."""
         return not (self.new_failures or self.not_run or self.timed_out)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What checking a component found."""
+    """The verification report of a component."""
 
     component: str
     findings: tuple[CheckFinding, ...] = ()
     imported: ImportedModule | None = None
     options: tuple[OptionVerdict, ...] = ()
     config: dict[str, str] = field(default_factory=dict)
-    """What the finished module says of its own build."""
+    """Build settings that the built module reports."""
     libraries: tuple[LinkedLibrary, ...] = ()
     loaded: tuple[str, ...] = ()
-    """Shared libraries in the process after the import."""
+    """Shared libraries loaded after the import."""
     smoke: tuple[SmokeResult, ...] = ()
     tests: tuple[TestAccount, ...] = ()
     duration_s: float = 0.0
 
     @property
     def good(self) -> bool:
-        """No finding that makes the result unfit for use."""
+        """Whether there is no finding of level `failure`."""
         return all(finding.level != "failure" for finding in self.findings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeIdentity:
-    """Which recipe, with which choices."""
+    """The requested recipe, variant, version and settings."""
 
     name: str
     variant: str = ""
@@ -266,23 +264,23 @@ class ComponentRecord:
     source: SourceIdentity | None = None
     patches: tuple[PatchRecord, ...] = ()
     options: dict[str, Scalar] = field(default_factory=dict)
-    """As requested; what became of them is in `verified.options`."""
+    """Requested options; the effective values are in `verified.options`."""
     toolchain: tuple[ToolRecord, ...] = ()
     wheels: tuple[WheelRecord, ...] = ()
     prefix_files: tuple[str, ...] = ()
     """Relative to the prefix."""
     edited: bool = False
-    """Its working copy was edited and compiled again: the source alone does not say what it is."""
+    """The working copy was edited and rebuilt: the source alone does not identify the result."""
     verified: VerifyReport | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRecord:
-    """A finished build: what a target of that name stands for."""
+    """The record of a finished build."""
 
     record_version: int = RECORD_VERSION
     torchyard: str = ""
-    """Version that wrote the record."""
+    """Torchyard version that wrote the record."""
     name: str
     recipe: RecipeIdentity
     plan_fingerprint: str = ""
@@ -291,37 +289,37 @@ class BuildRecord:
     machine: dict[str, Any] = field(default_factory=dict)
     packages: tuple[PackageRecord, ...] = ()
     python: str = ""
-    """What starts the interpreter of the environment, from outside any root folder."""
+    """Script that starts the interpreter of the environment, from outside any root folder."""
     root: str = ""
-    """Root folder the build lives in; empty means this machine."""
+    """Root folder of the build; empty means the root of this machine."""
     variables: dict[str, str] = field(default_factory=dict)
-    """What the activation sets for running, as opposed to building."""
+    """Variables that the built programs need at run time."""
     started: str = ""
     """UTC, ISO 8601."""
     finished: str = ""
 
     def component(self, name: str) -> ComponentRecord | None:
-        """The component of that name; None when there is none."""
+        """Return the component with this name; None if there is none."""
         return next((part for part in self.components if part.name == name), None)
 
 
-_MEND: Final = "put the file back from a copy, or build again: it is written anew"
+_DAMAGED_HINT: Final = "restore the file from a backup, or build again to rewrite it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildEntry:
-    """A build as it lies on disk."""
+    """A build on disk, finished or not."""
 
     name: str
     folder: Path
     record: BuildRecord | None
-    """None while it is not finished, or when the record cannot be read."""
-    trouble: str = ""
-    """Why the record cannot be read."""
+    """None if the build is unfinished or the record is unreadable."""
+    problem: str = ""
+    """Why the record is unreadable."""
 
 
 def write_record(folder: Path, record: BuildRecord) -> Path:
-    """Put the record into the build's folder: the old one or the new one, never half of one."""
+    """Write the record atomically and return its path."""
     path = BuildFolder(folder=folder).record_file
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -332,26 +330,26 @@ def write_record(folder: Path, record: BuildRecord) -> Path:
 
 
 def read_record(folder: Path) -> BuildRecord:
-    """The record in that folder; ResultsDamaged names the file when it is none of ours."""
+    """Read the record of a build; raise ResultsDamaged if it is invalid."""
     path = BuildFolder(folder=folder).record_file
     try:
         content = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{folder} holds no finished build",
+            f"{folder} is not a finished build",
             why=f"{path} is missing",
-            hint="torchyard build list shows the builds there are",
+            hint="torchyard build list shows all builds",
         ) from error
     except OSError as error:
         raise ResultsDamaged(f"{path} cannot be read", why=str(error.strerror)) from error
     except (ValueError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         raise ResultsDamaged(
-            f"{path}, line {line}: not JSON", why=str(error), hint=_MEND
+            f"{path}, line {line}: invalid JSON", why=str(error), hint=_DAMAGED_HINT
         ) from error
     version = content.get("record_version") if isinstance(content, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ResultsDamaged(f"{path}: not the record of a build", hint=_MEND)
+        raise ResultsDamaged(f"{path}: not the record of a build", hint=_DAMAGED_HINT)
     if version > RECORD_VERSION:
         raise ResultsDamaged(
             f"{path} was written by a newer Torchyard ({content.get('torchyard') or 'unknown'})",
@@ -362,12 +360,12 @@ def read_record(folder: Path) -> BuildRecord:
         return decode(BuildRecord, content, where="", strict=False)
     except UsageError as error:
         raise ResultsDamaged(
-            f"{path}: not the record of a build", why=error.what, hint=_MEND
+            f"{path}: not the record of a build", why=error.what, hint=_DAMAGED_HINT
         ) from error
 
 
 def read_earlier(folder: Path) -> BuildRecord | None:
-    """The record that a new one replaces; None when there is none that can be read."""
+    """Read the record of a build; return None if it is missing or invalid."""
     try:
         return read_record(folder)
     except (UsageError, ResultsDamaged):
@@ -375,7 +373,7 @@ def read_earlier(folder: Path) -> BuildRecord | None:
 
 
 def list_builds(home: YardHome) -> tuple[BuildEntry, ...]:
-    """Every build of the home, the finished ones and those that are not, by name."""
+    """Return all builds, finished or not, sorted by name."""
     try:
         folders = sorted(path for path in home.builds.iterdir() if path.is_dir())
     except OSError:
@@ -384,14 +382,14 @@ def list_builds(home: YardHome) -> tuple[BuildEntry, ...]:
 
 
 def find_build(name_or_path: str, home: YardHome) -> BuildEntry:
-    """The finished build of that name in the home, or in that folder.
+    """Return a finished build by name or folder.
 
     A name never contains a slash; `./name` is a folder.
     """
     if os.sep in name_or_path or name_or_path in (".", ".."):
         folder = Path(name_or_path).expanduser().absolute()
     else:
-        check_build_name(name_or_path, where="the build's name")
+        check_build_name(name_or_path, where="build name")
         folder = home.builds / name_or_path
         if not folder.is_dir():
             names = [entry.name for entry in list_builds(home)]
@@ -403,18 +401,18 @@ def find_build(name_or_path: str, home: YardHome) -> BuildEntry:
 
 
 def target_of_build(name_or_path: str, home: YardHome | None = None) -> Target:
-    """The target that a finished build is: its interpreter, with what the activation sets."""
+    """Return the target of a finished build: its interpreter and run-time variables."""
     entry = find_build(name_or_path, home or YardHome.default())
     record = entry.record
     if record is None or not record.python:
         raise UsageError(
-            f"the build {entry.name!r} has no interpreter, so that it cannot be a target",
-            why="it made libraries only",
-            hint="name a build of PyTorch, or the environment that uses these libraries",
+            f"the build {entry.name!r} cannot be a target: it has no interpreter",
+            why="it contains only libraries",
+            hint="use a build of PyTorch, or the environment that uses these libraries",
         )
     if not os.access(record.python, os.X_OK):
         raise MissingTool(
-            f"the interpreter of the build {entry.name!r} is gone: {record.python}",
+            f"the interpreter of the build {entry.name!r} does not exist: {record.python}",
             why="the folder was moved or cleaned after the build",
             hint=f"torchyard build {record.recipe.name} --name {entry.name}",
         )
@@ -422,7 +420,7 @@ def target_of_build(name_or_path: str, home: YardHome | None = None) -> Target:
 
 
 def freeze_text(record: BuildRecord) -> str:
-    """The packages of the environment in pip's form."""
+    """Return the packages of the environment in the format of `pip freeze`."""
     lines: list[str] = []
     for package in record.packages:
         if "://" in package.origin:
@@ -438,6 +436,6 @@ def _entry(folder: Path) -> BuildEntry:
     try:
         return BuildEntry(name=folder.name, folder=folder, record=read_record(folder))
     except ResultsDamaged as error:
-        return BuildEntry(name=folder.name, folder=folder, record=None, trouble=error.what)
+        return BuildEntry(name=folder.name, folder=folder, record=None, problem=error.what)
     except UsageError:
         return BuildEntry(name=folder.name, folder=folder, record=None)

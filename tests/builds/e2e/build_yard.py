@@ -15,7 +15,7 @@ from typing import Any
 
 from torchyard.builds.meter import read_meter_log
 
-__all__ = ["LIMIT_S", "Ended", "Yard", "call", "processes_with", "wait_until"]
+__all__ = ["LIMIT_S", "Cli", "CompletedCommand", "call", "processes_with", "wait_until"]
 
 LIMIT_S = 280.0
 """For one command line on a busy machine; nothing here measures time."""
@@ -23,7 +23,7 @@ _FROM_OUTSIDE = ("NO_COLOR", "COLUMNS", "FORCE_COLOR", "CC", "CXX", "CFLAGS", "C
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class CompletedCommand:
     """How a command line ended."""
 
     code: int
@@ -38,7 +38,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Yard:
+class Cli:
     """A user with a home, who types commands."""
 
     home: Path
@@ -48,11 +48,11 @@ class Yard:
         """The folder of a build."""
         return self.home / "builds" / build
 
-    def build(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> Ended:
+    def build(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> CompletedCommand:
         """`torchyard build ARGUMENTS`, which must end with that code."""
         return self.program("build", *arguments, code=code, cwd=cwd)
 
-    def program(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> Ended:
+    def program(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> CompletedCommand:
         """`torchyard ARGUMENTS`, which must end with that code."""
         done = subprocess.run(
             self.argv(*arguments),
@@ -67,7 +67,7 @@ class Yard:
         said = f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}{self._logs()}"
         assert "internal error" not in done.stderr, said
         assert done.returncode == code, said
-        return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+        return CompletedCommand(code=done.returncode, out=done.stdout, err=done.stderr)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """`torchyard build ARGUMENTS`, left running; what it says goes to the home's folder."""
@@ -83,7 +83,7 @@ class Yard:
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
             )
 
-    def started_said(self) -> str:
+    def started_output(self) -> str:
         """What the started one has said so far."""
         return (self.home.parent / "started.out").read_text()
 

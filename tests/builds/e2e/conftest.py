@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_yard import LIMIT_S, Yard
+from build_yard import LIMIT_S, Cli
 
 _TOOLS = ("setuptools<80", "wheel", "build", "scikit-build-core", "ninja", "pytest")
 
@@ -21,8 +21,8 @@ def _native_tools() -> None:
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return Yard(home=tmp_path / "home")
+def cli(tmp_path: Path) -> Cli:
+    return Cli(home=tmp_path / "home")
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_yard(shared_folder: Path) -> Yard:
+def shared_yard(shared_folder: Path) -> Cli:
     """One home for a module, whose tests leave its builds finished."""
-    return Yard(home=shared_folder / "home")
+    return Cli(home=shared_folder / "home")
 
 
 @pytest.fixture(scope="session")

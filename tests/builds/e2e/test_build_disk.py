@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from build_projects import write
-from build_yard import LIMIT_S, Yard
+from build_yard import LIMIT_S, Cli
 from sandbox_cases import needs_mounts
 
 from torchyard.builds.meter import read_meter_log
@@ -52,7 +52,7 @@ umount "$TORCHYARD_HOME"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class DiskMessages:
     """What the two runs said, and how they ended."""
 
     first: str
@@ -61,14 +61,16 @@ class Told:
     out: Path
 
 
-def tell(folder: Path, size: str, *, before: str = "", between: str = "", pad: int = 0) -> Told:
+def tell(
+    folder: Path, size: str, *, before: str = "", between: str = "", pad: int = 0
+) -> DiskMessages:
     """Build with so much room, make room, and build again."""
     files = {f"{name}.c": BIG.format(name=name) for name in ("one", "two", "three")}
     source = write(folder / "source", {"CMakeLists.txt": CMAKE, **files, "pad": "x" * pad})
-    yard = Yard(home=folder / "home")
+    cli = Cli(home=folder / "home")
     out = folder / "out"
     out.mkdir()
-    command = yard.argv(
+    command = cli.argv(
         *("build", "generic", "--name", "big", "--set", f"source.folder.path={source}"),
         *("--cache", "none", "--jobs", "1", "--no-doctor"),
     )
@@ -83,10 +85,10 @@ def tell(folder: Path, size: str, *, before: str = "", between: str = "", pad: i
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", story],
         check=False,
         timeout=LIMIT_S,
-        env=yard.environment(),
+        env=cli.environment(),
         stdin=subprocess.DEVNULL,
     )
-    told = Told(
+    told = DiskMessages(
         first=(out / "first.txt").read_text(),
         second=(out / "second.txt").read_text(),
         codes=(int((out / "first.code").read_text()), int((out / "second.code").read_text())),
@@ -102,7 +104,7 @@ def tell(folder: Path, size: str, *, before: str = "", between: str = "", pad: i
 def test_full_in_the_middle_of_compiling(tmp_path: Path) -> None:
     told = tell(tmp_path, "8m")
     assert "generic/build failed" in told.first
-    assert "3 steps run, 4 done before" in told.second
+    assert "3 steps run, 4 up to date" in told.second
     good = [one.name for one in read_meter_log(told.out / "generic.log").compiles if one.succeeded]
     for name in ("one.c.o", "two.c.o", "three.c.o", "libbig.so"):
         assert good.count(name) == 1, "what was there before the disk was full is kept"
@@ -122,11 +124,11 @@ def test_full_from_the_start(tmp_path: Path) -> None:
         before='cat /dev/zero > "$TORCHYARD_HOME"/filling 2>/dev/null',
         between='rm "$TORCHYARD_HOME"/filling',
     )
-    assert "7 steps run, 0 done before" in told.second
+    assert "7 steps run, 0 up to date" in told.second
 
 
 def test_full_while_the_library_is_installed(tmp_path: Path) -> None:
     # Three objects of 3 MiB and a library of 9 MiB fit; a second copy of the library does not.
     told = tell(tmp_path, "24m")
     assert "generic/install failed" in told.first
-    assert "2 steps run, 5 done before" in told.second
+    assert "2 steps run, 5 up to date" in told.second

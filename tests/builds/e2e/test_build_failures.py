@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from build_projects import broken_library, library, python_project, write
-from build_yard import Yard, call
+from build_yard import Cli, call
 from sandbox_cases import needs_cut_network
 
 QUICK = ("--cache", "none", "--no-doctor")
@@ -30,14 +30,14 @@ setup(name="spam", version="1.5", packages=["spam"])
 """
 
 
-def test_a_compile_error_is_told_and_can_be_entered_again(yard: Yard, tmp_path: Path) -> None:
+def test_a_compile_error_is_told_and_can_be_entered_again(cli: Cli, tmp_path: Path) -> None:
     source = broken_library(tmp_path / "broken")
     words = ("generic", "--name", "broken", "--set", f"source.folder.path={source}", *QUICK)
-    ended = yard.build(*words, code=5)
+    ended = cli.build(*words, code=5)
     error = ended.err[ended.err.index("error: ") :]
     assert error.startswith("error: the step generic/build failed: exit code ")
     assert "two.c:1:29: error: 'undeclared_number' undeclared" in error
-    folder = yard.folder("broken")
+    folder = cli.folder("broken")
     assert f"log:  {folder}/logs/generic-build.log" in error
     assert (folder / "trees/generic/build/CMakeFiles/tiny.dir/one.c.o").exists()
     line = next(line for line in error.splitlines() if "the command again: " in line)
@@ -49,51 +49,51 @@ def test_a_compile_error_is_told_and_can_be_entered_again(yard: Yard, tmp_path: 
         cwd="/",
         env={"PATH": "/usr/bin:/bin"},
     )
-    assert again.returncode == yard.state("broken", "generic/build")["exit_code"] != 0
+    assert again.returncode == cli.state("broken", "generic/build")["exit_code"] != 0
     assert "two.c:1:29" in again.stdout + again.stderr
-    shown = yard.build("list").out
+    shown = cli.build("list").out
     assert "broken " in shown
     assert "not finished" in shown
-    assert "holds no finished build" in yard.build("show", "broken", code=2).err
+    assert "is not a finished build" in cli.build("show", "broken", code=2).err
     # The mistake is mended in the source: the same command goes on.
     library(source)
-    document = yard.build(*words, "--json").json()
+    document = cli.build(*words, "--json").json()
     assert "generic/build" in document["ran"]
     assert call(folder / "prefix/lib/libtiny.so", "tiny_two") == 2
 
 
-def test_the_error_as_json(yard: Yard, tmp_path: Path) -> None:
+def test_the_error_as_json(cli: Cli, tmp_path: Path) -> None:
     source = broken_library(tmp_path / "broken")
     words = ("generic", "--name", "broken", "--set", f"source.folder.path={source}", *QUICK)
-    document = yard.build(*words, "--quiet", "--json", code=5).json()
+    document = cli.build(*words, "--quiet", "--json", code=5).json()
     assert document["error"]["exit_code"] == 5
     assert "undeclared_number" in document["error"]["why"]
     assert document["error"]["log"].endswith("generic-build.log")
 
 
-def test_explain_says_the_same_of_the_log(yard: Yard, tmp_path: Path) -> None:
+def test_explain_says_the_same_of_the_log(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text("[1/2] cc -c two.c\ntwo.c:1:29: error: 'undeclared_number' undeclared\n")
-    assert "undeclared_number" in yard.build("explain", str(log)).out
-    assert yard.build("explain", str(log), "--json").json()["diagnosis"]
+    assert "undeclared_number" in cli.build("explain", str(log)).out
+    assert cli.build("explain", str(log), "--json").json()["diagnosis"]
 
 
 @needs_cut_network
-def test_a_configure_step_that_downloads_is_told_by_name(yard: Yard, tmp_path: Path) -> None:
+def test_a_configure_step_that_downloads_is_told_by_name(cli: Cli, tmp_path: Path) -> None:
     source = write(tmp_path / "downloading", {"CMakeLists.txt": DOWNLOADING})
     words = ("generic", "--name", "d", "--set", f"source.folder.path={source}", *QUICK)
-    ended = yard.build(*words, code=5)
+    ended = cli.build(*words, code=5)
     assert "generic/configure failed" in ended.err
     assert HOST in ended.err[ended.err.index("error: the step") :]
 
 
 @needs_cut_network
 def test_a_setup_py_that_opens_a_socket_is_told_by_name(
-    yard: Yard, tmp_path: Path, tools: Path
+    cli: Cli, tmp_path: Path, tools: Path
 ) -> None:
     source = python_project(tmp_path / "spam", "setup.py")
     write(source, {"setup.py": REACHING_SETUP})
-    ended = yard.build(
+    ended = cli.build(
         *("generic", "--name", "d", "--set", "builder=python", *QUICK),
         *("--set", f"source.folder.path={source}", "--set", "python.front-end=setup.py"),
         *("--set", f"environment.python={tools}/bin/python"),

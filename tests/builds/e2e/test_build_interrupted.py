@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build_projects import gated_library, write
-from build_yard import Yard, call, processes_with, wait_until
+from build_yard import Cli, call, processes_with, wait_until
 from sandbox_cases import needs_processes
 
 SLOW = pytest.mark.slow
@@ -39,7 +39,7 @@ class Gated:
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.folder = folder
-        self.yard = Yard(home=folder / "home")
+        self.cli = Cli(home=folder / "home")
         self.gate = folder / "gate.h"
         os.mkfifo(self.gate)
         source = gated_library(folder / "source", self.gate)
@@ -51,19 +51,19 @@ class Gated:
 
     def start_and_wait(self) -> subprocess.Popen[str]:
         """Build until only the held compile is left."""
-        self.process = self.yard.start(*self.words)
+        self.process = self.cli.start(*self.words)
         wait_until(self._is_held, "the other objects are there")
         return self.process
 
     def _is_held(self) -> bool:
         assert self.process is not None
-        assert self.process.poll() is None, self.yard.started_said()
-        if sorted(self.yard.compiled("gated")) != OTHERS:
+        assert self.process.poll() is None, self.cli.started_output()
+        if sorted(self.cli.compiled("gated")) != OTHERS:
             return False
         return any("cc1plus" in line or "compiler.sh" in line for line in self.compilers())
 
     def compilers(self) -> list[str]:
-        return processes_with(str(self.yard.folder("gated")))
+        return processes_with(str(self.cli.folder("gated")))
 
     def open_gate(self) -> None:
         self.gate.unlink()
@@ -71,14 +71,14 @@ class Gated:
 
     def goes_on(self, *words: str) -> None:
         """The same command brings it to the end, and compiles what was in flight, only."""
-        objects = self.yard.folder("gated") / "trees/generic/build/CMakeFiles/gated.dir"
+        objects = self.cli.folder("gated") / "trees/generic/build/CMakeFiles/gated.dir"
         times = {name: (objects / name).stat().st_mtime_ns for name in OTHERS}
-        before = len(self.yard.compiled("gated"))
-        document = self.yard.build(*self.words, *words, "--json").json()
+        before = len(self.cli.compiled("gated"))
+        document = self.cli.build(*self.words, *words, "--json").json()
         assert document["ran"] == ["generic/build", "generic/install", "generic/verify"]
-        assert self.yard.compiled("gated")[before:] == ["part3.cpp.o", "libgated.so"]
+        assert self.cli.compiled("gated")[before:] == ["part3.cpp.o", "libgated.so"]
         assert {name: (objects / name).stat().st_mtime_ns for name in OTHERS} == times
-        made = self.yard.folder("gated") / "prefix/lib/libgated.so"
+        made = self.cli.folder("gated") / "prefix/lib/libgated.so"
         assert call(made, "total") == sum(range(8))
 
     def end(self) -> None:
@@ -101,10 +101,10 @@ def gated(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
 def test_kill_minus_nine_leaves_no_compiler_and_the_next_run_goes_on(gated: Gated) -> None:
     gated.start_and_wait().kill()
     wait_until(lambda: not gated.compilers(), "all compilers are gone")
-    assert gated.yard.state("gated", "generic/build")["status"] == "running"
+    assert gated.cli.state("gated", "generic/build")["status"] == "running"
     gated.open_gate()
     gated.goes_on()
-    times = {one["step"]: one for one in gated.yard.record("gated")["times"]}
+    times = {one["step"]: one for one in gated.cli.record("gated")["times"]}
     assert times["generic/build"]["compiles"] == 10, "those of the killed run count, too"
 
 
@@ -122,22 +122,22 @@ def test_a_signal_ends_it_and_the_next_run_goes_on(
     process = gated.start_and_wait()
     process.send_signal(number)
     assert process.wait(timeout=120) == 128 + number
-    assert gated.yard.started_said().endswith(f"error: {said}\n")
-    assert "Traceback" not in gated.yard.started_said()
+    assert gated.cli.started_output().endswith(f"error: {said}\n")
+    assert "Traceback" not in gated.cli.started_output()
     assert gated.compilers() == []
-    assert gated.yard.state("gated", "generic/build")["status"] == "interrupted"
+    assert gated.cli.state("gated", "generic/build")["status"] == "interrupted"
     gated.open_gate()
     gated.goes_on()
 
 
 def test_a_second_build_in_the_same_folder_is_refused(gated: Gated) -> None:
     process = gated.start_and_wait()
-    ended = gated.yard.build(*gated.words, code=4)
-    assert f"another build runs in {gated.yard.folder('gated')}" in ended.err
+    ended = gated.cli.build(*gated.words, code=4)
+    assert f"another build is running in {gated.cli.folder('gated')}" in ended.err
     assert f"(process {process.pid})" in ended.err
     assert "--name" in ended.err
     for command in (("clean", "gated"), ("rebuild", "gated"), ("update", "gated")):
-        ended = gated.yard.build(*command, code=4)
+        ended = gated.cli.build(*command, code=4)
         assert f"(process {process.pid})" in ended.err, command
     assert process.poll() is None
     assert gated.compilers(), "the first one goes on"
@@ -160,7 +160,7 @@ def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator:
     )
     gated.open_gate()
     process = gated.start_and_wait()
-    held = gated.yard.folder("gated") / "trees/generic/build/CMakeFiles/gated.dir/part3.cpp.o"
+    held = gated.cli.folder("gated") / "trees/generic/build/CMakeFiles/gated.dir/part3.cpp.o"
     wait_until(lambda: held.exists() and held.read_text() == "half\n", "the object is half there")
     process.kill()
     process.wait()
@@ -170,7 +170,7 @@ def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator:
     gated.goes_on()
 
 
-def test_kill_minus_nine_in_the_middle_of_a_copy(yard: Yard, tmp_path: Path) -> None:
+def test_kill_minus_nine_in_the_middle_of_a_copy(cli: Cli, tmp_path: Path) -> None:
     """The working copy appears whole or not at all."""
     source = gated_library(tmp_path / "source", tmp_path / "gate.h")
     (tmp_path / "gate.h").write_text("\n")
@@ -183,12 +183,12 @@ def test_kill_minus_nine_in_the_middle_of_a_copy(yard: Yard, tmp_path: Path) -> 
         f"while [ -e {hold} ]; do sleep 0.1; done; sed -i /^no/d part1.cpp']\n"
     )
     words = (str(recipe), "--name", "copied", "--cache", "none", "--no-doctor")
-    process = yard.start(*words)
+    process = cli.start(*words)
     wait_until(held.exists, "the preparation runs")
     process.kill()
     process.wait()
-    assert not (yard.folder("copied") / "trees" / "prepared").exists()
+    assert not (cli.folder("copied") / "trees" / "prepared").exists()
     hold.unlink()
     wait_until(lambda: not processes_with(str(hold)), "what it started is gone")
-    yard.build(*words)
-    assert call(yard.folder("copied") / "prefix/lib/libgated.so", "total") == sum(range(8))
+    cli.build(*words)
+    assert call(cli.folder("copied") / "prefix/lib/libgated.so", "total") == sum(range(8))

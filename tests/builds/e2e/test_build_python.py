@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from build_projects import ERAS, python_project, torch_extension, write
-from build_yard import Yard
+from build_yard import Cli
 
 NAMES = {"setup.py": "oldest", "setuptools": "middle", "scikit-build-core": "newest"}
 STACK = """\
@@ -51,7 +51,7 @@ SPICY = true
 class Eras:
     """A build of three packages, each with its own front end."""
 
-    def __init__(self, yard: Yard, folder: Path, base: Path) -> None:
+    def __init__(self, cli: Cli, folder: Path, base: Path) -> None:
         stack = STACK.format(base=base)
         files = {}
         for era in ERAS:
@@ -64,9 +64,9 @@ class Eras:
                 more=BY_CMAKE if era == "scikit-build-core" else "",
             )
             stack += f'[[components]]\nrecipe = "./{name}.toml"\n'
-        self.yard = yard
+        self.cli = cli
         self.recipe = write(folder, {**files, "eras.toml": stack}) / "eras.toml"
-        self.folder = yard.folder("eras")
+        self.folder = cli.folder("eras")
         self.words = (str(self.recipe), "--name", "eras", "--cache", "none")
 
     def ask(self, code: str) -> str:
@@ -83,7 +83,7 @@ class Eras:
 
 
 @pytest.fixture(scope="module")
-def eras(shared_yard: Yard, shared_folder: Path, tools: Path) -> Eras:
+def eras(shared_yard: Cli, shared_folder: Path, tools: Path) -> Eras:
     made = Eras(shared_yard, shared_folder / "recipes", tools / "bin" / "python")
     shared_yard.build(*made.words)
     return made
@@ -97,7 +97,7 @@ def test_each_era_gives_a_wheel_that_imports(eras: Eras, era: str) -> None:
     answer, file = eras.ask(code).split()
     assert answer == "42"
     assert file.startswith(str(eras.folder / "env"))
-    part = next(one for one in eras.yard.record("eras")["components"] if one["name"] == name)
+    part = next(one for one in eras.cli.record("eras")["components"] if one["name"] == name)
     assert [one["file"] for one in part["wheels"]] == [wheel.name]
     assert part["verified"]["imported"]["version"] == "1.5"
     assert part["verified"]["smoke"][0]["passed"]
@@ -106,18 +106,18 @@ def test_each_era_gives_a_wheel_that_imports(eras: Eras, era: str) -> None:
 
 def test_compiles_of_every_era_are_measured(eras: Eras) -> None:
     for era in ERAS:
-        names = eras.yard.compiled("eras", NAMES[era])
+        names = eras.cli.compiled("eras", NAMES[era])
         assert [one for one in names if one.startswith("_native")], era
 
 
 def test_options_reach_scikit_build(eras: Eras) -> None:
-    part = next(one for one in eras.yard.record("eras")["components"] if one["name"] == "newest")
+    part = next(one for one in eras.cli.record("eras")["components"] if one["name"] == "newest")
     (verdict,) = part["verified"]["options"]
     assert (verdict["name"], verdict["verdict"]) == ("SPICY", "honoured")
 
 
 def test_a_second_run_does_nothing(eras: Eras) -> None:
-    assert "nothing to do" in eras.yard.build(*eras.words).out
+    assert "nothing to do" in eras.cli.build(*eras.words).out
 
 
 @pytest.mark.parametrize("name", ["middle", "newest"])
@@ -125,15 +125,15 @@ def test_an_edit_is_compiled_packed_and_installed(eras: Eras, name: str) -> None
     source = eras.folder / "trees" / name / name / "_native.c"
     text = source.read_text()
     source.write_text(text.replace("FromLong(42)", "FromLong(40 + 2)"))
-    before = len(eras.yard.compiled("eras", name))
-    eras.yard.build("rebuild", "eras", "--component", name)
-    compiled = [one for one in eras.yard.compiled("eras", name)[before:] if "_native" in one]
+    before = len(eras.cli.compiled("eras", name))
+    eras.cli.build("rebuild", "eras", "--component", name)
+    compiled = [one for one in eras.cli.compiled("eras", name)[before:] if "_native" in one]
     assert len(compiled) == 2, "the object and the library"
     assert eras.ask(f"import {name}; print({name}.answer())") == "42\n"
 
 
 def test_tests_are_accounted_for(eras: Eras) -> None:
-    ended = eras.yard.build("test", "eras", "--component", "middle", "--json", code=7)
+    ended = eras.cli.build("test", "eras", "--component", "middle", "--json", code=7)
     (account,) = ended.json()["tests"]
     assert (account["passed"], account["failed"]) == (2, 2)
     assert [name.rpartition("::")[2] for name in account["new_failures"]] == ["test_new"]
@@ -145,16 +145,16 @@ def test_tests_in_words_and_a_file_that_is_named(eras: Eras) -> None:
     tests = eras.folder / "trees" / "middle" / "checks" / "check_good.py"
     tests.write_text("import middle\n\ndef test_answer():\n    assert middle.answer() == 42\n")
     words = ("test", "eras", "--component", "middle", "checks/check_good.py")
-    assert "1 passed, 0 failed (0 known)" in eras.yard.build(*words).out
-    ended = eras.yard.build("test", "eras", "--component", "middle", code=7)
+    assert "1 passed, 0 failed (0 known)" in eras.cli.build(*words).out
+    ended = eras.cli.build("test", "eras", "--component", "middle", code=7)
     assert "new failure: " in ended.out
     assert "known failure: " in ended.out
-    missing = eras.yard.build(*words[:-1], "checks/none.py", code=2)
+    missing = eras.cli.build(*words[:-1], "checks/none.py", code=2)
     assert "there is no test file" in missing.err
 
 
 @pytest.fixture(scope="module")
-def twice(shared_yard: Yard, shared_folder: Path) -> Path:
+def twice(shared_yard: Cli, shared_folder: Path) -> Path:
     """The folder of a build of a torch extension, by the command that a user types."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch here")
@@ -186,7 +186,7 @@ def test_a_torch_extension_is_built_against_the_base_and_called(twice: Path) -> 
 
 
 @pytest.mark.torch
-def test_the_record_of_a_torch_extension(twice: Path, shared_yard: Yard) -> None:
+def test_the_record_of_a_torch_extension(twice: Path, shared_yard: Cli) -> None:
     record = shared_yard.record("twice")
     (part,) = record["components"]
     assert part["verified"]["smoke"][0]["passed"]
@@ -197,7 +197,7 @@ def test_the_record_of_a_torch_extension(twice: Path, shared_yard: Yard) -> None
 
 
 @pytest.mark.torch
-def test_a_build_folder_is_a_target(twice: Path, shared_yard: Yard) -> None:
+def test_a_build_folder_is_a_target(twice: Path, shared_yard: Cli) -> None:
     import torch
 
     for words in (str(twice), f"mine={twice}"):

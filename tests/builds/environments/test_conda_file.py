@@ -166,7 +166,7 @@ def test_what_names_no_package(text: str) -> None:
         ("blas=1.0=openblas", {"version": "==1.0", "build": "openblas"}),
     ],
 )
-def test_versions_in_the_words_of_pixi(text: str, value: object) -> None:
+def test_pixi_version_syntax(text: str, value: object) -> None:
     manifest = tomllib.loads(pixi_toml("x", ["conda-forge"], parsed([text])))
     assert list(manifest["dependencies"].values()) == [value]
 

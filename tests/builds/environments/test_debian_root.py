@@ -191,7 +191,7 @@ def test_versions_and_architectures_of_packages(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_programs_are_reported(tmp_path: Path) -> None:
     made = plan(tmp_path)
     rights = [missing for missing in made.missing if "rights of root" in missing]
     assert bool(rights) is (os.geteuid() != 0)

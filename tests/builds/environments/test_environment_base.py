@@ -16,10 +16,10 @@ from sandbox_cases import STANDARD_LIBRARY, make_root, needs_mounts, run
 from tiny_wheels import put_installed, write_wheel
 
 from torchyard.builds.activation import write_runtime_files
-from torchyard.builds.build_folders import BuildFolder, YardHome, only_run
+from torchyard.builds.build_folders import BuildFolder, YardHome, exclusive_run_lock
 from torchyard.builds.commands.run import build_request
 from torchyard.builds.environments import EnvironmentPlan, plan_environment
-from torchyard.builds.environments.base_interpreter import builds_below, find_base, named_base
+from torchyard.builds.environments.base_interpreter import base_builds, find_base, resolve_base
 from torchyard.builds.plan import BuildEvent, Command
 from torchyard.builds.recipe import EnvironmentTable
 from torchyard.builds.record import RecipeIdentity, WheelRecord, read_record, write_record
@@ -100,15 +100,15 @@ def test_an_interpreter_of_this_machine(tmp_path: Path) -> None:
 
 def test_a_build_by_its_name(tmp_path: Path) -> None:
     build = finished(tmp_path, "torch")
-    assert named_base("build:torch", build.home) == str(build.python)
-    assert named_base("/usr/bin/python3", build.home) == "/usr/bin/python3"
-    assert named_base("", build.home) == ""
+    assert resolve_base("build:torch", build.home) == str(build.python)
+    assert resolve_base("/usr/bin/python3", build.home) == "/usr/bin/python3"
+    assert resolve_base("", build.home) == ""
     with pytest.raises(UsageError, match="no build 'torhc'") as caught:
-        named_base("build:torhc", build.home)
+        resolve_base("build:torhc", build.home)
     assert "torch" in caught.value.hint
     build.python.unlink()
-    with pytest.raises(MissingTool, match="interpreter of the build 'torch' is gone"):
-        named_base("build:torch", build.home)
+    with pytest.raises(MissingTool, match="interpreter of the build 'torch' does not exist"):
+        resolve_base("build:torch", build.home)
 
 
 def test_every_path_of_a_build_means_the_build(tmp_path: Path) -> None:
@@ -122,24 +122,24 @@ def test_every_path_of_a_build_means_the_build(tmp_path: Path) -> None:
         assert base.root == ""
 
 
-def test_builds_below_one_another(tmp_path: Path) -> None:
+def test_bases_of_bases(tmp_path: Path) -> None:
     first = finished(tmp_path, "first")
     home = first.home
     on_first = RecipeIdentity(name="x", settings={"": {"environment.base": "build:first"}})
     second = finished(tmp_path, "second", recipe=on_first)
     on_second = RecipeIdentity(name="x", settings={"": {"environment.base": str(second.inner)}})
     third = finished(tmp_path, "third", recipe=on_second)
-    assert builds_below("", home) == builds_below(sys.executable, home) == ()
-    assert [one.folder.name for one in builds_below(str(third.python), home)] == [
+    assert base_builds("", home) == base_builds(sys.executable, home) == ()
+    assert [one.folder.name for one in base_builds(str(third.python), home)] == [
         "third",
         "second",
         "first",
     ]
     first.python.unlink()
-    assert [one.folder.name for one in builds_below(str(second.inner), home)] == ["second"]
+    assert [one.folder.name for one in base_builds(str(second.inner), home)] == ["second"]
     itself = RecipeIdentity(name="x", settings={"": {"environment.base": str(second.python)}})
     write_record(second.folder, replace(read_record(second.folder), recipe=itself))
-    assert [one.folder.name for one in builds_below(str(second.inner), home)] == ["second"]
+    assert [one.folder.name for one in base_builds(str(second.inner), home)] == ["second"]
 
 
 def test_what_the_base_needs_to_run_reaches_the_steps(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_what_the_base_needs_to_run_reaches_the_steps(tmp_path: Path) -> None:
     assert variables["LD_LIBRARY_PATH"] == "/mine:/blas/lib:/more/lib"
     assert variables["LIBRARY_PATH"] == "/mine", "the base's are for the loader only"
     assert variables["PYTHONPATH"] == "/modules"
-    assert made.notes[0] == "sees the packages of the build torch, which stays as it is"
+    assert made.notes[0] == "uses the packages of the build torch, which is not changed"
 
 
 def test_another_wheel_is_another_base(tmp_path: Path) -> None:
@@ -229,15 +229,15 @@ def test_a_base_in_a_root_has_no_other_interpreter(tmp_path: Path) -> None:
 @needs_mounts
 def test_a_base_in_a_root_does_not_go_into_another_root(tmp_path: Path) -> None:
     build = finished(tmp_path, "torch", rooted=True)
-    with pytest.raises(UsageError, match="lives in a root folder of its own") as caught:
+    with pytest.raises(UsageError, match="has its own root folder") as caught:
         plan(tmp_path / "p", build.python, use="debian-root")
     assert "environment.use=venv" in caught.value.hint
 
 
-def test_a_base_that_does_not_start_is_said(tmp_path: Path) -> None:
+def test_a_base_that_does_not_start_is_an_error(tmp_path: Path) -> None:
     build = finished(tmp_path, "torch")
     build.python.write_text("#!/bin/sh\necho broken >&2\nexit 9\n")
-    with pytest.raises(UsageError, match=r"x\.base: .*does not"):
+    with pytest.raises(UsageError, match=r"x\.base: .*is not a Python interpreter"):
         plan(tmp_path / "p", build.python)
 
 
@@ -284,17 +284,20 @@ def test_a_base_is_not_built_while_something_is_built_on_it(
 
     def try_to_change_the_base(event: BuildEvent) -> None:
         try:
-            with only_run(base.lock_file):
+            with exclusive_run_lock(base.lock_file):
                 refused.append("")
         except NotAllowed as error:
             refused.append(error.what)
 
-    with only_run(base.lock_file), pytest.raises(NotAllowed, match="torch, which this build"):
+    with (
+        exclusive_run_lock(base.lock_file),
+        pytest.raises(NotAllowed, match="torch, the base of this build"),
+    ):
         run_build(planned, choices, try_to_change_the_base)
     assert refused == [], "nothing was begun"
     run_build(planned, choices, try_to_change_the_base)
-    assert set(refused) == {f"a build that stands on {build.folder} is running"}
-    with only_run(base.lock_file):
+    assert set(refused) == {f"a build that uses {build.folder} as its base is running"}
+    with exclusive_run_lock(base.lock_file):
         pass
 
 

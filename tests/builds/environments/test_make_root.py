@@ -168,7 +168,7 @@ def test_no_mirror(
     machine(index)
     result = run(programs, tmp_path / "root")
     assert result.returncode == 1
-    assert "names no mirror: give environment.debian-root.mirror" in result.stderr
+    assert "has no mirror: set environment.debian-root.mirror" in result.stderr
     assert not (tmp_path / "root").exists()
 
 
@@ -280,7 +280,7 @@ def test_folder_with_a_mount_is_not_removed(
         check=False,
     )
     assert result.returncode == 1
-    assert "unmount what is listed above" in result.stderr
+    assert "unmount the folders listed above" in result.stderr
     assert "precious" not in result.stderr
     assert (precious / "thesis").exists()
     assert not (programs / "mmdebstrap.calls").exists(), "said before the long work, not after"

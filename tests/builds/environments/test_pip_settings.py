@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.environments.venv import places_of_pip_settings, uv_has_own_index
+from torchyard.builds.environments.venv import pip_setting_locations, uv_has_own_index
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def home(tmp_path: Path) -> Path:
 
 def places(home: Path, **more: str) -> list[str]:
     """Without what this machine itself has in /etc/pip.conf."""
-    found = places_of_pip_settings({"HOME": str(home), **more})
+    found = pip_setting_locations({"HOME": str(home), **more})
     return [place for place in found if not place.startswith("/etc/")]
 
 
@@ -65,7 +65,7 @@ def test_other_places_of_the_file(home: Path, tmp_path: Path) -> None:
 def test_files_can_be_switched_off(home: Path) -> None:
     (home / ".config/pip/pip.conf").write_text("[global]\nno-index = true\n")
     environ = {"HOME": str(home), "PIP_CONFIG_FILE": "/dev/null"}
-    assert places_of_pip_settings(environ) == ()
+    assert pip_setting_locations(environ) == ()
 
 
 @pytest.mark.parametrize("content", [b"no section\n", b"[global]\n\xff\xfe=1\n", b"[a]\n[a]\n"])

@@ -77,7 +77,7 @@ def test_name_that_is_neither(named: str) -> None:
 
 def test_path_that_is_not_there(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
-        with pytest.raises(UsageError, match="not a program"):
+        with pytest.raises(UsageError, match="not executable"):
             find_interpreter(str(path), {}, where="x")
 
 
@@ -86,5 +86,5 @@ def test_program_that_is_no_python(body: str, programs: Path) -> None:
     path = programs / "python3.79"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
-    with pytest.raises(UsageError, match="does not answer as a Python"):
+    with pytest.raises(UsageError, match="is not a Python interpreter"):
         find_interpreter(str(path), {}, where="x")

@@ -137,7 +137,7 @@ def test_base_of_another_version_is_refused(tmp_path: Path, base: Path) -> None:
         check=False,
     )
     assert result.returncode == 1
-    assert "Python 3.1 and this environment is Python" in result.stderr
+    assert "Python 3.1, but this environment is Python" in result.stderr
     assert "environment.python" in result.stderr
     assert not (tmp_path / "unused").exists()
     assert not list(base.glob("lib/python3*/site-packages/torchyard-base.pth"))
@@ -151,7 +151,7 @@ def test_base_that_does_not_run_is_refused(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 1
-    assert "/bin/false does not run" in result.stderr
+    assert "/bin/false failed" in result.stderr
     assert not (tmp_path / "unused").exists()
 
 

@@ -132,7 +132,7 @@ def test_uv_where_it_is(tmp_path: Path, programs: Path, make_program: Callable[.
     assert commands(made, "environment/packages") == [
         (uv, "pip", "install", "--python", made.python, "--", "numpy")
     ]
-    assert "uv makes the environment" in made.notes[0]
+    assert "the environment is created by uv" in made.notes[0]
 
 
 def test_pip_where_uv_would_miss_its_settings(

@@ -12,7 +12,7 @@ from torchyard.builds.recipe import (
     SourceTable,
     TarballSource,
 )
-from torchyard.builds.sources import SOURCES, used_kind
+from torchyard.builds.sources import SOURCES, used_source_kind
 from torchyard.errors import UsageError
 
 GIT = GitSource(url="https://example.org/project.git", ref="v1.0")
@@ -25,7 +25,7 @@ def test_every_kind_of_the_recipe_has_a_module() -> None:
 
 
 def test_the_only_table_is_used() -> None:
-    assert used_kind(SourceTable(git=GIT), "source") == "git"
+    assert used_source_kind(SourceTable(git=GIT), "source") == "git"
 
 
 def test_use_picks_among_several(place: Place) -> None:
@@ -40,15 +40,15 @@ def test_use_picks_among_several(place: Place) -> None:
     [
         (SourceTable(git=GIT, tarball=TARBALL), "pytorch: source.use is missing", 'use = "git"'),
         (SourceTable(use="folder", git=GIT), "no table [pytorch: source.folder]", "git"),
-        (SourceTable(), "pytorch: source names no source", "[pytorch: source.debian]"),
-        (SourceTable(use="cvs", git=GIT), "no such kind of source", "sdist"),  # type: ignore[arg-type]
+        (SourceTable(), "pytorch: source has no source", "[pytorch: source.debian]"),
+        (SourceTable(use="cvs", git=GIT), "not a kind of source", "sdist"),  # type: ignore[arg-type]
     ],
 )
 def test_a_choice_that_cannot_be_made_names_the_key(
     source: SourceTable, what: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        used_kind(source, "pytorch: source")
+        used_source_kind(source, "pytorch: source")
     assert what in caught.value.what
     assert hint in caught.value.hint
 

@@ -78,7 +78,7 @@ def test_the_upstream_archive_only(archive: DebianArchive, place: Place) -> None
 
 
 @needs_apt
-def test_a_file_that_is_listed_and_missing_is_named_with_the_mend(
+def test_a_missing_file_on_the_mirror_is_an_error_with_a_hint(
     archive: DebianArchive, place: Place
 ) -> None:
     archive.withdraw("project_2.6.0+dfsg-7.debian.tar.xz")

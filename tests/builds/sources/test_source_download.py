@@ -70,7 +70,7 @@ def test_a_second_time_nothing_is_asked(server: FileServer, tmp_path: Path) -> N
     server.replies["/a"] = Reply(BODY)
     fetch(f"{server.address}/a", tmp_path / "a")
     said = fetch(f"{server.address}/a", tmp_path / "a")
-    assert said == ["a is here already"]
+    assert said == ["a is already downloaded"]
     assert len(server.requests) == 1
 
 
@@ -99,9 +99,7 @@ def test_a_wrong_checksum_names_file_and_both_sums_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_transfer_that_breaks_off_goes_on_where_it_ended(
-    server: FileServer, tmp_path: Path
-) -> None:
+def test_an_interrupted_transfer_is_resumed(server: FileServer, tmp_path: Path) -> None:
     server.replies["/a"] = Reply(BODY, tag='"v1"', cuts=[300_000, 100_000])
     said = fetch(f"{server.address}/a", tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == BODY
@@ -132,14 +130,14 @@ def test_a_transfer_that_always_breaks_off_is_a_clear_error(
     server.replies["/a"] = Reply(BODY, cuts=[1000] * 9, length=length)
     with pytest.raises(StepFailed) as caught:
         fetch(f"{server.address}/a", tmp_path / "a")
-    assert "did not arrive whole" in caught.value.what
+    assert "is incomplete" in caught.value.what
     assert "after 1,000" in caught.value.why
     assert "fetch again" in caught.value.hint
     assert not (tmp_path / "a").exists()
     assert 1 < len(server.requests) < 9
 
 
-def test_an_earlier_process_is_gone_on_with_when_the_file_is_the_same(
+def test_a_partial_file_of_an_earlier_process_is_resumed(
     server: FileServer, tmp_path: Path
 ) -> None:
     server.replies["/a"] = Reply(BODY, tag='"v1"', cuts=[200_000, 0, 0, 0])
@@ -165,9 +163,7 @@ def test_a_file_that_has_changed_meanwhile_is_fetched_from_its_start(
     assert (tmp_path / "a").read_bytes() == BODY
 
 
-def test_a_part_that_turns_out_wrong_is_thrown_away_and_fetched_whole(
-    server: FileServer, tmp_path: Path
-) -> None:
+def test_a_wrong_partial_file_is_discarded(server: FileServer, tmp_path: Path) -> None:
     # A server whose tag does not change with the content.
     server.replies["/a"] = Reply(BODY, tag='"same"')
     (tmp_path / "a.part").write_bytes(b"x" * 1000)
@@ -207,7 +203,7 @@ def test_a_part_without_a_note_or_with_a_broken_one(server: FileServer, tmp_path
 
 @pytest.mark.parametrize(
     ("status", "requests", "hint"),
-    [(404, 1, "check the address"), (403, 1, "netrc"), (503, 4, "try again later")],
+    [(404, 1, "check the URL"), (403, 1, "netrc"), (503, 4, "try again later")],
 )
 def test_what_the_server_refuses(
     server: FileServer, tmp_path: Path, status: int, requests: int, hint: str
@@ -220,7 +216,7 @@ def test_what_the_server_refuses(
     assert len(server.requests) == requests
 
 
-def test_nobody_listens(tmp_path: Path, server: FileServer) -> None:
+def test_connection_refused(tmp_path: Path, server: FileServer) -> None:
     with pytest.raises(StepFailed) as caught:
         fetch("http://127.0.0.1:9/a", tmp_path / "a")
     assert "http://127.0.0.1:9/a" in caught.value.what
@@ -280,7 +276,7 @@ def test_two_at_once_fetch_it_once(server: FileServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_not_ours(server: FileServer, tmp_path: Path) -> None:
+def test_a_folder_without_write_permission(server: FileServer, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(NotAllowed):
         fetch(f"{server.address}/a", tmp_path / "a")
@@ -319,7 +315,7 @@ def test_a_full_disk(server: FileServer, tmp_path: Path, way: str) -> None:
     argv = (*start, _ON_A_SMALL_DISK, url, SHA256)
     ended = subprocess.run(argv, check=True, capture_output=True, text=True)
     what, why, hint, left = ended.stdout.splitlines()[-1].split("|")
-    assert what == f"the disk that holds {small} is full"
+    assert what == f"the disk of {small} is full"
     assert "No space left" in why or "bytes are needed" in why
     assert "TORCHYARD_HOME" in hint
     assert left == "[]"

@@ -129,7 +129,7 @@ def test_update_copies_the_present_state(tree: Path, place: Place) -> None:
 def test_a_copy_inside_the_folder_is_refused(tmp_path: Path, place: Place) -> None:
     with pytest.raises(UsageError) as caught:
         place.plan(source(tmp_path))
-    assert "inside it" in caught.value.what
+    assert "contains the destination of the copy" in caught.value.what
     assert "TORCHYARD_HOME" in caught.value.hint
 
 

@@ -1,4 +1,4 @@
-"""`torchyard build`: the group whose first word is a recipe or a command about builds."""
+"""`torchyard build`: the command group; its first argument is a recipe or a subcommand."""
 
 from __future__ import annotations
 
@@ -16,35 +16,47 @@ BUILD_COMMANDS: Final[CommandTable] = {
     "show": ("torchyard.builds.commands.show:show", "show the record of a build"),
     "update": (
         "torchyard.builds.commands.change:update",
-        "bring sources to the tip and build again",
+        "fetch the newest sources and rebuild",
     ),
     "rebuild": (
         "torchyard.builds.commands.change:rebuild",
-        "compile what was edited, and install it",
+        "compile edited files and install the result",
     ),
-    "clean": ("torchyard.builds.commands.change:clean", "remove objects, trees or a whole build"),
+    "clean": (
+        "torchyard.builds.commands.change:clean",
+        "remove objects, working copies or a whole build",
+    ),
     "test": (
         "torchyard.builds.commands.change:test",
-        "run a test file of the project and account for it",
+        "run test files of the project and report every test",
     ),
-    "lock": ("torchyard.builds.commands.show:lock", "write down the exact sources of a build"),
-    "sbom": ("torchyard.builds.commands.show:sbom", "write the bill of materials of a build"),
-    "explain": ("torchyard.builds.commands.show:explain", "say why a build failed, from its log"),
+    "lock": (
+        "torchyard.builds.commands.show:lock",
+        "write a lock file with the exact sources of a build",
+    ),
+    "sbom": (
+        "torchyard.builds.commands.show:sbom",
+        "write the software bill of materials of a build",
+    ),
+    "explain": (
+        "torchyard.builds.commands.show:explain",
+        "explain from its log why a build failed",
+    ),
 }
-"""Name -> (where the click command is, one line about it)."""
+"""Name -> (location of the click command, one-line help)."""
 
 _HELP = """
 \b
 Examples:
-  torchyard build pytorch --variant cpu-arm --plan         every command, nothing done
+  torchyard build pytorch --variant cpu-arm --plan         print every command, run none
   torchyard build pytorch --variant trimmed
   torchyard build openblas --set USE_OPENMP=1
   torchyard build torchvision --version 0.21.0 --base .venv
   torchyard build ./mine.toml --jobs 4
   torchyard build explain build.log
 
-Build PyTorch or a companion from a recipe. A second run does only what is not done; a run that
-was killed goes on where it stopped.
+Build PyTorch or a companion library from a recipe. Finished steps are not repeated; an interrupted
+build resumes where it stopped.
 """
 
 

@@ -16,8 +16,8 @@ Examples:
   torchyard build update dev-stack-main
   torchyard build update dev-stack-main --component torchvision
 
-Bring the sources of a build to the newest (the tip of their branch, or what a folder holds now)
-and build again: only what changed is compiled.
+Update the sources of a build (to the tip of their branch, or to the present content of a local
+folder) and rebuild. Only changed files are compiled.
 """
 
 _REBUILD_HELP = """
@@ -26,27 +26,34 @@ Examples:
   torchyard build rebuild pytorch-2.6.0-trimmed
   torchyard build rebuild dev-stack-main --component pytorch --dependents
 
-After you edited files in a build's working copy: compile only what changed, install it, check it.
+Rebuild after you edited files in the working copy of a build: compile the changed files, install
+and check the result.
 """
 
 _CLEAN_HELP = """
 \b
 Examples:
-  torchyard build clean pytorch-2.6.0-trimmed                 objects only
+  torchyard build clean pytorch-2.6.0-trimmed                 object files only
   torchyard build clean dev-stack-main --component pytorch --level tree
   torchyard build clean old --level all                       the whole build
 
-Remove what a build made. The level `tree` also removes the working copy with everything that was
-generated into it (hipified sources, too); the next build makes it anew from the fetched source.
+Remove files that a build created. The level `tree` also removes the working copy with all generated
+files (hipified sources included); the next build recreates it from the fetched source.
 """
 
 
 @click.command("update", help=_UPDATE_HELP)
 @click.argument("build")
-@click.option("--component", "components", multiple=True, help="Only this component.")
-@click.option("--discard", is_flag=True, help="Throw own commits and edits in working copies away.")
-@click.option("--jobs", default="auto", metavar="N|auto", help="Compiles at once.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option(
+    "--component", "components", multiple=True, help="Update only this component (repeatable)."
+)
+@click.option(
+    "--discard", is_flag=True, help="Discard local commits and edits in the working copies."
+)
+@click.option(
+    "--jobs", default="auto", metavar="N|auto", show_default=True, help="Parallel compile jobs."
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 @common_options
 def update(
     build: str,
@@ -56,22 +63,24 @@ def update(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Update and build."""
+    """Update the sources of a build and rebuild it."""
     from torchyard.builds.commands.progress_display import show_build_progress
     from torchyard.builds.running.existing_build import update_build
 
     with show_build_progress(quiet=quiet) as listener:
         outcome = update_build(build, components, jobs=jobs, discard=discard, listener=listener)
-    _end(outcome, as_json)
+    _print_outcome(outcome, as_json)
 
 
 @click.command("rebuild", help=_REBUILD_HELP)
 @click.argument("build")
-@click.option("--component", default="", help="Component that was edited; the last one without.")
-@click.option("--dependents", is_flag=True, help="Build what needs it again, too.")
-@click.option("--configure", is_flag=True, help="Configure again first.")
-@click.option("--jobs", default="auto", metavar="N|auto", help="Compiles at once.")
-@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--component", default="", help="Edited component. [default: the last one]")
+@click.option("--dependents", is_flag=True, help="Also rebuild the components that depend on it.")
+@click.option("--configure", is_flag=True, help="Run the configure step again first.")
+@click.option(
+    "--jobs", default="auto", metavar="N|auto", show_default=True, help="Parallel compile jobs."
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
 @common_options
 def rebuild(
     build: str,
@@ -82,7 +91,7 @@ def rebuild(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Compile what changed."""
+    """Rebuild an edited component."""
     from torchyard.builds.commands.progress_display import show_build_progress
     from torchyard.builds.running.existing_build import rebuild_component
 
@@ -95,21 +104,24 @@ def rebuild(
             jobs=jobs,
             listener=listener,
         )
-    _end(outcome, as_json)
+    _print_outcome(outcome, as_json)
 
 
 @click.command("clean", help=_CLEAN_HELP)
 @click.argument("build")
-@click.option("--component", "components", multiple=True, help="Only this component.")
+@click.option(
+    "--component", "components", multiple=True, help="Clean only this component (repeatable)."
+)
 @click.option(
     "--level",
     type=click.Choice(["objects", "tree", "all"]),
     default="objects",
-    help="How much to remove.",
+    show_default=True,
+    help="What to remove: object files, also the working copy, or the whole build.",
 )
 @common_options
 def clean(build: str, components: tuple[str, ...], level: str, as_json: bool) -> None:
-    """Remove what a build made."""
+    """Remove files that a build created."""
     from torchyard.builds.running.existing_build import clean_build
 
     removed = clean_build(build, components, level)
@@ -120,7 +132,7 @@ def clean(build: str, components: tuple[str, ...], level: str, as_json: bool) ->
         print_data(printable("\n".join(lines) or "nothing to remove"))
 
 
-def _end(outcome: object, as_json: bool) -> None:
+def _print_outcome(outcome: object, as_json: bool) -> None:
     from torchyard.builds.commands.run import outcome_json, outcome_text
     from torchyard.builds.running.build import BuildOutcome
 
@@ -137,33 +149,33 @@ if TYPE_CHECKING:
     from torchyard.builds.record import TestAccount
 
 
-_HELP = """
+_TEST_HELP = """
 \b
 Examples:
   torchyard build test pytorch-2.6.0-trimmed test/test_nn.py
-  torchyard build test pytorch-2.6.0-trimmed --json         the files that the recipe names
+  torchyard build test pytorch-2.6.0-trimmed --json         the files listed in the recipe
 
-Run test files of the project in the finished target, outside its source tree. Failures that the
-recipe knows are told apart from new ones; a crash of the interpreter costs one test, not the run.
-Ends with exit code 7 when something failed that is not known.
+Run test files of the project in the finished target, outside its source tree. Failures listed in
+the recipe as known are reported separately from new ones. After a crash of the interpreter the run
+continues with the next test. Exits with code 7 if there are new failures.
 """
 
 
-@click.command("test", help=_HELP)
+@click.command("test", help=_TEST_HELP)
 @click.argument("build")
 @click.argument("files", nargs=-1)
-@click.option("--component", default="", help="Whose tests; the last component's without.")
+@click.option("--component", default="", help="Component to test. [default: the last one]")
 @click.option(
     "--limit",
     "limit_s",
     type=Number(1.0, 1e7),
     default=21600.0,
     show_default=True,
-    help="Seconds for each file.",
+    help="Time limit for each file, in seconds.",
 )
 @common_options
 def test(build: str, files: tuple[str, ...], component: str, limit_s: float, as_json: bool) -> int:
-    """Run tests and account for them."""
+    """Run test files of the project."""
     from torchyard.builds.running.existing_build import run_build_tests
     from torchyard.core.records import encode
     from torchyard.errors import GateFailed
@@ -178,11 +190,11 @@ def test(build: str, files: tuple[str, ...], component: str, limit_s: float, as_
     if as_json:
         print_json({"tests": [encode(account) for account in accounts]})
     else:
-        print_data(printable("\n".join(_text(account) for account in accounts)))
+        print_data(printable("\n".join(_account_text(account) for account in accounts)))
     return 0 if all(account.good for account in accounts) else GateFailed.exit_code
 
 
-def _text(account: TestAccount) -> str:
+def _account_text(account: TestAccount) -> str:
     lines = [
         (
             f"{account.path}: {account.passed} passed, {account.failed} failed "
@@ -190,15 +202,15 @@ def _text(account: TestAccount) -> str:
             f"{account.skipped} skipped, {account.not_run} not run, {time_text(account.duration_s)}"
         )
     ]
-    for word, names in (
+    for label, names in (
         ("new failure", account.new_failures),
         ("known failure", account.known_failures),
-        ("known, passes now", account.mended),
+        ("known failure that now passes", account.mended),
         ("crashed in", account.crashed_in),
     ):
-        lines += [f"  {word}: {name}" for name in names]
+        lines += [f"  {label}: {name}" for name in names]
     if account.timed_out:
-        lines.append("  the time limit ended it")
+        lines.append("  timed out")
     if account.log:
         lines.append(f"  log: {account.log}")
     return "\n".join(lines)

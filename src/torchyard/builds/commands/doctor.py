@@ -12,24 +12,30 @@ __all__ = ["doctor"]
 _HELP = """
 \b
 Examples:
-  torchyard doctor                                   the machine's general health
+  torchyard doctor                                   general checks of this machine
   torchyard doctor pytorch --variant cuda
   torchyard doctor pytorch --version 2.6.0 --set environment.use=conda --json
 
-Say before a build whether it can work: versions against the recipe's table, memory and disk,
-compilers, drivers, header and library order. Each finding names the command that mends it.
-Ends with exit code 4 when the build can't work.
+Check the prerequisites of a build: versions against the compatibility table, memory and disk space,
+compilers, drivers, order of header and library paths. Each finding suggests a fix. Exits with code
+4 if the build cannot succeed.
 """
 
 
 @click.command(help=_HELP)
 @click.argument("recipe", required=False)
 @click.option("--variant", default="", help="Variant of the recipe.")
-@click.option("--version", default="", help="Release to build instead of the recipe's own.")
+@click.option("--version", default="", help="Release to build. [default: the recipe's version]")
 @click.option(
-    "--set", "settings", multiple=True, metavar="[COMPONENT/]KEY=VALUE", help="As in `build`."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="[COMPONENT/]KEY=VALUE",
+    help="Set a build option or a recipe key, as for `torchyard build`.",
 )
-@click.option("--base", default="", metavar="PYTHON", help="As in `build`.")
+@click.option(
+    "--base", default="", metavar="PYTHON|build:NAME", help="Base, as for `torchyard build`."
+)
 @common_options
 def doctor(
     recipe: str | None,
@@ -39,7 +45,7 @@ def doctor(
     base: str,
     as_json: bool,
 ) -> int:
-    """Examine the machine for a recipe."""
+    """Check the prerequisites of a build."""
     from torchyard.builds.build_folders import YardHome
     from torchyard.builds.doctor.examination import can_build, examine
     from torchyard.builds.doctor.finding import findings_text

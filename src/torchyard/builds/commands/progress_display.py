@@ -1,4 +1,4 @@
-"""Live progress of a build on stderr: a line per running step; plain lines without a terminal."""
+"""Live progress of a build on stderr: a bar per running step; plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["show_build_progress", "time_text"]
 
-_LINE_PAUSE_S: Final = 30.0
-"""Between two lines of a log about one step's counts."""
+_PROGRESS_INTERVAL_S: Final = 30.0
+"""Time between two progress lines of one step when stderr is not a terminal."""
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 
 
 def time_text(seconds: float) -> str:
-    """`8 s`, `3 min 20 s`, `1 h 05 min`."""
+    """Format a duration: `8 s`, `3 min 20 s`, `1 h 05 min`."""
     if seconds < _MINUTE_S:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"  # noqa: PLR2004
     if seconds < _HOUR_S:
@@ -36,17 +36,17 @@ def time_text(seconds: float) -> str:
 
 @contextmanager
 def show_build_progress(*, quiet: bool) -> Iterator[BuildListener]:
-    """A listener that shows events while the block runs."""
+    """Yield a listener that shows build events."""
     if quiet:
         yield ignore_build_events
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        with _display() as progress:
-            yield _OnTerminal(progress)
+        with _progress_bars() as progress:
+            yield _TerminalDisplay(progress)
     else:
-        yield _OnLines()
+        yield _LineDisplay()
 
 
-def _display() -> Progress:
+def _progress_bars() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -55,14 +55,14 @@ def _display() -> Progress:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.fields[remaining]}", markup=False),
         console=Console(stderr=True),
         transient=True,
     )
 
 
-class _OnTerminal:
-    """One bar for each running step; what ended stays above as a line."""
+class _TerminalDisplay:
+    """Show a bar for each running step, and a line above the bars for each finished one."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -71,14 +71,16 @@ class _OnTerminal:
     def __call__(self, event: BuildEvent) -> None:
         if event.kind == "start":
             self._tasks[event.step] = self._progress.add_task(
-                printable(f"{event.step}: {event.text}"), total=None, left=""
+                printable(f"{event.step}: {event.text}"), total=None, remaining=""
             )
         elif event.kind == "progress" and event.step in self._tasks:
             self._progress.update(
                 self._tasks[event.step],
                 completed=event.done,
                 total=event.total or None,
-                left="" if event.remaining_s is None else f"{time_text(event.remaining_s)} left",
+                remaining=""
+                if event.remaining_s is None
+                else f"{time_text(event.remaining_s)} left",
             )
         elif event.kind != "skip":
             self._end(event)
@@ -86,27 +88,27 @@ class _OnTerminal:
     def _end(self, event: BuildEvent) -> None:
         if event.kind in ("done", "failed") and event.step in self._tasks:
             self._progress.remove_task(self._tasks.pop(event.step))
-        self._progress.console.print(_line(event), markup=False, highlight=False)
+        self._progress.console.print(_event_line(event), markup=False, highlight=False)
 
 
-class _OnLines:
-    """Plain lines: starts, ends, and now and then how far a step is."""
+class _LineDisplay:
+    """Print plain lines: start and end of each step, and its progress every 30 s."""
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._printed_at: dict[str, float] = {}
 
     def __call__(self, event: BuildEvent) -> None:
         if event.kind == "skip":
             return
         if event.kind == "progress":
             now = time.monotonic()
-            if now - self._told.get(event.step, -_LINE_PAUSE_S) < _LINE_PAUSE_S:
+            if now - self._printed_at.get(event.step, -_PROGRESS_INTERVAL_S) < _PROGRESS_INTERVAL_S:
                 return
-            self._told[event.step] = now
-        talk(_line(event))
+            self._printed_at[event.step] = now
+        talk(_event_line(event))
 
 
-def _line(event: BuildEvent) -> str:
+def _event_line(event: BuildEvent) -> str:
     name = event.step
     if event.kind == "start":
         text = f"{name}: {event.text}"

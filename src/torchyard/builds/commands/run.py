@@ -14,14 +14,14 @@ from torchyard.cli.output import common_options, print_data, print_json, printab
 
 if TYPE_CHECKING:
     from torchyard.builds.recipe_file import BuildRequest
-    from torchyard.builds.running.build import PlannedBuild
+    from torchyard.builds.running.build import BuildOutcome, PlannedBuild
     from torchyard.builds.running.runner import Selection
 
 
 _HELP = """
 \b
 Examples:
-  torchyard build pytorch --variant cpu-arm --plan         every command, nothing done
+  torchyard build pytorch --variant cpu-arm --plan         print every command, run none
   torchyard build pytorch --variant trimmed --version 2.6.0
   torchyard build pytorch --set USE_CUDA=0 --set environment.use=conda
   torchyard build torchvision --base .venv
@@ -29,8 +29,8 @@ Examples:
   torchyard build arm-stack --set pytorch/version=2.5.0 --keep-going
   torchyard build arm-stack --plan --format dockerfile > Dockerfile
 
-Build from a recipe: a shipped one by name, your own by path. What is done already is not done
-again; a run that was killed goes on where it stopped.
+Build from a recipe: a shipped recipe by name, your own by path. Finished steps are not repeated; an
+interrupted build resumes where it stopped.
 """
 
 _what = section("What to build")
@@ -42,25 +42,27 @@ _out = section("Output")
 def build_request(
     recipe: str, variant: str, version: str, settings: tuple[str, ...], base: str
 ) -> BuildRequest:
-    """What the options ask for."""
+    """Return the build request that the options describe."""
     from torchyard.builds.recipe_file import BuildRequest, parse_setting
 
-    found: dict[str, dict[str, Any]] = {}
+    settings_by_component: dict[str, dict[str, Any]] = {}
     for text in settings:
         component, key, value = parse_setting(text)
-        if key == "source.folder.path":  # typed here, so it starts here
+        if key == "source.folder.path":  # relative to the current folder
             value = str(Path(str(value)).expanduser().absolute())
-        found.setdefault(component, {})[key] = value
+        settings_by_component.setdefault(component, {})[key] = value
     if base:
-        found.setdefault("", {})["environment.base"] = _base(base)
+        settings_by_component.setdefault("", {})["environment.base"] = _base_python(base)
     if "/" in recipe or recipe.endswith(".toml"):
-        # A later `rebuild` may be started in another folder.
+        # Absolute, because a later `rebuild` may be started in another folder.
         recipe = str(Path(recipe).expanduser().absolute())
-    return BuildRequest(recipe=recipe, variant=variant, version=version, settings=found)
+    return BuildRequest(
+        recipe=recipe, variant=variant, version=version, settings=settings_by_component
+    )
 
 
-def _base(text: str) -> str:
-    """`build:NAME` as it is: the build may be made anew before a later `rebuild`."""
+def _base_python(text: str) -> str:
+    """Return the interpreter; `build:NAME` is kept, as that build may change before a `rebuild`."""
     from torchyard.builds import BUILD_PREFIX
     from torchyard.core.variant_parts import find_python
 
@@ -71,14 +73,14 @@ def _base(text: str) -> str:
 
 @click.command(cls=SectionedCommand, help=_HELP)
 @click.argument("recipe")
-@_what("--variant", default="", help="Variant of the recipe; `build recipes RECIPE` lists them.")
-@_what("--version", default="", help="Release to build instead of the recipe's own.")
+@_what("--variant", default="", help="Variant; `torchyard build recipes RECIPE` lists them.")
+@_what("--version", default="", help="Release to build. [default: the recipe's version]")
 @_what(
     "--set",
     "settings",
     multiple=True,
     metavar="[COMPONENT/]KEY=VALUE",
-    help="Change an option (USE_CUDA=0) or a key of the recipe (source.git.ref=main).",
+    help="Set a build option (USE_CUDA=0) or a recipe key (source.git.ref=main).",
 )
 @_what(
     "--base",
@@ -87,40 +89,53 @@ def _base(text: str) -> str:
     help="Build against the torch of this interpreter, virtual environment or build.",
 )
 @_what("--name", default="", help="Name of the build and of its target.")
-@_what("--locked", default="", metavar="FILE", help="Build the very sources of a lock file.")
-@_steps("--from", "start_from", default="", metavar="STEP", help="Run this step and what follows.")
-@_steps("--only", multiple=True, metavar="STEP", help="Run only this step.")
-@_steps("--force", is_flag=True, help="Run every step again.")
+@_what("--locked", default="", metavar="FILE", help="Build the exact sources of a lock file.")
+@_steps(
+    "--from",
+    "start_from",
+    default="",
+    metavar="STEP",
+    help="Run this step and all steps that depend on it.",
+)
+@_steps("--only", multiple=True, metavar="STEP", help="Run only this step (repeatable).")
+@_steps("--force", is_flag=True, help="Run all steps, finished ones included.")
 @_steps(
     "--touch",
     is_flag=True,
-    help="Take what earlier steps made for done although the plan changed, as `make --touch`.",
+    help="Treat finished steps as up to date although the plan changed, like `make --touch`.",
 )
-@_steps("--keep-going", is_flag=True, help="After a failure go on with what does not need it.")
+@_steps(
+    "--keep-going",
+    is_flag=True,
+    help="After a failure, continue with the steps that do not depend on it.",
+)
 @_how(
     "--jobs",
     default="auto",
     metavar="N|auto",
-    help="Compiles at once; auto follows cores and memory, and says why.",
+    show_default=True,
+    help="Parallel compile jobs; `auto` chooses by cores and memory.",
 )
 @_how(
     "--cache",
     type=click.Choice(["auto", "ccache", "sccache", "none"]),
     default="auto",
-    help="Compiler cache; one that does not work is not used.",
+    show_default=True,
+    help="Compiler cache; it is tested first and not used if it does not work.",
 )
-@_how("--no-doctor", is_flag=True, help="Do not look for known causes of failure first.")
-@_out("--plan", "plan_only", is_flag=True, help="Print what would be done, and do nothing.")
+@_how("--no-doctor", is_flag=True, help="Skip the check of prerequisites.")
+@_out("--plan", "plan_only", is_flag=True, help="Print the plan and exit.")
 @_out(
     "--format",
     "plan_format",
     type=click.Choice(["text", "json", "script", "dockerfile", "apptainer", "devcontainer"]),
     default="text",
-    help="Form of the plan.",
+    show_default=True,
+    help="Format of the plan.",
 )
-@_out("--base-image", default="", metavar="IMAGE", help="Image that an exported image starts from.")
-@_out("--output", default="", metavar="PATH", help="File or folder for the plan.")
-@_out("--quiet", is_flag=True, help="No progress.")
+@_out("--base-image", default="", metavar="IMAGE", help="Base image of an exported image.")
+@_out("--output", default="", metavar="PATH", help="File or folder for the plan. [default: stdout]")
+@_out("--quiet", is_flag=True, help="Show no progress.")
 @common_options
 def run(
     recipe: str,
@@ -145,7 +160,7 @@ def run(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Plan and run one build."""
+    """Plan and run a build."""
     from torchyard.builds.running.build import BuildChoices, plan_build, run_build
     from torchyard.builds.running.runner import Selection
 
@@ -188,10 +203,10 @@ def _print_plan(
 
     plan = planned.plan
     folder = BuildFolder(folder=Path(plan.folder))
-    todo = {*unfinished_steps(plan, folder), *unfinished_steps(plan, folder, selection)}
+    unfinished = {*unfinished_steps(plan, folder), *unfinished_steps(plan, folder, selection)}
     facts = ExportFacts(
         home=str(planned.home.folder),
-        done=frozenset(step.name for step in plan.steps if step.name not in todo),
+        done=frozenset(step.name for step in plan.steps if step.name not in unfinished),
         base_image=base_image,
     )
     files = export_plan(plan, plan_format, facts)
@@ -201,29 +216,25 @@ def _print_plan(
                 print_data(f"# ---- {file.name}")
             print_data(file.text)
         return
-    place = Path(output)
+    destination = Path(output)
     for file in files:
-        path = place / file.name if len(files) > 1 or place.is_dir() else place
+        path = destination / file.name if len(files) > 1 or destination.is_dir() else destination
         write_file(path, file.text, option="--output")
         if file.executable:
             path.chmod(path.stat().st_mode | 0o111)
         talk(f"wrote {path}")
 
 
-if TYPE_CHECKING:
-    from torchyard.builds.running.build import BuildOutcome
-
-
-_GIB_MIB = 1024
+_MIB_PER_GIB = 1024
 
 
 def outcome_text(outcome: BuildOutcome) -> str:
-    """A few lines: what was done, what it cost, how to use it."""
+    """Summarize a build: steps run, compile costs, and how to use the result."""
     result, plan = outcome.result, outcome.plan
     if not result.ran:
-        lines = [f"{plan.name}: nothing to do, all {len(result.skipped)} steps are done"]
+        lines = [f"{plan.name}: nothing to do, all {len(result.skipped)} steps are up to date"]
     else:
-        rest = "the others left alone" if outcome.partial else f"{len(result.skipped)} done before"
+        rest = "others skipped" if outcome.partial else f"{len(result.skipped)} up to date"
         counts = f"{len(result.ran)} steps run, {rest}"
         lines = [f"{plan.name}: built in {time_text(result.wall_s)} ({counts})"]
     compiles = sum(times.compiles for times in outcome.times.values())
@@ -231,9 +242,9 @@ def outcome_text(outcome: BuildOutcome) -> str:
         cpu_s = sum(times.cpu_s or 0.0 for times in outcome.times.values())
         peak = max(times.peak_memory_mib or 0.0 for times in outcome.times.values())
         lines.append(
-            f"  compiles     {compiles}, {cpu_s:.0f} s of CPU time, the largest took {_size(peak)}"
+            f"  compiles     {compiles}, {cpu_s:.0f} s CPU time, peak memory {_size(peak)}"
         )
-        lines.append(f"  cache hits   {_hits(outcome)}")
+        lines.append(f"  cache hits   {_cache_hits(outcome)}")
         lines.append(f"  jobs         {plan.jobs_why}")
     if outcome.python:
         lines.append(f"  interpreter  {outcome.python}")
@@ -247,7 +258,7 @@ def outcome_text(outcome: BuildOutcome) -> str:
 
 
 def outcome_json(outcome: BuildOutcome) -> dict[str, Any]:
-    """The same as data."""
+    """Return the summary of a build as JSON data."""
     from torchyard.core.records import encode
 
     return {
@@ -265,10 +276,10 @@ def outcome_json(outcome: BuildOutcome) -> dict[str, Any]:
 
 
 def _size(mib: float) -> str:
-    return f"{mib / _GIB_MIB:.1f} GiB" if mib >= _GIB_MIB else f"{mib:.0f} MiB"
+    return f"{mib / _MIB_PER_GIB:.1f} GiB" if mib >= _MIB_PER_GIB else f"{mib:.0f} MiB"
 
 
-def _hits(outcome: BuildOutcome) -> str:
+def _cache_hits(outcome: BuildOutcome) -> str:
     rates = [
         times.cache_hit_rate
         for times in outcome.times.values()

@@ -31,30 +31,30 @@ Examples:
   torchyard build list
   torchyard build list --json
 
-List the finished builds of this machine.
+List the builds of this machine, unfinished ones included.
 """
 
 _SHOW_HELP = """
 \b
 Examples:
   torchyard build show pytorch-2.6.0-trimmed
-  torchyard build show ~/yard/builds/mine --json
+  torchyard build show ~/torchyard/builds/mine --json
 
-Show the record of a build: sources, options requested and effective, toolchain, times, checks.
+Show the record of a build: sources, requested and effective options, toolchain, times and checks.
 """
 
 
 @click.command("list", help=_LIST_HELP)
 @common_options
 def list_builds(as_json: bool) -> None:
-    """List builds."""
+    """List the builds of this machine."""
     from torchyard.builds.build_folders import YardHome
-    from torchyard.builds.record import list_builds as found_builds
+    from torchyard.builds.record import list_builds as read_builds
 
-    entries = found_builds(YardHome.default())
+    entries = read_builds(YardHome.default())
     for entry in entries:
-        if entry.trouble:
-            talk(f"{entry.name}: {entry.trouble}")
+        if entry.problem:
+            talk(f"{entry.name}: {entry.problem}")
     if as_json:
         print_json({"builds": [_json_row(entry) for entry in entries]})
         return
@@ -64,7 +64,7 @@ def list_builds(as_json: bool) -> None:
 def _build_row(entry: BuildEntry) -> str:
     record = entry.record
     if record is None:
-        return f"{entry.name:<34} {'damaged' if entry.trouble else 'not finished'}"
+        return f"{entry.name:<34} {'damaged' if entry.problem else 'not finished'}"
     parts = ", ".join(f"{part.name} {part.version}".strip() for part in record.components)
     return f"{entry.name:<34} {record.finished:<26} {parts}"
 
@@ -76,7 +76,7 @@ def _json_row(entry: BuildEntry) -> dict[str, Any]:
         "folder": str(entry.folder),
         "finished": record.finished if record else "",
         "python": record.python if record else "",
-        "trouble": entry.trouble,
+        "trouble": entry.problem,
     }
 
 
@@ -84,13 +84,13 @@ def _json_row(entry: BuildEntry) -> dict[str, Any]:
 @click.argument("build")
 @common_options
 def show(build: str, as_json: bool) -> None:
-    """Show one record."""
+    """Show the record of a build."""
     from torchyard.builds.build_folders import YardHome
     from torchyard.builds.record import find_build
     from torchyard.core.records import encode
 
     record = find_build(build, YardHome.default()).record
-    assert record is not None  # noqa: S101  # find_build gives finished ones only
+    assert record is not None  # noqa: S101  # find_build returns finished builds only
     if as_json:
         print_json({"record": encode(record)})
     else:
@@ -98,7 +98,7 @@ def show(build: str, as_json: bool) -> None:
 
 
 def record_text(record: BuildRecord) -> str:
-    """A record for people."""
+    """Format a record as text."""
     total_s = sum(times.wall_s for times in record.times)
     lines = [
         f"{record.name}, finished {record.finished or 'at an unknown time'}, {time_text(total_s)}",
@@ -115,7 +115,7 @@ def record_text(record: BuildRecord) -> str:
         text = f"    {times.step:<30} {time_text(times.wall_s):>12}"
         if times.compiles:
             text += f"  {times.compiles} compiles, {times.cpu_s or 0:.0f} s CPU"
-            text += f", at most {times.peak_memory_mib or 0:.0f} MiB"
+            text += f", peak {times.peak_memory_mib or 0:.0f} MiB"
         lines.append(text)
     return "\n".join(lines)
 
@@ -126,7 +126,7 @@ def _component_lines(part: ComponentRecord) -> list[str]:
         mark = part.source.commit or part.source.version or part.source.sha256[:16]
         lines.append(f"    source     {part.source.kind} {part.source.origin} {mark}".rstrip())
     if part.edited:
-        lines.append("    edited     its working copy was edited and compiled again")
+        lines.append("    edited     the working copy was edited and rebuilt")
     tools = ", ".join(f"{tool.name} {tool.version}" for tool in part.toolchain)
     lines.append(f"    tools      {tools or 'unknown'}")
     lines += [f"    wheel      {wheel.file}" for wheel in part.wheels]
@@ -134,8 +134,8 @@ def _component_lines(part: ComponentRecord) -> list[str]:
         counts: dict[str, int] = {}
         for option in part.verified.options:
             counts[option.verdict] = counts.get(option.verdict, 0) + 1
-        said = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
-        lines.append(f"    options    {said or 'none requested'}")
+        verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        lines.append(f"    options    {verdicts or 'none requested'}")
         passed = sum(result.passed for result in part.verified.smoke)
         lines.append(f"    smoke      {passed} of {len(part.verified.smoke)} passed")
         lines += [f"    {finding.level:<10} {finding.what}" for finding in part.verified.findings]
@@ -145,33 +145,34 @@ def _component_lines(part: ComponentRecord) -> list[str]:
 _RECIPES_HELP = """
 \b
 Examples:
-  torchyard build recipes                 every shipped recipe in one line
-  torchyard build recipes pytorch         its variants, sources and options
+  torchyard build recipes                 all shipped recipes
+  torchyard build recipes pytorch         variants, sources and options of one
   torchyard build recipes ./mine.toml --variant fast --json
 
-List the recipes, or show one as it is after a variant is chosen.
+List the recipes, or show one with a variant applied.
 """
 
 
 @click.command(help=_RECIPES_HELP)
 @click.argument("recipe", required=False)
-@click.option("--variant", default="", help="Show the recipe with this variant merged in.")
-@click.option("--version", default="", help="Show the recipe for this release.")
+@click.option("--variant", default="", help="Variant to apply. [default: the recipe's own]")
+@click.option(
+    "--version", default="", help="Release to show it for. [default: the recipe's version]"
+)
 @common_options
 def recipes(recipe: str | None, variant: str, version: str, as_json: bool) -> None:
-    """List recipes or show one."""
+    """List the recipes, or show one."""
     from torchyard.builds.recipe_file import load_recipe_file, read_recipe, shipped_recipes
     from torchyard.core.records import encode
 
     if recipe is None:
-        found = [load_recipe_file(name) for name in shipped_recipes()]
         rows = [
             {
                 "name": file.name,
                 "summary": str(file.table.get("summary", "")),
                 "variants": list(file.variants),
             }
-            for file in found
+            for file in map(load_recipe_file, shipped_recipes())
         ]
         if as_json:
             print_json({"recipes": rows})
@@ -193,7 +194,7 @@ def recipes(recipe: str | None, variant: str, version: str, as_json: bool) -> No
         for kind in ("git", "folder", "tarball", "sdist", "debian")
         if getattr(merged.source, kind)
     ]
-    lines.append(f"  sources {', '.join(kinds) or 'none: say one with --set source...'}")
+    lines.append(f"  sources {', '.join(kinds) or 'none: set one with --set source...'}")
     lines.append(f"  environment {merged.environment.use}")
     lines += [f"  option {key} = {value}" for key, value in merged.options.items()]
     lines += [
@@ -216,8 +217,8 @@ Examples:
   torchyard build lock pytorch-2.6.0-trimmed --output torch.lock.toml
   torchyard build pytorch --variant trimmed --version 2.6.0 --locked torch.lock.toml
 
-Write down the exact sources and packages of a finished build. `--locked FILE` builds the same
-again, and says what no longer fits.
+Write a lock file with the exact sources and packages of a finished build. `--locked FILE` builds
+the same sources again and reports any difference.
 """
 
 _SBOM_HELP = """
@@ -226,17 +227,17 @@ Examples:
   torchyard build sbom pytorch-2.6.0-trimmed > torch.cdx.json
   torchyard build sbom pytorch-2.6.0-trimmed --format spdx --output torch.spdx.json
 
-Write the software bill of materials of a build: sources, wheels, tools and packages.
-Needs the extra packages of `pip install torchyard[sbom]`.
+Write the software bill of materials (SBOM) of a build: sources, wheels, tools and packages.
+Requires `pip install torchyard[sbom]`.
 """
 
 
 @click.command("lock", help=_LOCK_HELP)
 @click.argument("build")
-@click.option("--output", default="", metavar="FILE", help="Default: BUILD.lock.toml here.")
+@click.option("--output", default="", metavar="FILE", help="Lock file. [default: BUILD.lock.toml]")
 @common_options
 def lock(build: str, output: str, as_json: bool) -> None:
-    """Write the lock of a build."""
+    """Write the lock file of a build."""
     from torchyard.builds.build_folders import YardHome
     from torchyard.builds.lockfile import make_lock, write_lock
     from torchyard.builds.recipe_file import resolve
@@ -246,13 +247,13 @@ def lock(build: str, output: str, as_json: bool) -> None:
 
     home = YardHome.default()
     entry = find_build(build, home)
-    assert entry.record is not None  # noqa: S101  # find_build gives finished ones only
-    made = make_lock(entry.record, resolve(read_request(entry.name, home)))
+    assert entry.record is not None  # noqa: S101  # find_build returns finished builds only
+    lock_content = make_lock(entry.record, resolve(read_request(entry.name, home)))
     path = Path(output or f"{entry.name}.lock.toml")
     check_writable(path, option="--output")
-    write_lock(path, made)
+    write_lock(path, lock_content)
     if as_json:
-        print_json({"file": str(path), "lock": encode(made)})
+        print_json({"file": str(path), "lock": encode(lock_content)})
     else:
         talk(f"wrote {path}")
 
@@ -264,18 +265,19 @@ def lock(build: str, output: str, as_json: bool) -> None:
     "sbom_format",
     type=click.Choice(["cyclonedx", "spdx"]),
     default="cyclonedx",
-    help="Standard to follow; both as JSON.",
+    show_default=True,
+    help="SBOM standard; both are written as JSON.",
 )
-@click.option("--output", default="", metavar="FILE", help="Default: stdout.")
+@click.option("--output", default="", metavar="FILE", help="Output file. [default: stdout]")
 @common_options
 def sbom(build: str, sbom_format: str, output: str, as_json: bool) -> None:
-    """Write the bill of materials of a build."""
+    """Write the software bill of materials of a build."""
     from torchyard.builds.build_folders import YardHome
     from torchyard.builds.record import find_build
     from torchyard.builds.sbom import sbom_text
 
     record = find_build(build, YardHome.default()).record
-    assert record is not None  # noqa: S101  # find_build gives finished ones only
+    assert record is not None  # noqa: S101  # find_build returns finished builds only
     text = sbom_text(record, sbom_format)
     if output:
         write_file(Path(output), text, option="--output")
@@ -294,9 +296,9 @@ Examples:
   pip install . 2>&1 | torchyard build explain -
   torchyard build explain build.log --json
 
-Read the log of a failed build, whoever ran it, and say the cause and the remedy; for an unknown
-failure, the first real error and the command that failed. A log that ends in success gives "No
-failure found" and exit code 0, too; --json has `failed`.
+Read the log of a failed build, run by Torchyard or not, and print cause and suggested fix; for an
+unknown failure, the first error and the command that failed. The exit code is 0 also for a log
+without a failure ("No failure found"); --json has the field `failed`.
 """
 
 
@@ -307,7 +309,7 @@ failure found" and exit code 0, too; --json has `failed`.
 )
 @common_options
 def explain(log: str, exit_code: int | None, as_json: bool) -> None:
-    """Diagnose a log."""
+    """Explain why a build failed."""
     from torchyard.builds.diagnosis import describe, diagnose
     from torchyard.core.records import encode
 

@@ -50,7 +50,7 @@ def plan_environment(
     where: str,
     environ: Mapping[str, str] | None = None,
 ) -> EnvironmentPlan:
-    """How the environment is made and what later steps see of it; changes nothing.
+    """Return the plan of the environment; changes nothing.
 
     `packages` are the pip requirements of all components; `where` names the table in errors.
     """

@@ -1,7 +1,7 @@
-"""Find programs and interpreters, and the base interpreter whose packages an environment sees.
+"""Find programs and interpreters, and the base interpreter whose packages an environment uses.
 
 An interpreter is started only to query its version and prefix. A base may be another build
-(`build:NAME`) and run in a root folder of its own.
+(`build:NAME`), which may have its own root folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchyard.errors import TorchyardError, UsageError
 
 _VERSION: Final = re.compile(r"3\.\d+")
 _INTERPRETER_LIMIT_S: Final = 20.0
-_QUESTION: Final = """
+_QUERY: Final = """
 import importlib.util, json, sys
 print(json.dumps([".".join(map(str, sys.version_info[:3])), sys.implementation.name,
                   importlib.util.find_spec("ensurepip") is not None]))
@@ -37,61 +37,62 @@ print(json.dumps([".".join(map(str, sys.version_info[:3])), sys.implementation.n
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A Python that an environment is made with."""
+    """A Python interpreter that creates an environment."""
 
     path: str
-    """Absolute where it was found; otherwise the bare name of what was asked for."""
+    """Absolute if it was found; otherwise the requested name."""
     version: str = ""
-    """Empty where it was not found."""
+    """Empty if it was not found."""
     implementation: str = ""
     has_pip: bool = False
-    """Whether `python -m venv` can put a pip into the environments it makes."""
+    """Whether `python -m venv` can install pip (ensurepip is available)."""
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """Absolute path of a program the user or the system has, or nothing.
+    """Return the absolute path of a program on the user's or the system's PATH; empty if missing.
 
-    The user's PATH counts here although builds do not get it: uv and conda live in home folders.
+    The user's PATH is searched although builds do not inherit it: uv and conda are often installed
+    in the home directory.
     """
-    found = shutil.which(name, path=os.pathsep.join((environ.get("PATH", ""), SYSTEM_PATH)))
-    return str(Path(found).absolute()) if found else ""
+    path = shutil.which(name, path=os.pathsep.join((environ.get("PATH", ""), SYSTEM_PATH)))
+    return str(Path(path).absolute()) if path else ""
 
 
 def find_interpreter(named: str, environ: Mapping[str, str], *, where: str) -> Interpreter:
-    """The interpreter that a recipe names by version or by path; nothing named means the yard's.
+    """Return the interpreter given by version or path; default: the one that runs Torchyard.
 
-    A version that is not here gives an Interpreter without a version: such a plan can be shown. A
-    path that is not here is an error, because nothing could make it right.
+    A version that is not installed gives an Interpreter without version, so that the plan can be
+    shown. A path that does not exist is an error.
     """
     if not named:
-        return _ask(sys.executable, where)
+        return _query_interpreter(sys.executable, where)
     if _VERSION.fullmatch(named):
         if named == f"{sys.version_info.major}.{sys.version_info.minor}":
-            return _ask(sys.executable, where)
-        found = find_program(f"python{named}", environ)
-        return _ask(found, where) if found else Interpreter(path=f"python{named}")
+            return _query_interpreter(sys.executable, where)
+        program = find_program(f"python{named}", environ)
+        return _query_interpreter(program, where) if program else Interpreter(path=f"python{named}")
     if os.sep not in named:
         raise UsageError(
-            f"{where}: {named!r} names no interpreter",
+            f"{where}: {named!r} is not an interpreter",
             hint="give a version such as 3.12, or a path such as /usr/bin/python3",
         )
-    # Not resolved: the python of a virtual environment is a link, and only its name says which.
+    # Not resolved: the python of a virtual environment is a link that identifies it.
     path = Path(named).expanduser().absolute()
     if not os.access(path, os.X_OK) or path.is_dir():
         raise UsageError(
-            f"{where}: {path} is not a program that can be started",
+            f"{where}: {path} is not executable",
             hint="give the path of an interpreter, such as /usr/bin/python3",
         )
-    return _ask(str(path), where)
+    return _query_interpreter(str(path), where)
 
 
 @cache
-def _ask(path: str, where: str) -> Interpreter:
-    """What the interpreter is; about 30 ms, so once for each in a process."""
+def _query_interpreter(path: str, where: str) -> Interpreter:
+    """Query an interpreter; takes about 30 ms, therefore cached."""
     try:
-        # -I: neither the folder we are in nor the user's variables have a say in the answer.
+        # -I: independent of the current folder and the user's variables.
         answer = subprocess.run(
-            [path, "-I", "-S", "-c", _QUESTION],
+            [path, "-I", "-S", "-c", _QUERY],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=_INTERPRETER_LIMIT_S,
@@ -100,50 +101,50 @@ def _ask(path: str, where: str) -> Interpreter:
         version, implementation, has_pip = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise UsageError(
-            f"{where}: {path} does not answer as a Python",
+            f"{where}: {path} is not a Python interpreter",
             why=str(error),
-            hint="give the path of an interpreter of Python 3, such as /usr/bin/python3",
+            hint="give the path of a Python 3 interpreter, such as /usr/bin/python3",
         ) from error
     return Interpreter(path=path, version=version, implementation=implementation, has_pip=has_pip)
 
 
 _BASE_LIMIT_S: Final = 60.0
 _LEVELS: Final = 3
-"""An interpreter of a build is its `bin/python` or its `env/bin/python`."""
+"""Parent folders to search: a build has its interpreter at `bin/python` or `env/bin/python`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Base:
-    """An interpreter whose packages a build sees and does not change."""
+    """An interpreter whose packages a build uses without changing them."""
 
     interpreter: Interpreter
-    """Its path is the one inside the root."""
+    """With its path inside the root."""
     root: str = ""
-    """Root folder that it runs in; empty means this machine."""
+    """Root folder that it runs in; empty means the root of this machine."""
     variables: Variables = ()
-    """Search paths that it needs to find its libraries and modules."""
+    """Search paths of its libraries and modules."""
     build: str = ""
-    """Name of the build that made it; empty for one that Torchyard did not make."""
+    """Name of the build it belongs to; empty if it does not belong to a build of Torchyard."""
     checksum: str = ""
-    """Of what that build made: what was built against another one must be built again."""
+    """Checksum of the results of that build; a change causes a rebuild."""
 
 
-def named_base(text: str, home: YardHome) -> str:
-    """The interpreter that `build:NAME` means, as a path; anything else as it is."""
+def resolve_base(text: str, home: YardHome) -> str:
+    """Replace `build:NAME` by the path of that build's interpreter; return other text unchanged."""
     if not text.startswith(BUILD_PREFIX):
         return text
     return target_of_build(text.removeprefix(BUILD_PREFIX), home).python
 
 
 def find_base(path: str, environ: Mapping[str, str], *, where: str) -> Base:
-    """The base at that path; one that belongs to a finished build of ours is known as such."""
+    """Return the base at a path, with the details of the finished build it belongs to."""
     record = _record_of(Path(path).expanduser().absolute()) if os.sep in path else None
     if record is None:
         return Base(interpreter=find_interpreter(path, environ, where=where))
-    # Started as any program starts it: the script of the build enters the root, where there is one.
-    asked = find_interpreter(record.python, environ, where=where)
+    # The interpreter script of the build enters the root, if there is one.
+    interpreter = find_interpreter(record.python, environ, where=where)
     return Base(
-        interpreter=replace(asked, path=_executable(record.python, where)),
+        interpreter=replace(interpreter, path=_executable(record.python, where)),
         root=record.root,
         variables=tuple(record.variables.items()),
         build=record.name,
@@ -152,27 +153,27 @@ def find_base(path: str, environ: Mapping[str, str], *, where: str) -> Base:
 
 
 def root_of_base(path: str) -> str:
-    """Root folder of the build that the path belongs to; empty where it has none. Starts nothing."""
+    """Return the root folder of the build that the path belongs to; empty if there is none."""
     record = _record_of(Path(path))
     return record.root if record is not None else ""
 
 
-def builds_below(path: str, home: YardHome) -> tuple[BuildFolder, ...]:
-    """The build that an interpreter belongs to, the one below that, and so on. Starts nothing."""
-    found: list[BuildFolder] = []
+def base_builds(path: str, home: YardHome) -> tuple[BuildFolder, ...]:
+    """Return the build that an interpreter belongs to, its base build, and so on."""
+    builds: list[BuildFolder] = []
     while path:
         folder = _folder_of(Path(path).expanduser().absolute())
-        if folder is None or folder in found:
+        if folder is None or folder in builds:
             break
-        found.append(folder)
+        builds.append(folder)
         record = read_earlier(folder.folder)
         settings = record.recipe.settings.values() if record is not None else ()
         bases = [str(values.get("environment.base", "")) for values in settings]
         try:
-            path = named_base(next(filter(None, bases), ""), home)
-        except TorchyardError:  # what it stood on is gone
+            path = resolve_base(next(filter(None, bases), ""), home)
+        except TorchyardError:  # the base no longer exists
             break
-    return tuple(found)
+    return tuple(builds)
 
 
 def _record_of(python: Path) -> BuildRecord | None:
@@ -182,13 +183,13 @@ def _record_of(python: Path) -> BuildRecord | None:
 
 
 def _folder_of(python: Path) -> BuildFolder | None:
-    """Of the finished build that the interpreter belongs to."""
+    """Return the folder of the finished build that the interpreter belongs to."""
     folders = (BuildFolder(folder=folder) for folder in python.parents[1:_LEVELS])
     return next((folder for folder in folders if folder.record_file.is_file()), None)
 
 
 def _executable(starter: str, where: str) -> str:
-    """The path that the interpreter has where it runs."""
+    """Return sys.executable of the interpreter: its path inside the root."""
     try:
         answer = subprocess.run(
             [starter, "-I", "-S", "-c", "import sys; print(sys.executable)"],
@@ -202,13 +203,13 @@ def _executable(starter: str, where: str) -> str:
         raise UsageError(
             f"{where}: {starter} does not start",
             why=str(getattr(error, "stderr", "") or error).strip(),
-            hint="build it again, or name another base",
+            hint="rebuild it, or use another base",
         ) from error
     return answer.stdout.strip()
 
 
 def _checksum(record: BuildRecord) -> str:
-    """Of its wheels: a plan that was worded anew and made the same wheels is the same base."""
+    """Return a checksum of the wheels, so that a changed plan with equal wheels is the same base."""
     wheels = [wheel.sha256 for part in record.components for wheel in part.wheels]
     text = "\n".join(wheels) or record.plan_fingerprint
     return hashlib.sha256(text.encode()).hexdigest()

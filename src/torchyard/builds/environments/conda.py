@@ -1,4 +1,4 @@
-"""A conda environment, made by pixi, micromamba, mamba or conda, whichever is installed.
+"""A conda environment, created by pixi, micromamba, mamba or conda, whichever is installed.
 
 It is described by an environment.yml, or by a pixi.toml for pixi.
 """
@@ -32,7 +32,7 @@ _PACKAGE: Final = re.compile(
     r"\s*(?P<version>[=<>!~][=<>!~|,.*+A-Za-z0-9_ -]*|[0-9*][|,.*+A-Za-z0-9_<>=! -]*)?"
 )
 _ANACONDA_MAIN: Final = "main"
-"""What pixi, which does not know the name `defaults`, calls the channel that stands behind it."""
+"""Name of the channel `defaults` in pixi."""
 _WRITTEN_BY: Final = (
     "# Written by torchyard from the recipe; a change here is lost at the next build."
 )
@@ -40,7 +40,7 @@ _WRITTEN_BY: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class CondaPackage:
-    """One wanted package: `nvidia/label/cuda-12.2.0::cuda-toolkit`, `cmake<3.30`."""
+    """One package specification: `nvidia/label/cuda-12.2.0::cuda-toolkit`, `cmake<3.30`."""
 
     name: str
     version: str = ""
@@ -49,37 +49,36 @@ class CondaPackage:
 
     @property
     def text(self) -> str:
-        """As conda reads it."""
+        """The specification in conda's syntax."""
         return (f"{self.channel}::" if self.channel else "") + self.name + self.version
 
 
 def parse_package(text: str, *, where: str) -> CondaPackage:
-    """The package that a recipe names; raises UsageError for what no conda would understand."""
-    found = _PACKAGE.fullmatch(text.strip())
-    if found is None:
+    """Parse a package specification; raise UsageError if it is invalid."""
+    match = _PACKAGE.fullmatch(text.strip())
+    if match is None:
         raise UsageError(
-            f"{where}: {text!r} names no conda package",
+            f"{where}: {text!r} is not a conda package specification",
             hint="write NAME, NAME=VERSION, NAME>=VERSION,<VERSION or CHANNEL::NAME",
         )
-    version = (found["version"] or "").replace(" ", "")
+    version = (match["version"] or "").replace(" ", "")
     if version and version[0].isdigit():
         version = f"={version}"
-    return CondaPackage(name=found["name"], version=version, channel=found["channel"] or "")
+    return CondaPackage(name=match["name"], version=version, channel=match["channel"] or "")
 
 
 def conda_platform(machine: str = "") -> str:
-    """The name conda has for this kind of machine, such as linux-64."""
+    """Return conda's platform name of this machine, such as linux-64."""
     names = {"x86_64": "linux-64", "amd64": "linux-64", "arm64": "linux-aarch64"}
     machine = (machine or platform.machine()).lower()
     return names.get(machine, f"linux-{machine}")
 
 
 def environment_yaml(channels: Sequence[str], packages: Sequence[CondaPackage]) -> str:
-    """For conda, mamba and micromamba.
+    """Return the environment file for conda, mamba and micromamba.
 
-    A channel that one package names comes last in the list: it is looked at for that package, and
-    takes nothing over from the others. Without `defaults` in the list, `nodefaults` keeps the
-    user's own configuration from adding it.
+    Channels of single packages come last, so that they do not take precedence for other packages.
+    Without `defaults` in the list, `nodefaults` keeps the user's configuration from adding it.
     """
     listed = _all_channels(channels, packages)
     if "defaults" not in listed:
@@ -94,7 +93,7 @@ def environment_yaml(channels: Sequence[str], packages: Sequence[CondaPackage]) 
 def pixi_toml(
     name: str, channels: Sequence[str], packages: Sequence[CondaPackage], *, machine: str = ""
 ) -> str:
-    """For pixi, whose package lines are keys and whose channels must all be listed."""
+    """Return the manifest for pixi."""
     listed = tuple(_pixi_channel(channel) for channel in _all_channels(channels, packages))
     lines = [
         _WRITTEN_BY,
@@ -131,7 +130,7 @@ def _pixi_value(package: CondaPackage) -> str:
 
 
 def _pixi_version(version: str) -> tuple[str, str]:
-    """Version and build for pixi: to conda, `=1.2` means any 1.2.x, and `=1.2=b` is exactly 1.2."""
+    """Return version and build for pixi; in conda, `=1.2` is any 1.2.x, `=1.2=b` exactly 1.2."""
     single = re.fullmatch(r"=([^=<>!~|,]+)(?:=([^=]+))?", version)
     if single is None:
         return version or "*", ""
@@ -142,12 +141,12 @@ def _pixi_version(version: str) -> tuple[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """A JSON string is a string in YAML and in TOML as well."""
+    """Quote a string as JSON, which is valid in YAML and TOML, too."""
     return json.dumps(text)
 
 
 TOOLS: Final = ("pixi", "micromamba", "mamba", "conda")
-"""In the order they are looked for: the fastest first."""
+"""In order of preference, fastest first."""
 
 _DEFAULT_CHANNELS: Final = ("conda-forge",)
 _COMPILER_TRIPLES: Final = {
@@ -164,11 +163,11 @@ class Conda:
     kind: EnvironmentKind = "conda"
 
     def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Write the environment file, make `env` below the plan's folder from it, then use pip."""
+        """Return the plan: write the environment file, create `env` from it, then run pip."""
         if request.table.base:
             raise UsageError(
-                f"{request.where}.base: a conda environment has no base",
-                hint='use = "venv" makes an environment over that base',
+                f"{request.where}.base: a conda environment cannot have a base",
+                hint='use = "venv" creates an environment with that base',
             )
         packages = _packages(request)
         tool, path = _tool(request)
@@ -176,9 +175,9 @@ class Conda:
         python = f"{prefix}/bin/python"
         variables = _variables(request, packages, prefix)
         installer = pip_installer(python)
-        notes = [f"{tool} makes the environment"] if path else []
+        notes = [f"the environment is created by {tool}"] if path else []
         if any(package.channel == "defaults" for package in packages):
-            notes.append("the channel `defaults` is Anaconda's: its terms of use apply")
+            notes.append("the channel `defaults` is subject to Anaconda's terms of use")
         return EnvironmentPlan(
             kind=self.kind,
             python=python,
@@ -194,7 +193,7 @@ class Conda:
 
 
 def _tool(request: EnvironmentRequest) -> tuple[str, str]:
-    """Name and path of the tool; without any, conda's commands are planned, without a path."""
+    """Return name and path of the tool; `conda` without a path if none is installed."""
     for name in TOOLS:
         path = find_program(name, request.environ)
         if path:
@@ -208,13 +207,13 @@ def _packages(request: EnvironmentRequest) -> tuple[CondaPackage, ...]:
     names = [package.name for package in packages]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{where}: {name} is wanted twice", hint="keep one of the lines")
+            raise UsageError(f"{where}: duplicate package {name}", hint="remove one of them")
     if "python" not in names:
         packages.insert(0, _python_package(request))
     elif request.table.python:
         raise UsageError(
-            f"{request.where}.python: conda.packages names a python, too",
-            hint="keep one of them",
+            f"{request.where}.python: conda.packages has python, too",
+            hint="remove one of them",
         )
     if "pip" not in names:
         packages.append(CondaPackage(name="pip"))
@@ -225,8 +224,8 @@ def _python_package(request: EnvironmentRequest) -> CondaPackage:
     version = request.table.python
     if version and not version.replace(".", "").isdigit():
         raise UsageError(
-            f"{request.where}.python: {version!r} is no version",
-            hint="conda brings a Python of its own: give its version, such as 3.12",
+            f"{request.where}.python: {version!r} is not a version",
+            hint="conda installs its own Python: give a version, such as 3.12",
         )
     return CondaPackage(name="python", version=f"={version}" if version else "")
 
@@ -238,7 +237,7 @@ def _python_step(
     packages: Sequence[CondaPackage],
     prefix: str,
 ) -> Step:
-    """From nothing: what an earlier list installed must not stay."""
+    """Return the step that creates the environment from scratch, without earlier packages."""
     channels = request.table.conda.channels or _DEFAULT_CHANNELS
     remove = Command(argv=("rm", "-rf", "--", prefix))
     actions: tuple[Action, ...]
@@ -248,7 +247,7 @@ def _python_step(
             WriteFile(path=file, text=pixi_toml(request.folder.name, channels, packages)),
             remove,
             Command(argv=(path, "install", "--manifest-path", file)),
-            # pixi has a place of its own for environments; everything else looks for `env`.
+            # pixi has a fixed location for environments; other steps expect `env`.
             Command(argv=("ln", "-sfnT", "--", ".pixi/envs/default", prefix)),
         )
     else:
@@ -262,7 +261,7 @@ def _python_step(
     return Step(
         name=f"{COMPONENT}/python",
         component=COMPONENT,
-        title=f"make the conda environment with {tool}",
+        title=f"create the conda environment with {tool}",
         actions=(*actions, *_rocm_headers(request.table.include, request.table.variables, prefix)),
         variables=(
             *base_variables(request.environ),
@@ -278,9 +277,9 @@ def _python_step(
 def _variables(
     request: EnvironmentRequest, packages: Sequence[CondaPackage], prefix: str
 ) -> Variables:
-    """Environment first, system after, for programs, headers, linker and loader alike.
+    """Return the variables: the environment precedes the system for programs, headers, libraries.
 
-    What the recipe lists in `include` and `libraries` (ROCm) comes before the environment's own.
+    `include` and `libraries` of the recipe (ROCm) precede those of the environment.
     """
     return ordered_variables(
         request,
@@ -298,26 +297,26 @@ def _variables(
 
 
 def _compilers(packages: Sequence[CondaPackage], prefix: str) -> Variables:
-    """What activating gcc_linux-64 and gxx_linux-64 would set: their programs have long names."""
+    """Return the variables that activating gcc_linux-64 and gxx_linux-64 would set."""
     names = {package.name for package in packages}
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for platform_name, triple in _COMPILER_TRIPLES.items():
         if f"gcc_{platform_name}" in names:
-            found["CC"] = f"{prefix}/bin/{triple}-gcc"
+            variables["CC"] = f"{prefix}/bin/{triple}-gcc"
         if f"gxx_{platform_name}" in names:
-            found["CXX"] = f"{prefix}/bin/{triple}-g++"
-    if "CXX" in found and names.intersection(_CUDA_PACKAGES):
-        found["CUDAHOSTCXX"] = found["CXX"]
-    return tuple(found.items())
+            variables["CXX"] = f"{prefix}/bin/{triple}-g++"
+    if "CXX" in variables and names.intersection(_CUDA_PACKAGES):
+        variables["CUDAHOSTCXX"] = variables["CXX"]
+    return tuple(variables.items())
 
 
 def _rocm_headers(
     include: Sequence[str], variables: Mapping[str, str], prefix: str
 ) -> tuple[Action, ...]:
-    """Copy ROCm's headers where the recipe lists ENV/rocm-include.
+    """Return actions that copy ROCm's headers if the recipe has ENV/rocm-include.
 
-    hipcc moves -I ROCM/include behind all other folders, so that conda's thrust would win over
-    ROCm's. It does not know the copy, and leaves it where it is (ROCm/HIP issue 3587).
+    hipcc moves -I ROCM/include after all other folders, so that conda's thrust would be found
+    before ROCm's. It does not move the copy (ROCm/HIP issue 3587).
     """
     copy = f"{prefix}/rocm-include"
     if copy not in include:
@@ -331,7 +330,7 @@ def _rocm_headers(
 def _rocm_inputs(
     include: Sequence[str], variables: Mapping[str, str], prefix: str
 ) -> tuple[tuple[str, str], ...]:
-    """The version of ROCm: another one means other headers to copy."""
+    """Return the version of ROCm: a change means that the headers must be copied again."""
     if f"{prefix}/rocm-include" not in include:
         return ()
     try:

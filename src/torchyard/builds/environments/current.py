@@ -1,4 +1,4 @@
-"""The existing interpreter that the recipe names, or none; installs nothing."""
+"""An existing interpreter given by the recipe, or none; installs nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchyard.builds.environments.model import (
     EnvironmentRequest,
     ordered_variables,
 )
-from torchyard.builds.environments.python_packages import pip_installer, wanted_packages
+from torchyard.builds.environments.python_packages import pip_installer, required_packages
 from torchyard.builds.plan import Variables
 from torchyard.builds.recipe import EnvironmentKind
 from torchyard.errors import UsageError
@@ -25,17 +25,17 @@ class Current:
     kind: EnvironmentKind = "current"
 
     def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """No steps: only variables that put the named interpreter first."""
-        named, packages = request.table.python, wanted_packages(request)
+        """Return a plan without steps, with variables that put the interpreter first."""
+        named, packages = request.table.python, required_packages(request)
         if request.table.base:
             raise UsageError(
-                f"{request.where}.base: the environment 'current' has no base of its own",
-                hint='use = "venv" makes an environment over that base',
+                f"{request.where}.base: the environment 'current' cannot have a base",
+                hint='use = "venv" creates an environment with that base',
             )
         if not named:
             if packages:
                 raise UsageError(
-                    f"{request.where}.python: {', '.join(packages)} is wanted, and no interpreter is named",
+                    f"{request.where}.python is missing, but the build requires {', '.join(packages)}",
                     hint='give environment.python, or use = "venv" to have them installed',
                 )
             return EnvironmentPlan(kind=self.kind, python="", variables=ordered_variables(request))
@@ -47,9 +47,9 @@ class Current:
                 variables=ordered_variables(request),
                 missing=(f"{interpreter.path} (install it, or give another environment.python)",),
             )
-        notes = [f"the build uses {interpreter.path} as it is (Python {interpreter.version})"]
+        notes = [f"the build uses {interpreter.path} unchanged (Python {interpreter.version})"]
         if packages:
-            notes.append(f"not installed, because the environment is yours: {', '.join(packages)}")
+            notes.append(f"not installed into your environment: {', '.join(packages)}")
         return EnvironmentPlan(
             kind=self.kind,
             python=interpreter.path,

@@ -1,4 +1,4 @@
-"""A Debian of any suite in a folder, with a virtual environment on top of its Python."""
+"""A Debian system of any suite in a root folder, with a virtual environment for its Python."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torchyard.builds.environments.model import (
 )
 from torchyard.builds.environments.python_packages import (
     layer_actions,
-    names_command,
     packages_steps,
     pip_installer,
     python_variables,
+    resolv_conf_command,
 )
 from torchyard.builds.plan import Command, Step, Variables, WriteFile
 from torchyard.builds.recipe import DebianRootTable, EnvironmentKind
@@ -29,7 +29,7 @@ from torchyard.errors import UsageError
 __all__ = ["DebianRoot"]
 
 BASE_PACKAGES: Final = ("ca-certificates",)
-"""Installed while the root is made, because the machine's certificates are copied over its own."""
+"""Installed when the root is created, before the machine's certificates replace its own."""
 TOOL_PACKAGES: Final = (
     "build-essential",
     "ccache",
@@ -41,13 +41,13 @@ TOOL_PACKAGES: Final = (
     "python3-pip",
     "python3-venv",
 )
-"""What every build in a root needs, whatever the recipe adds."""
+"""Packages that every build in a root needs."""
 
 _SUITE: Final = re.compile(r"[a-z][a-z0-9.-]*")
 _PACKAGE: Final = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9-]+)?([=/][A-Za-z0-9.+:~-]+)?")
 _VERSION: Final = re.compile(r"3\.\d+")
 _ROOT_LAYOUT: Final = "1"
-"""To be raised when roots that an earlier make_root.sh made are no longer good enough."""
+"""Increase to recreate the roots of earlier versions of make_root.sh."""
 _APT: Final = ("apt-get", "--yes", "--no-install-recommends")
 
 
@@ -57,7 +57,7 @@ class DebianRoot:
     kind: EnvironmentKind = "debian-root"
 
     def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Make the root, install Debian's packages in it, then Python's."""
+        """Return the plan: create the root, install Debian packages, then Python packages."""
         table = request.table.debian_root
         _check(table, request.where)
         _check_base(request)
@@ -85,7 +85,7 @@ class DebianRoot:
             variables=variables,
             installer=installer,
             missing=_missing(table, request),
-            notes=(f"the build runs in a Debian {table.suite} below {root}",),
+            notes=(f"the build runs in a Debian {table.suite} root folder, {root}",),
         )
 
 
@@ -98,7 +98,7 @@ def _root_step(
     return Step(
         name=f"{COMPONENT}/root",
         component=COMPONENT,
-        title=f"make a Debian {table.suite} in a folder",
+        title=f"create a Debian {table.suite} root folder",
         actions=(
             WriteFile(path=script, text=text, fingerprinted=False),
             Command(
@@ -116,13 +116,13 @@ def _root_step(
 def _debian_packages_step(
     table: DebianRootTable, request: EnvironmentRequest, root: str, base: Variables
 ) -> Step:
-    """Restartable: an earlier run that was killed in the middle of dpkg is finished first."""
+    """Return the step that installs Debian packages; it completes an interrupted dpkg run first."""
     version = request.table.python if _VERSION.fullmatch(request.table.python) else ""
     python = (f"python{version}-dev", f"python{version}-venv") if version else ()
     packages = tuple(sorted({*TOOL_PACKAGES, *python, *table.packages}))
     stamp = "/var/lib/torchyard/debian-packages"
     actions = [
-        names_command(root),
+        resolv_conf_command(root),
         Command(argv=("dpkg", "--configure", "-a")),
         Command(argv=("apt-get", "update")),
         Command(argv=(*_APT, "--fix-broken", "install")),
@@ -139,7 +139,7 @@ def _debian_packages_step(
     return Step(
         name=f"{COMPONENT}/debian-packages",
         component=COMPONENT,
-        title="install the compiler and the libraries",
+        title="install compiler and libraries",
         actions=tuple(actions),
         needs=(f"{COMPONENT}/root",),
         variables=(*base, ("DEBIAN_FRONTEND", "noninteractive")),
@@ -150,13 +150,13 @@ def _debian_packages_step(
 
 
 def _python_step(request: EnvironmentRequest, root: str, environment: str, base: Variables) -> Step:
-    """A virtual environment that sees Debian's Python packages (numpy, yaml) as well."""
+    """Return the step that creates a virtual environment with Debian's Python packages visible."""
     named = request.table.python
     interpreter = f"/usr/bin/python{named}" if _VERSION.fullmatch(named) else named
     return Step(
         name=f"{COMPONENT}/python",
         component=COMPONENT,
-        title="make the virtual environment",
+        title="create the virtual environment",
         actions=(
             Command(
                 argv=(
@@ -170,7 +170,7 @@ def _python_step(request: EnvironmentRequest, root: str, environment: str, base:
         variables=base,
         network=True,
         root=root,
-        # The interpreter is a link that leads nowhere, or elsewhere, outside the root.
+        # Not the interpreter: it is a link that is valid inside the root only.
         creates=(f"{environment}/pyvenv.cfg",),
     )
 
@@ -178,7 +178,7 @@ def _python_step(request: EnvironmentRequest, root: str, environment: str, base:
 def _check(table: DebianRootTable, where: str) -> None:
     if not _SUITE.fullmatch(table.suite):
         raise UsageError(
-            f"{where}.debian-root.suite: {table.suite!r} is no name of a suite",
+            f"{where}.debian-root.suite: {table.suite!r} is not a valid suite name",
             hint="give a code name such as trixie",
         )
     for key, names in (
@@ -188,19 +188,19 @@ def _check(table: DebianRootTable, where: str) -> None:
         for name in names:
             if not _PACKAGE.fullmatch(name):
                 raise UsageError(
-                    f"{where}.debian-root.{key}: {name!r} is no name of a Debian package",
+                    f"{where}.debian-root.{key}: {name!r} is not a valid Debian package name",
                     hint="give names such as libopenblas-dev, or libopenblas-dev=0.3.29-1",
                 )
 
 
 def _check_base(request: EnvironmentRequest) -> None:
-    """A base is asked inside the root, where one that has a root of its own does not start."""
+    """Raise UsageError for a base with its own root: it cannot run inside another root."""
     named = request.table.base
     root = root_of_base(named) if named else ""
     if root:
         raise UsageError(
-            f"{request.where}.base: {named} lives in a root folder of its own, {root}",
-            why="it does not start in another one",
+            f"{request.where}.base: {named} has its own root folder, {root}",
+            why="it cannot run in another one",
             hint="--set environment.use=venv builds in the root of the base",
         )
 
@@ -212,9 +212,7 @@ def _missing(table: DebianRootTable, request: EnvironmentRequest) -> tuple[str, 
     ):
         missing.append("mmdebstrap or debootstrap (apt-get install mmdebstrap)")
     if not table.mirror and not find_program("apt-get", request.environ):
-        missing.append(
-            "apt-get, which knows the mirror (or name one: environment.debian-root.mirror)"
-        )
+        missing.append("apt-get, for the URL of the mirror (or set environment.debian-root.mirror)")
     if os.geteuid() != 0:
-        missing.append("the rights of root, to make and to enter a root folder")
+        missing.append("root privileges, to create and enter a root folder")
     return tuple(missing)

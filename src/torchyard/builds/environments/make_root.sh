@@ -1,9 +1,9 @@
 #!/bin/sh
-# Make a Debian root folder: sh make_root.sh ROOT SUITE MIRROR PACKAGE,PACKAGE,...
+# Create a Debian root folder: sh make_root.sh ROOT SUITE MIRROR PACKAGE,PACKAGE,...
 #
-# MIRROR may be empty: then it is the one this machine's own apt uses. Keys, proxies and certificates
-# are this machine's, too. The root appears under its name only when it is whole; a half-made one
-# (ROOT.part) is thrown away.
+# An empty MIRROR means the mirror of this machine's apt. Keys, proxies and certificates are also
+# those of this machine. The root gets its name only when it is complete; an incomplete one
+# (ROOT.part) is discarded.
 set -eu
 
 root=$1 suite=$2 mirror=$3 packages=$4
@@ -16,8 +16,8 @@ fail() {
     exit 1
 }
 
-# A folder with something mounted below it (/home of a chroot that somebody left open) must not be
-# removed: the removal would go on into what is mounted. The kernel writes a space as \040 there.
+# A folder with a mount below it (such as /home in a chroot) must not be removed: the removal would
+# continue in the mounted file system. mountinfo has a space as \040.
 check_unmounted() {
     [ -e "$1" ] || return 0
     folder=$(cd "$1" && pwd -P)
@@ -28,7 +28,7 @@ check_unmounted() {
         }
         $5 == folder || index($5, folder "/") == 1 { print "torchyard: mounted: " $5; found = 1 }
         END { exit !found }' /proc/self/mountinfo >&2; then
-        fail "$folder is in use: unmount what is listed above, then start again"
+        fail "$folder is in use: unmount the folders listed above, then start again"
     fi
 }
 
@@ -37,9 +37,9 @@ remove_folder() {
     rm -rf --one-file-system -- "$1"
 }
 
-# The mirror of this machine's main archive. Security and update archives hold no whole suite, and
-# other publishers (a driver's, a container program's) none at all: the label says whose it is, where
-# the index is here; else the address does.
+# The mirror of this machine's main archive. Security and update archives do not have a complete
+# suite, and archives of other publishers (drivers, container tools) have none. The archive is
+# identified by the label of its index if that is downloaded, else by its URL.
 machine_mirror() {
     apt-get indextargets --format '$(REPO_URI)|$(RELEASE)|$(LABEL)' 'Created-By: Packages' | awk -F'|' '
         $1 !~ /^(https?|ftp|file|copy):/ || $2 !~ /^[a-z][a-z0-9.]*$/ || $1 ~ /security/ { next }
@@ -55,7 +55,7 @@ machine_components() {
         END { print (names == "" ? "main" : substr(names, 2)) }'
 }
 
-# Every key apt trusts here, in one folder: those in its folder, and those that single sources name.
+# Collect all keys that apt trusts: those in its folder and those named by single sources.
 collect_keys() {
     mkdir -p "$keys"
     for file in /etc/apt/trusted.gpg.d/*.gpg /etc/apt/trusted.gpg.d/*.asc \
@@ -66,19 +66,19 @@ collect_keys() {
     done
 }
 
-# What apt needs to reach the same mirror from inside: proxies, retries, clocks that are off. A
-# program that finds proxies is not in the root, so its setting stays out.
+# Options that apt needs to reach the mirror from inside the root: proxies, retries, time checks.
+# Proxy auto-detection is left out, because its program is not in the root.
 machine_apt_options() {
     say 'Acquire::Retries "3";'
     apt-config dump 2>/dev/null |
         grep -E '^Acquire::(Check-Valid-Until|Check-Date|Retries|ForceIPv[46]|Languages|By-Hash|AllowInsecureRepositories|AllowWeakRepositories|http|https|ftp)(::| )' |
         grep -vE 'Proxy-?Auto-?Detect|^Acquire::(http|https|ftp|Languages) ""' || true
-    # The user that apt changes to may not exist where a root is entered without root's rights.
+    # The user _apt may not be mapped if the root is entered without root privileges.
     say 'APT::Sandbox::User "root";'
     say 'APT::Install-Recommends "false";'
 }
 
-# Files of this machine that names and secure connections depend on, at the same paths inside.
+# Copy the files that name resolution and TLS depend on to the same paths in the root.
 copy_machine_files() {
     for file in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/ssl/certs/ca-certificates.crt \
         "${SSL_CERT_FILE:-}" "${REQUESTS_CA_BUNDLE:-}" "${CURL_CA_BUNDLE:-}" "${PIP_CERT:-}"; do
@@ -98,7 +98,7 @@ copy_machine_files() {
 
 if [ -z "$mirror" ]; then
     mirror=$(machine_mirror) || mirror=
-    [ -n "$mirror" ] || fail "this machine's apt names no mirror: give environment.debian-root.mirror"
+    [ -n "$mirror" ] || fail "this machine's apt has no mirror: set environment.debian-root.mirror"
 fi
 components=$(machine_components "$mirror" 2>/dev/null) || components=main
 
@@ -109,36 +109,36 @@ mkdir -p "$(dirname "$root")"
 collect_keys
 machine_apt_options >"$root.apt.conf"
 
-# Both programs mount /proc and /sys inside. In a mount namespace of their own, nothing of that is
-# left behind when they are killed.
-alone=
-if unshare --mount true 2>/dev/null; then alone='unshare --mount --propagation private'; fi
+# Both programs mount /proc and /sys. In a private mount namespace no mount remains if they are
+# killed.
+private=
+if unshare --mount true 2>/dev/null; then private='unshare --mount --propagation private'; fi
 
-say "making a Debian $suite in $root"
+say "creating a Debian $suite root folder in $root"
 if command -v mmdebstrap >/dev/null; then
     # shellcheck disable=SC2086
-    $alone mmdebstrap --variant=apt --keyring="$keys" --aptopt="$root.apt.conf" \
+    $private mmdebstrap --variant=apt --keyring="$keys" --aptopt="$root.apt.conf" \
         --dpkgopt=force-unsafe-io --include="$packages" -- \
         "$suite" "$part" "deb $mirror $suite $components"
 elif command -v debootstrap >/dev/null; then
-    # debootstrap takes one file of keys, in the binary form; without any it uses its own.
+    # debootstrap takes one binary keyring; without it, it uses its default.
     cat "$keys"/*.gpg >"$root.keyring.gpg" 2>/dev/null || true
     if [ -s "$root.keyring.gpg" ]; then set -- --keyring="$root.keyring.gpg"; else set --; fi
     # shellcheck disable=SC2086
-    $alone debootstrap --variant=minbase "$@" --include="$packages" "$suite" "$part" "$mirror"
+    $private debootstrap --variant=minbase "$@" --include="$packages" "$suite" "$part" "$mirror"
     mkdir -p "$part/etc/apt/apt.conf.d" "$part/etc/dpkg/dpkg.cfg.d"
     cp -- "$root.apt.conf" "$part/etc/apt/apt.conf.d/99torchyard"
     say force-unsafe-io >"$part/etc/dpkg/dpkg.cfg.d/99torchyard"
     rm -f -- "$root.keyring.gpg"
 else
-    fail "neither mmdebstrap nor debootstrap is here: apt-get install mmdebstrap"
+    fail "neither mmdebstrap nor debootstrap is installed: apt-get install mmdebstrap"
 fi
 
 say "deb $mirror $suite $components" >"$part/etc/apt/sources.list"
 say "deb-src $mirror $suite $components" >>"$part/etc/apt/sources.list"
 cp -n -- "$keys"/* "$part/etc/apt/trusted.gpg.d/" || true
 copy_machine_files
-# No service may start when a package is installed: the root has no init.
+# Keep packages from starting services: the root has no init.
 printf '#!/bin/sh\nexit 101\n' >"$part/usr/sbin/policy-rc.d"
 chmod 755 "$part/usr/sbin/policy-rc.d"
 say "$suite" >"$part/etc/torchyard-root"
@@ -146,4 +146,4 @@ say "$suite" >"$part/etc/torchyard-root"
 remove_folder "$root"
 rm -rf -- "$keys" "$root.apt.conf"
 mv -T -- "$part" "$root"
-say "made $root"
+say "created $root"

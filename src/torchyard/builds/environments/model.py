@@ -1,6 +1,6 @@
 """The interface of all kinds of environment, and the variables that a build starts from.
 
-A build starts from a stated few variables, not from the whole environment of the user's shell.
+A build starts from a fixed set of variables, not from the environment of the user's shell.
 Variables that change a result are part of the plan and so of the fingerprints; those that only help
 to reach the network or to save time are passed through at run time. `ordered_variables` alone
 decides where programs, headers and libraries are searched (recipe, environment, system), so that
@@ -33,8 +33,8 @@ _NOT_PASSED: Final = re.compile(
     r"PIP_(TARGET|PREFIX|USER|ROOT|PYTHON|REQUIRE_VIRTUALENV|CONSTRAINT|NO_DEPS|PRE|DRY_RUN)"
     r"|UV_(PYTHON|PROJECT_ENVIRONMENT|CONSTRAINT|OVERRIDE|SYSTEM_PYTHON|PRERELEASE)"
 )
-"""Settings of an installer that would change what is installed, or put it elsewhere."""
-_MATTERS: Final = re.compile(
+"""Installer settings that would change what is installed, or where."""
+_AFFECTS_BUILDS: Final = re.compile(
     r"CC|CXX|CPP|FC|LD|AR|(C|CXX|CPP|LD|F|CUDA)FLAGS|NVCC_\w+|CUDA\w*|ROCM_\w+|HIP_\w+"
     r"|CPATH|C_INCLUDE_PATH|CPLUS_INCLUDE_PATH|LIBRARY_PATH|LD_\w+|PKG_CONFIG_\w+"
     r"|CMAKE_\w+|USE_\w+|BUILD_\w+|TORCH_\w+|PYTORCH_\w+|MAX_JOBS|MAKEFLAGS|NINJA\w*"
@@ -43,9 +43,9 @@ _MATTERS: Final = re.compile(
 
 
 def base_variables(environ: Mapping[str, str]) -> Variables:
-    """What every step gets, on every machine of a user the same.
+    """Return the variables of every step.
 
-    Messages are in English and UTF-8 whatever the user's language is: the diagnosis reads them.
+    The locale is C.UTF-8, because the diagnosis parses English messages.
     """
     return (
         ("PATH", SYSTEM_PATH),
@@ -56,9 +56,9 @@ def base_variables(environ: Mapping[str, str]) -> Variables:
 
 
 def passed_through(environ: Mapping[str, str]) -> dict[str, str]:
-    """Variables the runner adds: proxies, certificates, installer settings, caches, terminal.
+    """Return inherited variables: proxies, certificates, installer settings, caches, terminal.
 
-    They may hold secrets and change from day to day, so no plan and no fingerprint has them.
+    They may contain secrets and change often, so they are not part of plans and fingerprints.
     """
     return {
         name: value
@@ -68,18 +68,18 @@ def passed_through(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def dropped_notes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Names what the build does not see although a build by hand would have."""
+    """Return notes on variables and PATH folders of the user that the build does not inherit."""
     passed = passed_through(environ)
     names = sorted(
         name
         for name in environ
-        if name not in passed and (_MATTERS.fullmatch(name) or _NOT_PASSED.fullmatch(name))
+        if name not in passed and (_AFFECTS_BUILDS.fullmatch(name) or _NOT_PASSED.fullmatch(name))
     )
     notes = []
     if names:
         notes.append(
-            f"not passed to the build: {', '.join(names)} (set what you need in "
-            "[environment.variables] or as an option)"
+            f"not passed to the build: {', '.join(names)} (set the ones you need in "
+            "[environment.variables] or as options)"
         )
     folders = [
         folder
@@ -88,58 +88,58 @@ def dropped_notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     ]
     if folders:
         notes.append(
-            f"not on the build's PATH: {', '.join(folders)} (name what you need in environment.path)"
+            f"not on the build's PATH: {', '.join(folders)} (add what you need to environment.path)"
         )
     return tuple(notes)
 
 
 def joined_path(*folders: str) -> str:
-    """Folders as one search path: each once, in order, without the empty one that means `here`."""
+    """Join folders to a search path, without duplicates and empty entries."""
     parts = (part for folder in folders for part in folder.split(os.pathsep))
     return os.pathsep.join(dict.fromkeys(part for part in parts if part))
 
 
 COMPONENT = "environment"
-"""Name under which an environment's steps, logs and records are kept."""
+"""Component name of the steps of an environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentRequest:
-    """What the recipe and the machine say about the environment."""
+    """The inputs of an environment plan."""
 
     table: EnvironmentTable
     folder: Path
-    """The plan's folder, absolute."""
+    """Absolute path of the build folder."""
     packages: tuple[str, ...]
-    """Requirements of all components for the package installer of Python."""
+    """pip requirements of all components."""
     where: str
-    """What to call the table in an error, such as `pytorch: environment`."""
+    """Name of the table in errors, such as `pytorch: environment`."""
     environ: Mapping[str, str]
-    """The variables Torchyard itself was started with."""
+    """The environment variables of the Torchyard process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentPlan:
-    """How an environment is made, and what every later step sees of it."""
+    """The steps that create an environment, and what later steps need of it."""
 
     kind: EnvironmentKind
     python: str
-    """Path of the interpreter, inside the root where there is one; empty where none is needed."""
+    """Path of the interpreter, inside the root if there is one; empty if none is needed."""
     root: str = ""
-    """Root folder that later steps run in; empty means this machine."""
+    """Root folder of later steps; empty means the root of this machine."""
     steps: tuple[Step, ...] = ()
     variables: Variables = ()
-    """The whole environment of later steps, apart from what is passed through."""
+    """The environment of later steps, without inherited variables."""
     installer: tuple[str, ...] = ()
-    """Command that installs the requirements put behind it (`-r FILE`, `NAME`)."""
+    """Install command; requirements (`-r FILE`, `NAME`) are appended."""
     missing: tuple[str, ...] = ()
-    """Programs and rights the steps need and this machine has not: the plan can be shown, not run."""
+    """Missing programs and permissions: the plan can be shown but not run."""
     notes: tuple[str, ...] = ()
-    """What was chosen for the user and why."""
+    """Decisions made for the user, with reasons."""
 
     @property
     def last_step(self) -> tuple[str, ...]:
-        """What a step that uses the environment needs: its last step, or nothing."""
+        """Name of the last step, as a dependency of later steps; empty if there are no steps."""
         return tuple(step.name for step in self.steps[-1:])
 
 
@@ -149,7 +149,7 @@ class Environment(Protocol):
     kind: EnvironmentKind
 
     def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """How to make it; looks at the machine and changes nothing."""
+        """Return the plan of the environment; examines the machine and changes nothing."""
         ...
 
 
@@ -163,10 +163,10 @@ def ordered_variables(
     prefixes: Sequence[str] = (),
     more: Variables = (),
 ) -> Variables:
-    """All variables of later steps; the recipe's own `variables` win over everything.
+    """Return the variables of later steps; the recipe's `variables` override all others.
 
-    `libraries` are for the linker and `loaded` for the loader: an environment whose own programs
-    find their libraries by themselves needs the first without the second.
+    `libraries` are for the linker and `loaded` for the loader: an environment whose programs have
+    an rpath needs only the former.
     """
     table = request.table
     values = dict(base_variables(request.environ))

@@ -1,6 +1,6 @@
-"""Python packages of an environment: which, by which installer, and over which base.
+"""Python packages of an environment: requirements, installer and base.
 
-`names_command` copies the DNS settings of the machine into a root folder before a step that uses
+`resolv_conf_command` copies the DNS settings of the machine into a root folder before a step that uses
 the network.
 """
 
@@ -13,10 +13,10 @@ from torchyard.builds.environments.model import COMPONENT, EnvironmentRequest
 from torchyard.builds.plan import Action, Command, Step, Variables, WriteFile
 
 
-def names_command(root: str) -> Command:
-    """Bring the machine's resolver settings into the root, before a step that uses the network.
+def resolv_conf_command(root: str) -> Command:
+    """Return a command that copies the machine's resolver settings into the root.
 
-    A link there would lead out of the root, so it is replaced and not followed.
+    An existing link is replaced, not followed, because it would lead out of the root.
     """
     return Command(
         argv=("cp", "-L", "--remove-destination", "/etc/resolv.conf", f"{root}/etc/resolv.conf"),
@@ -27,13 +27,13 @@ def names_command(root: str) -> Command:
 _LAYER_PROGRAM: Final = "layer-packages.py"
 
 
-def wanted_packages(request: EnvironmentRequest) -> tuple[str, ...]:
-    """The recipe's packages and those of all components, each once, in a stable order."""
+def required_packages(request: EnvironmentRequest) -> tuple[str, ...]:
+    """Return the requirements of the recipe and all components, without duplicates."""
     return tuple(dict.fromkeys((*request.table.venv.packages, *request.packages)))
 
 
 def pip_installer(python: str) -> tuple[str, ...]:
-    """The pip of that interpreter, without questions."""
+    """Return the install command of the interpreter's pip."""
     return (python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check")
 
 
@@ -44,11 +44,11 @@ def packages_steps(
     *,
     root: str = "",
 ) -> tuple[Step, ...]:
-    """The step that installs the wanted packages; none where nothing is wanted."""
-    packages = wanted_packages(request)
+    """Return the step that installs the required packages; empty if there are none."""
+    packages = required_packages(request)
     if not packages:
         return ()
-    before = (names_command(root),) if root else ()
+    before = (resolv_conf_command(root),) if root else ()
     return (
         Step(
             name=f"{COMPONENT}/packages",
@@ -64,10 +64,10 @@ def packages_steps(
 
 
 def python_variables(request: EnvironmentRequest, environment: str) -> Variables:
-    """What makes `environment` the active virtual environment, without the user's own packages."""
+    """Return the variables that activate a virtual environment, without ~/.local packages."""
     return (
         ("VIRTUAL_ENV", environment),
-        # An environment that sees the system's packages would see ~/.local as well.
+        # An environment with system packages would also use those in ~/.local.
         ("PYTHONNOUSERSITE", "1"),
         *layer_variables(request),
     )
@@ -76,9 +76,9 @@ def python_variables(request: EnvironmentRequest, environment: str) -> Variables
 def layer_actions(
     request: EnvironmentRequest, python: str, *, base: str = ""
 ) -> tuple[Action, ...]:
-    """Let the environment see the packages of its base, behind its own.
+    """Return actions that make the packages of the base visible, after those of the environment.
 
-    `base` is the interpreter as the step starts it, where that is not what the recipe names.
+    `base` is the interpreter to start in the step, if it is not the one in the recipe.
     """
     base = base or request.table.base
     if not base:
@@ -93,9 +93,9 @@ def layer_actions(
 
 
 def layer_variables(request: EnvironmentRequest) -> Variables:
-    """Hold every pip of the build to the torch that the base has.
+    """Return the variable that constrains all pip runs to the torch of the base.
 
-    As an address: pip cuts the variable at spaces, and a folder may have some.
+    The file is given as a URL, because pip splits the variable at spaces.
     """
     if not request.table.base:
         return ()

@@ -1,8 +1,8 @@
-"""A virtual environment, made by uv or by Python itself.
+"""A virtual environment, created by uv or by Python itself.
 
-uv is used where it is available and sees the same packages. uv reads neither the variables nor the
-files of pip: where only those lead to the packages, pip is used. Messages name the places of such
-settings, never their values, because they hold secrets.
+uv is preferred if it is available and finds the same packages. It reads neither the variables nor
+the files of pip: if only those configure an index, pip is used. Messages name the location of such
+settings, not their values, because these may be secret.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _UV_INDEX_KEYS: Final = frozenset(
 
 
 def uv_has_own_index(environ: Mapping[str, str]) -> bool:
-    """Whether the user has told uv itself where packages are, in a variable or in its file."""
+    """Whether a package index is configured for uv, in a variable or its configuration file."""
     if any(environ.get(name) for name in _UV_INDEX_VARIABLES):
         return True
     config = Path(environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '/'}/.config")
@@ -74,9 +74,9 @@ def uv_has_own_index(environ: Mapping[str, str]) -> bool:
     return any(isinstance(table, dict) and not _UV_INDEX_KEYS.isdisjoint(table) for table in tables)
 
 
-def places_of_pip_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables (`PIP_FIND_LINKS`) and files (`/etc/pip.conf: index-url`) that lead pip to packages."""
-    places = [
+def pip_setting_locations(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return variables (`PIP_FIND_LINKS`) and files (`/etc/pip.conf: index-url`) that set an index."""
+    locations = [
         name
         for setting in _SETTINGS
         if environ.get(name := "PIP_" + setting.upper().replace("-", "_"))
@@ -84,12 +84,12 @@ def places_of_pip_settings(environ: Mapping[str, str]) -> tuple[str, ...]:
     for file in _files(environ):
         names = _settings_of(file)
         if names:
-            places.append(f"{file}: {', '.join(names)}")
-    return tuple(places)
+            locations.append(f"{file}: {', '.join(names)}")
+    return tuple(locations)
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """The files pip reads, in its order: of the machine, of the user, and the one that is named."""
+    """Return the configuration files of pip, in order of precedence: machine, user, PIP_CONFIG_FILE."""
     named = environ.get("PIP_CONFIG_FILE", "")
     if named == os.devnull:
         return ()
@@ -111,14 +111,14 @@ def _settings_of(file: Path) -> list[str]:
         parser.read_string(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, configparser.Error):
         return []
-    found = {
+    names = {
         name.replace("_", "-")
         for section in parser.sections()
         if section in ("global", "install", "download")
         for name, value in parser.items(section)
         if value
     }
-    return sorted(found.intersection(_SETTINGS))
+    return sorted(names.intersection(_SETTINGS))
 
 
 class Venv:
@@ -127,9 +127,9 @@ class Venv:
     kind: EnvironmentKind = "venv"
 
     def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Make `env` below the plan's folder and install what the components want.
+        """Return the plan: create `env` in the build folder and install the requirements.
 
-        Over a base that lives in a root folder it is made, and used, in that root.
+        With a base in a root folder, the environment is created and used in that root.
         """
         where, table = request.where, request.table
         base = find_base(table.base, request.environ, where=f"{where}.base") if table.base else None
@@ -139,12 +139,14 @@ class Venv:
             notes = (*notes, *_base_notes(base))
         environment = str(request.folder / "env")
         python = f"{environment}/bin/python"
-        needed = dict(base.variables) if base else {}
-        modules = needed.get("PYTHONPATH")
+        base_variables = dict(base.variables) if base else {}
+        modules = base_variables.get("PYTHONPATH")
         variables = ordered_variables(
             request,
             programs=(f"{environment}/bin",),
-            loaded=(needed["LD_LIBRARY_PATH"],) if "LD_LIBRARY_PATH" in needed else (),
+            loaded=(base_variables["LD_LIBRARY_PATH"],)
+            if "LD_LIBRARY_PATH" in base_variables
+            else (),
             prefixes=(environment,),
             more=(
                 *python_variables(request, environment),
@@ -169,39 +171,39 @@ class Venv:
 
 
 def _interpreter(request: EnvironmentRequest, base: Base | None) -> Interpreter:
-    """What makes the environment: the one that is named, else the base's, else the yard's."""
+    """Return the interpreter: the one given, else that of the base, else Torchyard's."""
     named = request.table.python
     if base and (base.root or not named):
         if named:
             raise UsageError(
-                f"{request.where}.python: the base runs in the root folder {base.root}, and only its "
-                "own interpreter does",
-                hint="leave environment.python out",
+                f"{request.where}.python: the base runs in the root folder {base.root}, so only its "
+                "own interpreter can be used",
+                hint="remove environment.python",
             )
         return base.interpreter
     return find_interpreter(named, request.environ, where=f"{request.where}.python")
 
 
 def _base_notes(base: Base) -> tuple[str, ...]:
-    whose = f"the build {base.build}" if base.build else base.interpreter.path
-    sees = f"sees the packages of {whose}, which stays as it is"
-    return (sees, f"the build runs in its root, {base.root}") if base.root else (sees,)
+    owner = f"the build {base.build}" if base.build else base.interpreter.path
+    note = f"uses the packages of {owner}, which is not changed"
+    return (note, f"the build runs in its root, {base.root}") if base.root else (note,)
 
 
 def _choose_uv(request: EnvironmentRequest) -> tuple[str, tuple[str, ...]]:
-    """The path of uv or nothing, and why."""
+    """Return the path of uv, empty if it is not used, and notes with the reason."""
     uv = find_program("uv", request.environ)
     if not uv:
         return "", ()
     if request.table.base:
-        # uv looks at the environment's own folder only: it would install a second torch.
-        return "", ("pip installs, not uv: uv does not see the packages of the base",)
-    places = places_of_pip_settings(request.environ)
-    if places and not uv_has_own_index(request.environ):
+        # uv considers the environment's own folder only: it would install a second torch.
+        return "", ("pip is used instead of uv: uv does not see the packages of the base",)
+    locations = pip_setting_locations(request.environ)
+    if locations and not uv_has_own_index(request.environ):
         return "", (
-            f"pip installs, not uv: uv would not see the settings of pip ({'; '.join(places)})",
+            f"pip is used instead of uv: uv ignores the settings of pip ({'; '.join(locations)})",
         )
-    return uv, (f"uv makes the environment ({uv})",)
+    return uv, (f"the environment is created by uv ({uv})",)
 
 
 def _python_step(
@@ -211,45 +213,47 @@ def _python_step(
     variables: Variables,
     base: Base | None,
 ) -> Step:
-    """Always from nothing: an environment that an earlier run left half-made is not repaired."""
+    """Return the step that creates the environment from scratch."""
     environment = str(request.folder / "env")
-    of_build = base if base and base.build else None
+    base_build = base if base and base.build else None
     root = base.root if base else ""
-    make: tuple[Action, ...]
+    create_actions: tuple[Action, ...]
     if uv:
-        # Removed first, because whether uv replaces an environment, asks or refuses depends on its
-        # version. With pip inside, because projects start `python -m pip`; not by `--seed`, which
-        # goes to the public index whatever uv is configured for (seen with uv 0.13.7).
-        make = (
+        # Removed first, because uv replaces an environment, prompts or fails, depending on its
+        # version. With pip, because projects run `python -m pip`; not with `--seed`, which uses the
+        # public index whatever uv is configured for (seen with uv 0.13.7).
+        create_actions = (
             Command(argv=("rm", "-rf", "--", environment)),
             Command(argv=(uv, "venv", "--python", interpreter.path, environment)),
             Command(argv=(*_uv_installer(uv, environment), "--", "pip")),
         )
     else:
-        make = (Command(argv=(interpreter.path, "-m", "venv", "--clear", "--", environment)),)
+        create_actions = (
+            Command(argv=(interpreter.path, "-m", "venv", "--clear", "--", environment)),
+        )
     return Step(
         name=f"{COMPONENT}/python",
         component=COMPONENT,
-        title=f"make the virtual environment (Python {interpreter.version or 'not found'})",
+        title=f"create the virtual environment (Python {interpreter.version or 'not found'})",
         actions=(
-            *make,
+            *create_actions,
             *layer_actions(
                 request,
                 f"{environment}/bin/python",
-                base=of_build.interpreter.path if of_build else "",
+                base=base_build.interpreter.path if base_build else "",
             ),
         ),
         variables=tuple(pair for pair in variables if pair[0] != "PIP_CONSTRAINT"),
         network=True,
         root=root,
-        # Of an interpreter in a root, `bin/python` is a link that leads nowhere outside of it.
+        # With a root, `bin/python` is a link that is valid inside the root only.
         creates=(
             *(() if root else (f"{environment}/bin/python",)),
             f"{environment}/pyvenv.cfg",
         ),
         inputs=(
             ("python", f"{interpreter.implementation} {interpreter.version}"),
-            *((("base", of_build.checksum),) if of_build else ()),
+            *((("base", base_build.checksum),) if base_build else ()),
         ),
     )
 
@@ -260,7 +264,7 @@ def _uv_installer(uv: str, environment: str) -> tuple[str, ...]:
 
 def _missing(interpreter: Interpreter, uv: str) -> tuple[str, ...]:
     if uv:
-        # uv looks in more places than PATH, and can fetch an interpreter.
+        # uv searches more locations than PATH, and can download an interpreter.
         return ()
     if not interpreter.version:
         return (f"{interpreter.path} (install it, or give another environment.python)",)

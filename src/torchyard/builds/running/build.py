@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.builds.activation import write_runtime_files
-from torchyard.builds.build_folders import BuildFolder, YardHome, only_run, source_lock, standing_on
+from torchyard.builds.build_folders import (
+    BuildFolder,
+    YardHome,
+    base_build_locks,
+    exclusive_run_lock,
+    source_lock,
+)
 from torchyard.builds.doctor.examination import can_build, examine
 from torchyard.builds.environments import passed_through
-from torchyard.builds.environments.base_interpreter import builds_below, named_base
+from torchyard.builds.environments.base_interpreter import base_builds, resolve_base
 from torchyard.builds.lockfile import Lock, apply_lock, check_source, read_lock, write_lock
 from torchyard.builds.meter.compile_costs import History
 from torchyard.builds.meter.compiler_launcher import CacheDecision, choose_cache
@@ -43,7 +49,7 @@ from torchyard.builds.record import (
     read_earlier,
     write_record,
 )
-from torchyard.builds.running.compile_progress import CompileWatch
+from torchyard.builds.running.compile_progress import CompileMonitor
 from torchyard.builds.running.recording import RecordInputs, make_record
 from torchyard.builds.running.runner import (
     Runner,
@@ -70,7 +76,7 @@ _COPY_SOURCE: Final = ("tree", "update-tree")
 
 @dataclass(kw_only=True)
 class BuildSession:
-    """Runs one plan."""
+    """One run of a plan in its locked build folder."""
 
     plan: Plan
     home: YardHome
@@ -81,15 +87,15 @@ class BuildSession:
     keep_going: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     identity: RecipeIdentity | None = None
-    """What was asked for; without it no record is written."""
+    """The requested recipe and settings; without it no record is written."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the machine, for the record."""
     lock: Lock | None = None
-    """What was fetched must be what it says."""
+    """Lock file that fetched sources must match."""
     bases: tuple[BuildFolder, ...] = ()
-    """Builds that this one stands on; they stay as they are while it runs."""
+    """Builds that this one uses as its base; they are locked while it runs."""
     times: Mapping[str, StepTimes] = field(default_factory=dict)
-    """What each step of the run cost; filled in by `run`."""
+    """Cost of each step of the run; filled in by `run`."""
     _caches: dict[tuple[str, bool], tuple[CacheDecision, tuple[str, ...]]] = field(
         default_factory=dict
     )
@@ -101,20 +107,20 @@ class BuildSession:
         return BuildFolder(folder=Path(self.plan.folder))
 
     def run(self) -> RunResult:
-        """Run what is not done; failures are in the result, and Ctrl-C is raised."""
-        below = [base.lock_file for base in self.bases]
-        with only_run(self.folder.lock_file), standing_on(below):
+        """Run the unfinished steps; return failures in the result, raise KeyboardInterrupt."""
+        base_locks = [base.lock_file for base in self.bases]
+        with exclusive_run_lock(self.folder.lock_file), base_build_locks(base_locks):
             sweep_orphans()
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
             if self.identity is not None:
-                # With the cache: `rebuild` and `update` use the one that was asked for.
-                asked = {**encode(self.identity), "cache": self.cache}
-                replace_file(self.folder.request_file, to_json_text(asked, indent=1) + "\n")
+                # With the requested cache, for `rebuild` and `update`.
+                request = {**encode(self.identity), "cache": self.cache}
+                replace_file(self.folder.request_file, to_json_text(request, indent=1) + "\n")
                 if self.lock is not None:
                     write_lock(self.folder.used_lock_file, self.lock)
                 else:
                     self.folder.used_lock_file.unlink(missing_ok=True)
-            watch = CompileWatch(
+            watch = CompileMonitor(
                 plan=self.plan,
                 folder=self.folder,
                 choice=self.choice,
@@ -141,7 +147,7 @@ class BuildSession:
             return result
 
     def _finish(self, *, ran: bool) -> None:
-        """Write what the build is used through, and its record, where they are not there yet."""
+        """Write activation script, interpreter and record unless they are up to date."""
         folder = self.folder
         if self.identity is None or (not ran and folder.record_file.exists()):
             return
@@ -166,27 +172,27 @@ class BuildSession:
             replace_file(folder.freeze_file, freeze_text(record))
 
     def _performer(
-        self, step: Step, variables: Mapping[str, str], heard: Callable[[bytes], None]
+        self, step: Step, variables: Mapping[str, str], on_output: Callable[[bytes], None]
     ) -> StepPerformer:
         return StepPerformer(
             step=step,
             folder=self.folder,
             variables=variables,
             verify=self._verify,
-            heard=heard,
+            on_output=on_output,
             guard=self._guard,
         )
 
     @contextmanager
     def _guard(self, performer: StepPerformer) -> Iterator[None]:
-        """Steps that change or copy a source: other builds may be at the same one."""
+        """Lock the source for steps that change or copy it: other builds may share it."""
         step = performer.step
         what = step.name.partition("/")[2]
         if what not in (*_CHANGE_SOURCE, *_COPY_SOURCE):
             yield
             return
         part = self.plan.component(step.component)
-        text = f"waiting for another build that is at {part.source}"
+        text = f"waiting for another build that uses {part.source}"
         with source_lock(
             Path(part.source),
             alone=what in _CHANGE_SOURCE,
@@ -197,7 +203,7 @@ class BuildSession:
                 check_source(part, self.lock)
             yield
             if what == "tree":
-                # For an update: what the source has no longer goes, and what was built stays.
+                # An update removes the files of this list that the new source lacks.
                 list_files(Path(part.source), self.folder.listed(part.name))
 
     def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
@@ -210,7 +216,7 @@ class BuildSession:
                 BuildEvent(kind="note", step=step.name, text=f"{finding.level}: {finding.what}")
             )
         if not report.good:
-            raise _not_good(report, action.report)
+            raise _verification_error(report, action.report)
 
     def _cache_for(self, step: Step) -> tuple[CacheDecision, tuple[str, ...]]:
         recipe = self.plan.component(step.component).recipe
@@ -228,8 +234,8 @@ class BuildSession:
         self, step: Step, *, precompiled: bool
     ) -> tuple[CacheDecision, tuple[str, ...]]:
         if precompiled and self.cache == "auto":
-            # ccache sees a precompiled header only with gcc's -fpch-preprocess, which CMake does
-            # not pass: a changed header could be answered with an old object.
+            # ccache tracks a precompiled header only with gcc's -fpch-preprocess, which CMake does
+            # not pass: a changed header could produce a stale cache hit.
             return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
         variables = {**passed_through(self.environ), **dict(step.variables)}
         shown = self.folder.shown_in(step.root)
@@ -246,12 +252,12 @@ def _has_precompiled_headers(recipe: Recipe) -> bool:
     return bool(recipe.options.get("USE_PRECOMPILED_HEADERS"))
 
 
-def _not_good(report: VerifyReport, path: str) -> StepFailed:
+def _verification_error(report: VerifyReport, path: str) -> StepFailed:
     failures = [finding for finding in report.findings if finding.level == "failure"]
     first = failures[0]
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     return StepFailed(
-        f"{report.component} was built, but does not pass its checks: {first.what}{more}",
+        f"{report.component} was built, but failed verification: {first.what}{more}",
         why=first.why,
         hint=first.mend or "see the report",
         log=path,
@@ -260,7 +266,7 @@ def _not_good(report: VerifyReport, path: str) -> StepFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildChoices:
-    """How to build, as opposed to what."""
+    """How to build: name, jobs, cache, steps to run."""
 
     name: str = ""
     jobs: str = "auto"
@@ -270,12 +276,12 @@ class BuildChoices:
     keep_going: bool = False
     doctor: bool = True
     touch: bool = False
-    """Take what earlier plans made for done."""
+    """Treat steps finished by an earlier plan as up to date."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedBuild:
-    """A plan with everything that was looked at to make it."""
+    """A plan with the request, recipes and lock it was made from."""
 
     request: BuildRequest
     resolved: ResolvedBuild
@@ -287,35 +293,35 @@ class PlannedBuild:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOutcome:
-    """What a run of a plan came to."""
+    """The outcome of a run of a plan."""
 
     plan: Plan
     result: RunResult
     times: Mapping[str, StepTimes]
     folder: BuildFolder
     partial: bool = False
-    """Only some steps were asked for."""
+    """Only selected steps were considered (`--only`)."""
 
     @property
     def python(self) -> str:
-        """What starts the interpreter of the build; empty where it has none."""
+        """Path of the script that starts the build's interpreter; empty if there is none."""
         script = self.folder.folder / "bin" / "python"
         return str(script) if script.exists() else ""
 
     @property
     def has_torch(self) -> bool:
-        """Whether the build can be measured: its environment sees a torch."""
+        """Whether torch is installed in the environment of the build."""
         record = read_earlier(self.folder.folder)
         return record is not None and any(item.name == "torch" for item in record.packages)
 
     @property
     def errors(self) -> tuple[TorchyardError, ...]:
-        """The failed steps' errors."""
+        """Errors of the failed steps."""
         return tuple(self.result.failed.values())
 
 
 def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
-    """Resolve recipes, apply the lock, make the plan, choose the jobs; changes nothing."""
+    """Resolve recipes, apply the lock, make the plan and choose the jobs; change nothing."""
     home = YardHome.default()
     resolved = _with_named_base(resolve(request), home)
     lock = read_lock(Path(choices.lock_file)) if choices.lock_file else None
@@ -329,9 +335,9 @@ def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
 
 
 def _with_named_base(build: ResolvedBuild, home: YardHome) -> ResolvedBuild:
-    """`build:NAME` as the path of that build's interpreter, for the plan and for the doctor."""
+    """Replace the base `build:NAME` by the path of that build's interpreter."""
     recipe = build.recipe
-    base = named_base(recipe.environment.base, home)
+    base = resolve_base(recipe.environment.base, home)
     environment = replace(recipe.environment, base=base)
     return replace(build, recipe=replace(recipe, environment=environment))
 
@@ -339,16 +345,18 @@ def _with_named_base(build: ResolvedBuild, home: YardHome) -> ResolvedBuild:
 def run_build(
     planned: PlannedBuild, choices: BuildChoices, listener: BuildListener
 ) -> BuildOutcome:
-    """Run what is not done; the doctor speaks first, and stops what cannot work."""
+    """Check the prerequisites, then run the unfinished steps."""
     if choices.touch:
         _touch(planned.plan, listener)
-    todo = unfinished_steps(
+    unfinished = unfinished_steps(
         planned.plan, BuildFolder(folder=Path(planned.plan.folder)), choices.selection
     )
-    _check_missing(planned.plan, todo)
-    # The doctor is worth the wait only where something will be compiled.
-    if choices.doctor and any(step.compiles and step.name in todo for step in planned.plan.steps):
-        _ask_doctor(planned, listener)
+    _check_missing(planned.plan, unfinished)
+    # Checking the prerequisites takes time: only where something will be compiled.
+    if choices.doctor and any(
+        step.compiles and step.name in unfinished for step in planned.plan.steps
+    ):
+        _check_prerequisites(planned, listener)
     session = BuildSession(
         plan=planned.plan,
         home=planned.home,
@@ -367,7 +375,7 @@ def run_build(
         ),
         machine=read_facts(),
         lock=planned.lock,
-        bases=builds_below(planned.resolved.recipe.environment.base, planned.home),
+        bases=base_builds(planned.resolved.recipe.environment.base, planned.home),
     )
     result = session.run()
     return BuildOutcome(
@@ -381,37 +389,37 @@ def run_build(
 
 def _touch(plan: Plan, listener: BuildListener) -> None:
     folder = BuildFolder(folder=Path(plan.folder))
-    prints = fingerprints(plan)
+    step_fingerprints = fingerprints(plan)
     for step in plan.steps:
-        if step.counts and touch(step, folder.state(step.name), prints[step.name]):
+        if step.counts and touch(step, folder.state(step.name), step_fingerprints[step.name]):
             state = read_state(folder.state(step.name))
             done = state is not None and state.status == "done"
-            text = "taken as it is" if done else "goes on where it was cut off"
+            text = "treated as up to date" if done else "resumes where it was interrupted"
             listener(BuildEvent(kind="note", step=step.name, text=text))
 
 
-def _check_missing(plan: Plan, todo: tuple[str, ...]) -> None:
-    """The environment must be made, and cannot be made here."""
-    if plan.missing and any(name.startswith("environment/") for name in todo):
+def _check_missing(plan: Plan, unfinished: tuple[str, ...]) -> None:
+    """Raise MissingTool if the environment has to be created and cannot be."""
+    if plan.missing and any(name.startswith("environment/") for name in unfinished):
         raise MissingTool(
-            f"the environment of this build needs {plan.missing[0]}",
+            f"the environment of this build requires {plan.missing[0]}",
             why="; ".join(plan.missing[1:]),
             hint="install it, or choose another environment with --set environment.use=...",
         )
 
 
-def _ask_doctor(planned: PlannedBuild, listener: BuildListener) -> None:
+def _check_prerequisites(planned: PlannedBuild, listener: BuildListener) -> None:
     findings = examine(
         planned.plan, environment=planned.resolved.environment, tool_cache=planned.home.tools
     )
     for finding in findings:
         if finding.severity != "notes":
-            mend = f"; {finding.mend}" if finding.mend else ""
-            listener(BuildEvent(kind="note", text=f"doctor: {finding.what}{mend}"))
+            fix = f"; fix: {finding.mend}" if finding.mend else ""
+            listener(BuildEvent(kind="note", text=f"doctor: {finding.what}{fix}"))
     if not can_build(findings):
         first = next(finding for finding in findings if finding.severity == "blocks")
         raise MissingTool(
-            f"this build can't work: {first.what}",
+            f"this build cannot succeed: {first.what}",
             why=first.why,
-            hint=f"{first.mend or 'torchyard doctor says more'}; --no-doctor builds all the same",
+            hint=f"{first.mend or 'see torchyard doctor'}; --no-doctor skips this check",
         )

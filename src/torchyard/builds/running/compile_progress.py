@@ -1,7 +1,7 @@
 """Progress and cost of compile steps: counts, remaining time, and the compile meter of each step.
 
-`ProgressReader` understands ninja's `[12/345]`, the `[ 12%]` of CMake's Makefiles, and the command
-lines of plain make and setuptools. `CompileWatch` starts a compile step with the meter and the
+`ProgressReader` parses ninja's `[12/345]`, the `[ 12%]` of CMake's Makefiles, and the command
+lines of plain make and setuptools. `CompileMonitor` starts a compile step with the meter and the
 compiler cache, follows its output, and stores its costs for the next build. It also removes copies
 that an interrupted step left incomplete.
 """
@@ -52,21 +52,21 @@ _COMPILE: Final = re.compile(
 _LONGEST_LINE_BYTES: Final = 1 << 16
 _WHOLE_PERCENT: Final = 100
 _JITTER_PERCENT: Final = 5
-"""Parallel makes print their percentages a little out of order."""
+"""Parallel make prints percentages slightly out of order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """So many of so many, in the n-th counted build of a log."""
+    """Finished and total actions of the n-th build in a log."""
 
     done: int
     total: int | None
-    """None: the build tells no total."""
+    """None: the build reports no total."""
     build: int = 0
 
     @property
     def fraction(self) -> float | None:
-        """Share that is done; None without a total."""
+        """Finished fraction; None without a total."""
         return min(self.done / self.total, 1.0) if self.total else None
 
 
@@ -83,10 +83,10 @@ class _Build:
 
 @dataclass
 class ProgressReader:
-    """Follows the output of a step, as it comes, in pieces of any size.
+    """Incremental parser of the output of a step, fed in chunks of any size.
 
-    One log may hold several builds (third-party libraries first, or one inside another): the
-    progress is that of the build which spoke last.
+    One log may hold several builds (third-party libraries first, or nested builds): the progress is
+    that of the build that printed last.
     """
 
     _builds: list[_Build] = field(default_factory=list)
@@ -95,22 +95,22 @@ class ProgressReader:
 
     @property
     def progress(self) -> Progress | None:
-        """Where the build is; None before the first count."""
+        """Current progress; None before the first count."""
         if self._current < 0:
             return None
         build = self._builds[self._current]
         return Progress(done=build.done, total=build.total, build=self._current)
 
     def feed(self, output: bytes) -> None:
-        """Take the next piece of output."""
+        """Parse the next chunk of output."""
         *lines, rest = _LINE_ENDS.split(self._rest + output)
         for line in lines:
             self._line(line)
-        # Nothing to be counted is that far into a line: a binary dump must not fill the memory.
+        # Counts are at the start of a line; the limit keeps a binary dump from filling the memory.
         self._rest = rest[:_LONGEST_LINE_BYTES]
 
     def finish(self) -> None:
-        """No more output comes: the last line counts without its end."""
+        """Parse the last line, which may lack its line end."""
         self._line(self._rest)
         self._rest = b""
 
@@ -127,10 +127,10 @@ class ProgressReader:
             self._uncounted()
 
     def _counted(self, done: int, total: int) -> None:
-        """Go on with the build of that total, else with the one whose count it follows.
+        """Attribute a count to the open build with the same total, else to the one it continues.
 
-        Ninja shortens its total when outputs turn out unchanged, so the total alone does not tell
-        one build from another.
+        Ninja lowers its total when outputs turn out unchanged, so the total alone does not identify
+        a build.
         """
         open_builds = [
             (index, build)
@@ -156,7 +156,7 @@ class ProgressReader:
     def _uncounted(self) -> None:
         build = self._builds[self._current] if self._builds else None
         if build is not None and build.style != "plain" and not build.finished:
-            return  # The command of a counted step, shown because the build is verbose.
+            return  # command line printed by a verbose counted build
         if build is None or build.style != "plain":
             self._begin("plain", 1, None)
         else:
@@ -167,110 +167,110 @@ class ProgressReader:
         self._current = len(self._builds) - 1
 
 
-_LEAST_SHARE: Final = 0.02
-_LEAST_DONE: Final = 5
-_LEAST_TIME_S: Final = 2.0
-"""Before this much of a build is done, its own speed says nothing."""
-_TRUST_SHARE: Final = 0.25
-"""From this share of the earlier run on, this run's own speed counts fully."""
+_MIN_FRACTION: Final = 0.02
+_MIN_DONE: Final = 5
+_MIN_TIME_S: Final = 2.0
+"""Below these, the rate of the build is too uncertain for an estimate."""
+_FULL_WEIGHT_FRACTION: Final = 0.25
+"""From this fraction of the earlier run on, the measured speed ratio has full weight."""
 _SPEED_LIMITS: Final = (0.1, 10.0)
 
 
 @dataclass
 class RemainingTime:
-    """When a step will be done: by its last whole run here, at the speed of this one."""
+    """Remaining-time estimate of a step, from its last complete run scaled by the present speed."""
 
     earlier: StepRun | None = None
-    _seen: list[CurvePoint] = field(default_factory=list)
+    _points: list[CurvePoint] = field(default_factory=list)
 
     @property
     def curve(self) -> tuple[CurvePoint, ...]:
-        """What to remember of this run."""
-        return tuple(self._seen)
+        """Progress over time of this run, for later estimates."""
+        return tuple(self._points)
 
     def observe(self, progress: Progress, elapsed_s: float) -> None:
-        """Progress at a time since the step began."""
+        """Record the progress at a time since the start of the step."""
         point = CurvePoint(
             build=progress.build,
             done=progress.done,
             total=progress.total or 0,
             elapsed_s=elapsed_s,
         )
-        last = self._seen[-1] if self._seen else None
+        last = self._points[-1] if self._points else None
         if last is None or (last.build, last.done, last.total) != (
             point.build,
             point.done,
             point.total,
         ):
-            self._seen.append(point)
+            self._points.append(point)
 
     def remaining_s(self, elapsed_s: float) -> float | None:
-        """Seconds until the step is done; None when nobody can tell."""
+        """Return the estimated seconds until the step is done; None if unknown."""
         by_history = self._by_history(elapsed_s)
         return by_history if by_history is not None else self._by_rate(elapsed_s)
 
     def _by_history(self, elapsed_s: float) -> float | None:
         if self.earlier is None or self.earlier.wall_s <= 0:
             return None
-        if not self._seen or not self.earlier.curve:
-            left = self.earlier.wall_s - elapsed_s
-            return left if left > 0 else None
-        first, last = self._seen[0], self._seen[-1]
+        if not self._points or not self.earlier.curve:
+            remaining = self.earlier.wall_s - elapsed_s
+            return remaining if remaining > 0 else None
+        first, last = self._points[0], self._points[-1]
         then, now = (
             _earlier_time(self.earlier.curve, first),
             _earlier_time(self.earlier.curve, last),
         )
         if now is None:
             return None
-        left = max(self.earlier.wall_s - now, 0.0)
+        remaining = max(self.earlier.wall_s - now, 0.0)
         speed = 1.0
         if then is not None and now > then and last.elapsed_s > first.elapsed_s:
             low, high = _SPEED_LIMITS
             measured = (last.elapsed_s - first.elapsed_s) / (now - then)
-            trust = min((now - then) / self.earlier.wall_s / _TRUST_SHARE, 1.0)
-            speed += (min(max(measured, low), high) - 1.0) * trust
-        return max(left * speed - (elapsed_s - last.elapsed_s), 0.0)
+            weight = min((now - then) / self.earlier.wall_s / _FULL_WEIGHT_FRACTION, 1.0)
+            speed += (min(max(measured, low), high) - 1.0) * weight
+        return max(remaining * speed - (elapsed_s - last.elapsed_s), 0.0)
 
     def _by_rate(self, elapsed_s: float) -> float | None:
-        """From the present build alone; builds that come after it are not foreseen."""
-        if not self._seen or not self._seen[-1].total:
+        """Extrapolate the present build; later builds of the same step are not included."""
+        if not self._points or not self._points[-1].total:
             return None
-        last = self._seen[-1]
-        first = next(point for point in self._seen if point.build == last.build)
-        done, took = last.done - first.done, last.elapsed_s - first.elapsed_s
-        if done < max(_LEAST_DONE, last.total * _LEAST_SHARE) or took < _LEAST_TIME_S:
+        last = self._points[-1]
+        first = next(point for point in self._points if point.build == last.build)
+        done, duration = last.done - first.done, last.elapsed_s - first.elapsed_s
+        if done < max(_MIN_DONE, last.total * _MIN_FRACTION) or duration < _MIN_TIME_S:
             return None
-        left = (last.total - last.done) * took / done
-        return max(left - (elapsed_s - last.elapsed_s), 0.0)
+        remaining = (last.total - last.done) * duration / done
+        return max(remaining - (elapsed_s - last.elapsed_s), 0.0)
 
 
 def _earlier_time(curve: Sequence[CurvePoint], point: CurvePoint) -> float | None:
-    """When an earlier run had as much of this build left as `point` has.
+    """Return the time at which an earlier run had as much of this build left as `point` has.
 
-    What is left is compared, not what is done: a build that is continued counts only the rest.
+    The remaining count is compared, because a resumed build counts only the rest.
     """
     build = _same_build(curve, point)
     if point.total:
-        places = [(other.done - other.total, other.elapsed_s) for other in build if other.total]
-        here = point.done - point.total
+        positions = [(other.done - other.total, other.elapsed_s) for other in build if other.total]
+        present = point.done - point.total
     else:
-        places = [(other.done, other.elapsed_s) for other in build]
-        here = point.done
-    if not places:
+        positions = [(other.done, other.elapsed_s) for other in build]
+        present = point.done
+    if not positions:
         return None
-    before = [place for place in places if place[0] <= here]
-    after = [place for place in places if place[0] >= here]
+    before = [position for position in positions if position[0] <= present]
+    after = [position for position in positions if position[0] >= present]
     if not before or not after:
         return (after or before)[0 if after else -1][1]
-    (left, left_s), (right, right_s) = before[-1], after[0]
-    share = (here - left) / (right - left) if right > left else 0.0
-    return left_s + (right_s - left_s) * share
+    (low, low_s), (high, high_s) = before[-1], after[0]
+    fraction = (present - low) / (high - low) if high > low else 0.0
+    return low_s + (high_s - low_s) * fraction
 
 
 def _same_build(curve: Sequence[CurvePoint], point: CurvePoint) -> list[CurvePoint]:
-    """The earlier run's build that this point belongs to.
+    """Return the points of the earlier run's build that `point` belongs to.
 
-    The one of the same total, else the one at the same place in the log, else the largest.
+    The build with the same total, else the one with the same index in the log, else the largest.
     """
     counted = [other for other in curve if bool(other.total) == bool(point.total)]
     if not counted:
@@ -286,38 +286,38 @@ def _same_build(curve: Sequence[CurvePoint], point: CurvePoint) -> list[CurvePoi
     return [other for other in counted if other.build == build]
 
 
-COPY_AGAIN: Final[Mapping[str, str]] = {"CMAKE_INSTALL_ALWAYS": "1"}
-"""CMake takes a file whose time differs by less than a second for installed (seen with 3.25)."""
+ALWAYS_INSTALL: Final[Mapping[str, str]] = {"CMAKE_INSTALL_ALWAYS": "1"}
+"""CMake 3.25 treats a file as installed if its time stamp differs by less than a second."""
 
 
-def remove_half_copied(component: Component) -> tuple[Path, ...]:
-    """Remove the folders where setuptools gathers what goes into the wheel; objects stay.
+def remove_partial_copies(component: Component) -> tuple[Path, ...]:
+    """Remove the folders in which setuptools assembles the wheel; keep object files.
 
-    Not `lib` itself: CMake projects keep libraries there, and setuptools only pure Python.
+    `lib` is removed only where there is no CMakeCache.txt: CMake projects keep libraries there.
     """
     if component.recipe.builder != "python":
         return ()
     folder = Path(component.tree, component.recipe.python.build_folder)
-    found = [*folder.glob("lib.*"), *folder.glob("bdist.*")]
+    staging_folders = [*folder.glob("lib.*"), *folder.glob("bdist.*")]
     if not (folder / "CMakeCache.txt").exists():
-        found += folder.glob("lib")
-    for path in found:
-        with suppress(OSError):  # the step itself will say what is wrong with that folder
+        staging_folders += folder.glob("lib")
+    for path in staging_folders:
+        with suppress(OSError):  # the step itself will report the problem
             shutil.rmtree(path)
-    return tuple(found)
+    return tuple(staging_folders)
 
 
-_TELL_EVERY_S: Final = 1.0
+_PROGRESS_INTERVAL_S: Final = 1.0
 
 
 @dataclass(kw_only=True)
-class _Watched:
-    """A running step."""
+class _RunningStep:
+    """Progress state of a running step."""
 
     begun: float
     since: float
-    """Seconds since 1970 of the step's first attempt: objects of cut-off ones count, too."""
-    told: float = 0.0
+    """Unix time of the first attempt: compiles of interrupted attempts count, too."""
+    reported: float = 0.0
     reader: ProgressReader = field(default_factory=ProgressReader)
     remaining: RemainingTime = field(default_factory=RemainingTime)
     counts: CacheCounts | None = None
@@ -325,44 +325,44 @@ class _Watched:
 
 
 @dataclass(kw_only=True)
-class CompileWatch:
-    """The StepWatch of a build."""
+class CompileMonitor:
+    """Measures the compile steps of a build and reports their progress."""
 
     plan: Plan
     folder: BuildFolder
     choice: JobChoice
     history: History
     cache_for: Callable[[Step], tuple[CacheDecision, tuple[str, ...]]]
-    """The compiler cache of a step, probed when it is first asked for, and what enters its root."""
+    """Returns the compiler cache of a step and the command prefix that enters its root folder."""
     passed: Mapping[str, str]
-    """Variables of the user that every step gets."""
+    """Variables of the user that every step inherits."""
     times: dict[str, StepTimes] = field(default_factory=dict)
-    """What each step of this run cost."""
+    """Cost of each step of this run."""
     created_at: float = field(default_factory=time.time)
-    """Seconds since 1970: a step that was first tried before then was cut off."""
-    _running: dict[str, _Watched] = field(default_factory=dict)
+    """Unix time; a step whose first attempt is older was interrupted."""
+    _running: dict[str, _RunningStep] = field(default_factory=dict)
 
     def begin(self, step: Step, since: float) -> Mapping[str, str]:
-        """The whole environment of the step's commands."""
-        watched = _Watched(begun=time.monotonic(), since=since)
-        self._running[step.name] = watched
+        """Prepare the meter and return the complete environment of the step's commands."""
+        running = _RunningStep(begun=time.monotonic(), since=since)
+        self._running[step.name] = running
         variables = {**self.passed, **dict(step.variables)}
-        known = self.history.read(self._remembered(step))
-        watched.remaining = RemainingTime(earlier=known.steps.get(step.name))
+        history = self.history.read(self._remembered(step))
+        running.remaining = RemainingTime(earlier=history.steps.get(step.name))
         if since < self.created_at:
-            variables |= COPY_AGAIN
+            variables |= ALWAYS_INSTALL
         if not step.compiles:
             return variables
         component = self.plan.component(step.component)
         recipe = component.recipe
         if since < self.created_at:
-            remove_half_copied(component)
+            remove_partial_copies(component)
         log = self.folder.meter_log(step.component)
         table = self.folder.meter / f"{step.component}.table"
         if log.exists():
-            # A half-written object would be taken for whole by make, which looks at times only.
+            # make compares time stamps only, and would accept a partly written object file.
             remove_unfinished(read_meter_log(log), below=self.folder.folder)
-        write_table(table, memory_table(recipe, known))
+        write_table(table, memory_table(recipe, history))
         decision, before = self.cache_for(step)
         variables |= meter_variables(
             self.folder.meter,
@@ -376,73 +376,75 @@ class CompileWatch:
         variables |= step_variables(log=log, table=table)
         variables |= self.plan.runner_variables
         if decision.choice is not None:
-            watched.counts = read_counts(decision.choice, variables=variables, before=before)
-            watched.cache_log = self.folder.meter / f"{step.component}.cache"
-            watched.cache_log.unlink(missing_ok=True)
-            variables.setdefault("CCACHE_STATSLOG", str(watched.cache_log))
+            running.counts = read_counts(decision.choice, variables=variables, before=before)
+            running.cache_log = self.folder.meter / f"{step.component}.cache"
+            running.cache_log.unlink(missing_ok=True)
+            variables.setdefault("CCACHE_STATSLOG", str(running.cache_log))
         return variables
 
-    def heard(self, step: Step, output: bytes) -> BuildEvent | None:
-        """Progress by the build's own counts, at most once a second."""
-        watched = self._running[step.name]
-        watched.reader.feed(output)
+    def on_output(self, step: Step, output: bytes) -> BuildEvent | None:
+        """Parse output; return a progress event at most once a second."""
+        running = self._running[step.name]
+        running.reader.feed(output)
         now = time.monotonic()
-        progress = watched.reader.progress
-        if progress is None or now - watched.told < _TELL_EVERY_S:
+        progress = running.reader.progress
+        if progress is None or now - running.reported < _PROGRESS_INTERVAL_S:
             return None
-        watched.told = now
-        elapsed_s = now - watched.begun
-        watched.remaining.observe(progress, elapsed_s)
+        running.reported = now
+        elapsed_s = now - running.begun
+        running.remaining.observe(progress, elapsed_s)
         return BuildEvent(
             kind="progress",
             step=step.name,
             done=progress.done,
             total=progress.total or 0,
             elapsed_s=elapsed_s,
-            remaining_s=watched.remaining.remaining_s(elapsed_s),
+            remaining_s=running.remaining.remaining_s(elapsed_s),
         )
 
     def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
-        """Keep what was learned."""
-        watched = self._running.pop(step.name)
+        """Store the cost of the step for later estimates."""
+        running = self._running.pop(step.name)
         if not step.compiles or step.name.endswith("/configure"):
-            # What configuring compiles are probes, thrown away at once.
+            # Compiles of the configure step are feature tests.
             self.times[step.name] = StepTimes(step=step.name, wall_s=wall_s)
             return
         log = read_meter_log(self.folder.meter_log(step.component))
-        mine = [one for one in log.compiles if one.start_s >= watched.since]
+        compiles = [
+            compile_cost for compile_cost in log.compiles if compile_cost.start_s >= running.since
+        ]
         self.history.learn(self._remembered(step), log)
-        cpu_s = sum(one.cpu_s for one in mine)
-        if whole and mine:
+        cpu_s = sum(compile_cost.cpu_s for compile_cost in compiles)
+        if whole and compiles:
             run = StepRun(
-                wall_s=wall_s, jobs=self.choice.jobs, cpu_s=cpu_s, curve=watched.remaining.curve
+                wall_s=wall_s, jobs=self.choice.jobs, cpu_s=cpu_s, curve=running.remaining.curve
             )
             self.history.learn_step(self._remembered(step), step.name, run)
         self.times[step.name] = StepTimes(
             step=step.name,
             wall_s=wall_s,
             cpu_s=cpu_s,
-            compiles=len(mine),
-            peak_memory_mib=max((one.peak_mib for one in mine), default=None),
-            cache_hit_rate=self._hit_rate(step, watched),
+            compiles=len(compiles),
+            peak_memory_mib=max((compile_cost.peak_mib for compile_cost in compiles), default=None),
+            cache_hit_rate=self._hit_rate(step, running),
         )
 
     def _remembered(self, step: Step) -> str:
         parts = [part for part in self.plan.components if part.name == step.component]
         return history_name(self.plan, parts[0]) if parts else step.component
 
-    def _hit_rate(self, step: Step, watched: _Watched) -> float | None:
-        logged = logged_counts(watched.cache_log) if watched.cache_log else None
+    def _hit_rate(self, step: Step, running: _RunningStep) -> float | None:
+        logged = logged_counts(running.cache_log) if running.cache_log else None
         if logged is not None:
             return logged.rate
-        if watched.counts is None:
+        if running.counts is None:
             return None
         decision, before = self.cache_for(step)
         if decision.choice is None:
             return None
         variables = {**self.passed, **dict(step.variables), **decision.choice.variables}
         after = read_counts(decision.choice, variables=variables, before=before)
-        counted = cache_statistics(watched.counts, after)
+        counted = cache_statistics(running.counts, after)
         return counted.rate if counted else None
 
 

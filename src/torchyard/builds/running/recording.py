@@ -1,7 +1,4 @@
-"""Gather what a finished build was made of into its record.
-
-Reads sources, wheels, tools and step states after the build; decides nothing.
-"""
+"""Make the record of a finished build from its sources, wheels, tools and step states."""
 
 from __future__ import annotations
 
@@ -34,7 +31,8 @@ from torchyard.builds.record import (
     WheelRecord,
 )
 from torchyard.builds.running.runner import read_state
-from torchyard.builds.sources import source_identity, used_kind
+from torchyard.builds.sources import source_identity, used_source_kind
+from torchyard.builds.sources.fetch_plan import sha256_of
 from torchyard.builds.verify import RunInTarget, list_packages, open_target
 from torchyard.core.records import decode
 from torchyard.errors import TorchyardError, UsageError
@@ -43,33 +41,33 @@ __all__ = ["RecordInputs", "make_record"]
 
 _TOOLS: Final = ("cc", "c++", "ld", "cmake", "ninja", "nvcc", "hipcc")
 _VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)")
-_MOST_PREFIX_FILES: Final = 2000
+_MAX_PREFIX_FILES: Final = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordInputs:
-    """What only the caller knows."""
+    """Values of a record that come from the caller."""
 
     recipe: RecipeIdentity
     times: Mapping[str, StepTimes]
-    """Steps of this run; those done before come from their states."""
+    """Costs of the steps of this run; those of earlier runs are read from their states."""
     machine: Mapping[str, Any]
     python: str
     run: RunInTarget
-    """Runs commands where the build's commands ran."""
+    """Runs a command in the environment of the build."""
     earlier: BuildRecord | None = None
-    """The record that this one replaces: times of steps that were not run again stay."""
+    """The record to replace; it provides the times of steps that were not run again."""
 
 
 def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
-    """The record of a build whose steps are all done."""
+    """Return the record of a build whose steps are all done."""
     folder = BuildFolder(folder=Path(plan.folder))
     tools = _toolchain(inputs.run)
     states = [read_state(folder.state(step.name)) for step in plan.steps]
-    begun = [state.started_at for state in states if state is not None]
-    ended = [state.started_at + state.wall_s for state in states if state is not None]
-    prints = fingerprints(plan)
-    digest = hashlib.sha256("".join(prints.values()).encode()).hexdigest()
+    start_times = [state.started_at for state in states if state is not None]
+    end_times = [state.started_at + state.wall_s for state in states if state is not None]
+    step_fingerprints = fingerprints(plan)
+    digest = hashlib.sha256("".join(step_fingerprints.values()).encode()).hexdigest()
     return BuildRecord(
         torchyard=__version__,
         name=plan.name,
@@ -90,8 +88,8 @@ def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
         python=inputs.python,
         root=plan.steps[-1].root,
         variables=runtime_variables(plan),
-        started=_iso(min(begun)) if begun else "",
-        finished=_iso(max(ended)) if ended else "",
+        started=_utc_time(min(start_times)) if start_times else "",
+        finished=_utc_time(max(end_times)) if end_times else "",
     )
 
 
@@ -110,7 +108,7 @@ def _component(
         needs=part.needs,
         source=_source(part, earlier),
         patches=tuple(
-            PatchRecord(name=name, sha256=_sha256(Path(recipe.folder, name)))
+            PatchRecord(name=name, sha256=sha256_of(Path(recipe.folder, name)))
             for name in recipe.patches
         ),
         options=dict(recipe.options),
@@ -123,10 +121,13 @@ def _component(
 
 
 def _source(part: Component, earlier: ComponentRecord | None) -> SourceIdentity | None:
-    """What was compiled. The fetched source may be gone, or moved on by another build's update."""
+    """Identify the compiled source, from the working copy where possible.
+
+    The fetched source may have been removed, or updated by another build.
+    """
     place = Path(part.source)
     with suppress(TorchyardError, OSError):
-        kind = used_kind(part.recipe.source, f"{part.name}: source")
+        kind = used_source_kind(part.recipe.source, f"{part.name}: source")
         if kind == "git" and Path(part.tree, ".git").exists():
             place = Path(part.tree)
         if place.exists():
@@ -135,13 +136,13 @@ def _source(part: Component, earlier: ComponentRecord | None) -> SourceIdentity 
 
 
 def _is_edited(part: Component, folder: BuildFolder) -> bool:
-    """Compiled again by hand since the working copy was made."""
+    """Whether `build rebuild` ran after the working copy was made."""
     copied = read_state(folder.state(f"{part.name}/tree"))
     try:
-        at = folder.edited(part.name).stat().st_mtime
+        edited_at = folder.edited(part.name).stat().st_mtime
     except OSError:
         return False
-    return copied is None or at > copied.started_at
+    return copied is None or edited_at > copied.started_at
 
 
 def _report(path: Path) -> VerifyReport | None:
@@ -152,35 +153,35 @@ def _report(path: Path) -> VerifyReport | None:
 
 
 def _times(plan: Plan, folder: BuildFolder, inputs: RecordInputs) -> list[StepTimes]:
-    """What the steps took to make what is there now, in however many runs."""
+    """Return the total cost of each step, over all runs that contributed to the present result."""
     before = {one.step: one for one in inputs.earlier.times} if inputs.earlier else {}
-    found = []
+    step_times = []
     for step in plan.steps:
         state = read_state(folder.state(step.name))
-        known = inputs.times.get(step.name) or before.get(step.name)
-        known = known or StepTimes(step=step.name, wall_s=0.0)
+        times = inputs.times.get(step.name) or before.get(step.name)
+        times = times or StepTimes(step=step.name, wall_s=0.0)
         if state is not None:
-            known = replace(known, wall_s=state.wall_s + state.earlier_s)
-        found.append(_measured(step, known, folder))
-    return found
+            times = replace(times, wall_s=state.wall_s + state.earlier_s)
+        step_times.append(_measured(step, times, folder))
+    return step_times
 
 
-def _measured(step: Step, known: StepTimes, folder: BuildFolder) -> StepTimes:
-    """With the costs of a compiling step from the meter's log, which outlives single runs.
+def _measured(step: Step, times: StepTimes, folder: BuildFolder) -> StepTimes:
+    """Add the costs of a compile step from the log of the meter, which covers all runs.
 
-    The latest run may have compiled three files of a thousand, because an option had changed or
-    because the one before was cut off. Without a log, or without the objects, what is known stays.
+    The latest run may have compiled only a few files, because an option changed or the run before
+    was interrupted. Without a log or without object files, `times` is returned unchanged.
     """
     if not step.compiles or step.name.endswith("/configure"):
-        return known
+        return times
     tree = read_state(folder.state(f"{step.component}/tree"))
     log = read_meter_log(folder.meter_log(step.component)).since(tree.started_at if tree else 0.0)
     made = log.made()
     if not made.compiles:
-        return known
+        return times
     return replace(
-        known,
-        wall_s=max(known.wall_s, log.busy_s),
+        times,
+        wall_s=max(times.wall_s, log.busy_s),
         cpu_s=made.cpu_s,
         compiles=len(made.compiles),
         peak_memory_mib=made.peak_mib or None,
@@ -189,16 +190,16 @@ def _measured(step: Step, known: StepTimes, folder: BuildFolder) -> StepTimes:
 
 def _toolchain(run: RunInTarget) -> tuple[ToolRecord, ...]:
     script = 'path=$(command -v "$1") || exit 3; printf "%s\\n" "$path"; "$1" --version 2>/dev/null'
-    found = []
+    tools = []
     for name in _TOOLS:
-        ended = run(("sh", "-c", script, "sh", name), {})
-        lines = ended.stdout.splitlines()
-        if ended.returncode or not lines:
+        completed = run(("sh", "-c", script, "sh", name), {})
+        lines = completed.stdout.splitlines()
+        if completed.returncode or not lines:
             continue
-        # `cc (Debian 12.2.0-14) 12.2.0`: what stands in brackets is the packager's.
+        # `cc (Debian 12.2.0-14) 12.2.0`: the version in brackets is the packager's.
         version = _VERSION.search(re.sub(r"\([^)]*\)", "", "\n".join(lines[1:])))
-        found.append(ToolRecord(name=name, path=lines[0], version=version[1] if version else ""))
-    return tuple(found)
+        tools.append(ToolRecord(name=name, path=lines[0], version=version[1] if version else ""))
+    return tuple(tools)
 
 
 def _packages(plan: Plan, run: RunInTarget) -> tuple[PackageRecord, ...]:
@@ -208,7 +209,7 @@ def _packages(plan: Plan, run: RunInTarget) -> tuple[PackageRecord, ...]:
 
 def _wheels(dist: Path) -> tuple[WheelRecord, ...]:
     return tuple(
-        WheelRecord(file=path.name, sha256=_sha256(path), size_bytes=path.stat().st_size)
+        WheelRecord(file=path.name, sha256=sha256_of(path), size_bytes=path.stat().st_size)
         for path in sorted(dist.glob("*.whl"))
     )
 
@@ -221,14 +222,9 @@ def _prefix_files(part: Component) -> tuple[str, ...]:
 
 def _files_like(prefix: Path, patterns: Sequence[str]) -> tuple[str, ...]:
     names = (str(path.relative_to(prefix)) for path in sorted(prefix.rglob("*")) if path.is_file())
-    chosen = [name for name in names if any(fnmatch(name, f"{one}*") for one in patterns)]
-    return tuple(chosen[:_MOST_PREFIX_FILES])
+    chosen = [name for name in names if any(fnmatch(name, f"{pattern}*") for pattern in patterns)]
+    return tuple(chosen[:_MAX_PREFIX_FILES])
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _iso(moment: float) -> str:
+def _utc_time(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")

@@ -27,43 +27,43 @@ from torchyard.files.safe_writing import replace_file, to_json_text, write_faile
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What the user said about steps."""
+    """Steps selected by the user."""
 
     force: bool = False
-    """Run every step again; with `start_from`, only those that it names and what follows."""
+    """Run all steps, finished ones included; with `start_from`, those and their dependents."""
     start_from: tuple[str, ...] = ()
     """Run these steps and everything that depends on them."""
     only: tuple[str, ...] = ()
-    """Run these steps and nothing else."""
+    """Run only these steps."""
 
 
 def find_step(plan: Plan, name: str, *, where: str) -> Step:
-    """A step by its name, or by the part behind the slash where that is unique."""
-    found = [
+    """Return a step by its full name, or by the part after the slash if that is unique."""
+    matching = [
         step for step in plan.steps if step.name == name or step.name.partition("/")[2] == name
     ]
-    exact = [step for step in found if step.name == name]
-    if len(exact or found) == 1:
-        return (exact or found)[0]
-    names = [step.name for step in plan.steps]
-    if found:
-        several = ", ".join(step.name for step in found)
-        raise UsageError(f"{where}: {name!r} is the name of several steps", hint=f"say {several}")
+    exact = [step for step in matching if step.name == name]
+    if len(exact or matching) == 1:
+        return (exact or matching)[0]
+    if matching:
+        names = ", ".join(step.name for step in matching)
+        raise UsageError(f"{where}: {name!r} matches several steps", hint=f"use one of {names}")
     raise UsageError(
-        f"{where}: there is no step {name!r}", hint=nearest_hint(name, names, what="step")
+        f"{where}: there is no step {name!r}",
+        hint=nearest_hint(name, [step.name for step in plan.steps], what="step"),
     )
 
 
 def steps_to_run(
     plan: Plan, selection: Selection, *, fresh: Callable[[Step], bool]
 ) -> tuple[str, ...]:
-    """Names of the steps to run, in the plan's order."""
+    """Return the names of the steps to run, in the order of the plan."""
     if selection.only:
         chosen = {find_step(plan, name, where="--only").name for name in selection.only}
         _check_needs(plan, chosen, fresh)
         return tuple(step.name for step in plan.steps if step.name in chosen)
     forced = {find_step(plan, name, where="--from").name for name in selection.start_from}
-    # Beside --from, --force must not reach back: making the source tree anew would cost all objects.
+    # With --from, --force must not affect earlier steps: a new working copy would lose all objects.
     everything = selection.force and not forced
     running: set[str] = set()
     counting = {step.name for step in plan.steps if step.counts}
@@ -71,11 +71,11 @@ def steps_to_run(
         follows = any(need in running and need in counting for need in step.needs)
         if everything or step.name in forced or follows or not fresh(step):
             running.add(step.name)
-    return _with_what_they_need(plan, running)
+    return _with_removed_sources(plan, running)
 
 
-def _with_what_they_need(plan: Plan, running: set[str]) -> tuple[str, ...]:
-    """A source that was removed is fetched again only where a step that runs needs it."""
+def _with_removed_sources(plan: Plan, running: set[str]) -> tuple[str, ...]:
+    """Add the steps that recreate removed sources, where a step that runs needs them."""
     for step in reversed(plan.steps):
         if step.name not in running:
             continue
@@ -92,8 +92,8 @@ def _check_needs(plan: Plan, chosen: Collection[str], fresh: Callable[[Step], bo
         for need in steps[name].needs:
             if need not in chosen and not fresh(steps[need]):
                 raise UsageError(
-                    f"--only {name}: the step {need}, which comes before it, is not done",
-                    hint=f"leave --only out, or add --only {need}",
+                    f"--only {name}: the step {need}, which it depends on, is not done",
+                    hint=f"omit --only, or add --only {need}",
                 )
 
 
@@ -109,16 +109,16 @@ class StepState:
     status: StepStatus
     started_at: float
     first_started_at: float = 0.0
-    """Start of the first of several attempts of one fingerprint that were cut off; 0: unknown."""
+    """Start of the first interrupted attempt with this fingerprint; 0: unknown."""
     wall_s: float = 0.0
     earlier_s: float = 0.0
-    """Time of runs of the same fingerprint that were cut off before."""
+    """Total time of earlier interrupted attempts with this fingerprint."""
     exit_code: int | None = None
     detail: str = ""
 
 
 def read_state(path: Path) -> StepState | None:
-    """The state; None when there is none, or none that can be read: the step then runs again."""
+    """Return the state; None if it is missing or unreadable: the step then runs again."""
     try:
         return decode(StepState, json.loads(path.read_text()), where=str(path), strict=False)
     except (OSError, ValueError, UsageError):
@@ -126,7 +126,7 @@ def read_state(path: Path) -> StepState | None:
 
 
 def write_state(path: Path, state: StepState) -> None:
-    """Put the state on disk, whole or not at all."""
+    """Write the state atomically."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -135,21 +135,23 @@ def write_state(path: Path, state: StepState) -> None:
 
 
 def touch(step: Step, path: Path, fingerprint: str) -> bool:
-    """Take what an earlier plan's step made for what this plan wants; False where nothing is.
+    """Mark the result of an earlier plan's step as up to date; return False if there is none.
 
-    Of a step that was cut off only its time is kept: it goes on at the next run.
+    An interrupted step resumes at the next run; only its time is kept.
     """
     state = read_state(path)
     if state is None or state.fingerprint == fingerprint:
         return False
-    if state.status == "done" and not all(Path(made).exists() for made in step.creates):
+    if state.status == "done" and not all(
+        Path(path_created).exists() for path_created in step.creates
+    ):
         return False
     write_state(path, replace(state, fingerprint=fingerprint))
     return True
 
 
 def is_fresh(step: Step, state: StepState | None, fingerprint: str) -> bool:
-    """Whether the step is done as the plan wants it and what it made is still there."""
+    """Whether the step is done with this fingerprint and the files it created still exist."""
     return (
         state is not None
         and state.status == "done"
@@ -158,51 +160,51 @@ def is_fresh(step: Step, state: StepState | None, fingerprint: str) -> bool:
     )
 
 
-_SIDE_BY_SIDE: Final = 4
-"""Steps at once. Compiles among them share the meter's slots, so cores are not oversubscribed."""
+_MAX_PARALLEL_STEPS: Final = 4
+"""Compiles of parallel steps share the job slots of the meter, so cores are not oversubscribed."""
 
 
-class StepWatch(Protocol):
-    """What looks over a running step's shoulder: progress, and what its compiles cost."""
+class StepMonitor(Protocol):
+    """Observer of running steps: progress and compile costs."""
 
     def begin(self, step: Step, since: float) -> Mapping[str, str]:
-        """Called before the step, with the time of its first attempt; returns its variables."""
+        """Return the variables of a step that starts; `since` is the time of its first attempt."""
         ...
 
-    def heard(self, step: Step, output: bytes) -> BuildEvent | None:
-        """Called with the output; may answer with progress to tell."""
+    def on_output(self, step: Step, output: bytes) -> BuildEvent | None:
+        """Process output of the step; return a progress event, or None."""
         ...
 
     def end(self, step: Step, wall_s: float, *, whole: bool) -> None:
-        """Called after the step, whole or not."""
+        """Process the end of the step; `whole` is False if it did not finish."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a run did."""
+    """The result of a run of a plan."""
 
     ran: tuple[str, ...]
     skipped: tuple[str, ...]
     failed: Mapping[str, TorchyardError]
     blocked: tuple[str, ...]
-    """Steps that could not start because one they need failed."""
+    """Steps that could not start because a step they depend on failed."""
     wall_s: float
 
     @property
     def good(self) -> bool:
-        """Everything that was to be done is done."""
+        """Whether all steps to run are done."""
         return not self.failed and not self.blocked
 
 
 def unfinished_steps(
     plan: Plan, folder: BuildFolder, selection: Selection | None = None
 ) -> tuple[str, ...]:
-    """Names of the steps that a run would run now."""
-    prints = fingerprints(plan)
+    """Return the names of the steps that a run would execute now."""
+    step_fingerprints = fingerprints(plan)
 
     def fresh(step: Step) -> bool:
-        return is_fresh(step, read_state(folder.state(step.name)), prints[step.name])
+        return is_fresh(step, read_state(folder.state(step.name)), step_fingerprints[step.name])
 
     return steps_to_run(plan, selection or Selection(), fresh=fresh)
 
@@ -215,7 +217,7 @@ class Runner:
     folder: BuildFolder
     performer: Callable[[Step, Mapping[str, str], Callable[[bytes], None]], StepPerformer]
     explain: Callable[[Step, StepPerformer, CommandFailed], StepFailed]
-    watch: StepWatch
+    watch: StepMonitor
     listener: BuildListener
     selection: Selection = field(default_factory=Selection)
     keep_going: bool = False
@@ -223,17 +225,17 @@ class Runner:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> RunResult:
-        """Run what must run; a failed step ends the run unless `keep_going`.
+        """Run the selected steps; a failed step ends the run unless `keep_going`.
 
-        Ctrl-C ends the running steps, marks them as interrupted and goes on to whoever called.
+        Ctrl-C stops the running steps, marks them as interrupted and is raised again.
         """
         started = time.monotonic()
-        prints = fingerprints(self.plan)
+        step_fingerprints = fingerprints(self.plan)
         chosen = unfinished_steps(self.plan, self.folder, self.selection)
         skipped = tuple(step.name for step in self.plan.steps if step.name not in chosen)
         for name in skipped:
             self.listener(BuildEvent(kind="skip", step=name))
-        done, failed = self._run_all(chosen, prints)
+        done, failed = self._run_all(chosen, step_fingerprints)
         blocked = tuple(name for name in chosen if name not in done and name not in failed)
         return RunResult(
             ran=tuple(done),
@@ -244,10 +246,10 @@ class Runner:
         )
 
     def _run_all(
-        self, chosen: tuple[str, ...], prints: Mapping[str, str]
+        self, chosen: tuple[str, ...], step_fingerprints: Mapping[str, str]
     ) -> tuple[list[str], dict[str, TorchyardError]]:
         steps = {step.name: step for step in self.plan.steps}
-        before = _all_needs(self.plan)
+        prerequisites = _all_needs(self.plan)
         waiting, running = list(chosen), set[str]()
         done: list[str] = []
         failed: dict[str, TorchyardError] = {}
@@ -256,11 +258,11 @@ class Runner:
             while True:
                 if not failed or self.keep_going:
                     for name in list(waiting):
-                        unmet = (before[name] & set(chosen)) - set(done)
-                        if len(running) < _SIDE_BY_SIDE and not unmet:
+                        unmet = (prerequisites[name] & set(chosen)) - set(done)
+                        if len(running) < _MAX_PARALLEL_STEPS and not unmet:
                             waiting.remove(name)
                             running.add(name)
-                            self._start(steps[name], prints[name], ended)
+                            self._start(steps[name], step_fingerprints[name], ended)
                 if not running:
                     return done, failed
                 name, error = self._next_ended(ended)
@@ -268,7 +270,7 @@ class Runner:
                 if error is None:
                     done.append(name)
                 else:
-                    failed[name] = _ours(error)
+                    failed[name] = _expected_error(error)
         except BaseException:
             self._stop_all()
             raise
@@ -277,7 +279,7 @@ class Runner:
     def _next_ended(
         ended: queue.SimpleQueue[tuple[str, BaseException | None]],
     ) -> tuple[str, BaseException | None]:
-        while True:  # waking up now and then lets Ctrl-C through
+        while True:  # the timeout lets Ctrl-C through
             with suppress(queue.Empty):
                 return ended.get(timeout=0.5)
 
@@ -290,7 +292,7 @@ class Runner:
         def work() -> None:
             try:
                 self._run_step(step, fingerprint)
-            except BaseException as error:  # noqa: BLE001  # belongs to the thread that waits
+            except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
                 ended.put((step.name, error))
             else:
                 ended.put((step.name, None))
@@ -304,12 +306,12 @@ class Runner:
         started = time.monotonic()
         variables = self.watch.begin(step, state.first_started_at)
 
-        def heard(output: bytes) -> None:
-            event = self.watch.heard(step, output)
+        def on_output(output: bytes) -> None:
+            event = self.watch.on_output(step, output)
             if event is not None:
                 self.listener(event)
 
-        performer = self.performer(step, variables, heard)
+        performer = self.performer(step, variables, on_output)
         with self._lock:
             self._active[step.name] = performer
         status: StepStatus = "failed"
@@ -322,9 +324,9 @@ class Runner:
             if error.stopped:
                 status = "interrupted"
                 raise
-            mended = self.explain(step, performer, error)
-            detail = mended.why or mended.what
-            raise mended from error
+            explained = self.explain(step, performer, error)
+            detail = explained.why or explained.what
+            raise explained from error
         except TorchyardError as error:
             detail = error.what
             raise
@@ -334,7 +336,7 @@ class Runner:
                 self.watch.end(step, wall_s, whole=status == "done")
                 self._write_end(state, status, wall_s, exit_code, detail)
             finally:
-                # After the state is written: the process ends once no step is active.
+                # Only after the state is written: the process exits once no step is active.
                 with self._lock:
                     self._active.pop(step.name, None)
             self.listener(
@@ -347,7 +349,7 @@ class Runner:
             )
 
     def _begin_state(self, step: Step, fingerprint: str) -> StepState:
-        """The state of a step that starts: what cut-off attempts did still counts."""
+        """Return the state of a starting step, with the time of its interrupted attempts."""
         now = time.time()
         state = StepState(
             step=step.name,
@@ -360,7 +362,7 @@ class Runner:
         if earlier is None or earlier.fingerprint != fingerprint or earlier.status == "done":
             return state
         wall_s = earlier.wall_s
-        if earlier.status == "running":  # killed: the log's last line is the last sign of life
+        if earlier.status == "running":  # killed: the log was last written then
             with suppress(OSError):
                 last = self.folder.log(step.name).stat().st_mtime
                 wall_s = max(last - earlier.started_at, 0.0)
@@ -378,7 +380,7 @@ class Runner:
         exit_code: int | None,
         detail: str,
     ) -> None:
-        # A full disk must not hide why the step failed.
+        # A full disk must not hide the error of the step.
         with suppress(TorchyardError):
             write_state(
                 self.folder.state(state.step),
@@ -397,16 +399,16 @@ class Runner:
             time.sleep(0.05)
 
 
-def _ours(error: BaseException) -> TorchyardError:
-    """The step's error; a mistake of our own goes on as it is."""
+def _expected_error(error: BaseException) -> TorchyardError:
+    """Return the error of a step; raise it again if it is a bug."""
     if isinstance(error, TorchyardError):
         return error
     raise error
 
 
 def _all_needs(plan: Plan) -> Mapping[str, frozenset[str]]:
-    """For each step everything that comes before it, however far: a step between may be done."""
-    found: dict[str, frozenset[str]] = {}
+    """Return the transitive dependencies of each step: a step in between may be done already."""
+    needs: dict[str, frozenset[str]] = {}
     for step in plan.steps:
-        found[step.name] = frozenset(step.needs).union(*(found[name] for name in step.needs))
-    return found
+        needs[step.name] = frozenset(step.needs).union(*(needs[name] for name in step.needs))
+    return needs

@@ -32,7 +32,7 @@ from torchyard.builds.plan import (
     Verify,
     WriteFile,
 )
-from torchyard.builds.sandbox import Sandbox, wanted_names
+from torchyard.builds.sandbox import Sandbox, requested_hosts
 from torchyard.builds.sources.apt import write_apt_sources
 from torchyard.builds.sources.download import download
 from torchyard.builds.sources.package_index import download_sdist
@@ -53,7 +53,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class CommandRun:
-    """One running command; `stop` may be called from another thread."""
+    """A running command; `stop` may be called from another thread."""
 
     def __init__(self, argv: list[str], *, folder: str, environment: Mapping[str, str]) -> None:
         self._mark = new_launch_mark()
@@ -76,39 +76,39 @@ class CommandRun:
         except FileNotFoundError as error:
             missing = folder if folder and not Path(folder).is_dir() else argv[0]
             raise MissingTool(
-                f"{missing} is not there", why=f"it was needed for: {' '.join(argv)}"
+                f"{missing} does not exist", why=f"required by: {' '.join(argv)}"
             ) from error
         except PermissionError as error:
             raise StepFailed(f"{argv[0]} cannot be started", why=str(error)) from error
 
-    def wait(self, log: BinaryIO, heard: Callable[[bytes], None]) -> int:
-        """Copy the output to the log as it comes, and return the exit code."""
+    def wait(self, log: BinaryIO, on_output: Callable[[bytes], None]) -> int:
+        """Copy the output to the log while the command runs, and return the exit code."""
         pipe = self._process.stdout
-        assert pipe is not None  # noqa: S101  # Popen was asked for it
+        assert pipe is not None  # noqa: S101  # set, because stdout=PIPE
         try:
             while chunk := os.read(pipe.fileno(), _CHUNK_BYTES):
                 log.write(chunk)
                 log.flush()
-                heard(chunk)
-        except BaseException:  # a full disk under the log, or a mistake of whoever listens
+                on_output(chunk)
+        except BaseException:  # a full disk, or an error in the callback
             self.stop()
             self._process.wait()
             raise
         finally:
             pipe.close()
         code = self._process.wait()
-        # What the command left running in the background must not outlive its step. Only the mark
-        # tells it now: the process is reaped, and its number may belong to somebody else.
+        # Background processes of the command must not outlive the step. They are found by the
+        # mark: the command is reaped, and its process id may have been reused.
         kill_launch(self._mark)
         return code
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` ended it."""
+        """Whether `stop` was called."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """End the command and everything it started."""
+        """Kill the command and its descendants."""
         self._stopped.set()
         with suppress(OSError):
             if self._process.poll() is None:
@@ -120,7 +120,7 @@ class CommandRun:
 def perform_fetch(
     action: Download | SdistDownload | AptSources, *, progress: Callable[[str], None]
 ) -> None:
-    """Do one action, whole or not at all; `progress` gets a line for people now and then."""
+    """Perform a download action atomically; `progress` receives status lines."""
     match action:
         case Download():
             download(action.url, Path(action.path), sha256=action.sha256.lower(), progress=progress)
@@ -132,7 +132,7 @@ def perform_fetch(
 
 
 class CommandFailed(StepFailed):
-    """A command of a step ended with another exit code than 0."""
+    """A command of a step ended with a nonzero exit code."""
 
     def __init__(self, command: Command, exit_code: int, *, stopped: bool) -> None:
         shown = shlex.join(command.argv)
@@ -149,28 +149,28 @@ class StepPerformer:
     step: Step
     folder: BuildFolder
     variables: Mapping[str, str]
-    """The whole environment of the step's commands."""
+    """The complete environment of the step's commands."""
     verify: Callable[[Verify, Step, RunInTarget], None]
-    heard: Callable[[bytes], None]
-    """Gets the output of commands as it comes."""
+    on_output: Callable[[bytes], None]
+    """Receives the output of commands in chunks."""
     guard: Callable[[StepPerformer], AbstractContextManager[None]] = lambda _: nullcontext()
-    """Entered before the first action and left after the last: what the step shares with others."""
+    """Context manager around all actions: locks on what the step shares with other builds."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _running: CommandRun | None = None
     _stopped: bool = False
     _last: tuple[list[str], str, dict[str, str]] | None = None
 
     @property
-    def wanted_file(self) -> Path:
-        """Names that the step's commands asked the network for."""
+    def requested_hosts_file(self) -> Path:
+        """File with the host names that the step's commands tried to resolve."""
         return self.folder.log(self.step.name).with_suffix(".wanted")
 
     def perform(self) -> None:
-        """Do all actions, in order; the log has every command and its output."""
+        """Perform all actions in order; the log has every command and its output."""
         path = self.folder.log(self.step.name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.wanted_file.unlink(missing_ok=True)
+            self.requested_hosts_file.unlink(missing_ok=True)
             with path.open("wb") as log, self.guard(self):
                 for action in self.step.actions:
                     self._perform(action, log)
@@ -179,18 +179,18 @@ class StepPerformer:
 
     @property
     def stopped(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `stop` was called."""
         return self._stopped
 
     def stop(self) -> None:
-        """End the running command; no other one starts."""
+        """Stop the running command and start no further one."""
         with self._lock:
             self._stopped = True
             if self._running is not None:
                 self._running.stop()
 
-    def reenter_script(self) -> str:
-        """A shell script that runs the last command again just as it was run."""
+    def rerun_script(self) -> str:
+        """Return a shell script that runs the last command again in the same environment."""
         if self._last is None:
             return ""
         argv, folder, variables = self._last
@@ -210,7 +210,7 @@ class StepPerformer:
     def run_in_target(
         self, argv: Sequence[str], variables: Mapping[str, str], /
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command where the step's commands run, and give back what it said."""
+        """Run a command in the environment of the step and return its output."""
         sandbox = self._sandbox(Command(argv=tuple(argv)))
         environment = {**self.variables, **variables}
         folder = str(self.folder.folder)
@@ -235,13 +235,13 @@ class StepPerformer:
         elif isinstance(action, WriteFile):
             self._write(action, log)
         elif isinstance(action, Verify):
-            self._say(f"checking {action.component}", log)
+            self._write_line(f"checking {action.component}", log)
             self.verify(action, self.step, self.run_in_target)
         else:
-            perform_fetch(action, progress=lambda text: self._say(text, log))
+            perform_fetch(action, progress=lambda text: self._write_line(text, log))
 
     def _write(self, action: WriteFile, log: BinaryIO) -> None:
-        self._say(f"writing {action.path}", log)
+        self._write_line(f"writing {action.path}", log)
         path = Path(action.path)
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, action.text)
@@ -253,12 +253,12 @@ class StepPerformer:
         environment = {**self.variables, **dict(command.variables)}
         sandbox = self._sandbox(command)
         argv, full = sandbox.command(command.argv, folder=folder, variables=environment)
-        self._say(f"$ {shlex.join(command.argv)}", log)
-        # Kept for a script that is started when this process is long gone.
-        again, kept = sandbox.command(
-            command.argv, folder=folder, variables=environment, ends_with_yard=False
+        self._write_line(f"$ {shlex.join(command.argv)}", log)
+        # For the script that runs the command again: this process will be gone by then.
+        rerun_argv, rerun_variables = sandbox.command(
+            command.argv, folder=folder, variables=environment, ends_with_controller=False
         )
-        self._last = (again, folder, kept)
+        self._last = (rerun_argv, folder, rerun_variables)
         with self._lock:
             if self._stopped:
                 raise CommandFailed(command, 130, stopped=True)
@@ -266,7 +266,7 @@ class StepPerformer:
                 argv, folder="" if argv[0] != command.argv[0] else folder, environment=full
             )
         try:
-            return self._running.wait(log, self.heard)
+            return self._running.wait(log, self.on_output)
         finally:
             self._running = None
 
@@ -275,11 +275,11 @@ class StepPerformer:
             root=self.step.root if command.inside_root else "",
             network=self.step.network,
             writable=self.folder.shown_in(self.step.root),
-            wanted_file="" if self.step.network else str(self.wanted_file),
+            requested_hosts_file="" if self.step.network else str(self.requested_hosts_file),
         )
 
     @staticmethod
-    def _say(text: str, log: BinaryIO) -> None:
+    def _write_line(text: str, log: BinaryIO) -> None:
         log.write(f"[{time.strftime('%H:%M:%S')}] {text}\n".encode(errors="backslashreplace"))
         log.flush()
 
@@ -287,33 +287,33 @@ class StepPerformer:
 def explain_failure(
     plan: Plan, folder: BuildFolder, step: Step, performer: StepPerformer, error: CommandFailed
 ) -> StepFailed:
-    """The error of a step whose command failed; everything it built stays where it is."""
+    """Return the error of a step whose command failed, with diagnosis and rerun script."""
     log = folder.log(step.name)
     script = log.with_suffix(".reenter.sh")
-    back = ""
-    with suppress(TorchyardError):  # a full disk is what the error itself will tell
-        replace_file(script, performer.reenter_script())
-        script.chmod(0o700)  # addresses of proxies and indexes may hold a password
-        back = f"\nthe command again: sh {shlex.quote(str(script))}"
+    rerun_hint = ""
+    with suppress(TorchyardError):  # a full disk: the error of the step is more important
+        replace_file(script, performer.rerun_script())
+        script.chmod(0o700)  # URLs of proxies and package indexes may contain a password
+        rerun_hint = f"\nto run the command again: sh {shlex.quote(str(script))}"
     release = next((part.release for part in plan.components if part.name == step.component), "")
-    wanted = wanted_names(str(performer.wanted_file))
+    hosts = requested_hosts(str(performer.requested_hosts_file))
     diagnosis = diagnose(
         log,
         exit_code=error.command_exit_code,
-        wanted_names=wanted,
+        wanted_names=hosts,
         release=release,
         machine=platform.machine(),
     )
     root = diagnosis.root
     if root is not None:
         why = f"{root.title}: {root.cause}"
-        hint = "\n".join((*root.remedy, *root.commands)) + back
+        hint = "\n".join((*root.remedy, *root.commands)) + rerun_hint
     else:
         first = diagnosis.first_error
-        why = first.text if first is not None else "the log names no error"
-        hint = f"everything is kept in {plan.folder}{back}"
-    if wanted and (root is None or wanted[0] not in why):
-        why += f"\nit asked the network for: {', '.join(wanted[:5])}"
+        why = first.text if first is not None else "the log contains no error message"
+        hint = f"all files are kept in {plan.folder}{rerun_hint}"
+    if hosts and (root is None or hosts[0] not in why):
+        why += f"\nit tried to reach: {', '.join(hosts[:5])}"
     return StepFailed(
         f"the step {step.name} failed: {error.what}", why=why, hint=hint, log=str(log)
     )

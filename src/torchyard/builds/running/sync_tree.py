@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def list_files(source: Path, listed: Path) -> None:
-    """Write down the names of all files of a source that a tree was copied from."""
+    """Write the names of all files of a source to `listed`."""
     _write_list(listed, _files(source))
 
 
@@ -39,41 +39,41 @@ def _write_list(listed: Path, names: Iterable[Path]) -> None:
 
 
 def sync(new: Path, tree: Path, listed: Path, state: Path) -> int:
-    """Bring the tree to what `new` holds; returns how many files changed or went."""
+    """Make the tree equal to `new`; return the number of changed and removed files."""
     names = set(_files(new))
     before: set[Path] = set()
     if listed.exists():
         before = {Path(os.fsdecode(name)) for name in listed.read_bytes().split(b"\0") if name}
     changed = [name for name in sorted(names) if not _same(new / name, tree / name)]
-    gone = [name for name in sorted(before - names) if os.path.lexists(tree / name)]
-    if changed or gone:
+    removed = [name for name in sorted(before - names) if os.path.lexists(tree / name)]
+    if changed or removed:
         state.unlink(missing_ok=True)
-    for name in gone:
+    for name in removed:
         _remove(tree / name)
-        with suppress(OSError):  # folders that are not empty stay
+        with suppress(OSError):  # keep folders that are not empty
             for folder in name.parents[:-1]:
                 (tree / folder).rmdir()
     for name in changed:
         for folder in reversed(name.parents[:-1]):
             if not (tree / folder).is_dir() or (tree / folder).is_symlink():
-                _remove(tree / folder)  # a file or a link before
+                _remove(tree / folder)  # was a file or a link
         _put(new / name, tree / name)
     for folder in _git_folders(new):
-        # As a whole: what git keeps there is never compiled, and its parts belong together.
-        kept = tree / folder.relative_to(new)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _remove(kept)
-        folder.rename(kept)
-    # Last: an update that is cut off before knows what is to go.
+        # Replaced as a whole: git metadata is never compiled and must be consistent.
+        destination = tree / folder.relative_to(new)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _remove(destination)
+        folder.rename(destination)
+    # Last, so that an interrupted update still knows which files to remove.
     _write_list(listed, sorted(names))
     shutil.rmtree(new)
-    return len(changed) + len(gone)
+    return len(changed) + len(removed)
 
 
 def first_edit(source: Path, tree: Path) -> str:
-    """Name of a file of the source that is another one in the tree; empty where all are the same.
+    """Return the first file of the source that differs in the tree; empty if there is none.
 
-    Files that the tree does not have are no edits.
+    Files missing from the tree are not edits.
     """
     for name in _files(source) if tree.is_dir() else ():
         if os.path.lexists(tree / name) and not _same(source / name, tree / name):
@@ -82,7 +82,7 @@ def first_edit(source: Path, tree: Path) -> str:
 
 
 def _files(top: Path) -> Iterator[Path]:
-    """Names of files and links below a folder, without what git keeps for itself."""
+    """Yield the relative paths of files and links below a folder, without `.git` folders."""
     for folder, folders, files in os.walk(top):
         if ".git" in folders:
             folders.remove(".git")
@@ -92,12 +92,12 @@ def _files(top: Path) -> Iterator[Path]:
 
 
 def _git_folders(top: Path) -> list[Path]:
-    found = []
+    git_folders = []
     for folder, folders, _ in os.walk(top):
         if ".git" in folders:
             folders.remove(".git")
-            found.append(Path(folder, ".git"))
-    return found
+            git_folders.append(Path(folder, ".git"))
+    return git_folders
 
 
 def _same(new: Path, old: Path) -> bool:
@@ -115,7 +115,7 @@ def _same(new: Path, old: Path) -> bool:
         return False
     if before.st_size != now.st_size:
         return False
-    # Not by time: archives are often unpacked with one and the same time for all files.
+    # Not by time: archives often have the same time stamp for all files.
     return _same_bytes(new, old)
 
 
@@ -130,7 +130,7 @@ def _same_bytes(new: Path, old: Path) -> bool:
 
 
 def _put(new: Path, old: Path) -> None:
-    """Copy a file or a link, whole or not at all, with the present time."""
+    """Copy a file or a link atomically, with the present time."""
     old.parent.mkdir(parents=True, exist_ok=True)
     if old.is_dir() and not old.is_symlink():
         shutil.rmtree(old)
@@ -158,7 +158,7 @@ def _main() -> None:
         list_files(paths[0], paths[1])
     else:
         count = sync(*paths)
-        sys.stdout.write(f"{count} files changed or went\n")
+        sys.stdout.write(f"{count} files changed or removed\n")
 
 
 if __name__ == "__main__":

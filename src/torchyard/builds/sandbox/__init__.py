@@ -1,7 +1,7 @@
 """The sandbox of a build command: a root folder, no network, no leftover processes.
 
-Writes the command line of `sandbox_program.py`, which makes the sandbox in a process of its own;
-starts nothing but a probe of what the system allows. Knows nothing of recipes, plans and steps.
+Builds the command line of `sandbox_program.py`, which creates the sandbox in its own process. The
+only process started here is a probe of what the system allows. Independent of recipes and plans.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import torchyard
 from torchyard.errors import NotAllowed
 from torchyard.process.tree import start_ticks
 
-__all__ = ["Abilities", "Sandbox", "abilities", "root_python_script", "wanted_names"]
+__all__ = ["Abilities", "Sandbox", "abilities", "requested_hosts", "root_python_script"]
 
 _PROGRAM: Final = str(Path(__file__).resolve().with_name("sandbox_program.py"))
 _PACKAGE: Final = str(Path(torchyard.__file__).resolve().parent)
 _PROBE_LIMIT_S: Final = 30.0
 
-_OF_THE_LOADER: Final = ("LD_", "GLIBC_TUNABLES")
-"""Beginnings of the names of variables that would change, or break, the program's interpreter."""
+_LOADER_PREFIXES: Final = ("LD_", "GLIBC_TUNABLES")
+"""Name prefixes of variables that could break the interpreter of sandbox_program.py."""
 
-_SWITCHES: Final = (
+_NAMESPACE_SETTINGS: Final = (
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=1000"),
     (
@@ -38,34 +38,34 @@ _SWITCHES: Final = (
         "kernel.apparmor_restrict_unprivileged_userns=0",
     ),
 )
-"""Files that forbid user namespaces, the text that does, and the setting that allows them."""
+"""(file, content that forbids user namespaces, sysctl setting that allows them)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Abilities:
-    """What the system lets this user do."""
+    """Sandbox features that the system allows this user."""
 
     can_mount: bool
-    """Enter a root folder with the machine's folders in it."""
+    """Enter a root folder with folders of the machine mounted in it."""
     can_unshare_network: bool
     can_separate_processes: bool
-    """What a command leaves running ends with it, whatever happens."""
+    """Background processes of a command always end with it."""
     why_not: str = ""
-    """The refusal in words, empty when all is allowed."""
+    """Reason why a feature is missing; empty if all are allowed."""
     hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sandbox:
-    """What a command may see and reach."""
+    """Restrictions of a command: root folder and network access."""
 
     root: str = ""
-    """Folder that is the command's /; empty means this machine."""
+    """Root folder of the command; empty means the root of this machine."""
     network: bool = True
     writable: tuple[str, ...] = ()
-    """Folders to show in the root although they lie in system folders, such as below /var."""
-    wanted_file: str = ""
-    """Where the names go that the command asked the missing network for, one on each line."""
+    """Folders to mount in the root although they are below system folders such as /var."""
+    requested_hosts_file: str = ""
+    """File for the host names that the command tried to resolve without network, one per line."""
 
     def command(
         self,
@@ -73,53 +73,55 @@ class Sandbox:
         *,
         folder: str,
         variables: Mapping[str, str],
-        ends_with_yard: bool = True,
+        ends_with_controller: bool = True,
     ) -> tuple[list[str], dict[str, str]]:
-        """What to start instead of `argv`, and its whole environment.
+        """Return the command line to start instead of `argv`, and its complete environment.
 
-        Without root and with network it is `argv` itself, to be started in `folder`. A network
-        that cannot be cut is left: see `abilities`. `ends_with_yard=False` is for lines that are
-        kept, to be started by hand when this process is long gone.
+        Without a root and with network this is `argv` itself, to be started in `folder`. The network
+        stays available where it cannot be disabled, see `abilities`. `ends_with_controller=False` is for
+        scripts that are started later, after this process has ended.
         """
-        may = abilities() if self.root or not self.network else None
-        if self.root and may and not may.can_mount:
+        allowed = abilities() if self.root or not self.network else None
+        if self.root and allowed and not allowed.can_mount:
             raise NotAllowed(
-                f"the root folder {self.root} cannot be used by this user",
-                why=may.why_not,
-                hint=may.hint,
+                f"this user cannot enter the root folder {self.root}",
+                why=allowed.why_not,
+                hint=allowed.hint,
             )
-        cut = not self.network and may is not None and may.can_unshare_network
-        if may is None or not (self.root or cut):
+        offline = not self.network and allowed is not None and allowed.can_unshare_network
+        if allowed is None or not (self.root or offline):
             return list(argv), dict(variables)
         options = ["--folder", folder]
-        if ends_with_yard:
+        if ends_with_controller:
             pid = os.getpid()
             options += ["--parent", f"{pid}:{start_ticks(pid)}"]
         if self.root:
             options += ["--root", self.root]
             for shown in self.writable:
                 options += ["--show", shown]
-        if cut:
+        if offline:
             options += ["--no-network"]
-            options += ["--wanted-file", self.wanted_file] if self.wanted_file else []
-        if may.can_separate_processes:
+            options += (
+                ["--wanted-file", self.requested_hosts_file] if self.requested_hosts_file else []
+            )
+        if allowed.can_separate_processes:
             options += ["--own-processes"]
         environment = {}
         for name, value in variables.items():
-            if name.startswith(_OF_THE_LOADER):
+            if name.startswith(_LOADER_PREFIXES):
                 options += ["--set", f"{name}={value}"]
             else:
                 environment[name] = value
-        return [*_start(), *options, "--", *argv], environment
+        return [*_program_command(), *options, "--", *argv], environment
 
 
-def _start() -> list[str]:
+def _program_command() -> list[str]:
     return [os.path.realpath(sys.executable), "-I", "-S", _PROGRAM]
 
 
 @cache
 def abilities() -> Abilities:
-    """Asked of the system once, by making sandboxes for no command."""
+    """Find out what the system allows by creating sandboxes without a command; cached."""
     refusals: list[str] = []
     for network in (("--no-network",), ()):
         for processes in (("--own-processes",), ()):
@@ -143,10 +145,10 @@ def abilities() -> Abilities:
 
 
 def _refusal(options: tuple[str, ...]) -> str:
-    """Why no such sandbox can be made; empty when it can."""
+    """Return the reason why a sandbox with these options cannot be created; empty if it can."""
     try:
-        made = subprocess.run(
-            [*_start(), *options],
+        completed = subprocess.run(
+            [*_program_command(), *options],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_PROBE_LIMIT_S,
@@ -155,12 +157,16 @@ def _refusal(options: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    said = made.stderr.decode(errors="replace").strip().removeprefix("torchyard sandbox: ")
-    return "" if made.returncode == 0 else said or f"the probe ended with {made.returncode}"
+    message = completed.stderr.decode(errors="replace").strip().removeprefix("torchyard sandbox: ")
+    return (
+        ""
+        if completed.returncode == 0
+        else message or f"the probe exited with {completed.returncode}"
+    )
 
 
 def _hint() -> str:
-    for path, forbids, setting in _SWITCHES:
+    for path, forbids, setting in _NAMESPACE_SETTINGS:
         try:
             text = Path(path).read_text(encoding="ascii").strip()
         except OSError:
@@ -173,8 +179,8 @@ def _hint() -> str:
     )
 
 
-def wanted_names(path: str) -> tuple[str, ...]:
-    """The names in a `wanted_file`, each once, in the order they were asked for."""
+def requested_hosts(path: str) -> tuple[str, ...]:
+    """Return the host names in a `requested_hosts_file`, without duplicates, in order."""
     try:
         text = Path(path).read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -185,14 +191,14 @@ def wanted_names(path: str) -> tuple[str, ...]:
 def root_python_script(
     *, root: str, python: str, variables: Mapping[str, str], shown: Sequence[str] = ()
 ) -> str:
-    """A shell script that is, for whoever starts it, the interpreter `python` of the root folder.
+    """Return a shell script that starts the interpreter `python` of the root folder.
 
-    The process becomes that interpreter: number, parent, open files, signals and exit code are its
-    own, so that it can be the interpreter of a measuring target. `variables` win over inherited
-    ones; `shown` are folders that it needs although they may lie in system folders.
+    The process becomes that interpreter: process id, parent, open files, signals and exit code are
+    preserved, so that the script can be the interpreter of a target. `variables` override inherited
+    ones; `shown` are folders to mount although they may be below system folders.
     """
     shows = [word for folder in (_PACKAGE, *shown) for word in ("--show", folder)]
-    start = shlex.join([*_start(), "--become", "--root", root, *shows])
+    start = shlex.join([*_program_command(), "--become", "--root", root, *shows])
     settings = shlex.join(
         [part for pair in variables.items() for part in ("--set", "=".join(pair))]
     )

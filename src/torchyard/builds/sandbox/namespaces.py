@@ -2,7 +2,7 @@
 
 Linux calls go through ctypes because `os.unshare` came with Python 3.12 and there is no `os.mount`.
 In a private network namespace there is only the loopback device; a small DNS server there answers
-"no such name" and writes the names down. Used by `sandbox_program.py`: standard library only,
+NXDOMAIN and records the names. Used by `sandbox_program.py`: standard library only,
 Python 3.8 or newer, no other package of Torchyard. After `enter_root` the files of this interpreter
 may be gone: nothing may be imported from then on.
 """
@@ -16,7 +16,7 @@ import select
 import socket
 import struct
 
-# ruff: noqa: PTH103, PTH112, PTH117, PTH121, PTH123, PTH208
+# ruff: noqa: PTH103, PTH110, PTH112, PTH113, PTH117, PTH121, PTH123, PTH208
 # Importing pathlib takes 10 ms, longer than making all the mounts.
 
 
@@ -46,16 +46,16 @@ _AT_RECURSIVE = 0x8000
 SYSTEM_FOLDERS = frozenset(
     ("bin", "boot", "dev", "etc", "lost+found", "proc", "run", "sbin", "sys", "usr", "var")
 )
-"""Top folders a root has of its own, beside all that begin with `lib`."""
+"""Top-level folders that a root provides itself, in addition to all that begin with `lib`."""
 
 _OUTSIDE = "/boot"
-"""Where the machine's files hang while the root is put together; no build looks in there."""
+"""Mount point of the machine's files while the root is assembled; builds do not use it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(Exception):
-    """The system refused a step of making the sandbox."""
+    """The system refused an operation needed for the sandbox."""
 
 
 def _call(step: str, name: str, *arguments: object) -> int:
@@ -81,54 +81,54 @@ def mount(source: str, target: str, kind: str, flags: int) -> None:
 
 
 def bind(source: str, target: str) -> None:
-    """Show `source` at `target`, with all that is mounted below it.
+    """Bind-mount `source` at `target`, recursively.
 
-    Always with what is below: a user namespace may not bind a folder without the mounts that hide
-    parts of it.
+    Recursively, because a user namespace may not bind a folder without the mounts that hide parts
+    of it.
     """
     mount(source, target, "none", _BIND | _RECURSIVE)
 
 
 def unmount(target: str) -> None:
-    """Take the topmost mount away, even while it is in use."""
+    """Detach the topmost mount, even while it is in use."""
     _call(f"unmount {target}", "umount2", os.fsencode(target), _DETACH)
 
 
 def mount_proc() -> None:
-    """A fresh /proc, of the process namespace this process is in."""
+    """Mount /proc for the process namespace of this process."""
     mount("proc", "/proc", "proc", _NO_SUID | _NO_DEVICES | _NO_PROGRAMS)
 
 
 def die_with_parent(number: int) -> None:
-    """Ask for a signal when the parent dies; whether it is dead already the caller must look."""
+    """Request a signal for the death of the parent; the caller must check if it died before."""
     _libc.prctl(_SET_DEATH_SIGNAL, number, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants that lose theirs."""
+    """Become the parent of orphaned descendants (subreaper)."""
     _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def leave_no_core() -> None:
-    """The command has left its own core file, if one is wanted."""
+    """Disable core dumps of this process: the command has written its own."""
     _libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def parent_death_signal() -> int:
-    """The signal this process asked for, 0 for none."""
+    """Return the parent-death signal of this process; 0 if none."""
     number = ctypes.c_int(0)
     _libc.prctl(_GET_DEATH_SIGNAL, ctypes.byref(number), 0, 0, 0)
     return number.value
 
 
 def enter_namespaces(kinds: int, *, as_root: bool) -> None:
-    """Private mounts and what else `kinds` names; through a user namespace where that is needed.
+    """Unshare the mount namespace and those in `kinds`, through a user namespace where needed.
 
-    `as_root`: in a user namespace be user 0, as package managers in a root folder demand. Otherwise
-    the user stays the same, so that nothing (tar, pip) believes it may do what only root can.
+    `as_root`: map the user to 0 in a user namespace, as package managers in a root folder require.
+    Otherwise the user id stays the same, so that tar and pip do not assume root privileges.
     """
     kinds |= _MOUNTS
-    if not _may_administrate():
+    if not _has_sys_admin():
         user, group = os.geteuid(), os.getegid()
         _call("make a user namespace", "unshare", _USERS | kinds)
         try:
@@ -146,17 +146,17 @@ def enter_namespaces(kinds: int, *, as_root: bool) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Let no mount from here on be seen on the machine."""
+    """Keep further mounts from propagating to the machine."""
     mount("none", path, "none", _RECURSIVE | _PRIVATE)
 
 
 def _make_private_from_chroot() -> None:
-    """The / of a chroot may be a plain folder, and the mount that it is part of has no path there.
+    """Make the mounts private from inside a chroot, whose / may not be a mount point.
 
-    So this process steps out of the chroot for the one call: its folder is not below the root that
-    it takes for a moment, and then `..` leads all the way up.
+    This process leaves the chroot for the one call: after a chroot to another folder, its working
+    folder is outside the root, and `..` leads to the real root.
     """
-    here = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    original_root = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.chdir("/")
         os.chroot("/proc")
@@ -166,12 +166,12 @@ def _make_private_from_chroot() -> None:
     except OSError as error:
         raise Refused(f"make the mounts private: {error.strerror}") from error
     finally:
-        os.fchdir(here)
+        os.fchdir(original_root)
         os.chroot(".")
-        os.close(here)
+        os.close(original_root)
 
 
-def _may_administrate() -> bool:
+def _has_sys_admin() -> bool:
     try:
         with open("/proc/self/status", "rb") as status:
             for line in status:
@@ -191,9 +191,9 @@ def _write(path: str, text: str) -> None:
 
 
 def plan_root(folders: list[str]) -> list[tuple[str, str]]:
-    """What a root will show of the machine, as (real path outside, path inside).
+    """Return the folders of the machine to mount in a root, as (real path outside, path inside).
 
-    Asked before anything is mounted: the links of the machine must be followed on the machine.
+    Must be called before anything is mounted, so that links resolve on the machine.
     """
     shown = [
         (os.path.realpath("/" + name), "/" + name)
@@ -213,7 +213,7 @@ def _is_system_folder(name: str) -> bool:
 
 
 def enter_root(root: str, shown: list[tuple[str, str]], *, fresh_proc: bool) -> None:
-    """Make `root` this process's /, with the machine's own folders at their own paths."""
+    """Make `root` the root of this process, with folders of the machine at the same paths."""
     root = os.path.realpath(root)
     if not os.path.isdir(root):
         raise Refused(f"enter the root {root}: there is no such folder")
@@ -221,7 +221,7 @@ def enter_root(root: str, shown: list[tuple[str, str]], *, fresh_proc: bool) -> 
     _make_folder(root + _OUTSIDE)
     os.chdir(root)
     try:
-        # Not only chroot: a process in a chroot may make no user namespace of its own.
+        # Not chroot alone: a process in a chroot may not create a user namespace.
         _call("change the root", "pivot_root", b".", os.fsencode(_OUTSIDE[1:]))
     except Refused:  # this process is in a chroot already, or on an initial ramdisk
         bind("/", root + _OUTSIDE)
@@ -232,7 +232,7 @@ def enter_root(root: str, shown: list[tuple[str, str]], *, fresh_proc: bool) -> 
         bind(_OUTSIDE + outside, inside)
     _make_read_only("/sys")
     _make_folder("/proc")
-    # A user namespace may mount a fresh one only while it sees another.
+    # A user namespace may mount a new /proc only while another one is visible.
     if fresh_proc:
         mount_proc()
     else:
@@ -248,31 +248,32 @@ def _make_folder(path: str) -> None:
 
 
 def _make_read_only(path: str) -> None:
-    """With all below where Linux can (5.12); a refusal leaves it as it is on the machine."""
+    """Make a mount read-only, recursively since Linux 5.12; ignore a refusal."""
     attributes = (ctypes.c_uint64 * 4)(_READ_ONLY, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    here = ctypes.c_int(-100)
-    place = ctypes.c_char_p(os.fsencode(path))
+    at_fdcwd = ctypes.c_int(-100)
+    path_pointer = ctypes.c_char_p(os.fsencode(path))
     if _libc.syscall(
-        ctypes.c_long(_MOUNT_SETATTR), here, place, _AT_RECURSIVE, ctypes.byref(attributes), size
+        ctypes.c_long(_MOUNT_SETATTR),
+        at_fdcwd,
+        path_pointer,
+        _AT_RECURSIVE,
+        ctypes.byref(attributes),
+        size,
     ):
         flags = _BIND | _REMOUNT | _READ_ONLY | _NO_SUID | _NO_DEVICES | _NO_PROGRAMS
-        _libc.mount(None, place, None, ctypes.c_ulong(flags), None)
-
-
-# ruff: noqa: PTH110, PTH113, PTH123
-# Importing pathlib takes 10 ms, longer than all that is done with paths here.
+        _libc.mount(None, path_pointer, None, ctypes.c_ulong(flags), None)
 
 
 _PORT = 53
 _SET_FLAGS = 0x8914
 _SET_ADDRESS = 0x8916
-_OWN_ADDRESS = bytes((192, 0, 2, 1))  # of the block that is for examples only
+_OWN_ADDRESS = bytes((192, 0, 2, 1))  # TEST-NET-1, reserved for documentation
 _UP_AND_RUNNING = 0x41
 _NO_SUCH_NAME = 3
 _HEADER_BYTES = 12
-_LONGEST_QUESTION_BYTES = 4096
-_SCRATCH = "/tmp"  # noqa: S108  # only a place to hang a private file system for a moment
+_MAX_QUERY_BYTES = 4096
+_SCRATCH = "/tmp"  # noqa: S108  # temporary mount point of a private file system
 
 _RESOLV_CONF = b"nameserver 127.0.0.1\nsearch .\noptions timeout:1 attempts:1\n"
 _SOCKETS = (
@@ -282,46 +283,46 @@ _SOCKETS = (
     "/run/avahi-daemon/socket",
     "/var/lib/sss/pipes/nss",
 )
-"""Where services listen that look names up for others: they have the machine's network."""
+"""Sockets of name services that use the network of the machine."""
 
 _PRINTABLE = bytes(byte if byte in range(0x21, 0x7F) else ord("?") for byte in range(256))
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "rsync_proxy")
 
 
 def without_proxies(environment: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """The environment less its proxies.
+    """Return the environment without proxy variables.
 
-    They cannot be reached, and a program that goes through one asks for the proxy's name and never
-    for the one it wants.
+    Proxies cannot be reached, and a program that uses one resolves the name of the proxy instead of
+    the host it wants to reach.
     """
     dropped = {name.encode() for name in _PROXY_VARIABLES}
     return {name: value for name, value in environment.items() if name.lower() not in dropped}
 
 
 def hide_resolvers() -> None:
-    """Let every look-up in this mount namespace go to the name server at 127.0.0.1.
+    """Redirect all name lookups in this mount namespace to the DNS stub at 127.0.0.1.
 
-    /etc/hosts and nsswitch.conf are replaced, too: a name that the machine keeps there would be
-    found, and would be missed in the list of wanted names.
+    /etc/hosts and nsswitch.conf are replaced, too: a name resolved through them would not be
+    recorded.
     """
     host = socket.gethostname().encode()
     files = {
         "/etc/resolv.conf": _RESOLV_CONF,
         "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n127.0.0.1 " + host + b"\n",
-        "/etc/nsswitch.conf": _names_from_dns("/etc/nsswitch.conf"),
+        "/etc/nsswitch.conf": _nsswitch_with_dns("/etc/nsswitch.conf"),
     }
     mount("tmpfs", _SCRATCH, "tmpfs", 0)
     try:
         for number, (path, content) in enumerate(files.items()):
-            place = os.path.realpath(path)
-            if not os.path.isfile(place):  # without resolv.conf, resolvers ask 127.0.0.1 anyway
+            real_path = os.path.realpath(path)
+            if not os.path.isfile(real_path):  # without resolv.conf, resolvers use 127.0.0.1 anyway
                 continue
             private = f"{_SCRATCH}/{number}"
             file = os.open(private, os.O_WRONLY | os.O_CREAT, 0o644)
             os.fchmod(file, 0o644)
             os.write(file, content)
             os.close(file)
-            bind(private, place)
+            bind(private, real_path)
     finally:
         unmount(_SCRATCH)
     for path in {os.path.realpath(path) for path in _SOCKETS}:
@@ -329,7 +330,7 @@ def hide_resolvers() -> None:
             bind("/dev/null", path)
 
 
-def _names_from_dns(path: str) -> bytes:
+def _nsswitch_with_dns(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             lines = file.read().splitlines()
@@ -339,24 +340,27 @@ def _names_from_dns(path: str) -> bytes:
     return b"\n".join([*kept, b"hosts: files dns", b""])
 
 
-class NameDesk:
-    """The name server: hand its files to poll, and call `serve` for each that is ready."""
+class DnsStub:
+    """DNS server that answers NXDOMAIN and records the names.
+
+    Register its file descriptors with `join`, and call `serve` for each that is ready.
+    """
 
     def __init__(self, note_file: int) -> None:
-        """Bring the loopback device up and listen; names go to the open file `note_file`, if any."""
+        """Set the loopback device up and listen; write names to the descriptor `note_file` (or -1)."""
         self._note_file = note_file
-        self._noted: set[bytes] = set()
-        self._callers: dict[int, tuple[socket.socket, bytes]] = {}
-        step = "bring the loopback device up"
+        self._recorded: set[bytes] = set()
+        self._clients: dict[int, tuple[socket.socket, bytes]] = {}
+        step = "set the loopback device up"
         try:
             self._datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            wish = struct.pack("16sh14x", b"lo", _UP_AND_RUNNING)
-            fcntl.ioctl(self._datagrams.fileno(), _SET_FLAGS, wish)
-            # Without any address but 127.0.0.1, a look-up that wants only addresses this machine
-            # could reach (AI_ADDRCONFIG) fails before it asks the name server.
-            wish = struct.pack("16sHH4s8x", b"lo:0", socket.AF_INET, 0, _OWN_ADDRESS)
-            fcntl.ioctl(self._datagrams.fileno(), _SET_ADDRESS, wish)
-            step = "listen for names"
+            request = struct.pack("16sh14x", b"lo", _UP_AND_RUNNING)
+            fcntl.ioctl(self._datagrams.fileno(), _SET_FLAGS, request)
+            # With no address but 127.0.0.1, a lookup with AI_ADDRCONFIG fails before it queries
+            # the name server.
+            request = struct.pack("16sHH4s8x", b"lo:0", socket.AF_INET, 0, _OWN_ADDRESS)
+            fcntl.ioctl(self._datagrams.fileno(), _SET_ADDRESS, request)
+            step = "listen for DNS queries"
             self._streams = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             self._streams.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             for server in (self._datagrams, self._streams):
@@ -367,76 +371,76 @@ class NameDesk:
             raise Refused(f"{step}: {error.strerror}") from error
 
     def join(self, poll: select.poll) -> None:
-        """Register what `serve` has to be called for."""
+        """Register the sockets with `poll`."""
         poll.register(self._datagrams, select.POLLIN)
         poll.register(self._streams, select.POLLIN)
 
     def files(self) -> set[int]:
-        """The open files that are the desk's own."""
+        """Return the file descriptors of the server."""
         return {self._datagrams.fileno(), self._streams.fileno(), self._note_file}
 
     def serve(self, ready: int, poll: select.poll) -> None:
-        """Answer what has come in; a caller that misbehaves is dropped."""
+        """Answer the query on a ready descriptor; drop clients that violate the protocol."""
         try:
             if ready == self._datagrams.fileno():
-                question, caller = self._datagrams.recvfrom(_LONGEST_QUESTION_BYTES)
-                answer = self._answer(question)
+                query, client = self._datagrams.recvfrom(_MAX_QUERY_BYTES)
+                answer = self._answer(query)
                 if answer:
-                    self._datagrams.sendto(answer, caller)
+                    self._datagrams.sendto(answer, client)
             elif ready == self._streams.fileno():
                 stream, _ = self._streams.accept()
                 stream.setblocking(False)
-                self._callers[stream.fileno()] = stream, b""
+                self._clients[stream.fileno()] = stream, b""
                 poll.register(stream, select.POLLIN)
-            elif ready in self._callers:
+            elif ready in self._clients:
                 self._read_stream(ready, poll)
         except OSError:
             return
 
     def _read_stream(self, ready: int, poll: select.poll) -> None:
-        stream, before = self._callers[ready]
+        stream, before = self._clients[ready]
         try:
-            chunk = stream.recv(_LONGEST_QUESTION_BYTES)
+            chunk = stream.recv(_MAX_QUERY_BYTES)
         except OSError:
             chunk = b""
-        said = before + chunk
-        is_sound = bool(chunk)
-        while is_sound and len(said) >= 2:  # noqa: PLR2004  # a length of two bytes, a question
-            length = 2 + int.from_bytes(said[:2], "big")
-            if len(said) < length:
+        received = before + chunk
+        is_valid = bool(chunk)
+        while is_valid and len(received) >= 2:  # noqa: PLR2004  # a length of two bytes, then a query
+            length = 2 + int.from_bytes(received[:2], "big")
+            if len(received) < length:
                 break
-            answer = self._answer(said[2:length])
-            is_sound = bool(answer)
+            answer = self._answer(received[2:length])
+            is_valid = bool(answer)
             stream.send(struct.pack("!H", len(answer)) + answer)
-            said = said[length:]
-        if is_sound and len(said) <= _LONGEST_QUESTION_BYTES:
-            self._callers[ready] = stream, said
+            received = received[length:]
+        if is_valid and len(received) <= _MAX_QUERY_BYTES:
+            self._clients[ready] = stream, received
             return
         poll.unregister(ready)
-        del self._callers[ready]
+        del self._clients[ready]
         stream.close()
 
-    def _answer(self, question: bytes) -> bytes:
-        """The answer that there is no such name; nothing where nothing was asked."""
-        if len(question) < _HEADER_BYTES or question[2] & 0x80 or question[4:6] != b"\0\1":
+    def _answer(self, query: bytes) -> bytes:
+        """Return an NXDOMAIN response; empty if the message is not a query."""
+        if len(query) < _HEADER_BYTES or query[2] & 0x80 or query[4:6] != b"\0\1":
             return b""
-        labels, at = [], _HEADER_BYTES
-        while at < len(question) and question[at]:
-            labels.append(question[at + 1 : at + 1 + question[at]])
-            at += 1 + question[at]
-        end = at + 5
-        if end > len(question):
+        labels, offset = [], _HEADER_BYTES
+        while offset < len(query) and query[offset]:
+            labels.append(query[offset + 1 : offset + 1 + query[offset]])
+            offset += 1 + query[offset]
+        end = offset + 5
+        if end > len(query):
             return b""
-        self._note(labels)
-        flags = struct.pack("!BB", 0x80 | question[2] & 0x79, 0x80 | _NO_SUCH_NAME)
-        return question[:2] + flags + b"\0\1" + bytes(6) + question[_HEADER_BYTES:end]
+        self._record(labels)
+        flags = struct.pack("!BB", 0x80 | query[2] & 0x79, 0x80 | _NO_SUCH_NAME)
+        return query[:2] + flags + b"\0\1" + bytes(6) + query[_HEADER_BYTES:end]
 
-    def _note(self, labels: list[bytes]) -> None:
-        while labels and labels[0].startswith(b"_"):  # _http._tcp.HOST asks for a service of HOST
+    def _record(self, labels: list[bytes]) -> None:
+        while labels and labels[0].startswith(b"_"):  # _http._tcp.HOST is a service of HOST
             labels = labels[1:]
         name = b".".join(labels).lower().translate(_PRINTABLE)
-        # Names of numbers (in-addr.arpa) are asked for what is connected already.
-        if not name or name in self._noted or name.endswith(b".arpa") or self._note_file < 0:
+        # Reverse lookups (in-addr.arpa) concern existing connections.
+        if not name or name in self._recorded or name.endswith(b".arpa") or self._note_file < 0:
             return
-        self._noted.add(name)
+        self._recorded.add(name)
         os.write(self._note_file, name + b"\n")

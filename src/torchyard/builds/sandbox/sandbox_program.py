@@ -3,29 +3,30 @@
 Executed by path as ``python -I -S sandbox_program.py OPTIONS -- COMMAND...``; the `sandbox` package
 writes such lines.
 
---root FOLDER       the command's / (default: this machine's)
---no-network        only a loopback device; looked-up names go to --wanted-file FILE
---own-processes     a process namespace: processes that the command leaves running end with it
---show FOLDER       of the machine, in a root that has that system folder of its own
---folder FOLDER     working folder; --folder-if-there FOLDER is / where the root does not have it
+--root FOLDER       root folder of the command [default: the root of this machine]
+--no-network        loopback device only; names that are looked up go to --wanted-file FILE
+--own-processes     a process namespace: background processes of the command end with it
+--show FOLDER       mount this folder of the machine although it is below a system folder
+--folder FOLDER     working folder; --folder-if-there FOLDER falls back to / if it does not exist
 --set NAME=VALUE    a variable for the command that must not reach this interpreter (LD_PRELOAD)
---parent PID:TICKS  end when this process is gone
+--parent PID:TICKS  exit when this process is gone
 --become            no supervision: this process itself becomes the command
 
-Exit code 125: the sandbox could not be made. No command: make the sandbox and exit with 0.
+Exit code 125: the sandbox could not be created. Without a command: create the sandbox and exit
+with 0.
 
-This file only starts the modules beside it, which Python keeps compiled. Standard library only,
-Python 3.8 or newer; nothing may be imported after the root has been entered.
+This file only starts the modules beside it, for which Python caches bytecode. Standard library
+only, Python 3.8 or newer; nothing may be imported after the root has been entered.
 """
 # ruff: noqa: PTH100, PTH120
-# Importing pathlib takes 10 ms, longer than all that is done with paths here.
+# Not pathlib: importing it takes 10 ms.
 
 from __future__ import annotations
 
 import os
 import sys
 
-if __name__ == "__main__":  # only the two neighbours are made importable, and no __init__ is run
+if __name__ == "__main__":  # make the two modules importable without any __init__
     _sandbox_folder = os.path.dirname(os.path.abspath(__file__))
     _builds_folder = os.path.dirname(_sandbox_folder)
     for _name, _folder in (
@@ -38,29 +39,29 @@ if __name__ == "__main__":  # only the two neighbours are made importable, and n
 
 from torchyard.builds.sandbox.namespaces import Refused
 from torchyard.builds.sandbox.supervisor import (
-    COULD_NOT_MAKE,
+    SANDBOX_FAILED,
     Order,
     OuterProcess,
     become,
-    complain,
+    print_error,
 )
 
 __all__ = ["main"]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command in its sandbox; returns only when that could not be done, or the exit code."""
+    """Run the command in its sandbox; return its exit code, or 125 if that failed."""
     try:
         order = Order(arguments)
         if order.become:
             become(order)
         return OuterProcess(order).run()
     except Refused as refusal:
-        complain(f"cannot {refusal}")
+        print_error(f"cannot {refusal}")
     except OSError as error:
-        complain(f"{error.strerror}: {error.filename}")
-    return COULD_NOT_MAKE
+        print_error(f"{error.strerror}: {error.filename}")
+    return SANDBOX_FAILED
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))  # nothing is left to tidy, and Python takes 3 ms for that
+    os._exit(main(sys.argv[1:]))  # skips the interpreter's cleanup, which takes 3 ms

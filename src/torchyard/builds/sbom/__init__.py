@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
 
 from torchyard.builds.record import BuildRecord, ComponentRecord, SourceIdentity
 from torchyard.core.records import nearest_hint
 from torchyard.errors import MissingTool, UsageError
-from torchyard.files.safe_writing import replace_file
 
 Role = Literal["build", "source", "submodule", "wheel", "tool", "package"]
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
@@ -27,10 +25,10 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, kw_only=True)
 class BillItem:
-    """One thing that took part."""
+    """One item of the SBOM."""
 
     ref: str
-    """Unique within the bill."""
+    """Unique within the SBOM."""
     role: Role
     name: str
     version: str = ""
@@ -42,26 +40,26 @@ class BillItem:
 
 @dataclass(frozen=True, kw_only=True)
 class Bill:
-    """All items; the first is the build itself."""
+    """The content of an SBOM; the first item is the build itself."""
 
     items: tuple[BillItem, ...]
     depends: dict[str, tuple[str, ...]]
-    """Ref -> refs of what it is made of or needs to run."""
+    """Ref -> refs of its dependencies."""
 
     @property
     def build(self) -> BillItem:
-        """The build itself."""
+        """The item of the build itself."""
         return self.items[0]
 
 
 def make_bill(record: BuildRecord) -> Bill:
-    """Everything that the record names."""
+    """Collect all items of a build record."""
     build = BillItem(
         ref=f"build:{record.name}",
         role="build",
         name=record.name,
         version=record.recipe.version,
-        facts=_filled(
+        facts=_without_empty(
             {
                 "recipe": record.recipe.name,
                 "variant": record.recipe.variant,
@@ -74,52 +72,52 @@ def make_bill(record: BuildRecord) -> Bill:
     items: dict[str, BillItem] = {build.ref: build}
     depends: dict[str, list[str]] = {build.ref: []}
 
-    def add(item: BillItem, *, of: str = "") -> str:
+    def add(item: BillItem, *, dependent: str = "") -> str:
         items.setdefault(item.ref, item)
         depends.setdefault(item.ref, [])
-        if of and item.ref not in depends[of]:
-            depends[of].append(item.ref)
+        if dependent and item.ref not in depends[dependent]:
+            depends[dependent].append(item.ref)
         return item.ref
 
     for part in record.components:
         source = add(_source_item(part))
         for item in _submodule_items(part):
-            add(item, of=source)
+            add(item, dependent=source)
         for item in _tool_items(part):
             add(item)
-        made = [add(item, of=build.ref) for item in _wheel_items(part)] or [build.ref]
-        for ref in made:
+        results = [add(item, dependent=build.ref) for item in _wheel_items(part)] or [build.ref]
+        for ref in results:
             depends[ref].append(source)
     for part in record.components:
-        known = {need for need in part.needs if record.component(need) is not None}
-        depends[f"source:{part.name}"] += [f"source:{need}" for need in sorted(known)]
-    made_here = {item.purl for item in items.values() if item.role == "wheel"}
+        needs = {need for need in part.needs if record.component(need) is not None}
+        depends[f"source:{part.name}"] += [f"source:{need}" for need in sorted(needs)]
+    built_wheels = {item.purl for item in items.values() if item.role == "wheel"}
     for item in _package_items(record):
-        if item.purl not in made_here:
-            add(item, of=build.ref)
+        if item.purl not in built_wheels:
+            add(item, dependent=build.ref)
     return Bill(
         items=tuple(items.values()), depends={ref: tuple(refs) for ref, refs in depends.items()}
     )
 
 
 def source_purl(name: str, version: str, source: SourceIdentity) -> str:
-    """The package URL of a source."""
+    """Return the package URL (purl) of a source."""
     if source.kind == "sdist":
         return _pypi_purl(source.origin.partition(":")[2], source.version)
     if source.kind == "debian":
         suite, _, package = source.origin.partition(":")[2].rpartition("/")
-        distro = f"&distro={_part(suite)}" if suite and suite != "own-suites" else ""
-        return f"pkg:deb/debian/{_part(package)}@{_part(source.version)}?arch=source{distro}"
+        distro = f"&distro={_quoted(suite)}" if suite and suite != "own-suites" else ""
+        return f"pkg:deb/debian/{_quoted(package)}@{_quoted(source.version)}?arch=source{distro}"
     qualifiers = []
     if source.sha256:
         qualifiers.append(f"checksum=sha256:{source.sha256}")
     if source.kind == "tarball" and "://" in source.origin:
-        qualifiers.append(f"download_url={_part(source.origin)}")
+        qualifiers.append(f"download_url={_quoted(source.origin)}")
     if source.kind == "git" and source.commit and "://" in source.origin:
-        qualifiers.append(f"vcs_url={_part(f'git+{source.origin}@{source.commit}')}")
+        qualifiers.append(f"vcs_url={_quoted(f'git+{source.origin}@{source.commit}')}")
     released = version or source.commit
-    at = f"@{_part(released)}" if released else ""
-    return f"pkg:generic/{_part(name)}{at}" + (f"?{'&'.join(qualifiers)}" if qualifiers else "")
+    at = f"@{_quoted(released)}" if released else ""
+    return f"pkg:generic/{_quoted(name)}{at}" + (f"?{'&'.join(qualifiers)}" if qualifiers else "")
 
 
 def _source_item(part: ComponentRecord) -> BillItem:
@@ -129,7 +127,7 @@ def _source_item(part: ComponentRecord) -> BillItem:
     if part.verified is not None:
         facts |= {f"verdict:{one.name}": one.verdict for one in part.verified.options}
     if source is not None:
-        facts |= _filled({"commit": source.commit, "digest": source.digest})
+        facts |= _without_empty({"commit": source.commit, "digest": source.digest})
         facts |= {f"file:{name}": checksum for name, checksum in source.files.items()}
         facts |= {f"packager-patch:{number}": name for number, name in enumerate(source.patches, 1)}
         facts |= {"changes in no commit": "true"} if source.dirty else {}
@@ -152,7 +150,7 @@ def _submodule_items(part: ComponentRecord) -> Iterator[BillItem]:
             role="submodule",
             name=path.rpartition("/")[2],
             version=commit,
-            purl=f"pkg:generic/{_part(path.rpartition('/')[2])}@{_part(commit)}",
+            purl=f"pkg:generic/{_quoted(path.rpartition('/')[2])}@{_quoted(commit)}",
             facts={"path": path},
         )
 
@@ -179,9 +177,9 @@ def _tool_items(part: ComponentRecord) -> Iterator[BillItem]:
             role="tool",
             name=tool.name,
             version=tool.version,
-            purl=f"pkg:generic/{_part(tool.name)}"
-            + (f"@{_part(tool.version)}" if tool.version else ""),
-            facts=_filled({"path": tool.path}),
+            purl=f"pkg:generic/{_quoted(tool.name)}"
+            + (f"@{_quoted(tool.version)}" if tool.version else ""),
+            facts=_without_empty({"path": tool.path}),
         )
 
 
@@ -194,16 +192,16 @@ def _package_items(record: BuildRecord) -> Iterator[BillItem]:
             version=package.version,
             purl=_pypi_purl(package.name, package.version),
             origin=package.origin if "://" in package.origin else "",
-            facts=_filled({"seen in": "" if "://" in package.origin else package.origin}),
+            facts=_without_empty({"seen in": "" if "://" in package.origin else package.origin}),
         )
 
 
 def _pypi_purl(name: str, version: str) -> str:
-    # The specification wants PyPI names in lower case with dashes.
-    return f"pkg:pypi/{_part(name.lower().replace('_', '-'))}@{_part(version)}"
+    # The purl specification requires PyPI names in lower case with dashes.
+    return f"pkg:pypi/{_quoted(name.lower().replace('_', '-'))}@{_quoted(version)}"
 
 
-def _part(text: str) -> str:
+def _quoted(text: str) -> str:
     return quote(text, safe="-._~:")
 
 
@@ -211,7 +209,7 @@ def _checksum(text: str) -> str:
     return text.lower() if _HEX.fullmatch(text.lower()) else ""
 
 
-def _filled(table: dict[str, str]) -> dict[str, str]:
+def _without_empty(table: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in table.items() if value}
 
 
@@ -219,28 +217,23 @@ SBOM_FORMATS: Final[Mapping[str, tuple[str, str, str]]] = {
     "cyclonedx": ("torchyard.builds.sbom.cyclonedx", "cyclonedx", "cyclonedx-python-lib"),
     "spdx": ("torchyard.builds.sbom.spdx", "spdx_tools", "spdx-tools"),
 }
-"""Format -> (our module, the library's module, its distribution)."""
+"""Format -> (module of Torchyard, module of the library, distribution of the library)."""
 
 
 def sbom_text(record: BuildRecord, format_name: str) -> str:
-    """The bill as JSON text; the same record always gives the same text."""
+    """Return the SBOM as JSON; the result is deterministic for a record."""
     if format_name not in SBOM_FORMATS:
         raise UsageError(
-            f"there is no format {format_name!r} for a bill of materials",
+            f"unknown SBOM format {format_name!r}",
             hint=nearest_hint(format_name, tuple(SBOM_FORMATS), what="format"),
         )
-    ours, library, distribution = SBOM_FORMATS[format_name]
+    module, library, distribution = SBOM_FORMATS[format_name]
     if find_spec(library) is None:
         raise MissingTool(
-            f"writing {format_name} needs the library {distribution}",
-            why="it is not installed beside Torchyard",
+            f"writing {format_name} requires the package {distribution}",
+            why="it is not installed in Torchyard's environment",
             hint="pip install 'torchyard[sbom]'",
         )
-    to_text: Callable[[Bill, str, uuid.UUID], str] = import_module(ours).to_text
+    to_text: Callable[[Bill, str, uuid.UUID], str] = import_module(module).to_text
     identity = f"torchyard:{record.name}:{record.plan_fingerprint}:{record.finished}"
     return to_text(make_bill(record), record.finished, uuid.uuid5(uuid.NAMESPACE_URL, identity))
-
-
-def write_sbom(record: BuildRecord, format_name: str, path: Path) -> None:
-    """Put the bill into a file, whole or not at all."""
-    replace_file(path, sbom_text(record, format_name))

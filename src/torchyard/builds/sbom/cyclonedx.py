@@ -1,4 +1,4 @@
-"""Write an SBOM as CycloneDX 1.6 JSON. Needs cyclonedx-python-lib."""
+"""Write an SBOM as CycloneDX 1.6 JSON. Requires cyclonedx-python-lib."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TYPES: Final[dict[Role, ComponentType]] = {
 
 
 def to_text(bill: Bill, finished: str, identity: uuid.UUID) -> str:
-    """The bill as text."""
+    """Return the SBOM as JSON."""
     parts = {item.ref: _component(item) for item in bill.items}
     bom = Bom(
         components=[part for ref, part in parts.items() if ref != bill.build.ref],
@@ -59,7 +59,7 @@ def _component(item: BillItem) -> Component:
         name=item.name,
         version=item.version or None,
         type=_TYPES.get(item.role, ComponentType.LIBRARY),
-        # Tools take part in the build and are no part of the result.
+        # Tools are not part of the result.
         scope=ComponentScope.EXCLUDED if item.role == "tool" else None,
         bom_ref=item.ref,
         purl=PackageURL.from_string(item.purl) if item.purl else None,

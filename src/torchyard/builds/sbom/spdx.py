@@ -1,4 +1,4 @@
-"""Write an SBOM as SPDX 2.3 JSON. Needs spdx-tools."""
+"""Write an SBOM as SPDX 2.3 JSON. Requires spdx-tools."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _DOCUMENT = "SPDXRef-DOCUMENT"
 
 
 def to_text(bill: Bill, finished: str, identity: uuid.UUID) -> str:
-    """The bill as text."""
+    """Return the SBOM as JSON."""
     document = make_document(bill, finished, identity)
     converter = DocumentConverter()  # type: ignore[no-untyped-call]  # its constructor alone has no types
     return json.dumps(converter.convert(document), indent=2) + "\n"
 
 
 def make_document(bill: Bill, finished: str, identity: uuid.UUID) -> Document:
-    """The bill as the library's document."""
+    """Return the SBOM as an SPDX document."""
     names = _identifiers(bill)
     created = datetime.fromisoformat(finished) if finished else datetime(1980, 1, 1, tzinfo=UTC)
     return Document(
@@ -56,7 +56,7 @@ def make_document(bill: Bill, finished: str, identity: uuid.UUID) -> Document:
 
 
 def _identifiers(bill: Bill) -> dict[str, str]:
-    """Names of the few letters that SPDX allows; a number keeps them apart."""
+    """Return unique SPDX identifiers, with the characters that SPDX allows."""
     return {
         item.ref: f"SPDXRef-{number}-{re.sub(r'[^A-Za-z0-9.-]', '-', item.name)}"
         for number, item in enumerate(bill.items)

@@ -1,8 +1,7 @@
 """Sources of components: git, folder, tarball, sdist, Debian source package; one module per kind.
 
-A source is fetched once into a folder that nothing changes; builds copy it. Fetching is expressed
-as actions, so that it can be printed and exported; `running.steps` performs those that are not
-commands.
+A source is fetched once into a folder that stays unmodified; builds copy it. Fetching is expressed
+as actions, so that it can be printed and exported; `running.steps` performs them.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ __all__ = [
     "fetch_actions",
     "source_identity",
     "update_actions",
-    "used_kind",
+    "used_source_kind",
 ]
 
 
 class Source(Protocol):
-    """What a module of this family gives; `table` is the recipe's table of its kind."""
+    """The interface of a source module; `table` is the recipe's table of its kind."""
 
     def fetch_actions(
         self, table: Any, *, destination: Path, downloads: Path, where: str
     ) -> FetchPlan:
-        """How the source gets to `destination`; `where` is the recipe's key, for errors."""
+        """Return the actions that fetch the source; `where` is the recipe key, for errors."""
 
     def update_actions(
         self, table: Any, *, destination: Path, downloads: Path, where: str
     ) -> FetchPlan:
-        """How what lies at `destination` is brought to the newest; no actions if it never moves."""
+        """Return the actions that update a fetched source; none if it is pinned."""
 
     def source_identity(self, table: Any, destination: Path) -> SourceIdentity:
-        """Which source it is that lies at `destination`."""
+        """Identify the source at `destination`."""
 
 
 SOURCES: Mapping[SourceKind, Source] = {
@@ -57,11 +56,11 @@ SOURCES: Mapping[SourceKind, Source] = {
 def fetch_actions(
     source: SourceTable, *, destination: Path, downloads: Path, where: str
 ) -> FetchPlan:
-    """How the source that the recipe uses gets to `destination`, whole or not at all.
+    """Return the actions that fetch the recipe's source to `destination` atomically.
 
     `where` names the recipe's table in errors: `pytorch: source`.
     """
-    kind = used_kind(source, where)
+    kind = used_source_kind(source, where)
     return SOURCES[kind].fetch_actions(
         getattr(source, kind), destination=destination, downloads=downloads, where=f"{where}.{kind}"
     )
@@ -70,24 +69,24 @@ def fetch_actions(
 def update_actions(
     source: SourceTable, *, destination: Path, downloads: Path, where: str
 ) -> FetchPlan:
-    """How a fetched source is brought to the newest: a branch's tip, a folder's present state.
+    """Return the actions that update a fetched source; none for a pinned source.
 
-    Without actions when it never moves; `source_identity` before and after says what has changed.
+    A git checkout moves to the tip of its branch, a copied folder to the folder's present content.
     """
-    kind = used_kind(source, where)
+    kind = used_source_kind(source, where)
     return SOURCES[kind].update_actions(
         getattr(source, kind), destination=destination, downloads=downloads, where=f"{where}.{kind}"
     )
 
 
 def source_identity(source: SourceTable, destination: Path) -> SourceIdentity:
-    """Which source it is that lies at `destination`, for the record and the lock."""
-    kind = used_kind(source, "source")
+    """Identify the source at `destination`, for the record and the lock file."""
+    kind = used_source_kind(source, "source")
     return SOURCES[kind].source_identity(getattr(source, kind), destination)
 
 
-def used_kind(source: SourceTable, where: str) -> SourceKind:
-    """The kind that `use` names, or the only one there is a table of."""
+def used_source_kind(source: SourceTable, where: str) -> SourceKind:
+    """Return the kind of source given by `use`, or the only one that has a table."""
     given = [kind for kind in SOURCES if getattr(source, kind) is not None]
     if source.use is None and len(given) == 1:
         return given[0]
@@ -95,15 +94,15 @@ def used_kind(source: SourceTable, where: str) -> SourceKind:
         return source.use
     tables = ", ".join(f"[{where}.{kind}]" for kind in given) or "none"
     if source.use is not None and source.use not in SOURCES:
-        what = f"{where}.use is {source.use!r}, and there is no such kind of source"
+        what = f"{where}.use is {source.use!r}, which is not a kind of source"
         hint = f"one of: {', '.join(SOURCES)}"
     elif source.use is not None:
         what = f"{where}.use is {source.use!r}, but there is no table [{where}.{source.use}]"
-        hint = f"write that table, or use one of: {', '.join(given) or 'none is given'}"
+        hint = f"add that table, or use one of: {', '.join(given) or 'none is given'}"
     elif given:
-        what = f"{where}.use is missing, and there is more than one source"
-        hint = f'write `use = "{given[0]}"` into [{where}], or `--set source.use={given[0]}`'
+        what = f"{where}.use is missing, but there is more than one source"
+        hint = f'add `use = "{given[0]}"` to [{where}], or use `--set source.use={given[0]}`'
     else:
-        what = f"{where} names no source"
-        hint = f"write one of: {', '.join(f'[{where}.{kind}]' for kind in SOURCES)}"
+        what = f"{where} has no source"
+        hint = f"add one of: {', '.join(f'[{where}.{kind}]' for kind in SOURCES)}"
     raise UsageError(what, why=f"tables given: {tables}", hint=hint)

@@ -17,8 +17,8 @@ from torchyard.builds.plan import AptSources
 from torchyard.errors import MissingTool, UsageError
 from torchyard.files.safe_writing import replace_file, write_failed
 
-# Fields of a deb822 stanza that say how a mirror is trusted; the one-line format has them, too, in
-# small letters. Architectures, languages and targets are left out: they are the machine's affair.
+# Fields of a deb822 stanza about the trust in a mirror; the one-line format has them in lower case.
+# Architectures, languages and targets are not copied.
 _TRUST_FIELDS = (
     "signed-by",
     "trusted",
@@ -38,34 +38,34 @@ _FALSE = ("no", "false", "without", "off", "disable", "0")
 
 @dataclass(frozen=True, kw_only=True)
 class AptEntry:
-    """One line or stanza of a sources file: where packages come from."""
+    """One line or stanza of a sources file."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
     components: tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
-    """By the names of the one-line format; `signed-by` may be a whole key."""
+    """Option names as in the one-line format; `signed-by` may be an embedded key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineApt:
-    """The machine's apt configuration, as far as a private one needs it."""
+    """The parts of the machine's apt configuration that a private one needs."""
 
     entries: tuple[AptEntry, ...]
     configuration: tuple[tuple[str, str], ...]
-    """Every option with its value, in order; a list's items all have the name `NAME::`."""
+    """All options with values, in order; list items have the name `NAME::`."""
     origins: Mapping[str, str]
-    """Mirror -> who publishes there, for mirrors whose index the machine has."""
+    """Mirror -> publisher, for mirrors whose index has been downloaded."""
     files: tuple[str, ...]
     """The sources files that were read."""
 
 
 def read_machine_apt() -> MachineApt:
-    """Ask apt for its configuration and read the sources files that it would read."""
+    """Read the configuration and the sources files of this machine's apt."""
     if shutil.which("apt-get") is None or shutil.which("apt-config") is None:
         raise MissingTool(
-            "apt-get is not on this machine, and a Debian source package needs it",
-            hint="use another source of the recipe (`--set source.use=git`), or a Debian machine",
+            "apt-get, which a Debian source package requires, is not installed",
+            hint="use another source of the recipe (`--set source.use=git`) or a Debian machine",
         )
     configuration = tuple(_parse_dump(_output("apt-config", "dump", "--format", "%F %v%n")))
     paths = _parse_shell(
@@ -99,7 +99,7 @@ def read_machine_apt() -> MachineApt:
 
 
 def parse_lines(text: str) -> Iterator[AptEntry]:
-    """Entries of a one-line file: `deb [options] URI SUITE COMPONENT...`."""
+    """Parse a one-line file: `deb [options] URI SUITE COMPONENT...`."""
     for raw in text.splitlines():
         line = raw.partition("#")[0].strip()
         kind, _, rest = line.partition(" ")
@@ -111,11 +111,11 @@ def parse_lines(text: str) -> Iterator[AptEntry]:
             inside, _, rest = rest[1:].partition("]")
             for option in inside.split():
                 name, _, value = option.partition("=")
-                # `+=` and `-=` belong to lists (arch), which are not taken over.
+                # `+=` and `-=` are for lists (arch), which are not copied.
                 if name.lower() in _TRUST_FIELDS:
                     options[name.lower()] = value
         words = rest.split()
-        if len(words) >= 2:  # noqa: PLR2004 - an address and a suite
+        if len(words) >= 2:  # noqa: PLR2004 - URI and suite
             yield AptEntry(
                 uris=(words[0],),
                 suites=(words[1],),
@@ -125,7 +125,7 @@ def parse_lines(text: str) -> Iterator[AptEntry]:
 
 
 def parse_stanzas(text: str) -> Iterator[AptEntry]:
-    """Entries of a deb822 file; a stanza that is switched off is left out."""
+    """Parse a deb822 file; skip disabled stanzas."""
     for stanza in _stanzas(text):
         if stanza.get("enabled", "yes").strip().lower() in _FALSE:
             continue
@@ -141,12 +141,12 @@ def parse_stanzas(text: str) -> Iterator[AptEntry]:
 
 
 def entries_for(machine: MachineApt, suite: str) -> tuple[AptEntry, ...]:
-    """The machine's entries, turned to `suite`; its own suites when that is empty.
+    """Return the machine's entries, changed to `suite`; unchanged if `suite` is empty.
 
-    A suite that the machine does not list is looked for where the machine's own plain suite is:
-    `trixie` beside `bookworm`, and `trixie-security` beside `bookworm-security`.
+    A suite that is not configured is expected on the mirror of the corresponding suite of the
+    machine: `trixie` with `bookworm`, and `trixie-security` with `bookworm-security`.
     """
-    entries = _of_the_distribution(machine)
+    entries = _debian_entries(machine)
     if not suite:
         chosen = entries
     else:
@@ -157,34 +157,34 @@ def entries_for(machine: MachineApt, suite: str) -> tuple[AptEntry, ...]:
             if any(_pocket(own) == _pocket(suite) for own in entry.suites)
         ]
     if not chosen:
-        looked = ", ".join(machine.files) or "no sources file at all"
+        files = ", ".join(machine.files) or "no sources file"
         raise UsageError(
             f"this machine's apt configuration has no Debian mirror for suite {suite or '(its own)'!r}",
-            why=f"read: {looked}",
+            why=f"files read: {files}",
             hint="add a mirror of Debian (`deb URI SUITE main`) to /etc/apt/sources.list",
         )
-    seen: dict[tuple[object, ...], AptEntry] = {}
+    unique: dict[tuple[object, ...], AptEntry] = {}
     for entry in chosen:
-        seen.setdefault((entry.uris, entry.suites, entry.components), entry)
-    return tuple(seen.values())
+        unique.setdefault((entry.uris, entry.suites, entry.components), entry)
+    return tuple(unique.values())
 
 
-def _of_the_distribution(machine: MachineApt) -> list[AptEntry]:
-    """Without mirrors of other publishers, which have no suite of Debian's names.
+def _debian_entries(machine: MachineApt) -> list[AptEntry]:
+    """Return the entries published by Debian, or all if no publisher is known.
 
-    The publisher is known only where the machine has fetched an index; a fresh container has not.
+    The publisher is known only after `apt-get update`; a new container has no index yet.
     """
     usable = [entry for entry in machine.entries if "main" in entry.components]
-    known = [
+    published_by_debian = [
         entry
         for entry in usable
         if all(machine.origins.get(uri.rstrip("/")) == "Debian" for uri in entry.uris)
     ]
-    return known or usable
+    return published_by_debian or usable
 
 
 def _pocket(suite: str) -> str:
-    """`security` of `bookworm-security`; empty for a plain suite."""
+    """Return `security` of `bookworm-security`; empty for a plain suite."""
     return suite.partition("-")[2]
 
 
@@ -224,7 +224,7 @@ def _parse_shell(text: str) -> dict[str, str]:
 
 
 def _output(*argv: str) -> str:
-    ended = subprocess.run(
+    completed = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -233,13 +233,13 @@ def _output(*argv: str) -> str:
         check=False,
         env={**os.environ, "LC_ALL": "C"},
     )
-    if ended.returncode != 0:
+    if completed.returncode != 0:
         raise MissingTool(
-            f"`{' '.join(argv)}` failed with exit code {ended.returncode}",
-            why=_last_line(ended.stderr.splitlines()),
-            hint="run the command by hand, and mend the machine's apt configuration",
+            f"`{' '.join(argv)}` failed with exit code {completed.returncode}",
+            why=_last_line(completed.stderr.splitlines()),
+            hint="run the command yourself, and fix the apt configuration of this machine",
         )
-    return ended.stdout
+    return completed.stdout
 
 
 def _last_line(lines: Iterable[str]) -> str:
@@ -254,8 +254,8 @@ _FOLDERS = (
     "etc/preferences.d",
     "log",
 )
-# Options of the machine that decide whether and how a mirror can be reached.
-_KEPT = (
+# Options that affect the connection to a mirror.
+_COPIED_OPTIONS = (
     "acquire::http",
     "acquire::https",
     "acquire::ftp",
@@ -278,12 +278,12 @@ _KEPT = (
 
 
 def write_apt_sources(action: AptSources) -> None:
-    """Write `apt.conf` and `sources.list` into the folder, and make the state folders."""
+    """Write `apt.conf` and `sources.list` to the folder, and create the state folders."""
     folder = Path(action.folder)
     if any(character in action.folder for character in '"\n;'):
         raise UsageError(
             f"{folder} cannot hold an apt configuration",
-            why="apt has no way to write a path with a quote, semicolon or line break in it",
+            why="apt does not support paths with a quote, semicolon or line break",
             hint="choose another folder with TORCHYARD_HOME",
         )
     machine = read_machine_apt()
@@ -291,22 +291,22 @@ def write_apt_sources(action: AptSources) -> None:
     try:
         for name in _FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True)
-        # apt wants to know what is installed; for us nothing is.
+        # apt requires a list of installed packages; it is empty here.
         (folder / "state" / "status").touch()
     except OSError as error:
         raise write_failed(folder, error, kept="what is there") from error
     lines = [line for entry in entries for line in source_lines(entry, action)]
     replace_file(folder / "sources.list", "\n".join(dict.fromkeys(lines)) + "\n")
     replace_file(folder / "apt.conf", configuration_text(machine, folder, os.environ))
-    # A proxy's password may be in it.
+    # It may contain the password of a proxy.
     (folder / "apt.conf").chmod(0o600)
 
 
 def configuration_text(machine: MachineApt, folder: Path, environment: Mapping[str, str]) -> str:
-    """The text of `apt.conf`.
+    """Return the text of `apt.conf`.
 
-    `apt-get -c` reads it after the machine's own files, so it has to undo what must not happen
-    here: hooks that tell the desktop about news, and indexes that nobody reads.
+    `apt-get -c` reads it after the files of the machine, so it disables hooks (desktop
+    notifications) and unused indexes that those configure.
     """
     values = {
         "Dir::State": f"{folder}/state",
@@ -323,7 +323,7 @@ def configuration_text(machine: MachineApt, folder: Path, environment: Mapping[s
         "Dir::Etc::preferencesparts": f"{folder}/etc/preferences.d",
         "Dir::Log": f"{folder}/log",
         "Acquire::Languages": "none",
-        # Downloads are made by us and not by `_apt`, which may not read a private folder.
+        # Download as the present user: the user `_apt` may not have access to the folder.
         "APT::Sandbox::User": "root",
         "APT::Get::Assume-Yes": "true",
     }
@@ -334,15 +334,15 @@ def configuration_text(machine: MachineApt, folder: Path, environment: Mapping[s
         "#clear APT::Update::Post-Invoke-Success;",
         "#clear Acquire::Languages;",
     ]
-    lines += [f'{name} "{value}";' for name, value in _kept_options(machine)]
+    lines += [f'{name} "{value}";' for name, value in _copied_options(machine)]
     lines += [f'{name} "{value}";' for name, value in _proxies(machine, environment)]
     lines += [f'{name} "{value}";' for name, value in values.items()]
-    lines += [f'{name}::DefaultEnabled "false";' for name in _needless_indexes(machine)]
+    lines += [f'{name}::DefaultEnabled "false";' for name in _unused_indexes(machine)]
     return "\n".join(lines) + "\n"
 
 
 def source_lines(entry: AptEntry, action: AptSources) -> Iterator[str]:
-    """Lines of `sources.list` for one entry."""
+    """Yield the lines of `sources.list` for one entry."""
     options = dict(entry.options)
     if "\n" in options.get("signed-by", ""):
         options["signed-by"] = str(_write_key(options["signed-by"], Path(action.folder)))
@@ -357,8 +357,8 @@ def source_lines(entry: AptEntry, action: AptSources) -> Iterator[str]:
 
 
 def _write_key(block: str, folder: Path) -> Path:
-    """A key that stands in the machine's sources file becomes a file: one line cannot hold it."""
-    # A lone dot stands for an empty line in deb822.
+    """Write an embedded key to a file, because the one-line format has no embedded keys."""
+    # In deb822 a single dot is an empty line.
     lines = ["" if line.strip() == "." else line.strip() for line in block.strip().splitlines()]
     text = "\n".join(lines) + "\n"
     number = 0
@@ -371,17 +371,19 @@ def _write_key(block: str, folder: Path) -> Path:
     return path
 
 
-def _kept_options(machine: MachineApt) -> Iterator[tuple[str, str]]:
+def _copied_options(machine: MachineApt) -> Iterator[tuple[str, str]]:
     for name, value in machine.configuration:
-        small = name.lower()
-        wanted = any(small == kept or small.startswith(kept + "::") for kept in _KEPT)
-        # Items of lists are there already, and a second copy would double them.
-        if wanted and value and not name.endswith("::") and '"' not in value:
+        lower = name.lower()
+        is_copied = any(
+            lower == prefix or lower.startswith(prefix + "::") for prefix in _COPIED_OPTIONS
+        )
+        # List items are set by the machine's files; a copy would duplicate them.
+        if is_copied and value and not name.endswith("::") and '"' not in value:
             yield name, value
 
 
 def _proxies(machine: MachineApt, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Proxies of the environment: the commands of a step may be started without it."""
+    """Yield the proxies of the environment, which steps may be started without."""
     configured = {name.lower() for name, value in machine.configuration if value}
     for scheme in ("http", "https"):
         proxy = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
@@ -389,7 +391,7 @@ def _proxies(machine: MachineApt, environment: Mapping[str, str]) -> Iterator[tu
             yield f"Acquire::{scheme}::Proxy", proxy
 
 
-def _needless_indexes(machine: MachineApt) -> Iterator[str]:
+def _unused_indexes(machine: MachineApt) -> Iterator[str]:
     start = "Acquire::IndexTargets::deb::"
     names = (name.split("::")[3] for name, _ in machine.configuration if name.startswith(start))
     return (f"{start}{name}" for name in dict.fromkeys(names) if name != "Packages")

@@ -13,29 +13,29 @@ from torchyard.builds.recipe import DebianSource
 from torchyard.builds.sources.fetch_plan import (
     FetchPlan,
     SourceIdentity,
-    arrive,
     files_of,
     keep_files,
+    move_to_destination,
     nothing_to_update,
     on_this_machine,
     part_of,
+    recreate_part_folder,
     sha256_of,
-    start_afresh,
 )
 from torchyard.errors import UsageError
 
 __all__ = ["fetch_actions", "source_identity", "update_actions"]
 
 _INDEX = "index"
-"""What the archive's index says of the package, kept among its files."""
+"""File with the package's entry in the archive index, stored with the package files."""
 
 # Debian policy, 5.6.1 and 5.6.12; suites have no policy, and apt allows paths.
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:~-]*")
 _SUITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*")
 
-# Mirrors have holes: an index lists a file that the pool does not have. apt says so in the middle
-# of its output; here it is said last, with the mend.
+# Mirrors may be incomplete: an index lists a file that the pool does not have. apt reports that in
+# the middle of its output; the script repeats it at the end, with a fix.
 _DOWNLOAD = """\
 {index} >index 2>/dev/null || true
 if {download} 2>../errors; then cat ../errors; exit 0; else status=$?; fi
@@ -48,7 +48,7 @@ if grep -q '^E: Unable to find a source package' ../errors; then
 fi
 exit $status"""
 
-# The main archive becomes the tree, and each further one a folder in it, as dpkg-source does.
+# The main archive becomes the tree, each additional one a folder in it, as with dpkg-source.
 _UNPACK_UPSTREAM = """\
 set -eu
 for archive in files/*.tar.*; do
@@ -70,55 +70,55 @@ done"""
 def fetch_actions(
     table: DebianSource, *, destination: Path, downloads: Path, where: str
 ) -> FetchPlan:
-    """Private apt state, update, download, unpack."""
+    """Return the actions: private apt state, update, download, unpack."""
     _check(table, where)
     part = part_of(destination)
-    # One apt folder for each package: apt locks its state, and components fetch side by side.
+    # One apt folder per package: apt locks its state, and components are fetched in parallel.
     apt = downloads / "apt" / (table.suite or "own-suites") / table.package
     configured = ("-c", str(apt / "apt.conf"))
     package = f"{table.package}={table.version}" if table.version else table.package
-    wanted = table.suite or "this machine's suites"
+    suite = table.suite or "this machine's suites"
     tar_only = ("--tar-only",) if table.upstream_only else ()
     download = ("source", "--download-only", "--only-source", *tar_only, package)
     script = _DOWNLOAD.format(
         index=shlex.join(("apt-cache", *configured, "showsrc", "--only-source", table.package)),
         download=shlex.join(("apt-get", *configured, *download)),
-        unknown=shlex.quote(f"no source package {package} in {wanted}: correct {where}.package"),
+        unknown=shlex.quote(f"no source package {package} in {suite}: correct {where}.package"),
     )
     unpack = _UNPACK_UPSTREAM if table.upstream_only else "dpkg-source -x files/*.dsc tree"
-    # Only source packages are wanted; the index of binary ones is as large again.
+    # The index of binary packages is not needed.
     no_binaries = "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false"
     strict = "APT::Update::Error-Mode=any"
     actions: tuple[Action, ...] = (
-        *start_afresh(destination),
+        *recreate_part_folder(destination),
         on_this_machine("mkdir", "--", str(part / "files")),
         AptSources(folder=str(apt), suite=table.suite),
         on_this_machine("apt-get", *configured, "-o", no_binaries, "-o", strict, "update"),
         on_this_machine("sh", "-c", script, folder=part / "files"),
         on_this_machine("sh", "-c", unpack, folder=part),
         *keep_files(destination),
-        *arrive(destination, part / "tree"),
+        *move_to_destination(destination, part / "tree"),
     )
     what = "upstream archive only" if table.upstream_only else "with Debian's patches"
     return FetchPlan(
-        kind="debian", summary=f"{package} from Debian ({wanted}), {what}", actions=actions
+        kind="debian", summary=f"{package} from Debian ({suite}), {what}", actions=actions
     )
 
 
 def update_actions(
     table: DebianSource, *, destination: Path, downloads: Path, where: str
 ) -> FetchPlan:
-    """Fetch the newest of the suite again, unless the recipe names a version."""
+    """Return the actions that fetch the newest version, unless the recipe pins one."""
     if table.version:
         return nothing_to_update("debian", f"{table.package} {table.version} is a release")
     return fetch_actions(table, destination=destination, downloads=downloads, where=where)
 
 
 def source_identity(table: DebianSource, destination: Path) -> SourceIdentity:
-    """The version and the checksums of the package's files."""
+    """Return the version and the checksums of the package files."""
     folder = files_of(destination)
-    found = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
-    files = {path.name: sha256_of(path) for path in found if path.name != _INDEX}
+    paths = sorted(path for path in folder.iterdir() if path.is_file()) if folder.is_dir() else []
+    files = {path.name: sha256_of(path) for path in paths if path.name != _INDEX}
     series = destination / "debian" / "patches" / "series"
     patches = series.read_text(encoding="utf-8").splitlines() if series.is_file() else []
     return SourceIdentity(
@@ -133,10 +133,10 @@ def source_identity(table: DebianSource, destination: Path) -> SourceIdentity:
 
 
 def _version(folder: Path, files: Mapping[str, str]) -> str:
-    """Of the .dsc; without one, of the newest package in the index that has these archives."""
-    described = [name for name in files if name.endswith(".dsc")]
-    if described:
-        return _version_line((folder / described[0]).read_text(encoding="utf-8", errors="replace"))
+    """Return the version in the .dsc, or of the newest index entry that has these archives."""
+    dsc_files = [name for name in files if name.endswith(".dsc")]
+    if dsc_files:
+        return _version_line((folder / dsc_files[0]).read_text(encoding="utf-8", errors="replace"))
     try:
         index = (folder / _INDEX).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -150,24 +150,24 @@ def _version(folder: Path, files: Mapping[str, str]) -> str:
 
 
 def _version_line(text: str) -> str:
-    found = re.search(r"^Version: (\S+)$", text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r"^Version: (\S+)$", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _is_newer(version: str, other: str) -> bool:
-    """Ask dpkg: epochs and tildes have rules of their own."""
+    """Compare two Debian versions with dpkg."""
     argv = ("dpkg", "--compare-versions", version, "gt", other)
     return subprocess.run(argv, check=False).returncode == 0
 
 
 def _check(table: DebianSource, where: str) -> None:
     rules = (
-        ("package", table.package, _PACKAGE, "a source package's name, such as `pytorch`"),
-        ("suite", table.suite, _SUITE, "a suite's name, such as `trixie`"),
+        ("package", table.package, _PACKAGE, "the name of a source package, such as `pytorch`"),
+        ("suite", table.suite, _SUITE, "the name of a suite, such as `trixie`"),
         ("version", table.version, _VERSION, "a Debian version, such as `2.6.0+dfsg-7`"),
     )
     for key, value, rule, example in rules:
         if (value or key == "package") and not rule.fullmatch(value):
             raise UsageError(
-                f"{where}.{key} is {value!r}, which no Debian archive has", hint=f"give {example}"
+                f"{where}.{key} is {value!r}, which is not valid", hint=f"give {example}"
             )

@@ -1,9 +1,9 @@
-"""Download one file over HTTP: complete and with the right checksum under its name, or not at all.
+"""Download a file over HTTP; it gets its name only when it is complete and its checksum matches.
 
-Partial data waits in `NAME.part`. A download is resumed only when the server confirms by its
-validator (ETag or Last-Modified) that the file is still the same, and a checksum is there to prove
-it. Proxies, logins, certificates and redirects are handled here; a login is sent only to the host
-it is for, because urllib would carry it along a redirect.
+Partial data is kept in `NAME.part`. A download is resumed only if the server confirms with its
+validator (ETag or Last-Modified) that the file is unchanged and a checksum is known. Proxies,
+logins, certificates and redirects are handled here; a login is sent only to its own host, whereas
+urllib would forward it along redirects.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ from torchyard.builds.sources.fetch_plan import (
 from torchyard.errors import StepFailed, TorchyardError
 from torchyard.files.safe_writing import write_failed
 
-_SILENCE_S = 60.0
-"""A server that sends nothing for this long is given up."""
+_TIMEOUT_S = 60.0
+"""Abort if the server sends nothing for this long."""
 _HINTS = {
-    401: "put the login into ~/.netrc or into pip's configuration",
-    403: "put the login into ~/.netrc or into pip's configuration",
-    404: "check the address: the server has no such file",
-    407: "the proxy wants a login: put it into the http_proxy and https_proxy variables",
-    410: "check the address: the file was removed",
+    401: "add the login to ~/.netrc or to pip's configuration",
+    403: "add the login to ~/.netrc or to pip's configuration",
+    404: "check the URL: the server has no such file",
+    407: "the proxy requires a login: add it to the http_proxy and https_proxy variables",
+    410: "check the URL: the file was removed",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransferSettings:
-    """How to reach servers, beyond what the environment says."""
+    """Connection settings in addition to those of the environment."""
 
     ca_file: str = ""
     trusted_hosts: tuple[str, ...] = ()
-    """`host` or `host:port` whose certificate is not checked, as pip has it."""
+    """`host` or `host:port` whose certificate is not checked, as in pip."""
     proxy: str = ""
 
 
 class HttpReply(Protocol):
-    """What is used of http.client.HTTPResponse."""
+    """The used part of http.client.HTTPResponse."""
 
     status: int
     headers: HTTPMessage
     url: str
 
     def read(self, amount: int = ..., /) -> bytes:
-        """Some bytes; none at the end."""
+        """Read some bytes; empty at the end."""
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Close the connection."""
 
 
 def open_address(
@@ -79,36 +79,36 @@ def open_address(
     headers: Mapping[str, str] | None = None,
     settings: TransferSettings | None = None,
 ) -> HttpReply:
-    """Ask for an address; HTTPError, URLError, OSError and HTTPException are the caller's."""
+    """Request a URL; raises HTTPError, URLError, OSError or HTTPException."""
     settings = settings or TransferSettings()
     parts = urlsplit(address)
     host = parts.netloc.rpartition("@")[2]
     bare = urlunsplit((parts.scheme, host, parts.path or "/", parts.query, ""))
-    request = urllib.request.Request(bare)  # noqa: S310 - callers give http and https only
+    request = urllib.request.Request(bare)  # noqa: S310 - callers pass http and https only
     request.add_header("User-Agent", f"torchyard/{__version__}")
-    # A server that compresses on the way makes sizes and ranges meaningless.
+    # With transparent compression, sizes and ranges would be meaningless.
     request.add_header("Accept-Encoding", "identity")
     for name, value in (headers or {}).items():
         request.add_header(name, value)
     login = _login(address)
     if login:
-        # Unredirected headers are not sent to where a redirect leads.
+        # Unredirected headers are not sent to the target of a redirect.
         request.add_unredirected_header("Authorization", login)
     reply: HttpReply = _opener(parts.hostname or "", host, settings).open(
-        request, timeout=_SILENCE_S
+        request, timeout=_TIMEOUT_S
     )
     return reply
 
 
-def refused(address: str, error: Exception) -> TorchyardError:
-    """The error for a transfer that failed, with nothing secret in it."""
+def transfer_error(address: str, error: Exception) -> TorchyardError:
+    """Return the error for a failed transfer, without secrets."""
     shown = without_credentials(address)
     if isinstance(error, urllib.error.HTTPError):
-        hint = _HINTS.get(error.code, "try again later: the server has trouble")
+        hint = _HINTS.get(error.code, "try again later: the server reported an error")
         error.close()
         return StepFailed(
             f"cannot fetch {shown}",
-            why=f"the server answers {error.code} {error.reason}",
+            why=f"the server responded with {error.code} {error.reason}",
             hint=hint,
         )
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -116,12 +116,12 @@ def refused(address: str, error: Exception) -> TorchyardError:
     return StepFailed(
         f"cannot fetch {shown}",
         why=why,
-        hint="check the network, and the http_proxy, https_proxy and no_proxy variables",
+        hint="check the network and the http_proxy, https_proxy and no_proxy variables",
     )
 
 
-def is_passing(error: Exception) -> bool:
-    """Whether asking again may help: broken connections and overloaded servers."""
+def is_temporary(error: Exception) -> bool:
+    """Whether the error is temporary: a broken connection or an overloaded server."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in (408, 425, 429, 500, 502, 503, 504)
     if isinstance(error, urllib.error.URLError):
@@ -149,7 +149,7 @@ def _opener(
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Followed over HTTP only, and with the login only on the same server."""
+    """Follow redirects to HTTP(S) only, and send the login to the same server only."""
 
     def redirect_request(
         self,
@@ -175,33 +175,33 @@ def _server(address: str) -> tuple[str, str]:
 
 
 def _login(address: str) -> str:
-    """An Authorization header's value, from the address or from ~/.netrc."""
+    """Return the Authorization header, from the URL or ~/.netrc; empty if there is none."""
     parts = urlsplit(address)
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "")
     else:
-        found = _from_netrc(parts.hostname or "")
-        if found is None:
+        credentials = _from_netrc(parts.hostname or "")
+        if credentials is None:
             return ""
-        user, password = found
+        user, password = credentials
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _from_netrc(host: str) -> tuple[str, str] | None:
     path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
-    # A file that others can read, or that is damaged, is as good as none.
+    # Ignore a file that is damaged or readable by others.
     with suppress(OSError, netrc.NetrcParseError):
-        found = netrc.netrc(path).authenticators(host)
-        if found:
-            return found[0], found[2] or ""
+        entry = netrc.netrc(path).authenticators(host)
+        if entry:
+            return entry[0], entry[2] or ""
     return None
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class WriteFailed(Exception):
-    """Our disk, and not the server, ended the transfer: no reason to ask again."""
+    """Writing to the local disk failed: retrying the request is useless."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -209,7 +209,7 @@ class WriteFailed(Exception):
 
 
 class PartialFile:
-    """`NAME.part`, and `NAME.part.json` that says what it is a part of."""
+    """`NAME.part`, and `NAME.part.json` with its URL and validator."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(path.name + ".part")
@@ -217,7 +217,7 @@ class PartialFile:
         self._note = path.with_name(path.name + ".part.json")
 
     def beginning(self, address: str) -> tuple[int, str]:
-        """How much of `address` is here, and its validator; 0 when it cannot be gone on with."""
+        """Return the size of the partial file and its validator; 0 if it cannot be resumed."""
         try:
             note = json.loads(self._note.read_text(encoding="utf-8"))
             size_bytes = self.path.stat().st_size
@@ -229,15 +229,15 @@ class PartialFile:
         return (size_bytes, validator) if isinstance(validator, str) and validator else (0, "")
 
     def remember(self, address: str, validator: str) -> None:
-        """Note what the bytes that come now belong to."""
+        """Store URL and validator of the data that follows."""
         text = json.dumps({"address": without_credentials(address), "validator": validator})
         try:
             self._note.write_text(text, encoding="utf-8")
         except OSError as error:
             raise WriteFailed(error) from error
 
-    def check_room(self, more_bytes: int) -> None:
-        """Say that the disk is too small before an hour of downloading, not after."""
+    def check_free_space(self, more_bytes: int) -> None:
+        """Raise WriteFailed before the download if the disk space does not suffice."""
         free = shutil.disk_usage(self.path.parent).free
         if more_bytes > free:
             reason = f"{more_bytes:,} bytes are needed, {free:,} are free"
@@ -245,7 +245,7 @@ class PartialFile:
 
     @contextmanager
     def opened(self, *, keep: int) -> Iterator[int]:
-        """A descriptor behind the first `keep` bytes; the rest is cut off."""
+        """Yield a descriptor after the first `keep` bytes; truncate the rest."""
         try:
             descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
@@ -258,30 +258,30 @@ class PartialFile:
             os.close(descriptor)
 
     def forget(self) -> None:
-        """Remove it: nothing of it may be used."""
+        """Remove the partial file."""
         for path in (self.path, self._note):
             with suppress(OSError):
                 path.unlink()
 
-    def arrive(self, path: Path) -> None:
-        """Give it its name."""
+    def move_to_destination(self, path: Path) -> None:
+        """Rename the complete file to its final name."""
         self.path.replace(path)
         self._note.unlink(missing_ok=True)
 
-    def no_room(self, error: OSError) -> TorchyardError:
-        """The error for a disk that refuses; the part is removed, it only takes space."""
+    def disk_error(self, error: OSError) -> TorchyardError:
+        """Remove the partial file and return the error for a failed write."""
         self.forget()
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL:
             return write_failed(self.path, error, kept="what was there before")
         return StepFailed(
-            f"the disk that holds {self.path.parent} is full",
-            why=f"{error.strerror or error}; the half download of {self.name} was removed",
+            f"the disk of {self.path.parent} is full",
+            why=f"{error.strerror or error}; the partial download of {self.name} was removed",
             hint="free some space, or set TORCHYARD_HOME to a folder on another disk",
         )
 
 
 def write_all(descriptor: int, chunk: bytes) -> None:
-    """All of a chunk; an empty one, the last, waits for the disk."""
+    """Write a whole chunk; sync the file for the empty chunk at the end."""
     try:
         if not chunk:
             os.fsync(descriptor)
@@ -292,8 +292,8 @@ def write_all(descriptor: int, chunk: bytes) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Two builds that want the same file wait for each other; the second finds it finished."""
+def download_lock(path: Path) -> Iterator[None]:
+    """Lock a download against other processes; waits for the lock."""
     lock = path.with_name(path.name + ".part.lock")
     while True:
         try:
@@ -302,7 +302,7 @@ def alone(path: Path) -> Iterator[None]:
         except OSError as error:
             raise write_failed(path, error, kept="what was there before") from error
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Whoever held it removed it at the end, and a third one may have made a new one.
+        # The previous holder removed the lock file, and a third process may have created a new one.
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), lock.stat()):
                 break
@@ -318,15 +318,15 @@ def alone(path: Path) -> Iterator[None]:
 _CHUNK_BYTES = 256 * 1024
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.25
-_SAY_EVERY_S = 5.0
+_PROGRESS_INTERVAL_S = 5.0
 _PARTIAL_CONTENT = 206
 _RANGE_NOT_SATISFIABLE = 416
 
 Progress = Callable[[str], None]
 
 
-class _CutOff(HTTPException):
-    """The server ended early, or sent something else than was asked for."""
+class _Incomplete(HTTPException):
+    """The server closed the connection early, or sent another range than requested."""
 
 
 def download(
@@ -337,43 +337,43 @@ def download(
     progress: Progress,
     settings: TransferSettings | None = None,
 ) -> None:
-    """Fetch `address` to `path`. Without a checksum nothing of an earlier attempt is used."""
+    """Download `address` to `path`; without a checksum, earlier attempts are not resumed."""
     settings = settings or TransferSettings()
     part = PartialFile(path)
-    with alone(path):
+    with download_lock(path):
         if sha256 and path.is_file() and sha256_of(path) == sha256:
-            progress(f"{path.name} is here already")
+            progress(f"{path.name} is already downloaded")
             return
         path.unlink(missing_ok=True)
         if not sha256:
             part.forget()
         resumed = _fill(part, address, progress, settings)
         if resumed and sha256_of(part.path) != sha256:
-            # The server may have put another file there between the two halves.
+            # The file on the server may have changed between the two parts.
             part.forget()
             _fill(part, address, progress, settings)
         if sha256:
-            _prove(part, address, sha256)
-        part.arrive(path)
+            _check_part(part, address, sha256)
+        part.move_to_destination(path)
 
 
 def _fill(part: PartialFile, address: str, progress: Progress, settings: TransferSettings) -> bool:
-    """Bring the whole file into `part`; True when a beginning that was there was kept."""
+    """Download the whole file to `part`; return True if an earlier attempt was resumed."""
     try:
         local = local_path_of(address)
         if local is not None:
             _copy(local, part)
             return False
-        return _receive_patiently(part, address, progress, settings)
+        return _receive_with_retries(part, address, progress, settings)
     except WriteFailed as error:
-        raise part.no_room(error.error) from error
+        raise part.disk_error(error.error) from error
 
 
-def _prove(part: PartialFile, address: str, sha256: str) -> None:
+def _check_part(part: PartialFile, address: str, sha256: str) -> None:
     name = f"{part.name} from {without_credentials(address)}"
-    mend = "compare the recipe's sha256 with the publisher's; if it is right, fetch again"
+    hint = "compare the recipe's sha256 with the publisher's; if it is right, fetch again"
     try:
-        check_sha256(part.path, sha256, name=name, mend=mend)
+        check_sha256(part.path, sha256, name=name, hint=hint)
     except StepFailed:
         part.forget()
         raise
@@ -395,22 +395,22 @@ def _copy(local: Path, part: PartialFile) -> None:
         write_all(target, b"")
 
 
-def _receive_patiently(
+def _receive_with_retries(
     part: PartialFile, address: str, progress: Progress, settings: TransferSettings
 ) -> bool:
-    """Several attempts, each going on where the one before ended, if that is safe."""
+    """Download with several attempts, each resuming the one before where that is safe."""
     resumed = False
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             resumed = _receive(part, address, progress, settings) or resumed
         except (OSError, HTTPException) as error:
             if isinstance(error, HTTPError) and error.code == _RANGE_NOT_SATISFIABLE:
-                # What is here is the whole file, or more than that: a range from its end is empty.
+                # The partial file is at least as long as the file on the server.
                 part.forget()
-            elif not is_passing(error):
-                raise _explained(part, address, error) from error
+            elif not is_temporary(error):
+                raise _transfer_error(part, address, error) from error
             if attempt == _ATTEMPTS:
-                raise _explained(part, address, error) from error
+                raise _transfer_error(part, address, error) from error
             if isinstance(error, HTTPError):
                 error.close()
             progress(f"{part.name}: {without_credentials(str(error))}; trying again")
@@ -423,63 +423,63 @@ def _receive_patiently(
 def _receive(
     part: PartialFile, address: str, progress: Progress, settings: TransferSettings
 ) -> bool:
-    """One request; True when it went on with what was there."""
-    have, validator = part.beginning(address)
-    headers = {"Range": f"bytes={have}-", "If-Range": validator} if have else {}
+    """Send one request; return True if it resumed the partial file."""
+    start_at, validator = part.beginning(address)
+    headers = {"Range": f"bytes={start_at}-", "If-Range": validator} if start_at else {}
     reply = open_address(address, headers=headers, settings=settings)
     try:
         resumed = reply.status == _PARTIAL_CONTENT
-        if resumed and not str(reply.headers.get("Content-Range")).startswith(f"bytes {have}-"):
+        if resumed and not str(reply.headers.get("Content-Range")).startswith(f"bytes {start_at}-"):
             part.forget()
-            raise _CutOff("the server sent another part of the file than was asked for")
-        start = have if resumed else 0
+            raise _Incomplete("the server sent another range of the file than requested")
+        start = start_at if resumed else 0
         length = reply.headers.get("Content-Length", "")
         total = start + int(length) if length.isdigit() else None
         if not resumed:
             part.forget()
-        part.check_room((total or 0) - start)
+        part.check_free_space((total or 0) - start)
         part.remember(address, _validator(reply))
-        got = _pour(reply, part, start, total, progress)
+        received = _write_reply(reply, part, start, total, progress)
     finally:
         reply.close()
-    if total is not None and got != total:
-        raise _CutOff(f"the transfer ended after {got:,} of {total:,} bytes")
+    if total is not None and received != total:
+        raise _Incomplete(f"the transfer ended after {received:,} of {total:,} bytes")
     return resumed
 
 
 def _validator(reply: HttpReply) -> str:
-    """A strong ETag, or a date; a weak ETag promises nothing about bytes."""
+    """Return a strong ETag or the Last-Modified date; a weak ETag does not identify bytes."""
     tag = reply.headers.get("ETag", "")
     return tag if tag.startswith('"') else reply.headers.get("Last-Modified", "")
 
 
-def _pour(
+def _write_reply(
     reply: HttpReply, part: PartialFile, start: int, total: int | None, progress: Progress
 ) -> int:
-    got, said_s = start, time.monotonic()
+    received, reported_at = start, time.monotonic()
     with part.opened(keep=start) as target:
         while True:
             try:
                 chunk = reply.read(_CHUNK_BYTES)
             except IncompleteRead as error:
                 write_all(target, error.partial)
-                got += len(error.partial)
-                raise _CutOff(f"the transfer ended after {got:,} bytes") from error
+                received += len(error.partial)
+                raise _Incomplete(f"the transfer ended after {received:,} bytes") from error
             write_all(target, chunk)
             if not chunk:
-                return got
-            got += len(chunk)
-            if time.monotonic() - said_s > _SAY_EVERY_S:
-                said_s = time.monotonic()
+                return received
+            received += len(chunk)
+            if time.monotonic() - reported_at > _PROGRESS_INTERVAL_S:
+                reported_at = time.monotonic()
                 of = f" of {total / 1e6:.1f}" if total else ""
-                progress(f"{part.name}: {got / 1e6:.1f}{of} MB")
+                progress(f"{part.name}: {received / 1e6:.1f}{of} MB")
 
 
-def _explained(part: PartialFile, address: str, error: Exception) -> TorchyardError:
-    if not isinstance(error, _CutOff):
-        return refused(address, error)
+def _transfer_error(part: PartialFile, address: str, error: Exception) -> TorchyardError:
+    if not isinstance(error, _Incomplete):
+        return transfer_error(address, error)
     return StepFailed(
-        f"{without_credentials(address)} did not arrive whole",
+        f"the download of {without_credentials(address)} is incomplete",
         why=str(error),
-        hint=f"fetch again; what has arrived is {part.path} and is never used as it is",
+        hint=f"fetch again; the partial file is {part.path}",
     )

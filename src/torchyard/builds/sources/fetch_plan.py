@@ -1,6 +1,6 @@
-"""Parts of a fetch that all kinds of source share: actions, addresses, checksums, unpacking.
+"""Code shared by all kinds of source: actions, URLs, checksums, unpacking.
 
-Actions are data: nothing is fetched here. Addresses are shown and stored without their credentials.
+Nothing is fetched here. URLs are shown and stored without credentials.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torchyard.errors import StepFailed, UsageError
 __all__ = [
     "FetchPlan",
     "SourceIdentity",
-    "arrive",
     "check_sha256",
     "checked_address",
     "checked_checksum",
@@ -27,11 +26,12 @@ __all__ = [
     "files_of",
     "keep_files",
     "local_path_of",
+    "move_to_destination",
     "nothing_to_update",
     "on_this_machine",
     "part_of",
+    "recreate_part_folder",
     "sha256_of",
-    "start_afresh",
     "unpack_command",
     "without_credentials",
 ]
@@ -39,24 +39,24 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class FetchPlan:
-    """How a source gets into its folder."""
+    """The actions that fetch or update a source."""
 
     kind: SourceKind
     summary: str
-    """For people: `pytorch from Debian trixie, complete`."""
+    """Description shown to the user: `pytorch from Debian trixie, complete`."""
     actions: tuple[Action, ...]
-    """None at all when an update has nothing to do."""
+    """Empty if an update has nothing to do."""
     inputs: tuple[tuple[str, str], ...] = ()
-    """What the actions do not show and the result depends on, for `Step.inputs`."""
+    """Inputs that the actions do not contain, for `Step.inputs`."""
 
 
 def part_of(destination: Path) -> Path:
-    """Where the work happens until it is whole; never looked at again when it is left over."""
+    """Return the temporary folder of a fetch; leftovers are never reused."""
     return destination.with_name(destination.name + ".part")
 
 
-def start_afresh(destination: Path) -> tuple[Command, ...]:
-    """Remove what an earlier attempt left, and make an empty place for this one."""
+def recreate_part_folder(destination: Path) -> tuple[Command, ...]:
+    """Return commands that recreate the temporary folder."""
     part = str(part_of(destination))
     return (
         on_this_machine("rm", "-rf", "--", part),
@@ -64,8 +64,8 @@ def start_afresh(destination: Path) -> tuple[Command, ...]:
     )
 
 
-def arrive(destination: Path, tree: Path) -> tuple[Command, ...]:
-    """Give the finished tree its name. The rename is the last thing, and it is whole or not done."""
+def move_to_destination(destination: Path, tree: Path) -> tuple[Command, ...]:
+    """Return commands that move the finished tree to its destination atomically."""
     part = part_of(destination)
     commands = (
         on_this_machine("rm", "-rf", "--", str(destination)),
@@ -75,12 +75,12 @@ def arrive(destination: Path, tree: Path) -> tuple[Command, ...]:
 
 
 def files_of(destination: Path) -> Path:
-    """Where downloaded files of a fetched source are kept, for the record."""
+    """Return the folder for the downloaded files of a fetched source."""
     return destination.with_name(destination.name + ".files")
 
 
 def keep_files(destination: Path) -> tuple[Command, ...]:
-    """Move `files` out of the working folder to their place beside the source."""
+    """Return commands that move `files` from the temporary folder to their place."""
     files = files_of(destination)
     return (
         on_this_machine("rm", "-rf", "--", str(files)),
@@ -89,12 +89,12 @@ def keep_files(destination: Path) -> tuple[Command, ...]:
 
 
 def nothing_to_update(kind: SourceKind, why: str) -> FetchPlan:
-    """The plan of an update that cannot change anything."""
+    """Return a plan without actions for a pinned source."""
     return FetchPlan(kind=kind, summary=f"nothing to update: {why}", actions=())
 
 
 def on_this_machine(*argv: str, folder: Path | None = None) -> Command:
-    """A command that is never run in a root folder, and whose messages are in English."""
+    """Return a command that runs outside any root folder, with English messages."""
     return Command(
         argv=argv,
         folder=str(folder) if folder else "",
@@ -107,10 +107,10 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _INSIDE_TEXT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s/@]*@")
 
 
-def checked_address(address: str, key: str, *, mend: str) -> str:
-    """The address as it is used; a plain path becomes absolute, credentials are an error."""
+def checked_address(address: str, key: str, *, hint: str) -> str:
+    """Return a valid URL or absolute path; raise UsageError for credentials in it."""
     if not address.strip() or address.startswith("-") or any(map(_is_control, address)):
-        raise UsageError(f"{key} is no address", hint="give a URL or a path")
+        raise UsageError(f"{key} is not a URL or path", hint="give a URL or a path")
     if not _SCHEME.match(address):
         is_path = address.startswith(("/", "./", "../", "~")) or address in (".", "..")
         return str(Path(address).expanduser().absolute()) if is_path else address
@@ -118,15 +118,15 @@ def checked_address(address: str, key: str, *, mend: str) -> str:
     secret = parts.username if parts.scheme in ("http", "https", "ftp") else parts.password
     if secret is not None:
         raise UsageError(
-            f"{key} holds a user name or a password ({without_credentials(address)})",
-            why="recipes, plans and records are shared, and secrets in them would be, too",
-            hint=mend,
+            f"{key} contains a user name or password ({without_credentials(address)})",
+            why="recipes, plans and records are shared and must not contain secrets",
+            hint=hint,
         )
     return address
 
 
 def local_path_of(address: str) -> Path | None:
-    """The file or folder an address stands for on this machine; None for a remote one."""
+    """Return the local path of an address; None for a remote one."""
     if not _SCHEME.match(address):
         return Path(address)
     parts = urlsplit(address)
@@ -136,16 +136,16 @@ def local_path_of(address: str) -> Path | None:
 
 
 def file_name_of(address: str) -> str:
-    """The last part of an address, made safe as a file's name."""
+    """Return the last part of an address as a safe file name."""
     path = urlsplit(address).path if _SCHEME.match(address) else address
     name = re.sub(r"[^A-Za-z0-9._+-]", "_", unquote(path).rstrip("/").rpartition("/")[2])
     return name.lstrip(".-")[-100:] or "archive"
 
 
 def without_credentials(text: str) -> str:
-    """An address, or a message with addresses in it, as it may be shown and kept.
+    """Remove credentials from a URL or from a message that contains URLs.
 
-    The query of a lone address is dropped as well: signed links carry their token there.
+    The query of a URL is removed as well: signed URLs have their token there.
     """
     text = _INSIDE_TEXT.sub(r"\1", text)
     if not _SCHEME.match(text) or re.search(r"\s", text):
@@ -162,38 +162,38 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_sha256(path: Path, wanted: str, *, name: str, mend: str) -> None:
-    """Remove a file that is not the one that was asked for, and say so."""
-    found = sha256_of(path)
-    if found == wanted.lower():
+def check_sha256(path: Path, expected: str, *, name: str, hint: str) -> None:
+    """Remove the file and raise StepFailed if its checksum is not the expected one."""
+    actual = sha256_of(path)
+    if actual == expected.lower():
         return
     path.unlink()
     raise StepFailed(
         f"{name} has the wrong checksum",
-        why=f"sha256 wanted {wanted.lower()}, found {found}; the file was removed",
-        hint=mend,
+        why=f"sha256: expected {expected.lower()}, got {actual}; the file was removed",
+        hint=hint,
     )
 
 
 def checked_checksum(text: str, key: str) -> str:
-    """`text` in small letters, if it can be a SHA-256 at all; `key` is named in the error."""
-    small = text.strip().lower().removeprefix("sha256:")
-    if _SHA256.fullmatch(small):
-        return small
+    """Return a SHA-256 in lower case; raise UsageError, with `key`, if it is not valid."""
+    checksum = text.strip().lower().removeprefix("sha256:")
+    if _SHA256.fullmatch(checksum):
+        return checksum
     raise UsageError(
-        f"{key} is {text!r}, which is no SHA-256",
-        why="64 hexadecimal digits are needed",
+        f"{key} is {text!r}, which is not a SHA-256",
+        why="a SHA-256 has 64 hexadecimal digits",
         hint="`sha256sum FILE` prints it",
     )
 
 
-# Names are looked at before anything is unpacked. Links that lead out and are then written through
-# are left to tar and unzip: both make links last, so the write fails and with it the command.
+# Names are checked before anything is unpacked. Writes through links that lead out of the folder
+# are prevented by tar and unzip: both create links last, so that such a write fails.
 _UNPACK = r"""set -eu
 archive=$1 strip=$2
 names=$(pwd)/names
@@ -226,5 +226,5 @@ fi"""
 
 
 def unpack_command(archive: Path, *, part: Path, strip: int) -> Command:
-    """Unpack into `part/tree`; `part` exists, and is thrown away when this fails."""
+    """Return a command that unpacks an archive into `part/tree`."""
     return on_this_machine("sh", "-c", _UNPACK, "unpack", str(archive), str(strip), folder=part)

@@ -16,44 +16,44 @@ from torchyard.builds.recipe import GitSource
 from torchyard.builds.sources.fetch_plan import (
     FetchPlan,
     SourceIdentity,
-    arrive,
     checked_address,
+    move_to_destination,
     nothing_to_update,
     on_this_machine,
     part_of,
-    start_afresh,
+    recreate_part_folder,
     without_credentials,
 )
 from torchyard.errors import UsageError
 
 
 def commit_of(tree: Path) -> str:
-    """The commit that is checked out; empty when the tree is no repository of its own."""
-    # Without this git would answer for a repository further up.
+    """Return the checked-out commit; empty if the tree is not the top of a repository."""
+    # git would also find a repository in a parent folder.
     if not (tree / ".git").exists():
         return ""
     return _git_output(tree, "rev-parse", "--verify", "HEAD^{commit}") or ""
 
 
 def is_dirty(tree: Path) -> bool:
-    """Whether the tree holds changes or files that are in no commit."""
+    """Whether the tree has uncommitted changes or untracked files."""
     return bool(_git_output(tree, "status", "--porcelain", "--untracked-files=normal"))
 
 
 def submodule_commits(tree: Path) -> dict[str, str]:
-    """Path of each submodule, nested ones too, and the commit that is checked out in it."""
-    say = 'printf "%s\\t%s\\n" "$displaypath" "$(git rev-parse HEAD)"'
-    text = _git_output(tree, "submodule", "--quiet", "foreach", "--recursive", say) or ""
+    """Return path -> checked-out commit of all submodules, recursively."""
+    print_commit = 'printf "%s\\t%s\\n" "$displaypath" "$(git rev-parse HEAD)"'
+    text = _git_output(tree, "submodule", "--quiet", "foreach", "--recursive", print_commit) or ""
     pairs = (line.rpartition("\t") for line in text.splitlines())
     return {path: commit for path, _, commit in pairs if path}
 
 
 def _git_output(tree: Path, *arguments: str) -> str | None:
-    """What git prints; None when it fails or is not here."""
-    # Root may look at the tree of another user; nothing of the tree is executed by these.
+    """Return the output of git; None if it fails or is not installed."""
+    # Read trees of other users, too; these commands execute nothing from the tree.
     argv = ("git", "-c", "safe.directory=*", "-C", str(tree), *arguments)
     try:
-        ended = subprocess.run(
+        completed = subprocess.run(
             argv,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -64,18 +64,18 @@ def _git_output(tree: Path, *arguments: str) -> str | None:
         )
     except FileNotFoundError:
         return None
-    return ended.stdout.strip() if ended.returncode == 0 else None
+    return completed.stdout.strip() if completed.returncode == 0 else None
 
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
-# git check-ref-format, and no option by mistake.
+# See git check-ref-format; a leading dash would be an option.
 _BAD_REF = re.compile(r"^-|[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/$|\.$")
 
 _ALL_BRANCHES = "git fetch --tags origin '+refs/heads/*:refs/remotes/origin/*'"
 _SHALLOW = """\
 git fetch --depth 1 origin {ref} || missing {ref}
 git checkout -q --detach FETCH_HEAD"""
-# Some servers give branches and tags only, and none knows an abbreviated commit.
+# Some servers offer branches and tags only, and none resolves an abbreviated commit.
 _SHALLOW_COMMIT = """\
 if git fetch --depth 1 origin {ref}; then git checkout -q --detach FETCH_HEAD
 else
@@ -83,7 +83,7 @@ else
   {all_branches} || missing {ref}
   git checkout -q --detach {ref} -- || missing {ref}
 fi"""
-# Pull requests and the like are no branches; a commit may be known already.
+# Refs such as pull requests are not branches; a commit may be present already.
 _WHOLE = """\
 {all_branches} || missing {ref}
 if git fetch origin {ref}; then git checkout -q --detach FETCH_HEAD
@@ -121,21 +121,21 @@ def fetch_actions(
     table: GitSource,
     *,
     destination: Path,
-    downloads: Path,  # noqa: ARG001 - as every source
+    downloads: Path,  # noqa: ARG001 - interface of all sources
     where: str,
 ) -> FetchPlan:
-    """An empty repository, the revision, the submodules, the overrides."""
+    """Return the actions: empty repository, revision, submodules, overrides."""
     url = _check(table, where)
     part = part_of(destination)
     return FetchPlan(
         kind="git",
         summary=f"git {without_credentials(url)} at {table.ref}",
         actions=(
-            *start_afresh(destination),
+            *recreate_part_folder(destination),
             _git_command(part, "init", "-q"),
             _git_command(part, "remote", "add", "--", "origin", url),
             _script(part, _steps(table, where)),
-            *arrive(destination, part),
+            *move_to_destination(destination, part),
         ),
     )
 
@@ -144,31 +144,33 @@ def update_actions(
     table: GitSource,
     *,
     destination: Path,
-    downloads: Path,  # noqa: ARG001 - as every source
+    downloads: Path,  # noqa: ARG001 - interface of all sources
     where: str,
 ) -> FetchPlan:
-    """Move a checkout to the tip of its branch; whether it is one, the repository is asked."""
+    """Return the actions that move the checkout to the tip of its branch, if it is on one."""
     url = _check(table, where)
     if _COMMIT.fullmatch(table.ref) or table.ref.startswith("refs/tags/"):
-        return nothing_to_update("git", f"{table.ref} is no branch and does not move")
-    said = f"{without_credentials(url)} at {table.ref}"
+        return nothing_to_update("git", f"{table.ref} is not a branch")
+    checkout = f"{without_credentials(url)} at {table.ref}"
     script = _UPDATE.format(
         tree=shlex.quote(str(destination)),
         part=shlex.quote(str(part_of(destination))),
-        # `ls-remote main` would also find `refs/heads/other/main`.
+        # `ls-remote main` would also match `refs/heads/other/main`.
         head=shlex.quote(table.ref if table.ref.startswith("refs/") else f"refs/heads/{table.ref}"),
         no_branch=shlex.quote(f"nothing to update: {table.ref} is no branch"),
-        at_tip=shlex.quote(f"nothing to update: {said} is at the tip"),
-        # A submodule that the new revision no longer has leaves its folder behind.
+        at_tip=shlex.quote(f"nothing to update: {checkout} is at the tip"),
+        # A submodule that was removed in the new revision leaves its folder behind.
         steps="\n".join((*_steps(table, where), "git clean -ffdxq")),
     )
     return FetchPlan(
-        kind="git", summary=f"update git {said}", actions=(_script(destination.parent, [script]),)
+        kind="git",
+        summary=f"update git {checkout}",
+        actions=(_script(destination.parent, [script]),),
     )
 
 
 def source_identity(table: GitSource, destination: Path) -> SourceIdentity:
-    """The commits that are checked out, of the tree and of every submodule."""
+    """Return the checked-out commits of the tree and all submodules."""
     return SourceIdentity(
         kind="git",
         origin=without_credentials(table.url),
@@ -180,32 +182,32 @@ def source_identity(table: GitSource, destination: Path) -> SourceIdentity:
 
 
 def _steps(table: GitSource, where: str) -> list[str]:
-    """Lines of shell that bring the current folder to the revision."""
+    """Return shell code that checks out the revision in the current folder."""
     update = _SHALLOW_SUBMODULES if table.shallow else _SUBMODULES
     lines = [
         "set -eu",
         _MISSING.format(key=shlex.quote(f"{where}.ref")),
-        _at(table.ref, shallow=table.shallow),
+        _checkout(table.ref, shallow=table.shallow),
     ]
     if table.submodules:
-        # Their addresses may differ in another revision; without a submodule yet this does nothing.
+        # The URLs may differ between revisions.
         lines += ["git submodule --quiet sync --recursive", update]
     for path, ref in table.overrides.items():
         key = f"{where}.overrides"
         none = shlex.quote(f"no submodule at {path}: correct {key}")
         quoted = shlex.quote(path)
         lines += [
-            # In a plain folder git would work on the repository around it.
+            # In a plain folder git would use the enclosing repository.
             f"[ -e {quoted}/.git ] || {{ echo {none} >&2; exit 1; }}",
             f"( cd {quoted}",
             _MISSING.format(key=shlex.quote(f'{key}."{path}"')),
-            _at(ref, shallow=table.shallow),
+            _checkout(ref, shallow=table.shallow),
             f"{_SUBMODULES} )",
         ]
     return lines
 
 
-def _at(ref: str, *, shallow: bool) -> str:
+def _checkout(ref: str, *, shallow: bool) -> str:
     commit = _COMMIT.fullmatch(ref) is not None
     text = (_SHALLOW_COMMIT if commit else _SHALLOW) if shallow else _WHOLE
     return text.format(ref=shlex.quote(ref), all_branches=_ALL_BRANCHES)
@@ -213,7 +215,9 @@ def _at(ref: str, *, shallow: bool) -> str:
 
 def _check(table: GitSource, where: str) -> str:
     url = checked_address(
-        table.url, f"{where}.url", mend="let git log in: `git help credentials`, or use ssh"
+        table.url,
+        f"{where}.url",
+        hint="use git's credential helpers (`git help credentials`) or ssh",
     )
     refs = {"ref": table.ref} | {
         f'overrides."{path}"': ref for path, ref in table.overrides.items()
@@ -221,7 +225,7 @@ def _check(table: GitSource, where: str) -> str:
     for key, ref in refs.items():
         if not ref or _BAD_REF.search(ref):
             raise UsageError(
-                f"{where}.{key} is {ref!r}, which no revision can be called",
+                f"{where}.{key} is {ref!r}, which is not a valid revision",
                 hint="give a branch, a tag or a commit",
             )
     for path in table.overrides:
@@ -229,26 +233,26 @@ def _check(table: GitSource, where: str) -> str:
         safe = re.fullmatch(r"[A-Za-z0-9._+/ -]+", path) and not path.startswith("-")
         if not safe or parts.is_absolute() or ".." in parts.parts or str(parts) == ".":
             raise UsageError(
-                f"{where}.overrides names {path!r}, which is no path of a submodule",
+                f"{where}.overrides has {path!r}, which is not a valid submodule path",
                 hint="give the path below the source tree, such as `third_party/ideep/mkl-dnn`",
             )
     if table.overrides and not table.submodules:
         raise UsageError(
-            f"{where}.overrides needs {where}.submodules", hint=f"set {where}.submodules = true"
+            f"{where}.overrides requires {where}.submodules", hint=f"set {where}.submodules = true"
         )
     return url
 
 
 def _git_command(folder: Path, *arguments: str) -> Command:
-    return _quiet(on_this_machine("git", *arguments, folder=folder))
+    return _without_prompt(on_this_machine("git", *arguments, folder=folder))
 
 
 def _script(folder: Path, lines: list[str]) -> Command:
-    return _quiet(on_this_machine("sh", "-c", "\n".join(lines), folder=folder))
+    return _without_prompt(on_this_machine("sh", "-c", "\n".join(lines), folder=folder))
 
 
-def _quiet(command: Command) -> Command:
-    """A repository that wants a password fails, and does not wait for somebody to type it."""
+def _without_prompt(command: Command) -> Command:
+    """Make git fail instead of prompting for a password."""
     return Command(
         argv=command.argv,
         folder=command.folder,

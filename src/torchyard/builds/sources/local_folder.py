@@ -1,4 +1,4 @@
-"""A folder on this machine, copied as it is, with its .git."""
+"""A folder on this machine, copied with its .git."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torchyard.builds.recipe import FolderSource
 from torchyard.builds.sources.fetch_plan import (
     FetchPlan,
     SourceIdentity,
-    arrive,
+    move_to_destination,
     on_this_machine,
     part_of,
-    start_afresh,
+    recreate_part_folder,
 )
 from torchyard.builds.sources.git import commit_of, is_dirty, submodule_commits
 from torchyard.errors import UsageError
@@ -27,27 +27,27 @@ def fetch_actions(
     table: FolderSource,
     *,
     destination: Path,
-    downloads: Path,  # noqa: ARG001 - as every source
+    downloads: Path,  # noqa: ARG001 - interface of all sources
     where: str,
 ) -> FetchPlan:
-    """Copy; sharing blocks where the file system can."""
+    """Return the actions that copy the folder, with shared blocks where possible."""
     folder = _checked_folder(table, destination, where)
     part = part_of(destination)
     return FetchPlan(
         kind="folder",
         summary=f"copy of {folder}",
         actions=(
-            *start_afresh(destination),
+            *recreate_part_folder(destination),
             on_this_machine("cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part)),
-            *arrive(destination, part),
+            *move_to_destination(destination, part),
         ),
-        # The command is the same whatever the folder holds; this is what makes it run again.
+        # The command does not depend on the content; this input makes the step run again.
         inputs=(("folder", tree_digest(folder)),),
     )
 
 
 def source_identity(table: FolderSource, destination: Path) -> SourceIdentity:
-    """The commit of a git tree, and whether there is more in it; else a digest of the tree."""
+    """Return the commit of a git tree, with a digest if it is dirty; else a digest of the tree."""
     origin = str(Path(table.path).expanduser().absolute())
     commit = commit_of(destination)
     if not commit:
@@ -66,28 +66,28 @@ def source_identity(table: FolderSource, destination: Path) -> SourceIdentity:
 def update_actions(
     table: FolderSource, *, destination: Path, downloads: Path, where: str
 ) -> FetchPlan:
-    """Copy it again."""
+    """Return the actions that copy the folder again."""
     return fetch_actions(table, destination=destination, downloads=downloads, where=where)
 
 
 def tree_digest(folder: Path) -> str:
-    """A digest of names, sizes and times of change, without .git; contents are not read.
+    """Return a digest of names, sizes and modification times, without .git and file contents.
 
-    Fast enough for every plan, and a copy that keeps times (`cp -a`) has the same digest.
+    A copy that preserves times (`cp -a`) has the same digest.
     """
     digest = hashlib.sha256()
     for name, status in _entries(folder, ""):
         kind = stat.S_IFMT(status.st_mode)
-        told = f"{name}\0{kind}\0{status.st_mode & 0o111}\0"
+        line = f"{name}\0{kind}\0{status.st_mode & 0o111}\0"
         if not stat.S_ISDIR(kind):
-            told += f"{status.st_size}\0{status.st_mtime_ns}\0"
-        digest.update(told.encode("utf-8", "surrogateescape"))
+            line += f"{status.st_size}\0{status.st_mtime_ns}\0"
+        digest.update(line.encode("utf-8", "surrogateescape"))
     return f"sha256 of names, sizes and times: {digest.hexdigest()}"
 
 
 def _entries(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(folder) as iterator:
+        entries = sorted(iterator, key=lambda entry: entry.name)
     for entry in entries:
         if entry.name == ".git":
             continue
@@ -101,13 +101,13 @@ def _checked_folder(table: FolderSource, destination: Path, where: str) -> Path:
     folder = Path(table.path).expanduser().absolute()
     if not table.path or not folder.is_dir():
         raise UsageError(
-            f"{where}.path is {table.path!r}, which is no folder",
+            f"{where}.path is {table.path!r}, which is not a folder",
             hint="give the path of a source tree on this machine",
         )
     if destination.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
-            f"{where}.path is {table.path!r}, and the copy of it would lie inside it",
-            why=f"the copy goes to {destination}",
+            f"{where}.path is {table.path!r}, which contains the destination of the copy",
+            why=f"the copy is made in {destination}",
             hint="set TORCHYARD_HOME to a folder outside the source tree",
         )
     return folder

@@ -1,4 +1,4 @@
-"""Find the source distribution of exactly one release on a package index, and download it.
+"""Find the source distribution of one release on a package index and download it.
 
 The index, proxies and certificates are those that pip is configured for on this machine.
 """
@@ -24,27 +24,33 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from packaging.version import InvalidVersion, Version
 
 from torchyard.builds.plan import SdistDownload
-from torchyard.builds.sources.download import TransferSettings, download, open_address, refused
+from torchyard.builds.sources.download import (
+    TransferSettings,
+    download,
+    open_address,
+    transfer_error,
+)
 from torchyard.builds.sources.fetch_plan import local_path_of, sha256_of, without_credentials
 from torchyard.errors import MissingTool, StepFailed
 
-# Later ones win: pip reads the section of its command after [global], and variables last.
+# In order of precedence, lowest first: pip reads the section of its command after [global], and
+# variables last.
 _SECTIONS = ("global", "install", "download", ":env:")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PipSettings:
-    """Where pip looks for packages."""
+    """Package locations that pip is configured for."""
 
     indexes: tuple[str, ...]
-    """Addresses of simple indexes, in the order of asking; none with `no-index`."""
+    """URLs of simple indexes, in search order; empty with `no-index`."""
     find_links: tuple[str, ...]
     """Folders, pages or files with links."""
     transfer: TransferSettings
 
 
 def read_pip_settings() -> PipSettings:
-    """Ask pip."""
+    """Read the settings of this machine's pip."""
     pip, listing = _configuration()
     values = dict(_values(listing))
     indexes: tuple[str, ...] = ()
@@ -63,19 +69,21 @@ def read_pip_settings() -> PipSettings:
 
 
 def _values(listing: str) -> Iterator[tuple[str, str]]:
-    """Names and values of `pip config list`, the strongest section last."""
-    found: list[tuple[int, str, str]] = []
+    """Parse `pip config list`; the section with the highest precedence comes last."""
+    settings: list[tuple[int, str, str]] = []
     for line in listing.splitlines():
-        left, equals, right = line.partition("=")
-        section, _, name = left.rpartition(".")
+        key, equals, literal = line.partition("=")
+        section, _, name = key.rpartition(".")
         if equals and section in _SECTIONS:
-            found.append((_SECTIONS.index(section), name.lower().replace("_", "-"), _text(right)))
-    found.sort(key=lambda item: item[0])
-    return ((name, value) for _, name, value in found)
+            settings.append(
+                (_SECTIONS.index(section), name.lower().replace("_", "-"), _text(literal))
+            )
+    settings.sort(key=lambda item: item[0])
+    return ((name, value) for _, name, value in settings)
 
 
 def _text(literal: str) -> str:
-    """A value as it is; pip prints it as Python would write it."""
+    """Parse a value, which pip prints as a Python literal."""
     try:
         value = ast.literal_eval(literal)
     except (ValueError, SyntaxError):
@@ -84,37 +92,37 @@ def _text(literal: str) -> str:
 
 
 def _default_index(pip: tuple[str, ...]) -> str:
-    """The index pip asks when none is configured, as its help says."""
+    """Return pip's default index, from its help text."""
     words = " ".join(_run((*pip, "download", "--help")).stdout.split())
-    found = re.search(r"--index-url <url>.*?\(default (\S+?)\)", words)
-    if not found:
+    match = re.search(r"--index-url <url>.*?\(default (\S+?)\)", words)
+    if not match:
         raise MissingTool(
-            "no package index is configured, and this pip names no default",
-            hint="set one: `pip config set global.index-url URL`, or PIP_INDEX_URL",
+            "no package index is configured, and pip's default is unknown",
+            hint="set one with `pip config set global.index-url URL` or PIP_INDEX_URL",
         )
-    return found[1]
+    return match[1]
 
 
 def _configuration() -> tuple[tuple[str, ...], str]:
-    """How pip is started (this interpreter's, or the first on PATH), and what it is set to."""
-    # -P: a folder called pip in the current one is not pip.
+    """Return the command of pip (of this interpreter, or the first on PATH) and its settings."""
+    # -P: do not import from the current folder.
     candidates: list[tuple[str, ...]] = [(sys.executable, "-P", "-m", "pip")]
     candidates += [(path,) for name in ("pip3", "pip") if (path := shutil.which(name))]
     candidates += [(path, "-m", "pip") for name in ("python3",) if (path := shutil.which(name))]
     why = ""
     for argv in candidates:
         try:
-            ended = _run((*argv, "config", "list"))
+            completed = _run((*argv, "config", "list"))
         except OSError:
             continue
-        if ended.returncode == 0:
-            return argv, ended.stdout
-        if "No module named pip" not in ended.stderr:
-            why = without_credentials(ended.stderr.strip().rpartition("\n")[2])
+        if completed.returncode == 0:
+            return argv, completed.stdout
+        if "No module named pip" not in completed.stderr:
+            why = without_credentials(completed.stderr.strip().rpartition("\n")[2])
     raise MissingTool(
-        "pip, whose configuration says where source distributions are, does not answer",
+        "cannot read the configuration of pip, which gives the package index",
         why=why,
-        hint="mend `pip config list` (or install pip), or use another source of the recipe",
+        hint="install pip, or fix `pip config list`, or use another source of the recipe",
     )
 
 
@@ -123,7 +131,7 @@ def _run(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_COLOR": "1",
-        # Help is folded to the width of the terminal, and an address must not be broken.
+        # Keeps the help text from wrapping, which would break a URL.
         "COLUMNS": "1000",
         "LC_ALL": "C.UTF-8",
     }
@@ -154,32 +162,32 @@ _GONE = (404, 410)
 class _Link:
     address: str
     name: str
-    """Of the file."""
+    """File name."""
     sha256: str = ""
     yanked: bool = False
 
 
 def download_sdist(action: SdistDownload, *, progress: Callable[[str], None]) -> None:
-    """Put the source distribution at the action's path, checked."""
+    """Download the source distribution to the path of the action and check it."""
     fetch_sdist(action, read_pip_settings(), progress=progress)
 
 
 def fetch_sdist(
     action: SdistDownload, settings: PipSettings, *, progress: Callable[[str], None]
 ) -> None:
-    """As `download_sdist`, with settings that are known already."""
-    seen: list[str] = []
-    for place in _places(settings, action.name):
+    """Download a source distribution with the given pip settings."""
+    sdists: list[str] = []
+    for place in _locations(settings, action.name):
         links = list(_links(place, settings.transfer, progress))
-        seen += [link.name for link in links if _is_of(link.name, action.name)]
+        sdists += [link.name for link in links if _is_sdist_of(link.name, action.name)]
         for link in links:
             if _is_release(link.name, action):
                 _fetch(link, action, settings.transfer, progress)
                 return
-    raise _not_found(action, settings, seen)
+    raise _not_found(action, settings, sdists)
 
 
-def _places(settings: PipSettings, name: str) -> Iterator[str]:
+def _locations(settings: PipSettings, name: str) -> Iterator[str]:
     yield from settings.find_links
     for index in settings.indexes:
         yield f"{index.rstrip('/')}/{canonicalize_name(name)}/"
@@ -193,24 +201,24 @@ def _fetch(
 ) -> None:
     path = Path(action.path)
     if link.yanked:
-        progress(f"{link.name} was yanked by its publisher; the recipe asks for it by version")
+        progress(f"{link.name} was yanked by its publisher; used, because the recipe pins it")
     if action.sha256 and link.sha256 and action.sha256 != link.sha256:
         raise StepFailed(
             f"{link.name} has the wrong checksum",
-            why=f"sha256 wanted {action.sha256}, found {link.sha256} on the index",
-            hint="correct the recipe's sha256, or find out why the index has another file",
+            why=f"sha256: expected {action.sha256}, got {link.sha256} from the index",
+            hint="correct the recipe's sha256, or find out why the file on the index differs",
         )
-    wanted = action.sha256 or link.sha256
+    sha256 = action.sha256 or link.sha256
     progress(f"fetching {link.name}")
-    download(link.address, path, sha256=wanted, progress=progress, settings=transfer)
-    if not wanted:
-        progress(f"{link.name}: the index gives no checksum; sha256 is {sha256_of(path)}")
+    download(link.address, path, sha256=sha256, progress=progress, settings=transfer)
+    if not sha256:
+        progress(f"{link.name}: the index has no checksum; sha256 is {sha256_of(path)}")
 
 
 def _links(
     place: str, transfer: TransferSettings, progress: Callable[[str], None]
 ) -> Iterator[_Link]:
-    """What a folder, a page or an index lists; nothing when an index does not know the name."""
+    """Yield the links of a folder, page or index; none if the index does not have the project."""
     local = local_path_of(place)
     if local is not None:
         yield from _local_links(local.expanduser())
@@ -224,13 +232,13 @@ def _links(
             reply.close()
     except HTTPError as error:
         if error.code not in _GONE:
-            raise refused(place, error) from error
+            raise transfer_error(place, error) from error
         error.close()
         progress(f"{without_credentials(place)}: {error.code}")
         return
     except (OSError, HTTPException) as error:
-        raise refused(place, error) from error
-    # Links are relative to where redirects led; the login, if any, is for the asked place only.
+        raise transfer_error(place, error) from error
+    # Links are relative to the final URL; the login is only for the requested host.
     base = _with_login(reply.url, place)
     text = body.decode("utf-8", errors="replace")
     yield from _from_json(text, base) if kind.endswith("+json") else _from_html(text, base)
@@ -238,7 +246,7 @@ def _links(
 
 def _local_links(path: Path) -> Iterator[_Link]:
     if path.is_dir():
-        # An index on disk has a page in each folder.
+        # A local index has a page in each folder.
         page = path / "index.html"
         if page.is_file():
             yield from _from_html(
@@ -265,8 +273,8 @@ def _from_json(text: str, base: str) -> Iterator[_Link]:
             )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StepFailed(
-            f"{without_credentials(base)} is no page of a package index",
-            why=f"its JSON has not the form of PEP 691 ({type(error).__name__})",
+            f"{without_credentials(base)} is not a page of a package index",
+            why=f"its JSON does not follow PEP 691 ({type(error).__name__})",
             hint="check the index that pip is configured for: `pip config list`",
         ) from error
 
@@ -278,17 +286,17 @@ def _from_html(text: str, base: str) -> Iterator[_Link]:
     base = _joined(base, page.base) if page.base else base
     for target, yanked in page.links:
         address, fragment = urldefrag(_joined(base, target))
-        found = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})", fragment)
+        match = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})", fragment)
         yield _Link(
             address=address,
             name=unquote(urlsplit(address).path).rpartition("/")[2],
-            sha256=found[1].lower() if found else "",
+            sha256=match[1].lower() if match else "",
             yanked=yanked,
         )
 
 
 class _Page(HTMLParser):
-    """Collects the links of a page."""
+    """Parser that collects the links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -305,19 +313,19 @@ class _Page(HTMLParser):
 
 
 def _joined(base: str, target: str) -> str:
-    """A link's address, with the index's login when it leads to the same server."""
+    """Resolve a link, with the login of the index if it is on the same server."""
     return _with_login(urljoin(base, target), base)
 
 
-def _with_login(address: str, of: str) -> str:
-    left, right = urlsplit(of), urlsplit(address)
-    login, _, host = left.netloc.rpartition("@")
-    if login and right.scheme == left.scheme and right.netloc == host:
-        return right._replace(netloc=left.netloc).geturl()
+def _with_login(address: str, index: str) -> str:
+    index_parts, parts = urlsplit(index), urlsplit(address)
+    login, _, host = index_parts.netloc.rpartition("@")
+    if login and parts.scheme == index_parts.scheme and parts.netloc == host:
+        return parts._replace(netloc=index_parts.netloc).geturl()
     return address
 
 
-def _is_of(file_name: str, name: str) -> bool:
+def _is_sdist_of(file_name: str, name: str) -> bool:
     try:
         return parse_sdist_filename(file_name)[0] == canonicalize_name(name)
     except (InvalidSdistFilename, InvalidVersion):
@@ -325,24 +333,24 @@ def _is_of(file_name: str, name: str) -> bool:
 
 
 def _is_release(file_name: str, action: SdistDownload) -> bool:
-    return _is_of(file_name, action.name) and (
+    return _is_sdist_of(file_name, action.name) and (
         parse_sdist_filename(file_name)[1] == Version(action.version)
     )
 
 
-def _not_found(action: SdistDownload, settings: PipSettings, seen: list[str]) -> StepFailed:
+def _not_found(action: SdistDownload, settings: PipSettings, sdists: list[str]) -> StepFailed:
     places = ", ".join(
         without_credentials(place) for place in (*settings.find_links, *settings.indexes)
     )
-    if seen:
-        versions = sorted({parse_sdist_filename(name)[1] for name in seen}, reverse=True)
-        why = "releases with one: " + ", ".join(map(str, versions[:8]))
+    if sdists:
+        versions = sorted({parse_sdist_filename(name)[1] for name in sdists}, reverse=True)
+        why = "releases with a source distribution: " + ", ".join(map(str, versions[:8]))
         hint = "correct the recipe's source.sdist.version"
     else:
-        why = "no release has one; wheels hold no source that can be built"
+        why = "no release has one; wheels cannot be built from source"
         hint = "correct the recipe's source.sdist.name, or use another source of the recipe"
     return StepFailed(
         f"no source distribution of {action.name} {action.version} on the index",
-        why=f"{why} (asked: {places or 'nothing, pip has no-index'})",
+        why=f"{why} (searched: {places or 'nothing, pip has no-index'})",
         hint=hint,
     )

@@ -12,15 +12,15 @@ from torchyard.builds.recipe import SdistSource
 from torchyard.builds.sources.fetch_plan import (
     FetchPlan,
     SourceIdentity,
-    arrive,
     checked_checksum,
     files_of,
     keep_files,
+    move_to_destination,
     nothing_to_update,
     on_this_machine,
     part_of,
+    recreate_part_folder,
     sha256_of,
-    start_afresh,
     unpack_command,
 )
 from torchyard.errors import UsageError
@@ -34,10 +34,10 @@ def fetch_actions(
     table: SdistSource,
     *,
     destination: Path,
-    downloads: Path,  # noqa: ARG001 - as every source
+    downloads: Path,  # noqa: ARG001 - interface of all sources
     where: str,
 ) -> FetchPlan:
-    """Download, check, unpack; the archive stays beside the source."""
+    """Return the actions: download, check, unpack; the archive is kept beside the source."""
     sha256 = _check(table, where)
     part = part_of(destination)
     archive = part / "files" / f"{table.name}-{table.version}.sdist"
@@ -45,18 +45,18 @@ def fetch_actions(
         kind="sdist",
         summary=f"sdist {table.name} {table.version}",
         actions=(
-            *start_afresh(destination),
+            *recreate_part_folder(destination),
             on_this_machine("mkdir", "--", str(archive.parent)),
             SdistDownload(name=table.name, version=table.version, path=str(archive), sha256=sha256),
             unpack_command(archive, part=part, strip=1),
             *keep_files(destination),
-            *arrive(destination, part / "tree"),
+            *move_to_destination(destination, part / "tree"),
         ),
     )
 
 
 def source_identity(table: SdistSource, destination: Path) -> SourceIdentity:
-    """Name, version, and the checksum of the archive that was unpacked."""
+    """Return name, version and checksum of the archive."""
     archive = files_of(destination) / f"{table.name}-{table.version}.sdist"
     return SourceIdentity(
         kind="sdist",
@@ -69,11 +69,11 @@ def source_identity(table: SdistSource, destination: Path) -> SourceIdentity:
 def update_actions(
     table: SdistSource,
     *,
-    destination: Path,  # noqa: ARG001 - as every source
-    downloads: Path,  # noqa: ARG001 - as every source
+    destination: Path,  # noqa: ARG001 - interface of all sources
+    downloads: Path,  # noqa: ARG001 - interface of all sources
     where: str,
 ) -> FetchPlan:
-    """A release does not move."""
+    """Return a plan without actions: a release does not change."""
     _check(table, where)
     return nothing_to_update("sdist", f"{table.name} {table.version} is a release")
 
@@ -81,14 +81,14 @@ def update_actions(
 def _check(table: SdistSource, where: str) -> str:
     if not _NAME.fullmatch(table.name):
         raise UsageError(
-            f"{where}.name is {table.name!r}, which no package is called",
-            hint="give the package's name on the index",
+            f"{where}.name is {table.name!r}, which is not a valid package name",
+            hint="give the name of the package on the index",
         )
     try:
         Version(table.version)
     except InvalidVersion:
         raise UsageError(
-            f"{where}.version is {table.version!r}, which is no version",
+            f"{where}.version is {table.version!r}, which is not a version",
             hint="give exactly one release, such as `1.2.0`",
         ) from None
     return checked_checksum(table.sha256, f"{where}.sha256") if table.sha256 else ""

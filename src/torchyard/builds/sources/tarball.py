@@ -1,4 +1,4 @@
-"""An archive at a URL or path, whose checksum the recipe gives."""
+"""An archive at a URL or path, with a checksum in the recipe."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torchyard.builds.recipe import TarballSource
 from torchyard.builds.sources.fetch_plan import (
     FetchPlan,
     SourceIdentity,
-    arrive,
     checked_address,
     checked_checksum,
     file_name_of,
+    move_to_destination,
     nothing_to_update,
     part_of,
-    start_afresh,
+    recreate_part_folder,
     unpack_command,
     without_credentials,
 )
@@ -27,14 +27,14 @@ __all__ = ["fetch_actions", "source_identity", "update_actions"]
 def fetch_actions(
     table: TarballSource, *, destination: Path, downloads: Path, where: str
 ) -> FetchPlan:
-    """Download, check, unpack."""
+    """Return the actions: download, check, unpack."""
     url = checked_address(
-        table.url, f"{where}.url", mend="put the login into ~/.netrc, which is read for downloads"
+        table.url, f"{where}.url", hint="put the login into ~/.netrc, which is used for downloads"
     )
     sha256 = checked_checksum(table.sha256, f"{where}.sha256")
     if table.strip < 0:
         raise UsageError(f"{where}.strip is {table.strip}", hint="give 0 or more")
-    # The checksum is in the name: another content of the same address is another file.
+    # The checksum is part of the name, so that a changed file at the same URL has another name.
     archive = downloads / "archives" / f"{sha256[:16]}-{file_name_of(url)}"
     part = part_of(destination)
     return FetchPlan(
@@ -42,15 +42,15 @@ def fetch_actions(
         summary=f"archive {without_credentials(url)}",
         actions=(
             Download(url=url, path=str(archive), sha256=sha256),
-            *start_afresh(destination),
+            *recreate_part_folder(destination),
             unpack_command(archive, part=part, strip=table.strip),
-            *arrive(destination, part / "tree"),
+            *move_to_destination(destination, part / "tree"),
         ),
     )
 
 
-def source_identity(table: TarballSource, destination: Path) -> SourceIdentity:  # noqa: ARG001 - as every source
-    """The checksum says it all: nothing else could have been unpacked."""
+def source_identity(table: TarballSource, destination: Path) -> SourceIdentity:  # noqa: ARG001 - interface of all sources
+    """Return URL and checksum of the archive."""
     return SourceIdentity(
         kind="tarball",
         origin=without_credentials(table.url),
@@ -61,10 +61,10 @@ def source_identity(table: TarballSource, destination: Path) -> SourceIdentity: 
 def update_actions(
     table: TarballSource,
     *,
-    destination: Path,  # noqa: ARG001 - as every source
-    downloads: Path,  # noqa: ARG001 - as every source
+    destination: Path,  # noqa: ARG001 - interface of all sources
+    downloads: Path,  # noqa: ARG001 - interface of all sources
     where: str,
 ) -> FetchPlan:
-    """An archive with a checksum does not move."""
+    """Return a plan without actions: an archive with a checksum does not change."""
     checked_checksum(table.sha256, f"{where}.sha256")
     return nothing_to_update("tarball", "an archive with a checksum never changes")

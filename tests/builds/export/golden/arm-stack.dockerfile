@@ -26,7 +26,7 @@ ENV LC_ALL="C.UTF-8"
 ENV VIRTUAL_ENV="/opt/torchyard/arm-stack-2.5.0/env"
 ENV PYTHONNOUSERSITE="1"
 
-# environment/python: make the virtual environment (Python 3.12.3)
+# environment/python: create the virtual environment (Python 3.12.3)
 RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/arm-stack-2.5.0/env; \
     cd /opt/torchyard/arm-stack-2.5.0; \

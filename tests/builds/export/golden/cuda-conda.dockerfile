@@ -38,7 +38,7 @@ ENV LIBRARY_PATH="/opt/torchyard/pytorch-2.13.0-cuda/env/lib"
 ENV LD_LIBRARY_PATH="/opt/torchyard/pytorch-2.13.0-cuda/env/lib"
 ENV CUDA_HOME="/opt/torchyard/pytorch-2.13.0-cuda/env"
 
-# environment/python: make the conda environment with micromamba
+# environment/python: create the conda environment with micromamba
 RUN set -eu; \
     unset CONDA_PREFIX PYTHONNOUSERSITE CC CXX CUDAHOSTCXX CMAKE_PREFIX_PATH CPATH LIBRARY_PATH \
         LD_LIBRARY_PATH CUDA_HOME; \

@@ -30,7 +30,7 @@ ENV LIBRARY_PATH="/usr/local/cuda/lib64"
 ENV LD_LIBRARY_PATH="/usr/local/cuda/lib64"
 ENV CUDA_HOME="/usr/local/cuda"
 
-# environment/python: make the virtual environment (Python 3.12.3)
+# environment/python: create the virtual environment (Python 3.12.3)
 RUN set -eu; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
     python3 -m venv --clear -- /opt/torchyard/pytorch-2.13.0-cuda/env

@@ -25,7 +25,7 @@ ENV LC_ALL="C.UTF-8"
 ENV VIRTUAL_ENV="/opt/torchyard/dev-stack-main/env"
 ENV PYTHONNOUSERSITE="1"
 
-# environment/python: make the virtual environment (Python 3.12.3)
+# environment/python: create the virtual environment (Python 3.12.3)
 RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/env; \
     cd /opt/torchyard/dev-stack-main; \
@@ -326,7 +326,7 @@ RUN set -eu; \
     mv /opt/torchyard/dev-stack-main/trees/torchbench.part \
         /opt/torchyard/dev-stack-main/trees/torchbench
 
-# torchbench/requirements: install what its requirement files name
+# torchbench/requirements: install the requirement files
 RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/prefix:/opt/torchyard/dev-stack-main/env; \
     export PYTHONPATH=/opt/torchyard/dev-stack-main/trees/torchbench; \

@@ -40,7 +40,7 @@ ENV HIP_PLATFORM="amd"
 ENV HIP_CLANG_PATH="/opt/rocm/llvm/bin"
 ENV HIPCC_COMPILE_FLAGS_APPEND="--gcc-install-dir=/opt/torchyard/pytorch-2.6.0-rocm/env/lib/gcc/x86_64-conda-linux-gnu/13.3.0"
 
-# environment/python: make the conda environment with micromamba
+# environment/python: create the conda environment with micromamba
 RUN set -eu; \
     unset CONDA_PREFIX PYTHONNOUSERSITE CC CXX CMAKE_PREFIX_PATH CPATH LIBRARY_PATH LD_LIBRARY_PATH \
         ROCM_PATH HIP_PLATFORM HIP_CLANG_PATH HIPCC_COMPILE_FLAGS_APPEND; \

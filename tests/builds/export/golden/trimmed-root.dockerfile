@@ -32,7 +32,7 @@ ENV VIRTUAL_ENV="/opt/torchyard/pytorch-2.6.0-trimmed/env"
 ENV PYTHONNOUSERSITE="1"
 ENV CMAKE_PREFIX_PATH="/opt/torchyard/pytorch-2.6.0-trimmed/env"
 
-# environment/debian-packages: install the compiler and the libraries
+# environment/debian-packages: install compiler and libraries
 RUN set -eu; \
     unset VIRTUAL_ENV PYTHONNOUSERSITE CMAKE_PREFIX_PATH; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
@@ -48,7 +48,7 @@ RUN set -eu; \
     mkdir -p /var/lib/torchyard; \
     touch /var/lib/torchyard/debian-packages
 
-# environment/python: make the virtual environment
+# environment/python: create the virtual environment
 RUN set -eu; \
     unset VIRTUAL_ENV PYTHONNOUSERSITE CMAKE_PREFIX_PATH; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
