@@ -108,7 +108,7 @@ def sample() -> Audit:
                 unit="cores",
                 share_of_blocks=0.88,
                 slower=0.12,
-                advice="stop it while measuring, or `torchyard machine tune --cores auto`",
+                advice="stop it while measuring, or `torchyard machine quiet --cores auto`",
             ),
             Disturbance(
                 kind="interrupt",

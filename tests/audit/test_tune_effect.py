@@ -22,7 +22,7 @@ from torchyard.audit.report import effect_sentence, effects_text
 from torchyard.errors import NotAllowed, NothingToDo, WorkerFailed
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Wish
-from torchyard.machine.quieting.apply_settings import tune_standing
+from torchyard.machine.quieting.apply_settings import apply_until_restore
 from torchyard.machine.system.file_tree import FileTree
 
 # Tests before this one may have left a thread that starts workers; Python 3.12 warns of forks then.
@@ -83,7 +83,7 @@ class Yard:
 
     def run(self, **changes: object) -> EffectRun:
         plan = EffectPlan(
-            wish=Wish(only=("perf-rate",)), seconds=60.0, command=(str(self.program),)
+            request=Wish(only=("perf-rate",)), seconds=60.0, command=(str(self.program),)
         )
         return EffectRun(self.machine, replace(plan, **changes))  # type: ignore[arg-type]
 
@@ -126,8 +126,8 @@ def test_a_machine_that_gets_quieter_by_itself_proves_nothing(yard: Yard) -> Non
 
 
 def test_each_knob_alone_shares_the_plain_audits_between(yard: Yard) -> None:
-    wish = Wish(only=("perf-rate", "watchdogs"))
-    run = yard.run(wish=wish, each=True)
+    request = Wish(only=("perf-rate", "watchdogs"))
+    run = yard.run(request=request, each=True)
     effects = run.run()
     assert [effect.what for effect in effects] == [EVERYTHING, "perf-rate", "watchdogs"]
     labels = [call["label"] for call in yard.calls]
@@ -164,7 +164,7 @@ def test_an_audit_that_fails_puts_everything_back(yard: Yard) -> None:
 
 def test_effects_before_an_interrupt_are_kept(yard: Yard) -> None:
     yard.arm(fails_at=4, code=130)
-    run = yard.run(wish=Wish(only=("perf-rate", "watchdogs")), each=True)
+    run = yard.run(request=Wish(only=("perf-rate", "watchdogs")), each=True)
     with pytest.raises(KeyboardInterrupt):
         run.run()
     assert [effect.what for effect in run.effects] == [EVERYTHING]
@@ -172,20 +172,20 @@ def test_effects_before_an_interrupt_are_kept(yard: Yard) -> None:
 
 def test_nothing_to_change_is_said_before_anything_is_measured(yard: Yard) -> None:
     with pytest.raises(NothingToDo, match="no knob can change anything"):
-        yard.run(wish=Wish(only=("turbo",))).run()
+        yard.run(request=Wish(only=("turbo",))).run()
     assert not yard.log.exists()
 
 
 def test_a_machine_that_is_tuned_already(yard: Yard) -> None:
-    tune_standing(yard.machine, Wish(only=("perf-rate",)))
+    apply_until_restore(yard.machine, Wish(only=("perf-rate",)))
     with pytest.raises(NotAllowed, match="tuned already"):
-        yard.run(wish=Wish(only=("watchdogs",))).run()
+        yard.run(request=Wish(only=("watchdogs",))).run()
     assert not yard.log.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may tune")
 def test_without_root_it_says_so_first() -> None:
-    plan = EffectPlan(wish=Wish(), seconds=60.0, command=("false",))
+    plan = EffectPlan(request=Wish(), seconds=60.0, command=("false",))
     with pytest.raises(NotAllowed, match="needs root"):
         EffectRun(Machine(), plan).run()
 
@@ -193,7 +193,7 @@ def test_without_root_it_says_so_first() -> None:
 def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(yard: Yard) -> None:
     steps: list[str] = []
     plan = EffectPlan(
-        wish=Wish(only=("pinning", "perf-rate")),
+        request=Wish(only=("pinning", "perf-rate")),
         seconds=20.0,
         user=True,
         command=(str(yard.program),),
@@ -208,7 +208,7 @@ def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(yard: Yard) -> 
 
 
 def test_the_text_says_what_is_sure(yard: Yard) -> None:
-    effects = yard.run(wish=Wish(only=("perf-rate", "watchdogs")), each=True).run()
+    effects = yard.run(request=Wish(only=("perf-rate", "watchdogs")), each=True).run()
     text = effects_text(effects, user=False)
     path = GOLDEN / "tune-effect.txt"
     if os.environ.get("UPDATE_GOLDEN"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from trees import make_tree
 
-from torchyard.machine.advice.activity import Activity, Busy, activity_facts, watch_activity
+from torchyard.machine.advice.activity import Activity, Busy, activity_facts, observe_activity
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
 
@@ -33,7 +33,7 @@ def watch(root: Path, change: Callable[[], None] = lambda: None) -> Activity:
         change()
         time.sleep(duration_s)
 
-    return watch_activity(Machine(files=FileTree(root)), window_s=WINDOW_S, sleep=sleep)
+    return observe_activity(Machine(files=FileTree(root)), window_s=WINDOW_S, sleep=sleep)
 
 
 def use(root: Path, pid: int, duration_s: float, name: str = "") -> None:
@@ -121,14 +121,14 @@ def test_a_copy_is_not_waited_for(root: Path) -> None:
     def sleep(_: float) -> None:
         pytest.fail("there is nothing to wait for")
 
-    activity = watch_activity(Machine(files=FileTree(root)), window_s=0, sleep=sleep)
+    activity = observe_activity(Machine(files=FileTree(root)), window_s=0, sleep=sleep)
     assert activity.busy_processors == 3.5
     assert activity.window_s == 0
     assert [fact.unavailable for fact in activity_facts(activity)] == [
         "nothing moves in a copy"
     ] * 2
     (root / "proc/loadavg").write_text("much\n")
-    assert watch_activity(Machine(files=FileTree(root)), window_s=0).busy_processors is None
+    assert observe_activity(Machine(files=FileTree(root)), window_s=0).busy_processors is None
 
 
 def test_facts_are_words(root: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_real_busy_process_is_seen() -> None:
         deadline = time.monotonic() + 30
         used = 0.0
         while used < 0.05 and time.monotonic() < deadline:
-            activity = watch_activity(Machine(), window_s=0.3)
+            activity = observe_activity(Machine(), window_s=0.3)
             used = sum(busy.processors for busy in activity.busiest if busy.name == "yardspin")
         assert used >= 0.05
     finally:

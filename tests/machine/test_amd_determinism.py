@@ -27,8 +27,8 @@ def one(state: KnobState) -> Setting:
     return setting
 
 
-def survey(driver: AmdDriver, **wish: object) -> KnobState:
-    return KNOB.survey(Machine(files=driver), Wish(profiles=("gpu",), **wish))  # type: ignore[arg-type]
+def survey(driver: AmdDriver, **request: object) -> KnobState:
+    return KNOB.survey(Machine(files=driver), Wish(profiles=("gpu",), **request))  # type: ignore[arg-type]
 
 
 def shown(driver: AmdDriver) -> tuple[str, str]:

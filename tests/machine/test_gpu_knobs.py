@@ -31,8 +31,8 @@ def one(state: KnobState) -> Setting:
     return setting
 
 
-def surveyed(name: str, nvml: RecordedNvml, root: Path, **wish: Any) -> KnobState:
-    return KNOBS[name].survey(machine_of(nvml, root), Wish(profiles=("gpu",), **wish))
+def surveyed(name: str, nvml: RecordedNvml, root: Path, **request: Any) -> KnobState:
+    return KNOBS[name].survey(machine_of(nvml, root), Wish(profiles=("gpu",), **request))
 
 
 def test_what_a_tune_of_gpus_uses() -> None:
@@ -345,14 +345,14 @@ class TestComputeMode:
         assert "comparison of two interpreters" in KNOBS["nvidia-compute-mode"].why
 
 
-def gpu_round(machine: Machine, folder: Path, wish: Wish) -> tuple[list[str], Restored]:
+def gpu_round(machine: Machine, folder: Path, request: Wish) -> tuple[list[str], Restored]:
     """Survey, journal, writes, restore from the journal, by the real functions."""
     knobs: dict[str, Knob] = {name: KNOBS[name] for name in NVIDIA}
-    states = survey(machine, wish, knobs=knobs)
+    states = survey(machine, request, knobs=knobs)
     settings = [setting for state in states for setting in state.settings]
     folder.mkdir()
     journal = Journal.create(
-        folder, mode="session", wish=wish, boot=boot_of(machine.files), settings=settings
+        folder, mode="session", request=request, boot=boot_of(machine.files), settings=settings
     )
     changes: list[str] = []
     for setting in settings:

@@ -13,7 +13,7 @@ from knob_rounds import Round
 from trees import make_tree
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import LeftAlone, Machine
+from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs import idle as idle_latency
 from torchyard.machine.knobs import idle as states_knob
 from torchyard.machine.knobs.idle import IdleLatencyKnob
@@ -35,9 +35,9 @@ def knob() -> Iterator[IdleLatencyKnob]:
         held.close()
 
 
-def _states(root: Path, **wish: object) -> KnobState:
+def _states(root: Path, **request: object) -> KnobState:
     machine = Machine(files=FakeKernel(root))
-    return states_knob.IDLE_STATES_KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
+    return states_knob.IDLE_STATES_KNOB.survey(machine, Wish(**request))  # type: ignore[arg-type]
 
 
 # Which limit.
@@ -108,7 +108,7 @@ def test_states_of_offline_processors_are_left_alone(tmp_path: Path) -> None:
     place = f"{CPU}/cpu5/cpuidle/state2/disable"
     setting = Setting(knob="idle-states", place=place, found="0", wanted="1")
     kernel.write(f"{CPU}/cpu5/online", "0")
-    with pytest.raises(LeftAlone):
+    with pytest.raises(SkippedWrite):
         states_knob.IDLE_STATES_KNOB.write(Machine(files=kernel), setting)
     assert kernel.text(place) == "0"
 
@@ -194,9 +194,9 @@ def test_a_higher_limit_of_another_process_is_lowered(
 
 
 def test_what_the_user_should_know(tmp_path: Path) -> None:
-    def notes(kind: str, **wish: object) -> str:
-        machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(wish)}")))
-        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
+    def notes(kind: str, **request: object) -> str:
+        machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(request)}")))
+        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(**request))  # type: ignore[arg-type]
         return " ".join(found.notes)
 
     assert "this kernel has no idle driver" in notes("cloud-vm")

@@ -88,7 +88,7 @@ def test_settings_are_those_of_the_knobs(trees: dict[str, Path]) -> None:
     assert advice.effect == KNOBS["turbo"].effect
     assert advice.why == KNOBS["turbo"].why
     assert advice.what.endswith(": no_turbo 0 instead of 1")
-    assert advice.mend == "sudo torchyard machine tune --only turbo"
+    assert advice.mend == "sudo torchyard machine quiet --only turbo"
     assert advice.needs_root
 
 

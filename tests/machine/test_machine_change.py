@@ -1,4 +1,4 @@
-"""`machine tune`, `restore` and `boot` from the command line, on copies of machines."""
+"""`machine quiet`, `restore` and `boot` from the command line, on copies of machines."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def tuned() -> Tuned:
         KnobState(knob="smt", unavailable="cores have one thread"),
         KnobState(knob="swap", notes=("no swap is on",)),
     ]
-    return Tuned(wish=Wish(), knobs=tuple(states), changes=tuple(changes))
+    return Tuned(request=Wish(), knobs=tuple(states), changes=tuple(changes))
 
 
 def test_the_table_of_a_tune() -> None:
@@ -116,7 +116,7 @@ def test_the_text_of_a_restore() -> None:
 
 def test_a_dry_run_writes_nothing(capsys: Capture, root: Path) -> None:
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    ended = call(capsys, "machine", "tune", "--dry-run", "--root", str(root), "--aslr", "off")
+    ended = call(capsys, "machine", "quiet", "--dry-run", "--root", str(root), "--aslr", "off")
     assert ended.code == 0
     assert f"to be written 2 -> 0  /{ASLR}\n" in ended.out
     assert "would be written" in ended.err
@@ -124,7 +124,7 @@ def test_a_dry_run_writes_nothing(capsys: Capture, root: Path) -> None:
 
 
 def test_the_same_as_json(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "tune", "--dry-run", "--json", "--root", str(root), *ONLY)
+    ended = call(capsys, "machine", "quiet", "--dry-run", "--json", "--root", str(root), *ONLY)
     document = json.loads(ended.out)
     assert document["schema"] == 1
     assert document["tune"]["mode"] == "dry-run"
@@ -134,7 +134,7 @@ def test_the_same_as_json(capsys: Capture, root: Path) -> None:
 
 
 def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
-    tune = ("machine", "tune", "--root", str(root), *ONLY)
+    tune = ("machine", "quiet", "--root", str(root), *ONLY)
     first = call(capsys, *tune)
     assert first.code == 0, first.err
     assert "machine restore" in first.err
@@ -153,7 +153,7 @@ def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
 
 
 def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -> None:
-    call(capsys, "machine", "tune", "--root", str(root), *ONLY)
+    call(capsys, "machine", "quiet", "--root", str(root), *ONLY)
     (root / ASLR).unlink()
     (root / ASLR).mkdir()
     back = call(capsys, "machine", "restore", "--root", str(root))
@@ -167,7 +167,7 @@ def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -
 
 def test_a_command_is_run_tuned(root: Path) -> None:
     script = f"cat {root / ASLR}; echo; echo loud >&2; exit 7"
-    ended = program("machine", "tune", "--root", str(root), *ONLY, "--", "sh", "-c", script)
+    ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
     assert ended.code == 7
     assert ended.out == "0\n"
     assert "loud" in ended.err
@@ -177,7 +177,7 @@ def test_a_command_is_run_tuned(root: Path) -> None:
 
 def test_options_of_the_command_are_the_commands(root: Path) -> None:
     ended = program(
-        *("machine", "tune", "--root", str(root), *ONLY, "--json"),
+        *("machine", "quiet", "--root", str(root), *ONLY, "--json"),
         *("--", "echo", "--json", "--help", "-x"),
     )
     assert ended.out == "--json --help -x\n"
@@ -186,7 +186,7 @@ def test_options_of_the_command_are_the_commands(root: Path) -> None:
 
 def test_a_restore_that_fails_after_a_good_command_is_exit_code_5(root: Path) -> None:
     script = f"rm {root / ASLR}; mkdir {root / ASLR}"
-    ended = program("machine", "tune", "--root", str(root), *ONLY, "--", "sh", "-c", script)
+    ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
     assert ended.code == 5
     assert "NOT put back" in ended.err
     assert "machine restore" in ended.err
@@ -197,13 +197,15 @@ def test_exit_codes_of_standing_tunes() -> None:
 
     refused = change("aslr", ASLR, "2", "0", "refused", "no")
     state = KnobState(knob="aslr", settings=(refused.setting,))
-    assert _exit_code(Tuned(wish=Wish(), knobs=(state,), changes=(refused,))) == 4
+    assert _exit_code(Tuned(request=Wish(), knobs=(state,), changes=(refused,))) == 4
     assert _exit_code(tuned()) == 0
-    assert _exit_code(Tuned(wish=Wish(), knobs=(KnobState(knob="smt", unavailable="none"),))) == 3
+    assert (
+        _exit_code(Tuned(request=Wish(), knobs=(KnobState(knob="smt", unavailable="none"),))) == 3
+    )
 
 
 def test_a_tune_that_can_do_nothing_is_exit_code_3(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "tune", "--root", str(root), "--only", "frequency")
+    ended = call(capsys, "machine", "quiet", "--root", str(root), "--only", "frequency")
     assert ended.code == 3
     assert "unavailable" in ended.out
 
@@ -220,7 +222,7 @@ def test_a_tune_that_can_do_nothing_is_exit_code_3(capsys: Capture, root: Path) 
     ],
 )
 def test_wrong_options(capsys: Capture, root: Path, words: tuple[str, ...], what: str) -> None:
-    ended = call(capsys, "machine", "tune", "--root", str(root), "--dry-run", *words)
+    ended = call(capsys, "machine", "quiet", "--root", str(root), "--dry-run", *words)
     assert ended.code == 2
     assert what in ended.err
     assert "hint:" in ended.err
@@ -230,7 +232,7 @@ def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
     folder = root / "var/lib/torchyard/machine"
     folder.mkdir(parents=True)
     (folder / "tune.jsonl").write_text("no journal\nat all\n")
-    for words in (("restore",), ("tune", *ONLY)):
+    for words in (("restore",), ("quiet", *ONLY)):
         ended = call(capsys, "machine", *words, "--root", str(root))
         assert ended.code == 8
         assert "by hand" in ended.err
@@ -238,26 +240,34 @@ def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
 
 
 def test_frequencies_and_cores_become_a_wish(tmp_path: Path) -> None:
-    from torchyard.machine.command_options import wish_of_options
+    from torchyard.machine.command_options import request_from_options
     from torchyard.machine.system.file_tree import FileTree
 
     files = FileTree(make_tree("amd-acpi", tmp_path))
     options: dict[str, Any] = {"profile": "all", "only": (), "also": (), "without": ()}
     options |= {"cores": None, "partition": "root", "frequency": "base", "latency_us": 3}
     options |= {"aslr": "on", "thp": "never", "gpu_clock": 1200}
-    wish, notes = wish_of_options(files, options)
-    assert (wish.profiles, wish.frequency_khz, wish.latency_us) == (("cpu", "gpu"), None, 3)
-    assert set(wish.also) == {"aslr", "process-aslr", "huge-pages"}
-    assert (wish.randomize, wish.huge_pages, wish.gpu_clock_mhz) == ("on", "never", 1200)
+    request, notes = request_from_options(files, options)
+    assert (request.profiles, request.frequency_khz, request.latency_us) == (
+        ("cpu", "gpu"),
+        None,
+        3,
+    )
+    assert set(request.also) == {"aslr", "process-aslr", "huge-pages"}
+    assert (request.randomize, request.huge_pages, request.gpu_clock_mhz) == ("on", "never", 1200)
     assert notes == ()
-    assert wish_of_options(files, {**options, "frequency": "2000"})[0].frequency_khz == 2_000_000
-    assert wish_of_options(files, {**options, "frequency": "max"})[0].frequency_khz == 2_450_000
+    assert (
+        request_from_options(files, {**options, "frequency": "2000"})[0].frequency_khz == 2_000_000
+    )
+    assert (
+        request_from_options(files, {**options, "frequency": "max"})[0].frequency_khz == 2_450_000
+    )
     # SMT goes off with the tune, so second threads are not among the cores.
-    assert wish_of_options(files, {**options, "cores": "auto"})[0].cores == (1, 2, 3)
+    assert request_from_options(files, {**options, "cores": "auto"})[0].cores == (1, 2, 3)
     both = {**options, "cores": "auto", "without": ("smt",)}
-    assert wish_of_options(files, both)[0].cores == (1, 2, 3, 5, 6, 7)
+    assert request_from_options(files, both)[0].cores == (1, 2, 3, 5, 6, 7)
     named = {**options, "only": ("swap",)}
-    assert wish_of_options(files, named)[0].also == ()
+    assert request_from_options(files, named)[0].also == ()
 
 
 # Without root.
@@ -267,7 +277,7 @@ def test_what_a_user_may_do_is_a_line_for_the_shell() -> None:
     cpu = min(os.sched_getaffinity(0))
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
-    ended = program("machine", "tune", "--user", "--cores", str(cpu))
+    ended = program("machine", "quiet", "--user", "--cores", str(cpu))
     assert ended.code == 0, ended.err
     (line,) = ended.out.splitlines()
     assert f"taskset -c {cpu}" in line
@@ -281,7 +291,7 @@ def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
     script = "grep Cpus_allowed_list /proc/self/status; exit 4"
-    words = ("machine", "tune", "--user", "--json", "--cores", str(cpu), "--", "sh", "-c", script)
+    words = ("machine", "quiet", "--user", "--json", "--cores", str(cpu), "--", "sh", "-c", script)
     ended = program(*words)
     assert ended.code == 4
     assert ended.out.split() == ["Cpus_allowed_list:", str(cpu)]

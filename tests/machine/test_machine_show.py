@@ -28,12 +28,12 @@ def journal_of(root: Path, *, boot: str = "", tuned: bool = True) -> None:
     journal = Journal.create(
         folder,
         mode="standing",
-        wish=Wish(),
+        request=Wish(),
         boot=boot or boot_of(FileTree(root)),
         settings=[setting],
     )
     if tuned:
-        journal.tuned()
+        journal.mark_complete()
     journal.close()
 
 

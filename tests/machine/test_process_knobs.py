@@ -41,9 +41,9 @@ def test_looking_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None
     machine = tree(kind, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     wishes = (Wish(), Wish(cores=(1,), randomize="off"))
-    for name, wish in ((name, wish) for name in NAMES for wish in wishes):
-        state = knob(name).survey(machine, wish)
-        setting = knob(name).prefix(machine, wish)
+    for name, request in ((name, request) for name in NAMES for request in wishes):
+        state = knob(name).survey(machine, request)
+        setting = knob(name).prefix(machine, request)
         assert bool(state.unavailable) == bool(setting.unavailable)
         assert all(item.wanted is not None for item in state.settings)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -20,8 +20,8 @@ CONTROL = f"{CPU}/smt/control"
 SETS = "sys/fs/cgroup/cpuset"
 
 
-def _survey(root: Path, **wish: object) -> KnobState:
-    return KNOB.survey(Machine(files=FakeKernel(root)), Wish(**wish))  # type: ignore[arg-type]
+def _survey(root: Path, **request: object) -> KnobState:
+    return KNOB.survey(Machine(files=FakeKernel(root)), Wish(**request))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp", "cgroup-v2"])

@@ -35,7 +35,7 @@ class Machine:
     """None when GPUs are not looked at."""
 
 
-class LeftAlone(NotAllowed):
+class SkippedWrite(NotAllowed):
     """What `write` raises for a place that needs no write now, such as one of an offline processor.
 
     No failure of the tune: it is told with its reason. `restore` still has to bring the place back.
@@ -77,7 +77,7 @@ class Knob(Protocol):
     def default(self) -> bool:
         """Whether a tune without `--only` uses it. False for those that change what is measured."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """What is there and what it would be set to. Reads only, needs no root, never raises."""
 
     def read(self, machine: Machine, place: str) -> str:
@@ -94,7 +94,7 @@ class Knob(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wants:
+class RequestedValues:
     """Which files a knob looks at, and what it wants in them."""
 
     values: Mapping[str, str | None] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class FileKnob:
     about: str
     why: str
     effect: Effect
-    wants: Callable[[Machine, Wish], Wants]
+    wants: Callable[[Machine, Wish], RequestedValues]
     """Reads only, needs no root, never raises."""
     profile: Profile = "cpu"
     reach: Reach = "machine"
@@ -138,9 +138,9 @@ class FileKnob:
     same_value: Callable[[str, str, str], bool] = same_text
     """(place, one, other) -> whether they mean the same."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """What is in the files. One that cannot be read becomes a note, all of them a reason."""
-        wants = self.wants(machine, wish)
+        wants = self.wants(machine, request)
         settings: list[Setting] = []
         unreadable: list[str] = []
         for place, wanted in wants.values.items():

@@ -148,7 +148,7 @@ class SettingChange:
 class Tuned:
     """What a tune found, wrote and could not write."""
 
-    wish: Wish
+    request: Wish
     knobs: tuple[KnobState, ...]
     """Every knob that was looked at, also those that can do nothing here."""
     changes: tuple[SettingChange, ...] = ()

@@ -309,7 +309,7 @@ _OPTIONS: Final = (
         "--tune-profile",
         type=click.Choice(TUNES),
         default="auto",
-        help="With --tune: cpu, gpu or all, as in `torchyard machine tune`; auto is what the "
+        help="With --tune: cpu, gpu or all, as in `torchyard machine quiet`; auto is what the "
         "devices need.",
     ),
     _how(

@@ -16,11 +16,11 @@ from torchyard.machine.facts import load
 from torchyard.machine.guards.host_guards import Watch
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
-from torchyard.machine.monitor.load_monitor import Lookout, Stretch
+from torchyard.machine.monitor.load_monitor import LoadMonitor, LoadSample
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["WINDOW_S", "Activity", "Busy", "activity_facts", "watch_activity"]
+__all__ = ["WINDOW_S", "Activity", "Busy", "activity_facts", "observe_activity"]
 
 WINDOW_S: Final = 0.5
 """Fifty ticks of /proc/stat: a processor that is busy by 2 % shows."""
@@ -70,7 +70,7 @@ class Activity:
         return self.busy_processors / self.processors
 
 
-def watch_activity(
+def observe_activity(
     machine: Machine,
     *,
     window_s: float = WINDOW_S,
@@ -81,26 +81,26 @@ def watch_activity(
     recent_share = load.pressure_share(machine.files, "cpu")
     if window_s <= 0:
         return _of_averages(machine.files, processors, recent_share)
-    lookout = Lookout(machine)
+    monitor = LoadMonitor(machine)
     with Watch(machine) as watch:
         watch.begin()
-        lookout.look()
+        monitor.sample()
         sleep(window_s)
-        lookout.look()
+        monitor.sample()
         seen = watch.end()
-    stretch = lookout.stretches[-1]
-    waited_share = _amount(stretch, "waiting for a core", blind="pressure" in lookout.unavailable)
+    sample = monitor.samples[-1]
+    waited_share = _amount(sample, "waiting for a core", blind="pressure" in monitor.unavailable)
     shares = [share for share in (waited_share, recent_share) if share is not None]
     watched_s = (seen.get("watched_ns") or 1) / 1e9
     swapped, stalled_ns = seen.get("swapped_pages"), seen.get("memory_stall_ns")
     throttled, cooling = seen.get("throttle_events"), seen.get("cooling_state")
     return Activity(
         processors=processors,
-        window_s=(stretch.ended_ns - stretch.started_ns) / 1e9,
-        busy_processors=_amount(stretch, *_WORKING, blind="processes" in lookout.unavailable),
-        busiest=_busiest(stretch),
+        window_s=(sample.ended_ns - sample.started_ns) / 1e9,
+        busy_processors=_amount(sample, *_WORKING, blind="processes" in monitor.unavailable),
+        busiest=_busiest(sample),
         waiting_share=max(shares, default=None),
-        stolen_share=_amount(stretch, "steal", blind="processor time" in lookout.unavailable),
+        stolen_share=_amount(sample, "steal", blind="processor time" in monitor.unavailable),
         swapped_pages_per_s=None if swapped is None else swapped / watched_s,
         memory_stall_share=None if stalled_ns is None else stalled_ns / 1e9 / watched_s,
         throttle_events=None if throttled is None else int(throttled),
@@ -135,15 +135,15 @@ def _of_averages(files: FileTree, processors: int, recent_share: float | None) -
     return Activity(processors=processors, busy_processors=busy, waiting_share=recent_share)
 
 
-def _amount(stretch: Stretch, *kinds: str, blind: bool) -> float | None:
+def _amount(sample: LoadSample, *kinds: str, blind: bool) -> float | None:
     """The sum over everybody of these kinds; nobody is 0, and not being able to see is None."""
-    return None if blind else sum(n for who, n in stretch.amounts.items() if who.kind in kinds)
+    return None if blind else sum(n for who, n in sample.amounts.items() if who.kind in kinds)
 
 
-def _busiest(stretch: Stretch) -> tuple[Busy, ...]:
+def _busiest(sample: LoadSample) -> tuple[Busy, ...]:
     found = [
         Busy(name=who.what, processors=processors)
-        for who, processors in stretch.amounts.items()
+        for who, processors in sample.amounts.items()
         if who.kind in _WORKING and processors >= _LEAST_PROCESSORS
     ]
     return tuple(sorted(found, key=lambda each: -each.processors)[:_MOST_NAMES])

@@ -74,7 +74,7 @@ def _processors(activity: Activity) -> Iterator[Advice]:
             effect="medium",
             what=what + (f": {named}" if named else ""),
             why="whoever shares a core, a cache or the clock with the measurement moves it",
-            mend="stop them, or keep them away: sudo torchyard machine tune --cores auto -- COMMAND",
+            mend="stop them, or keep them away: sudo torchyard machine quiet --cores auto -- COMMAND",
         )
 
 
@@ -129,7 +129,7 @@ def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
             what="heat holds the clock of the processor down now",
             why="the clock follows the temperature, so the same code takes longer as it warms up",
             mend="let it cool down, look at its fans, or fix a lower clock: "
-            "sudo torchyard machine tune --frequency MHZ",
+            "sudo torchyard machine quiet --frequency MHZ",
             unfit=True,
         )
     elif any(power.throttle_counts(machine.files).values()):
@@ -139,7 +139,7 @@ def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
             what="heat has held the clock of the processor down since boot",
             why="long measurements at full load will meet it again; Krun repeats a measurement "
             "whenever these counters move",
-            mend="look at the cooling, or fix a lower clock: sudo torchyard machine tune "
+            mend="look at the cooling, or fix a lower clock: sudo torchyard machine quiet "
             "--frequency MHZ",
             needs_root=True,
         )

@@ -18,7 +18,7 @@ from torchyard.machine.gpu.nvidia import HOLDS_DOWN, THERMAL, USER_SETTING, Nvid
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice
 
-_TUNE: Final = "sudo torchyard machine tune --profile gpu"
+_TUNE: Final = "sudo torchyard machine quiet --profile gpu"
 _HARDWARE: Final = HOLDS_DOWN - THERMAL - {"power cap"}
 _MANY: Final = 3
 """So many processes are named; the rest is counted."""
@@ -81,7 +81,7 @@ def _held_down(label: str, reasons: set[str]) -> list[Advice]:
                 what=f"{label}: slows itself down now ({', '.join([*hot, *braked])})",
                 why="a hardware slowdown halves the clock or worse, a thermal one follows the air",
                 mend="let it cool down, look at its fans and its power supply, or lock a lower "
-                "clock: torchyard machine tune --profile gpu --gpu-clock MHZ",
+                "clock: torchyard machine quiet --profile gpu --gpu-clock MHZ",
                 unfit=True,
             )
         )

@@ -107,7 +107,7 @@ def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  
                 effect=knob.effect,
                 what=f"{knob.about}: {_values(changes)}",
                 why=knob.why,
-                mend=f"{'sudo ' * knob.needs_root}torchyard machine tune --only {knob.name}",
+                mend=f"{'sudo ' * knob.needs_root}torchyard machine quiet --only {knob.name}",
                 needs_root=knob.needs_root,
             )
 
@@ -173,7 +173,7 @@ def _cores(files: FileTree) -> Iterator[Advice]:
         what="no core is set apart for measuring",
         why="the kernel and other programs run on every core; published for a microbenchmark of "
         "36.6 ns: the standard deviation fell from 1.3 to 0.1 ns, the median stayed",
-        mend="sudo torchyard machine tune --cores auto -- COMMAND",
+        mend="sudo torchyard machine quiet --cores auto -- COMMAND",
         needs_root=True,
     )
     if "isolcpus" not in boot_values(files):
@@ -198,7 +198,7 @@ def _tickless_clock(files: FileTree) -> Iterator[Advice]:
             what="processors without timer ticks, and a clock that intel_pstate sets",
             why="the driver's own governor needs the tick to see load, so these processors may "
             "stay at a low clock (Red Hat bug 1378529)",
-            mend="sudo torchyard machine tune --only governor, or intel_pstate=passive",
+            mend="sudo torchyard machine quiet --only governor, or intel_pstate=passive",
             needs_root=True,
         )
 
@@ -226,6 +226,6 @@ def _one_layout(files: FileTree) -> Iterator[Advice]:
             why="processes agree better (standard deviation between launches 1.2 instead of 3.2 %, "
             "measured), but all share one memory layout, whose luck then counts as a difference "
             "between two builds",
-            mend="sudo torchyard machine tune --aslr on",
+            mend="sudo torchyard machine quiet --aslr on",
             needs_root=True,
         )

@@ -43,7 +43,7 @@ class _Affinities:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:  # noqa: ARG002
+    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
         """Tasks that may not run on all processors of their group."""
         files = machine.files
         try:

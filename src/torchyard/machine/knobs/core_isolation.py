@@ -180,10 +180,10 @@ class Isolation:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """One group of ours that is not there yet."""
         files = machine.files
-        cores = house_cores(files, wish)
+        cores = house_cores(files, request)
         if cores.because:
             return KnobState(knob=self.name, unavailable=cores.because)
         try:
@@ -198,14 +198,14 @@ class Isolation:
             reason = f"/{ours} is there already: `torchyard machine restore` takes it down"
         if reason:
             return KnobState(knob=self.name, unavailable=reason)
-        wanted = f"{_SHIELD if version_1 else wish.partition} {cpu_list(cores.measuring)}"
+        wanted = f"{_SHIELD if version_1 else request.partition} {cpu_list(cores.measuring)}"
         settings = [Setting(knob=self.name, place=ours, found=ABSENT, wanted=wanted)]
         controllers = files.read(f"{base}/{_CONTROLLERS}").value
         if not version_1 and "cpuset" not in (controllers or "").split():
             place, found = f"{base}/{_CONTROLLERS}", controllers or ""
             more = f"{found} cpuset".strip()
             settings.insert(0, Setting(knob=self.name, place=place, found=found, wanted=more))
-        notes = _notes(files, cpusets, base, cores.measuring, wish)
+        notes = _notes(files, cpusets, base, cores.measuring, request)
         return KnobState(knob=self.name, settings=tuple(settings), notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
@@ -323,7 +323,7 @@ def _without_others(files: FileTree, place: str, value: str) -> str:
 
 
 def _notes(
-    files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...], wish: Wish
+    files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...], request: Wish
 ) -> tuple[str, ...]:
     notes: list[str] = []
     numbers = set(tasks_of(files, "*"))
@@ -343,9 +343,9 @@ def _notes(
         notes.append(
             f"{movable} tasks are moved to the house; containers that are started later are not"
         )
-        if wish.partition == "isolated":
+        if request.partition == "isolated":
             notes.append("control groups of version 1 keep load balancing among the cores")
-    elif wish.partition == "isolated":
+    elif request.partition == "isolated":
         notes.append("no load balancing among the cores: pin every thread, or all share one")
     return tuple(notes)
 

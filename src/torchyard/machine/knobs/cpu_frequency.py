@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import Knob, Machine, Reach, Wants, same_text
+from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 from torchyard.machine.system.cpu_states import (
     CPU,
@@ -51,9 +51,9 @@ _FILES: Final = (
 class GovernorKnob(ProcessorKnob):
     """Governors are files; the tunables of one governor are one setting, a whole folder."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """Tunables first: a restore goes backwards, and needs the governor before them."""
-        state = super().survey(machine, wish)
+        state = super().survey(machine, request)
         tunables = tuple(
             Setting(knob=self.name, place=folder, found=text, wanted=None)
             for folder in _tunable_folders(machine.files)
@@ -80,11 +80,11 @@ class GovernorKnob(ProcessorKnob):
             _put_tunables(machine.files, setting.place, setting.found)
 
 
-def _governor_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _governor_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     found = policies(files)
     if not found:
-        return Wants(unavailable=NO_POLICY)
+        return RequestedValues(unavailable=NO_POLICY)
     # A restore goes backwards: what is kept comes after the governor.
     kept: dict[str, str | None] = {_NO_TURBO: None} if files.exists(_NO_TURBO) else {}
     wanted: dict[str, str | None] = {}
@@ -100,8 +100,8 @@ def _governor_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
         else:
             notes.append(f"/{policy} has no governor {WANTED!r}, only {' '.join(choices) or '?'}")
     if not wanted:
-        return Wants(unavailable=notes[0])
-    return Wants(values={**kept, **wanted}, notes=tuple(notes))
+        return RequestedValues(unavailable=notes[0])
+    return RequestedValues(values={**kept, **wanted}, notes=tuple(notes))
 
 
 def _is_file(place: str) -> bool:
@@ -176,7 +176,7 @@ _BIAS_OF_WORD: Final = {
 """arch/x86/kernel/cpu/intel_epb.c takes words and numbers, and always shows the number."""
 
 
-def _preference_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _preference_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     values: dict[str, str | None] = {
         path: "performance"
@@ -188,8 +188,10 @@ def _preference_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
     # preference then needs no write; a restore goes backwards, so the bias stands last.
     values |= dict.fromkeys(files.paths(f"{CPU}/cpu[0-9]*/power/{_BIAS}"), "0")
     if not values:
-        return Wants(unavailable=f"no policy has {_PREFERENCE} and no processor has {_BIAS}")
-    return Wants(values=values)
+        return RequestedValues(
+            unavailable=f"no policy has {_PREFERENCE} and no processor has {_BIAS}"
+        )
+    return RequestedValues(values=values)
 
 
 def _same_preference(place: str, one: str, other: str) -> bool:
@@ -219,22 +221,22 @@ _MISC_ENABLE: Final = 0x1A0
 _TURBO_OFF_BIT: Final = 38
 
 
-def _turbo_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _turbo_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     # What is lost with a switch stands before it, because a restore goes backwards.
     if files.exists(NO_TURBO):
         # store_no_turbo() squashes the lowest share into what is left and does not give it back.
-        return Wants(values={**_kept(files, [_LOWEST_SHARE]), NO_TURBO: "1"})
+        return RequestedValues(values={**_kept(files, [_LOWEST_SHARE]), NO_TURBO: "1"})
     found = policies(files)
     # Drivers of boost ask for their highest clock anew, whatever limit was there.
     limits = _kept(files, [f"{policy}/scaling_max_freq" for policy in found])
     own = _kept(files, [f"{policy}/boost" for policy in found])
     if files.exists(BOOST):
         # The switch for all sets every policy's, both ways: one may have been found without boost.
-        return Wants(values={**limits, **own, BOOST: "0"})
+        return RequestedValues(values={**limits, **own, BOOST: "0"})
     if own:
-        return Wants(values={**limits, **dict.fromkeys(own, "0")})
-    return Wants(unavailable=_why_not(files))
+        return RequestedValues(values={**limits, **dict.fromkeys(own, "0")})
+    return RequestedValues(unavailable=_why_not(files))
 
 
 def _kept(files: FileTree, places: list[str]) -> dict[str, str | None]:
@@ -294,7 +296,7 @@ class FrequencyKnob:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """Limits of every policy, and the clock they would be fixed at."""
         files = machine.files
         found = policies(files)
@@ -304,7 +306,7 @@ class FrequencyKnob:
         notes: dict[str, None] = {}
         for policy in found:
             pair = _read_pair(files, policy)
-            khz = _fixed_khz(files, policy, wish, notes)
+            khz = _fixed_khz(files, policy, request, notes)
             if pair is None or khz is None:
                 notes[f"left alone, because /{policy} does not show its limits"] = None
                 continue
@@ -345,20 +347,20 @@ class FrequencyKnob:
         return [Setting(knob=self.name, place=PERCENT, found=_text(pair), wanted=wanted)]
 
 
-def _fixed_khz(files: FileTree, policy: str, wish: Wish, notes: dict[str, None]) -> int | None:
+def _fixed_khz(files: FileTree, policy: str, request: Wish, notes: dict[str, None]) -> int | None:
     base = base_clock(files, policy)
     if base is None:
         return None
-    if wish.frequency_khz is None:
+    if request.frequency_khz is None:
         if base.guessed:
             notes[
                 "no base clock is published here: the highest clock is used, which heat may take "
                 "away again; choose a lower one yourself"
             ] = None
         return reachable_khz(files, policy, base.khz)
-    khz = reachable_khz(files, policy, wish.frequency_khz)
-    if khz != wish.frequency_khz:
-        notes[f"{wish.frequency_khz} kHz is no clock of this processor: {khz} kHz is used"] = None
+    khz = reachable_khz(files, policy, request.frequency_khz)
+    if khz != request.frequency_khz:
+        notes[f"{request.frequency_khz} kHz is not supported by this CPU: using {khz} kHz"] = None
     if khz > base.khz and not base.guessed:
         notes[
             f"{khz} kHz is above the base clock of {base.khz} kHz: it needs turbo, so leave the "

@@ -89,23 +89,25 @@ _NOTE: Final = (
 )
 
 
-def _graphics_wants(card: NvidiaCard, wish: Wish) -> CardWant:
+def _graphics_wants(card: NvidiaCard, request: Wish) -> CardWant:
     highest = card.ask("nvmlDeviceGetMaxClockInfo", more=(SM,))
     if highest.value is None:
         return CardWant(because=f"its highest clock cannot be read: {highest.because}")
     supported = supported_sm_clocks(card.nvml, card.handle).value or ()
     promised = card.ask("nvmlDeviceGetDefaultApplicationsClock", more=(GRAPHICS,)).value
     notes: list[str] = []
-    if wish.gpu_clock_mhz is None:
+    if request.gpu_clock_mhz is None:
         clock = chosen_clock(
             highest_mhz=highest.value, promised_mhz=promised, supported_mhz=supported
         )
         share = 100 * clock / highest.value
         notes.append(f"{clock} MHz is {share:.0f} % of its highest clock; --gpu-clock chooses")
     else:
-        clock = nearest(wish.gpu_clock_mhz, supported)
-        if clock != wish.gpu_clock_mhz:
-            notes.append(f"has no clock of {wish.gpu_clock_mhz} MHz: {clock} MHz is the nearest")
+        clock = nearest(request.gpu_clock_mhz, supported)
+        if clock != request.gpu_clock_mhz:
+            notes.append(
+                f"does not support {request.gpu_clock_mhz} MHz: using {clock} MHz, the nearest"
+            )
     architecture = card.ask("nvmlDeviceGetArchitecture").value
     if architecture is not None and architecture < _VOLTA:
         return _application_want(card, clock, notes)
@@ -221,7 +223,7 @@ GRAPHICS_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
 _AMPERE: Final = 7
 
 
-def _memory_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
+def _memory_wants(card: NvidiaCard, request: Wish) -> CardWant:  # noqa: ARG001
     architecture = card.ask("nvmlDeviceGetArchitecture").value
     if architecture is not None and architecture < _AMPERE:
         return CardWant(because="it is older than locks of the memory clock (Ampere)")
@@ -296,19 +298,19 @@ class AmdDeterminism:
     needs_root = True
     default = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """Every card; one that cannot becomes a note, all of them a reason."""
         settings: list[Setting] = []
         notes: list[str] = []
         for card in read_amd(machine.files):
-            because = self._refusal(card, wish)
+            because = self._refusal(card, request)
             level, limits = card.performance_level.value, card.graphics_limits_mhz.value
             if because or level is None or limits is None:
                 because = because or card.performance_level.because
                 because = because or card.graphics_limits_mhz.because
                 notes.append(f"{card.card}: left alone, because {because}")
                 continue
-            cap = _cap(card, wish)
+            cap = _cap(card, request)
             notes.append(f"{card.card}: whether it takes determinism is known when it is written")
             settings.append(
                 Setting(
@@ -379,7 +381,7 @@ class AmdDeterminism:
         machine.files.write(table, f"s 1 {highest}")
         machine.files.write(table, "c")
 
-    def _refusal(self, card: AmdGpu, wish: Wish) -> str:
+    def _refusal(self, card: AmdGpu, request: Wish) -> str:
         chip = card.chip.value or ""
         for start, because in _REFUSING.items():
             if chip.startswith(start):
@@ -387,18 +389,18 @@ class AmdDeterminism:
         others = [
             str(process.pid) for process in card.processes.value or () if process.owner == "other"
         ]
-        if others and self.name not in (*wish.only, *wish.also):
+        if others and self.name not in (*request.only, *request.also):
             return f"others compute on it (process {', '.join(others)}); --only {self.name} insists"
         return ""
 
 
-def _cap(card: AmdGpu, wish: Wish) -> int:
+def _cap(card: AmdGpu, request: Wish) -> int:
     """The wish inside the card's range, or a share of its highest clock."""
     limits = card.graphics_limits_mhz.value or (0, 0)
     # At `auto` the limits are the chip's own; at other levels the list of states may be wider.
     highest = max(limits[1], card.max_graphics_clock_mhz.value or 0)
-    if wish.gpu_clock_mhz is not None:
-        return min(max(wish.gpu_clock_mhz, limits[0]), highest)
+    if request.gpu_clock_mhz is not None:
+        return min(max(request.gpu_clock_mhz, limits[0]), highest)
     return int(SHARE_OF_HIGHEST * highest) // _AMD_STEP_MHZ * _AMD_STEP_MHZ
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import Knob, Machine, Reach, Wants
+from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 from torchyard.machine.system.cpu_states import CPU, ProcessorKnob, allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import (
@@ -52,20 +52,20 @@ class IdleLatencyKnob:
     held: dict[str, HeldDevice] = field(default_factory=dict, compare=False, repr=False)
     """What this process holds, by the file's path."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """The limit in force, and the one that would be held. Only root can read the former."""
         files = machine.files
         if not files.exists(DEVICE):
             return KnobState(knob=self.name, unavailable=f"/{DEVICE}: there is no such device")
         states = idle_states(files)
-        allowed_us = allowed_latency_us(states, wish)
+        allowed_us = allowed_latency_us(states, request)
         notes: list[str] = []
         if not states:
             notes.append(
                 "this kernel has no idle driver: in a virtual machine the host decides about sleep, "
                 "and this changes nothing"
             )
-        elif allowed_us > wish.latency_us:
+        elif allowed_us > request.latency_us:
             notes.append(
                 f"the lightest sleep here takes {allowed_us} us: with less, processors would spin; "
                 "ask for 0 to have that"
@@ -130,16 +130,18 @@ def _text(value: bytes) -> str:
 IDLE_LATENCY_KNOB: Final[Knob] = IdleLatencyKnob()
 
 
-def _wants(machine: Machine, wish: Wish) -> Wants:
+def _wants(machine: Machine, request: Wish) -> RequestedValues:
     states = idle_states(machine.files)
     if not states:
-        return Wants(unavailable=f"no processor has idle states below /{CPU}: no idle driver")
-    allowed_us = allowed_latency_us(states, wish)
+        return RequestedValues(
+            unavailable=f"no processor has idle states below /{CPU}: no idle driver"
+        )
+    allowed_us = allowed_latency_us(states, request)
     deep = [state for state in states if state.latency_us > allowed_us]
     if not deep:
-        return Wants(unavailable=f"no idle state takes longer than {allowed_us} us")
+        return RequestedValues(unavailable=f"no idle state takes longer than {allowed_us} us")
     names = ", ".join(dict.fromkeys(state.name for state in deep))
-    return Wants(
+    return RequestedValues(
         values={f"{state.folder}/disable": "1" for state in deep},
         notes=(f"longer than {allowed_us} us: {names}",),
     )

@@ -24,7 +24,7 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, Wants
+from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 from torchyard.machine.system.cores import house_cores
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
@@ -56,7 +56,7 @@ class _Irqbalance:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:  # noqa: ARG002
+    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
         """Its service, or its process where no service is behind it."""
         files = machine.files
         tasks = list(_tasks(files))
@@ -189,9 +189,9 @@ def mask_text(cpus: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Interrupts(FileKnob):
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """With each mask the processor of it that handles the interrupt now: `3 handled by 1`."""
-        state = super().survey(machine, wish)
+        state = super().survey(machine, request)
         settings = [
             replace(setting, found=setting.found + _handler(machine.files, setting.place))
             for setting in state.settings
@@ -233,18 +233,20 @@ class _Interrupts(FileKnob):
         machine.files.write(setting.place, mask)
 
 
-def _interrupt_wants(machine: Machine, wish: Wish) -> Wants:
+def _interrupt_wants(machine: Machine, request: Wish) -> RequestedValues:
     files = machine.files
     if not files.exists(DEFAULT):
-        return Wants(unavailable="this kernel lets nobody move interrupts (no /proc/irq masks)")
+        return RequestedValues(
+            unavailable="this kernel lets nobody move interrupts (no /proc/irq masks)"
+        )
     every = files.paths("proc/irq/[0-9]*/smp_affinity")
     movable = [path for path in every if _offered(files, path)]
-    cores = house_cores(files, wish)
+    cores = house_cores(files, request)
     if cores.because:
-        return Wants(unavailable=cores.because)
+        return RequestedValues(unavailable=cores.because)
     stay = len(every) - len(movable)
     note = f"{stay} of {len(every)} interrupts belong to one processor or to their driver, and stay"
-    return Wants(
+    return RequestedValues(
         values={
             DEFAULT: mask_text(cores.house),
             **{path: _in_the_house(files, path, cores.house) for path in movable},
@@ -306,16 +308,18 @@ class _Workqueues(FileKnob):
         machine.files.write(MASK if place == REQUESTED else place, value)
 
 
-def _workqueue_wants(machine: Machine, wish: Wish) -> Wants:
+def _workqueue_wants(machine: Machine, request: Wish) -> RequestedValues:
     files = machine.files
     if not files.exists(MASK):
-        return Wants(unavailable=f"this kernel shows no workqueues (/{MASK} is not there)")
-    cores = house_cores(files, wish)
+        return RequestedValues(
+            unavailable=f"this kernel shows no workqueues (/{MASK} is not there)"
+        )
+    cores = house_cores(files, request)
     if cores.because:
-        return Wants(unavailable=cores.because)
+        return RequestedValues(unavailable=cores.because)
     first = REQUESTED if files.exists(REQUESTED) else MASK
     places = [first, *files.paths(f"{FOLDER}/*/cpumask")]
-    return Wants(
+    return RequestedValues(
         values=dict.fromkeys(places, mask_text(cores.house)),
         notes=("work that is bound to its processor stays there",),
     )

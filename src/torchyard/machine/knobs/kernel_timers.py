@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.knob import FileKnob, Knob, Machine, Wants
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.model import Setting, Wish
 
 NMI_WATCHDOG: Final = "proc/sys/kernel/nmi_watchdog"
@@ -23,9 +23,9 @@ TIMER_MIGRATION: Final = "proc/sys/kernel/timer_migration"
 _STAT_INTERVAL_S: Final = 10
 
 
-def _watchdog_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _watchdog_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     interval_s = machine.files.read(STAT_INTERVAL).number or 0
-    return Wants(
+    return RequestedValues(
         values={
             NMI_WATCHDOG: "0",
             # Somebody who asked for even fewer of these gets them.
@@ -84,8 +84,8 @@ def _limit_for(machine: Machine, place: str) -> Iterator[None]:
         machine.files.write(SHARE, share.value)
 
 
-def _perf_rate_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
-    return Wants(values={SHARE: "1", RATE: "1"})
+def _perf_rate_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+    return RequestedValues(values={SHARE: "1", RATE: "1"})
 
 
 PERF_RATE_KNOB: Final[Knob] = _PerfRate(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, Wants, chosen_word
+from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues, chosen_word
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.programs import run_program, why_no_program
@@ -23,24 +23,26 @@ ENABLED: Final = f"{_HUGE_PAGES_FOLDER}/enabled"
 DEFRAG: Final = f"{_HUGE_PAGES_FOLDER}/defrag"
 
 
-def _huge_pages_wants(machine: Machine, wish: Wish) -> Wants:
+def _huge_pages_wants(machine: Machine, request: Wish) -> RequestedValues:
     enabled = machine.files.read(ENABLED)
     if enabled.value is None:
-        return Wants(unavailable=f"this kernel has no transparent huge pages ({enabled.because})")
+        return RequestedValues(
+            unavailable=f"this kernel has no transparent huge pages ({enabled.because})"
+        )
     defrag = machine.files.read(DEFRAG).value or ""
-    if wish.huge_pages == "keep":
-        return Wants(
+    if request.huge_pages == "keep":
+        return RequestedValues(
             values={
                 ENABLED: chosen_word(ENABLED, enabled.value),
                 DEFRAG: chosen_word(DEFRAG, defrag),
             },
             notes=("kept as it is, and recorded: ask for always, madvise or never",),
         )
-    if wish.huge_pages == "never":
-        return Wants(values={ENABLED: "never"})
+    if request.huge_pages == "never":
+        return RequestedValues(values={ENABLED: "never"})
     # Making room at the fault that asks: otherwise whether a page is huge depends on how
     # fragmented the memory is at that moment, which differs from launch to launch.
-    return Wants(values={ENABLED: wish.huge_pages, DEFRAG: wish.huge_pages})
+    return RequestedValues(values={ENABLED: request.huge_pages, DEFRAG: request.huge_pages})
 
 
 HUGE_PAGES_KNOB: Final[Knob] = FileKnob(
@@ -61,11 +63,11 @@ HUGE_PAGES_KNOB: Final[Knob] = FileKnob(
 NUMA_BALANCING_PLACE: Final = "proc/sys/kernel/numa_balancing"
 
 
-def _numa_balancing_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _numa_balancing_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     found = machine.files.read(NUMA_BALANCING_PLACE)
     if found.value is None:
-        return Wants(unavailable=f"this kernel does not balance memory ({found.because})")
-    return Wants(values={NUMA_BALANCING_PLACE: "0"})
+        return RequestedValues(unavailable=f"this kernel does not balance memory ({found.because})")
+    return RequestedValues(values={NUMA_BALANCING_PLACE: "0"})
 
 
 NUMA_BALANCING_KNOB: Final[Knob] = FileKnob(
@@ -88,10 +90,10 @@ FULL: Final = "2"
 NONE: Final = "0"
 
 
-def _aslr_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
-    if wish.randomize == "keep":
-        return Wants(notes=("kept as it is: ask with --aslr on or --aslr off",))
-    return Wants(values={ASLR_PLACE: FULL if wish.randomize == "on" else NONE})
+def _aslr_wants(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+    if request.randomize == "keep":
+        return RequestedValues(notes=("kept as it is: ask with --aslr on or --aslr off",))
+    return RequestedValues(values={ASLR_PLACE: FULL if request.randomize == "on" else NONE})
 
 
 ASLR_KNOB: Final[Knob] = FileKnob(
@@ -148,7 +150,7 @@ class _Swap:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:  # noqa: ARG002
+    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
         """All areas as one setting; only how eagerly they are used when they must stay on."""
         files = machine.files
         found = files.read(SWAPS)

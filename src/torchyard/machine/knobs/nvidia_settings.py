@@ -88,7 +88,7 @@ class NvidiaKnob:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """Every card; one that cannot becomes a note, all of them a reason."""
         cards = _cards(machine)
         if cards.value is None:
@@ -96,8 +96,8 @@ class NvidiaKnob:
         settings: list[Setting] = []
         notes: list[str] = []
         for card in cards.value:
-            busy = self._used_by_others(card, machine.files, wish)
-            want = CardWant(because=busy) if busy else self.wants(card, wish)
+            busy = self._used_by_others(card, machine.files, request)
+            want = CardWant(because=busy) if busy else self.wants(card, request)
             notes += [f"GPU {card.index}: {note}" for note in want.notes]
             if want.found is None:
                 notes.append(f"GPU {card.index}: left alone, because {want.because}")
@@ -131,9 +131,9 @@ class NvidiaKnob:
         """Whether two values mean the same."""
         return self.same_value(one, other)
 
-    def _used_by_others(self, card: NvidiaCard, files: FileTree, wish: Wish) -> str:
+    def _used_by_others(self, card: NvidiaCard, files: FileTree, request: Wish) -> str:
         """Why it must not be touched: a card that somebody else computes on, unless asked for."""
-        if not self.disturbs or self.name in (*wish.only, *wish.also):
+        if not self.disturbs or self.name in (*request.only, *request.also):
             return ""
         processes = read_processes(card.nvml, card.handle, files).value or ()
         others = [
@@ -184,7 +184,7 @@ def _persistence_mode(card: NvidiaCard) -> Answer[str]:
     return card.ask("nvmlDeviceGetPersistenceMode").map(lambda mode: _ON if mode else _OFF)
 
 
-def _persistence_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
+def _persistence_wants(card: NvidiaCard, request: Wish) -> CardWant:  # noqa: ARG001
     found = _persistence_mode(card)
     return CardWant(found=found.value, wanted=_ON, because=found.because)
 
@@ -216,7 +216,7 @@ def _limit(card: NvidiaCard) -> Answer[str]:
     return card.ask("nvmlDeviceGetPowerManagementLimit").map(_text)
 
 
-def _power_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
+def _power_wants(card: NvidiaCard, request: Wish) -> CardWant:  # noqa: ARG001
     found = _limit(card)
     default = card.ask("nvmlDeviceGetPowerManagementDefaultLimit").map(_text)
     if found.value is None or default.value is None:
@@ -260,7 +260,7 @@ def _compute_mode(card: NvidiaCard) -> Answer[str]:
     return found.map(lambda mode: COMPUTE_MODES[int(mode)])
 
 
-def _compute_mode_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
+def _compute_mode_wants(card: NvidiaCard, request: Wish) -> CardWant:  # noqa: ARG001
     found = _compute_mode(card)
     if found.value == "prohibited":
         return CardWant(because="somebody forbade computing on it")

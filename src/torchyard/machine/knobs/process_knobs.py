@@ -62,18 +62,18 @@ class ProcessKnob(Knob, Protocol):
     `write` and `restore` are never called.
     """
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
         """What to do to the command. Reads only, never raises."""
 
 
 PINNING_PLACE: Final = "affinity"
 
 
-def pinned_cpus(files: FileTree, wish: Wish) -> tuple[int, ...]:
+def pinned_cpus(files: FileTree, request: Wish) -> tuple[int, ...]:
     """Processors for the command: the cores of the wish, or the first thread of each core."""
     allowed = cpus_of_list(read_allowed(files, "self") or "")
-    if wish.cores:
-        return tuple(sorted(set(wish.cores)))
+    if request.cores:
+        return tuple(sorted(set(request.cores)))
     topology = Topology.read(files)
     chosen = {next((cpu for cpu in core if cpu in allowed), -1) for core in topology.physical}
     return tuple(sorted(chosen - {-1}))
@@ -94,22 +94,22 @@ class _Pinning:
     needs_root: bool = False
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """The processors of this process, and those for the command."""
         allowed = read_allowed(machine.files, "self")
-        setting = self.prefix(machine, wish)
+        setting = self.prefix(machine, request)
         if setting.unavailable or allowed is None:
             reason = setting.unavailable or "/proc/self/status has no Cpus_allowed_list"
             return KnobState(knob=self.name, unavailable=reason)
-        wanted = cpu_list(pinned_cpus(machine.files, wish))
+        wanted = cpu_list(pinned_cpus(machine.files, request))
         found = Setting(knob=self.name, place=PINNING_PLACE, found=allowed, wanted=wanted)
         notes = ("other programs may run on the same cores",)
         return KnobState(knob=self.name, settings=(found,), notes=notes)
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
         """`taskset -c LIST`; nothing where the command may run there and nowhere else anyway."""
         files = machine.files
-        cpus = pinned_cpus(files, wish)
+        cpus = pinned_cpus(files, request)
         online = Topology.read(files).online
         absent = tuple(cpu for cpu in cpus if cpu not in online)
         if not cpus or absent:
@@ -118,7 +118,7 @@ class _Pinning:
                 if absent
                 else "/proc/self/status says not which processors this process may use"
             )
-        if not wish.cores and cpu_list(cpus) == read_allowed(files, "self"):
+        if not request.cores and cpu_list(cpus) == read_allowed(files, "self"):
             return ProcessSetting()
         return ProcessSetting(
             words=("taskset", "-c", cpu_list(cpus)), apply=lambda: os.sched_setaffinity(0, cpus)
@@ -167,10 +167,10 @@ class _OpenMp:
     needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """Each variable as it is and as the command would get it."""
-        cpus = pinned_cpus(machine.files, wish)
-        setting = self.prefix(machine, wish)
+        cpus = pinned_cpus(machine.files, request)
+        setting = self.prefix(machine, request)
         if setting.unavailable:
             return KnobState(knob=self.name, unavailable=setting.unavailable)
         settings = tuple(
@@ -179,9 +179,9 @@ class _OpenMp:
         )
         return KnobState(knob=self.name, settings=settings, notes=_notes(os.environ, cpus))
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
         """Variables only; those that are set already are left out, and binding with them."""
-        cpus = pinned_cpus(machine.files, wish)
+        cpus = pinned_cpus(machine.files, request)
         if not cpus:
             return ProcessSetting(unavailable="it is not known which processors there are")
         variables = {THREADS: str(len(cpus))} | _binding(cpus, os.environ)
@@ -262,10 +262,10 @@ class _Priority:
     needs_root: bool = False
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """The priority of this process, and the one for the command."""
         task = read_task(machine.files, "self")
-        setting = self.prefix(machine, wish)
+        setting = self.prefix(machine, request)
         if setting.unavailable or task is None:
             return KnobState(
                 knob=self.name, unavailable=setting.unavailable or "/proc/self/stat says nothing"
@@ -276,7 +276,7 @@ class _Priority:
         note = "counts among the programs of this terminal only (automatic grouping is on)"
         return KnobState(knob=self.name, settings=(found,), notes=(note,) if grouped else ())
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:  # noqa: ARG002
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:  # noqa: ARG002
         """`nice -n STEPS`, which counts from the present priority."""
         task = read_task(machine.files, "self")
         if task is None:
@@ -361,31 +361,31 @@ class _ProcessAslr:
     needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
         """Whether this process was started with it, and the command would be."""
-        setting = self.prefix(machine, wish)
+        setting = self.prefix(machine, request)
         if setting.unavailable:
             return KnobState(knob=self.name, unavailable=setting.unavailable)
         now = self.read(machine, PROCESS_ASLR_PLACE)
-        wanted = now if wish.randomize == "keep" else wish.randomize
+        wanted = now if request.randomize == "keep" else request.randomize
         item = Setting(knob=self.name, place=PROCESS_ASLR_PLACE, found=now, wanted=wanted)
         notes = ("kept as it is: ask with --aslr on or --aslr off",)
         return KnobState(
-            knob=self.name, settings=(item,), notes=notes if wish.randomize == "keep" else ()
+            knob=self.name, settings=(item,), notes=notes if request.randomize == "keep" else ()
         )
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
         """`setarch MACHINE -R` for off; on has no word that every system knows."""
         found = machine.files.read(PROCESS_ASLR_PLACE)
         if found.value is None:
             return ProcessSetting(unavailable=found.because)
-        if wish.randomize == "keep":
+        if request.randomize == "keep":
             return ProcessSetting()
         if not machine.files.live:
             return ProcessSetting(unavailable="a copy of a machine runs nothing")
         libc = ctypes.CDLL(None, use_errno=True)
         now = libc.personality(ctypes.c_ulong(_ASK))
-        off = wish.randomize == "off"
+        off = request.randomize == "off"
         wanted = now | NO_RANDOMISATION if off else now & ~NO_RANDOMISATION
         if now < 0 or not _takes(libc, wanted, now):
             return ProcessSetting(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
-from torchyard.machine.knob import FileKnob, Knob, Machine, Wants, same_text
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, same_text
 from torchyard.machine.model import Setting, Wish
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.cpu_states import CPU
@@ -44,7 +44,7 @@ class SmtKnob(FileKnob):
             super().restore(machine, setting)
 
 
-def _wants(machine: Machine, wish: Wish) -> Wants:
+def _wants(machine: Machine, request: Wish) -> RequestedValues:
     files = machine.files
     topology = Topology.read(files)
     # The kernel keeps the first thread of every core.
@@ -53,15 +53,17 @@ def _wants(machine: Machine, wish: Wish) -> Wants:
     values: dict[str, str | None]
     if present is None:
         if not second:
-            return Wants(unavailable="no core has a second thread online")
+            return RequestedValues(unavailable="no core has a second thread online")
         values = {f"{CPU}/cpu{cpu}/online": "0" for cpu in second}
     elif present in _NEVER:
-        return Wants(unavailable=_NEVER[present])
+        return RequestedValues(unavailable=_NEVER[present])
     elif present in _OFF:
-        return Wants(values={CONTROL: "off"})
+        return RequestedValues(values={CONTROL: "off"})
     elif not second:
         # Also `-1`: a kernel that has the switch and never learned how many threads a core has.
-        return Wants(unavailable=f"no core has a second thread online (/{CONTROL}: {present})")
+        return RequestedValues(
+            unavailable=f"no core has a second thread online (/{CONTROL}: {present})"
+        )
     else:
         values = {CONTROL: "off"}
     stay = tuple(core[0] for core in topology.physical)
@@ -70,12 +72,12 @@ def _wants(machine: Machine, wish: Wish) -> Wants:
         f"programs that start a thread for each processor {counts}",
         "programs that are pinned to second threads only are moved by the kernel and stay moved",
     ]
-    lost = tuple(cpu for cpu in second if cpu in wish.cores)
+    lost = tuple(cpu for cpu in second if cpu in request.cores)
     if lost:
         notes.append(f"cores {cpu_list(lost)} are second threads: they go offline")
     # A restore goes backwards: the switch first, then what is lost with it.
     forgotten = dict.fromkeys(_forgotten(files, set(second), set(stay)))
-    return Wants(values={**forgotten, **values}, notes=tuple(notes))
+    return RequestedValues(values={**forgotten, **values}, notes=tuple(notes))
 
 
 def _forgotten(files: FileTree, going: set[int], stay: set[int]) -> list[str]:

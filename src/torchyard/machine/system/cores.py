@@ -159,9 +159,9 @@ class HouseCores:
     """Empty exactly when both sets have processors."""
 
 
-def house_cores(files: FileTree, wish: Wish) -> HouseCores:
+def house_cores(files: FileTree, request: Wish) -> HouseCores:
     """The cores of the wish, and all other processors that are online."""
-    measuring = tuple(sorted(set(wish.cores)))
+    measuring = tuple(sorted(set(request.cores)))
     if not measuring:
         return HouseCores(because="no cores are set apart (see --cores)")
     online = Topology.read(files).online

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.knob import FileKnob, LeftAlone, Machine
+from torchyard.machine.knob import FileKnob, Machine, SkippedWrite
 from torchyard.machine.model import Setting, Wish
 from torchyard.machine.system.file_tree import FileTree
 
@@ -39,11 +39,11 @@ def leave_offline_alone(files: FileTree, place: str) -> None:
     """
     policy = re.match(rf"{CPUFREQ}/policy\d+", place)
     if policy is not None and not _has_processor(files, policy[0]):
-        raise LeftAlone(f"no processor of /{policy[0]} is online")
+        raise SkippedWrite(f"no processor of /{policy[0]} is online")
     cpu = re.match(rf"{CPU}/cpu\d+", place)
     # The first processor of most machines cannot go offline and has no such file.
     if cpu is not None and files.read(f"{cpu[0]}/online").value == "0":
-        raise LeftAlone(f"/{cpu[0]} is offline")
+        raise SkippedWrite(f"/{cpu[0]} is offline")
 
 
 class ProcessorKnob(FileKnob):
@@ -169,18 +169,18 @@ def idle_states(files: FileTree) -> tuple[IdleState, ...]:
     return tuple(found)
 
 
-def allowed_latency_us(states: tuple[IdleState, ...], wish: Wish) -> int:
+def allowed_latency_us(states: tuple[IdleState, ...], request: Wish) -> int:
     """The wished latency, but enough for the lightest sleep; 0 is taken at its word.
 
     The lightest sleep (C1) takes 1 us on AMD and 2 us on many Intel servers. A limit of 1 us there
     would not mean C1 but polling, which makes heat, and on a core with two threads takes from the
     other one.
     """
-    if wish.latency_us == 0:
+    if request.latency_us == 0:
         return 0
     lightest: dict[str, int] = {}
     for state in states:
         if not state.polls:
             processor = state.folder.rsplit("/cpuidle/", 1)[0]
             lightest[processor] = min(state.latency_us, lightest.get(processor, state.latency_us))
-    return max(wish.latency_us, *lightest.values(), 0)
+    return max(request.latency_us, *lightest.values(), 0)
