@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from trees import make_tree
 
-from torchyard.machine.advice.activity import Activity, Busy, activity_facts, observe_activity
+from torchyard.machine.advice.activity import (
+    Activity,
+    BusyProgram,
+    activity_facts,
+    observe_activity,
+)
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
 
@@ -64,7 +69,7 @@ def test_who_is_busy_is_named(root: Path) -> None:
     assert activity.busy_processors is not None
     # The window is at least a tenth of a second; on a machine under load it may be longer.
     assert activity.busy_processors == pytest.approx(0.2 / activity.window_s, rel=0.01)
-    assert activity.busiest == (Busy(name="make) (x", processors=activity.busy_processors),)
+    assert activity.busiest == (BusyProgram(name="make) (x", processors=activity.busy_processors),)
     assert activity.busy_share == activity.busy_processors / 4
 
 
@@ -136,7 +141,7 @@ def test_facts_are_words(root: Path) -> None:
         processors=4,
         window_s=0.5,
         busy_processors=1.25,
-        busiest=(Busy(name="cc1plus", processors=1.2),),
+        busiest=(BusyProgram(name="cc1plus", processors=1.2),),
         stolen_share=0.031,
     )
     assert [fact.text for fact in activity_facts(activity)] == ["1.2 of 4: cc1plus 1.2", "3.1%"]

@@ -35,15 +35,15 @@ def test_auto_takes_one_node_without_the_first_core(
     kind: str,
     smt_off: bool,
     cores: tuple[int, ...],
-    house: tuple[int, ...],
+    housekeeping: tuple[int, ...],
 ) -> None:
     choice = choose_cores(trees[kind], "auto", smt_off=smt_off)
-    assert (choice.cores, choice.house, choice.notes) == (cores, house, ())
+    assert (choice.cores, choice.housekeeping, choice.notes) == (cores, housekeeping, ())
 
 
 def test_a_list_is_taken_as_it_is(trees: dict[str, FileTree]) -> None:
     choice = choose_cores(trees["amd-epp"], "3,1-2,5-7")
-    assert (choice.cores, choice.house) == ((1, 2, 3, 5, 6, 7), (0, 4))
+    assert (choice.cores, choice.housekeeping) == ((1, 2, 3, 5, 6, 7), (0, 4))
     assert choice.notes == ()
 
 

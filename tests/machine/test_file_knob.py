@@ -32,9 +32,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(files=FakeKernel(tmp_path))
 
 
-def knob(wants: RequestedValues, **more: object) -> FileKnob:
+def knob(requested: RequestedValues, **more: object) -> FileKnob:
     fields: dict[str, object] = {"name": "k", "about": "", "why": "", "effect": "small", **more}
-    return FileKnob(wants=lambda _machine, _request: wants, **fields)  # type: ignore[arg-type]
+    return FileKnob(requested=lambda _machine, _request: requested, **fields)  # type: ignore[arg-type]
 
 
 def test_values_of_texts() -> None:
@@ -62,7 +62,7 @@ def test_a_survey_reads_every_file_in_order(machine: Machine) -> None:
 def test_a_file_that_cannot_be_read_is_a_note_and_all_are_a_reason(machine: Machine) -> None:
     some = knob(RequestedValues(values={"a": "0", "gone": "0"})).survey(machine, Wish())
     assert [setting.place for setting in some.settings] == ["a"]
-    assert some.notes == ("left alone, because /gone: No such file or directory",)
+    assert some.notes == ("skipped, because /gone: No such file or directory",)
     none = knob(RequestedValues(values={"gone": "0"})).survey(machine, Wish())
     assert none.unavailable == "/gone: No such file or directory"
     said = knob(RequestedValues(values={"a": "0"}, unavailable="not here")).survey(machine, Wish())

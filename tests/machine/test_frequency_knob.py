@@ -261,7 +261,7 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
     (root / POLICY / "scaling_min_freq").unlink()
     machine = Machine(files=FakeKernel(root))
     state = FREQUENCY_KNOB.survey(machine, Wish())
-    assert f"left alone, because /{POLICY} does not show its limits" in state.notes
+    assert f"skipped, because /{POLICY} does not show its limits" in state.notes
     assert [item.place for item in state.settings] == [
         f"{CPU}/cpufreq/policy{number}" for number in (1, 2, 3)
     ]

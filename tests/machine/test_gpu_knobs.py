@@ -81,7 +81,7 @@ class TestEveryKnob:
             ):
                 nvml.refuse(*key, code=15)
         state = surveyed(name, nvml, tmp_path)
-        assert "GPU 0: left alone, because" in state.unavailable
+        assert "GPU 0: skipped, because" in state.unavailable
         with pytest.raises(MissingTool, match="GPU is lost"):
             KNOBS[name].read(machine_of(nvml, tmp_path), f"{PLACE}/x")
 

@@ -12,7 +12,7 @@ from torchyard.core.cpu_lists import cpu_list
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.core_isolation import join, joining
+from torchyard.machine.knobs.core_isolation import join, join_setting
 from torchyard.machine.model import Setting
 
 # Every machine.
@@ -218,11 +218,11 @@ def test_nobody_can_join_what_is_not_there(kind: str, tmp_path: Path) -> None:
 
 def test_a_copy_runs_no_commands(tmp_path: Path) -> None:
     round_ = round_on("amd-epp", tmp_path)
-    assert "copy" in joining(round_.machine).unavailable
+    assert "copy" in join_setting(round_.machine).unavailable
 
 
 def test_joining_says_why_not() -> None:
-    setting = joining(Machine(), base="no such group of ours")
+    setting = join_setting(Machine(), base="no such group of ours")
     assert setting.unavailable
     assert setting.words == ()
 

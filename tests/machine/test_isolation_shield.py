@@ -20,13 +20,13 @@ def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
     round_.found = round_.kernel.snapshot()
     round_.tune(cores=(2, 3))
     assert [change.state for change in round_.changes] == ["written"]
-    house = f"{V1}/torchyard/house"
+    housekeeping = f"{V1}/torchyard/house"
     assert members(round_, V1) == [15], "bound to its processor"
-    assert members(round_, house) == [1, 2, 700]
-    assert members(round_, f"{house}/docker") == [901]
-    assert members(round_, f"{house}/docker/4f1c2a") == [2000]
-    assert round_.text(f"{house}/cpuset.cpus") == "0-1,4-7"
-    assert round_.text(f"{house}/docker/4f1c2a/cpuset.cpus") == "0-1", (
+    assert members(round_, housekeeping) == [1, 2, 700]
+    assert members(round_, f"{housekeeping}/docker") == [901]
+    assert members(round_, f"{housekeeping}/docker/4f1c2a") == [2000]
+    assert round_.text(f"{housekeeping}/cpuset.cpus") == "0-1,4-7"
+    assert round_.text(f"{housekeeping}/docker/4f1c2a/cpuset.cpus") == "0-1", (
         "half of the machine, less ours"
     )
     assert round_.text(f"{V1}/torchyard/measure/cpuset.cpus") == "2-3"
@@ -76,12 +76,12 @@ def test_tasks_that_died_and_new_ones_are_no_obstacle(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     add_task(round_, 901, f"{V1}/docker")
     round_.tune(cores=(2, 3))
-    house = f"{V1}/torchyard/house"
+    housekeeping = f"{V1}/torchyard/house"
     # 901 dies; its parent and a shell have children, which the kernel puts where these are.
     for file in ("tasks", "cgroup.procs"):
-        round_.kernel.path(f"{house}/docker/{file}").write_text("")
-    add_task(round_, 5001, f"{house}/docker/4f1c2a")
-    add_task(round_, 5002, house)
+        round_.kernel.path(f"{housekeeping}/docker/{file}").write_text("")
+    add_task(round_, 5001, f"{housekeeping}/docker/4f1c2a")
+    add_task(round_, 5002, housekeeping)
     restored = round_.restore()
     assert restored is not None
     assert restored.complete

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import KINDS, make_tree
 
-from torchyard.machine.advice.activity import Activity, Busy
+from torchyard.machine.advice.activity import Activity, BusyProgram
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import EFFECTS, Advice
@@ -142,7 +142,9 @@ def test_what_does_not(case: str, trees: dict[str, Path]) -> None:
 
 def test_who_is_busy_is_named_and_what_they_take(trees: dict[str, Path]) -> None:
     activity = changed(
-        busy_processors=6.0, waiting_share=0.4, busiest=(Busy(name="cc1plus", processors=5.9),)
+        busy_processors=6.0,
+        waiting_share=0.4,
+        busiest=(BusyProgram(name="cc1plus", processors=5.9),),
     )
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.what == (

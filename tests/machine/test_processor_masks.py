@@ -47,10 +47,10 @@ def test_interrupts_go_to_the_house(tmp_path: Path) -> None:
     round_.kernel.write(f"{IRQ}/26/smp_affinity", "0c")  # on one of each
     round_.found = round_.kernel.snapshot()
     round_.tune(cores=(2, 6))
-    house = (0, 1, 3, 4, 5, 7)
-    assert cpus_of_mask(round_.text(f"{IRQ}/default_smp_affinity")) == house
-    assert cpus_of_mask(round_.text(f"{IRQ}/24/smp_affinity")) == house
-    assert cpus_of_mask(round_.text(f"{IRQ}/25/smp_affinity")) == house
+    housekeeping = (0, 1, 3, 4, 5, 7)
+    assert cpus_of_mask(round_.text(f"{IRQ}/default_smp_affinity")) == housekeeping
+    assert cpus_of_mask(round_.text(f"{IRQ}/24/smp_affinity")) == housekeeping
+    assert cpus_of_mask(round_.text(f"{IRQ}/25/smp_affinity")) == housekeeping
     assert cpus_of_mask(round_.text(f"{IRQ}/26/smp_affinity")) == (3,), "stays near its device"
     round_.kernel.accepted.clear()
     round_.restore()

@@ -29,7 +29,7 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.core_isolation import Isolation, join
 from torchyard.machine.model import Wish
-from torchyard.machine.system.cpusets import Cpusets, find_cpusets, take_down
+from torchyard.machine.system.cpusets import Cpusets, find_cpusets, remove_groups
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed
 
@@ -77,7 +77,7 @@ class Shelter:
         return cpus_of_list(FILES.read(f"{self.path}/cpuset.cpus").value or "")[-1:]
 
     @property
-    def house(self) -> str:
+    def housekeeping(self) -> str:
         every = cpus_of_list(FILES.read(f"{self.path}/cpuset.cpus").value or "")
         return cpu_list(tuple(cpu for cpu in every if cpu not in self.cores))
 
@@ -125,7 +125,7 @@ class Shelter:
         for process in self.processes:
             process.kill()
             process.communicate()
-        take_down(FILES, self.cpusets, self.ours)
+        remove_groups(FILES, self.cpusets, self.ours)
         for group in ("outer/inner", "outer", ""):
             self.cpusets.remove(FILES, f"{self.path}/{group}".rstrip("/"))
 
@@ -173,7 +173,7 @@ def test_moved_joined_and_back(shelter: Shelter) -> None:
     assert knob.read(MACHINE, setting.place) == setting.wanted
 
     moved = shelter.where()
-    assert {allowed for _, allowed in moved.values()} == {shelter.house}
+    assert {allowed for _, allowed in moved.values()} == {shelter.housekeeping}
     assert moved[second][0] == f"{shelter.ours}/house/outer/inner"
     assert nobody_else_moved(shelter, elsewhere)
 

@@ -80,7 +80,7 @@ def test_what_was_found_and_never_written_is_left_to_others(fake: Fake) -> None:
         about="",
         why="",
         effect="small",
-        wants=lambda _machine, _request: RequestedValues(values={place: None}),
+        requested=lambda _machine, _request: RequestedValues(values={place: None}),
     )
     knobs = {"aslr": KNOBS["aslr"], "watched": watched}
     request = Wish(only=("aslr", "watched"), randomize="off")
@@ -206,7 +206,7 @@ def test_an_error_of_a_knob_in_restore_does_not_keep_the_others(fake: Fake) -> N
         about="",
         why="",
         effect="small",
-        wants=lambda _m, _w: RequestedValues(values={place: "3"}),
+        requested=lambda _m, _w: RequestedValues(values={place: "3"}),
     )
     knobs: dict[str, Knob] = {"bad": bad, "aslr": KNOBS["aslr"]}
     request = Wish(only=("bad", "aslr"), randomize="off")

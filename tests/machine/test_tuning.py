@@ -103,7 +103,7 @@ def test_a_knob_that_raises_is_unavailable(fake: Fake) -> None:
     def bad(machine: Machine, request: Wish) -> RequestedValues:
         raise ValueError("boom")
 
-    knob = FileKnob(name="bad", about="", why="", effect="small", wants=bad)
+    knob = FileKnob(name="bad", about="", why="", effect="small", requested=bad)
     (state,) = survey(fake.machine, Wish(), knobs={"bad": knob})
     assert state == KnobState(knob="bad", unavailable="ValueError: boom")
 
@@ -232,10 +232,10 @@ def _pair_of_knobs() -> list[tuple[str, Knob]]:
     """Two knobs of one file: the second undoes what the first wrote."""
 
     def knob(name: str, value: str) -> Knob:
-        def wants(machine: Machine, request: Wish) -> RequestedValues:
+        def requested(machine: Machine, request: Wish) -> RequestedValues:
             return RequestedValues(values={ASLR: value})
 
-        return FileKnob(name=name, about="", why="", effect="small", wants=wants)
+        return FileKnob(name=name, about="", why="", effect="small", requested=requested)
 
     return [("first", knob("first", "0")), ("second", knob("second", "1"))]
 

@@ -19,9 +19,6 @@ NOISY_MINUTES: Final = 5
 DIRTY_SHARE_LIMIT: Final = 0.5
 """It is also too noisy when a larger share of its blocks than this was disturbed."""
 
-UNAVAILABLE: Final = "unavailable, because "
-"""Start of the text of a monitor source that could not be read, in `Audit.watched`."""
-
 Change = Literal["quieter", "noisier", "not told apart", "unknown"]
 CHANGES: Final[tuple[Change, ...]] = ("quieter", "noisier", "not told apart", "unknown")
 
@@ -154,7 +151,7 @@ class Audit:
     disturbances: tuple[Disturbance, ...] = ()
     """Largest first."""
     watched: tuple[tuple[str, str], ...] = ()
-    """About the load monitor: samples, its own cost, and unavailable sources (`UNAVAILABLE`)."""
+    """About the load monitor: samples, its own cost, and unavailable sources (`machine.model.UNAVAILABLE`)."""
     series: tuple[BlockPoint, ...] = ()
     series_every: int = 1
     """The series holds every n-th block."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from torchyard.audit.model import UNAVAILABLE, Audit, AuditLaunch, BlockPoint, Disturbance, Drift
+from torchyard.audit.model import Audit, AuditLaunch, BlockPoint, Disturbance, Drift
 from torchyard.audit.variation import (
     MINUTES,
     deviation,
@@ -24,6 +24,7 @@ from torchyard.audit.variation import (
 )
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
+from torchyard.machine.model import UNAVAILABLE
 from torchyard.machine.monitor.load_monitor import KINDS, LoadSample, advice_for
 from torchyard.machine.monitor.sources import NoiseSource
 from torchyard.stats.pairs import PairedLaunches, pair_blocks

@@ -11,7 +11,6 @@ from typing import Final
 
 from torchyard.audit.model import (
     NOISY_MINUTES,
-    UNAVAILABLE,
     Audit,
     AuditChange,
     Disturbance,
@@ -22,6 +21,7 @@ from torchyard.audit.model import (
 )
 from torchyard.core.comparison import Interval
 from torchyard.core.units import format_duration, format_percent
+from torchyard.machine.model import UNAVAILABLE
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 

@@ -19,7 +19,7 @@ from typing import Final, cast
 from torchyard.errors import UsageError
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.core_isolation import joining
+from torchyard.machine.knobs.core_isolation import join_setting
 from torchyard.machine.knobs.process_knobs import ProcessKnob, ProcessSetting
 from torchyard.machine.model import Tuned, Wish
 from torchyard.machine.quieting.apply_settings import chosen_knobs
@@ -41,7 +41,7 @@ def process_settings(
     """
     settings: list[tuple[str, ProcessSetting]] = []
     if applied is not None and any(item.setting.knob == _ISOLATION for item in applied.written):
-        settings.append((_ISOLATION, joining(machine)))
+        settings.append((_ISOLATION, join_setting(machine)))
     names = chosen_knobs(request, reaches=("process",), knobs=knobs)
     settings += [
         (name, cast("ProcessKnob", knobs[name]).prefix(machine, request)) for name in names
