@@ -87,7 +87,7 @@ def planted_audit(
         }
         for number in sorted({block.launch for block in blocks})
     ]
-    seen = {
+    data = {
         "started": "2025-01-02T03:04:05+00:00",
         "asked_s": 60.0,
         "kernel": KERNEL.label,
@@ -102,7 +102,7 @@ def planted_audit(
             verdict=found.verdict,
             estimate=found,
         ),
-        "stretches": samples,
+        "samples": samples,
         **changes,
     }
-    return audit_of(AuditData(**seen))
+    return audit_of(AuditData(**data))

@@ -89,7 +89,7 @@ def test_mostly_dirty_is_too_noisy_whatever_the_numbers() -> None:
 
 def test_a_machine_that_resolves_nothing_is_too_noisy() -> None:
     audit = planted_audit(plant(8, pair_sd=0.5, process_sd=0.8))
-    assert audit.complaints == ("a difference of 10% cannot be resolved in 5 minutes",)
+    assert audit.complaints == ("5 minutes cannot resolve a difference of 10%",)
 
 
 def test_one_launch_says_what_it_cannot_say() -> None:
@@ -107,7 +107,7 @@ def test_two_launches_that_agree_are_not_called_good() -> None:
     assert five is not None
     assert five.difference is not None
     assert five.difference < 0.001
-    assert audit.complaints == ("too few launches to say what can be resolved",)
+    assert audit.complaints == ("too few launches to estimate the resolvable difference",)
 
 
 def test_no_block_at_all() -> None:

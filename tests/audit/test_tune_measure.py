@@ -27,13 +27,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--measure", "--", "true"], "does not go with a command"),
-        (["--measure", "--dry-run"], "does not go with --dry-run"),
-        (["--measure", "--root", "/tmp"], "does not go with --root"),
-        (["--each"], "--each belongs to --measure"),
-        (["--target", "python3"], "--target belongs to --measure"),
+        (["--measure", "--", "true"], "cannot be combined with a command"),
+        (["--measure", "--dry-run"], "cannot be combined with --dry-run"),
+        (["--measure", "--root", "/tmp"], "cannot be combined with --root"),
+        (["--each"], "--each requires --measure"),
+        (["--target", "python3"], "--target requires --measure"),
         (["--measure", "--seconds", "1"], "10"),
-        (["--measure", "--only", "no-such-knob"], "there is no knob 'no-such-knob'"),
+        (["--measure", "--only", "no-such-knob"], "unknown knob 'no-such-knob'"),
     ],
 )
 def test_what_does_not_go_together(capsys: Capture, arguments: list[str], said: str) -> None:
@@ -60,7 +60,7 @@ def test_an_audit_that_cannot_run_ends_it(tmp_path: Path) -> None:
         *("--target", str(tmp_path / "no-python")),
     )
     assert ended.code == 5
-    assert "ended with exit code 2" in ended.err
+    assert "failed with exit code 2" in ended.err
 
 
 @pytest.mark.torch

@@ -174,7 +174,7 @@ def test_a_card_without_limits(tmp_path: Path) -> None:
 
 def test_no_card(tmp_path: Path) -> None:
     machine = Machine(files=FileTree(tmp_path))
-    assert KNOB.survey(machine, Wish()).unavailable == "no AMD GPU here"
+    assert KNOB.survey(machine, Wish()).unavailable == "no AMD GPU"
     with pytest.raises(MissingTool, match="no AMD GPU at 0000:83"):
         KNOB.read(machine, PLACE)
 

@@ -45,8 +45,8 @@ def put(files: FileTree, path: str, text: str) -> None:
 def test_words_for_intel(intel: FileTree) -> None:
     words, warnings = requested_parameters(intel, BOTH)
     assert list(words) == OURS
-    assert any("no load balancing" in text and "OMP_PROC_BIND" in text for text in warnings)
-    assert any("intel_pstate clash" in text for text in warnings)
+    assert any("disables load balancing" in text and "OMP_PROC_BIND" in text for text in warnings)
+    assert any("conflicts with intel_pstate" in text for text in warnings)
 
 
 def test_words_for_amd_and_arm(tmp_path: Path) -> None:
@@ -57,14 +57,14 @@ def test_words_for_amd_and_arm(tmp_path: Path) -> None:
     assert words == ()
     assert "machine quiet" in warning
     assert not any(
-        "clash" in text for text in requested_parameters(amd, BootRequest(cores=(1,)))[1]
+        "conflicts" in text for text in requested_parameters(amd, BootRequest(cores=(1,)))[1]
     )
 
 
 def test_processor_0_and_a_kernel_without_nohz_full_are_warned_of(intel: FileTree) -> None:
     intel.path("sys/devices/system/cpu/nohz_full").unlink()
     warnings = requested_parameters(intel, BootRequest(cores=(0, 1)))[1]
-    assert any("processor 0" in text for text in warnings)
+    assert any("CPU 0" in text for text in warnings)
     assert any("no nohz_full" in text for text in warnings)
 
 

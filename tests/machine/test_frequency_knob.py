@@ -234,7 +234,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
     )
     best = base_clock(kernel, POLICY)
     assert best is not None
-    assert (best.khz, best.source) == (2_400_000, "the processor's name")
+    assert (best.khz, best.source) == (2_400_000, "the CPU model name")
     nominal = tmp_path / CPU / "cpu0/acpi_cppc/nominal_freq"
     nominal.parent.mkdir(parents=True)
     nominal.write_text("0\n")

@@ -108,7 +108,7 @@ def test_old_drivers_and_packages_are_asked_in_their_own_words(tmp_path: Path) -
     facts = facts_of(machine_of(nvml, tmp_path))
     assert facts["clock event reasons"].value == "idle"
     assert facts["temperature"].value == "37 °C"
-    assert facts["CUDA of the driver"].value == "13.0"
+    assert facts["CUDA version of the driver"].value == "13.0"
     assert facts["name"].value == "Tesla T4"
 
 

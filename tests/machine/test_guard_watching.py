@@ -141,4 +141,4 @@ def test_states_of_all_guards_come_from_the_readings_of_a_launch() -> None:
 
 def test_a_probe_that_never_ran_is_said_with_its_reason() -> None:
     states = guard_states([GuardReading(cpu_ns=3)], {})
-    assert states["frequency probe"] == "the work is not timed on a core of the processor"
+    assert states["frequency probe"] == "the workload does not run on the CPU"

@@ -94,7 +94,7 @@ def test_settings_are_those_of_the_knobs(trees: dict[str, Path]) -> None:
 
 def test_places_that_agree_are_counted(trees: dict[str, Path]) -> None:
     advice = advice_for(trees["intel-pstate"])["governor"]
-    assert advice.what.endswith("scaling_governor powersave instead of performance (8 places)")
+    assert advice.what.endswith("scaling_governor powersave instead of performance (8 times)")
 
 
 def test_a_knob_that_is_set_right_is_not_advised(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_who_is_busy_is_named_and_what_they_take(trees: dict[str, Path]) -> None
     )
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.what == (
-        "other programs use 6.0 of 8 processors, and somebody waited for one during 40% of the "
+        "other programs use 6.0 of 8 CPUs; processes waited for a CPU 40% of the "
         "time: cc1plus"
     )
 
@@ -157,7 +157,7 @@ def test_a_copy_is_judged_by_averages(trees: dict[str, Path]) -> None:
     activity = Activity(processors=8, busy_processors=12.5, waiting_share=0.5)
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.unfit
-    assert advice.what.startswith("12.5 programs ran or waited on 8 processors")
+    assert advice.what.startswith("load average 12.5 on 8 CPUs")
 
 
 def test_a_battery_makes_unfit_until_it_is_plugged_in(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_heat_since_boot_is_advice_only(tmp_path: Path) -> None:
 def test_a_quota_below_the_processors(trees: dict[str, Path]) -> None:
     for kind in ("cgroup-v1", "cgroup-v2"):
         advice = advice_for(trees[kind])["quota"]
-        assert "may use the time of 2" in advice.what
+        assert "its quota is 2 CPUs" in advice.what
         assert advice.mend.startswith("OMP_NUM_THREADS=2,")
 
 
@@ -193,7 +193,7 @@ def test_isolated_processors_of_this_process(tmp_path: Path) -> None:
     make_tree("intel-pstate", tmp_path)
     (tmp_path / "sys/devices/system/cpu/isolated").write_text("2-3\n")
     named = advice_for(tmp_path)
-    assert "2-3, where the kernel balances no load" in named["unbalanced"].what
+    assert "2-3, which have no load balancing" in named["unbalanced"].what
     assert "cores" not in named
     status = tmp_path / "proc/self/status"
     text = status.read_text().replace("Cpus_allowed_list:\t0-7", "Cpus_allowed_list:\t0-2")

@@ -77,7 +77,7 @@ def tuned() -> Tuned:
     ]
     states[1:1] = [
         KnobState(knob="smt", unavailable="cores have one thread"),
-        KnobState(knob="swap", notes=("no swap is on",)),
+        KnobState(knob="swap", notes=("swap is not enabled",)),
     ]
     return Tuned(request=Wish(), knobs=tuple(states), changes=tuple(changes))
 
@@ -107,7 +107,7 @@ def test_the_text_of_a_restore() -> None:
     rebooted = restored_text(
         Restored(settings=(item("proc/a", "was so", meanwhile="1"),), rebooted=True)
     )
-    assert "started anew" in rebooted
+    assert "a reboot has reset the settings" in rebooted
     assert "is '1', was '2'" in rebooted
 
 
@@ -133,6 +133,18 @@ def test_the_same_as_json(capsys: Capture, root: Path) -> None:
     ]
 
 
+def test_the_old_name_of_the_command_works_with_a_note(capsys: Capture, root: Path) -> None:
+    arguments = ("--dry-run", "--json", "--root", str(root), *ONLY)
+    present = call(capsys, "machine", "quiet", *arguments)
+    old = call(capsys, "machine", "tune", *arguments)
+    assert (old.code, old.out) == (present.code, present.out)
+    note = "`torchyard machine tune` is deprecated: use `torchyard machine quiet`\n"
+    assert old.err == note + present.err
+    listed = call(capsys, "machine", "--help").out
+    assert "\n  quiet " in listed
+    assert "\n  tune " not in listed
+
+
 def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
     tune = ("machine", "quiet", "--root", str(root), *ONLY)
     first = call(capsys, *tune)
@@ -141,7 +153,7 @@ def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
     assert (root / ASLR).read_text() == "0"
     second = call(capsys, *tune, "--json")
     assert second.code == 4
-    assert "tuned already" in json.loads(second.out)["error"]["what"]
+    assert "already quieted" in json.loads(second.out)["error"]["what"]
     back = call(capsys, "machine", "restore", "--json", "--root", str(root))
     assert back.code == 0
     (setting,) = json.loads(back.out)["restore"]["settings"]
@@ -158,7 +170,7 @@ def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -
     (root / ASLR).mkdir()
     back = call(capsys, "machine", "restore", "--root", str(root))
     assert back.code == 5
-    assert f"NOT put back: aslr (/{ASLR}) to '2'" in back.out
+    assert f"NOT restored: aslr (/{ASLR}) to '2'" in back.out
     (root / ASLR).rmdir()
     (root / ASLR).write_text("0\n")
     assert call(capsys, "machine", "restore", "--root", str(root)).code == 0
@@ -188,7 +200,7 @@ def test_a_restore_that_fails_after_a_good_command_is_exit_code_5(root: Path) ->
     script = f"rm {root / ASLR}; mkdir {root / ASLR}"
     ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
     assert ended.code == 5
-    assert "NOT put back" in ended.err
+    assert "NOT restored" in ended.err
     assert "machine restore" in ended.err
 
 
@@ -216,7 +228,7 @@ def test_a_tune_that_can_do_nothing_is_exit_code_3(capsys: Capture, root: Path) 
         (("--only", "govenor"), "govenor"),
         (("--frequency", "fast"), "--frequency"),
         (("--frequency", "0"), "--frequency"),
-        (("--cores", "99"), "no processor 99"),
+        (("--cores", "99"), "CPU 99 is not available"),
         (("--profile", "tpu"), "tpu"),
         (("--", "nosuchprogram"), "nosuchprogram"),
     ],
@@ -282,7 +294,7 @@ def test_what_a_user_may_do_is_a_line_for_the_shell() -> None:
     (line,) = ended.out.splitlines()
     assert f"taskset -c {cpu}" in line
     assert line.endswith("COMMAND")
-    assert "left as it is: " in ended.err
+    assert "needs root: " in ended.err
 
 
 def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +320,7 @@ def test_lines_for_boot_loaders(capsys: Capture, root: Path) -> None:
     ended = call(capsys, "machine", "boot", "--cores", "1", "--cstates", "--root", str(root))
     assert ended.code == 0
     compare_with_golden("boot-lines", ended.out)
-    assert "warning: isolcpus has no load balancing" in ended.err
+    assert "warning: isolcpus disables load balancing" in ended.err
 
 
 def test_the_boot_line_is_checked_after_the_restart(capsys: Capture, root: Path) -> None:
@@ -319,8 +331,8 @@ def test_the_boot_line_is_checked_after_the_restart(capsys: Capture, root: Path)
     assert lines["remembered"] is True
     before = call(capsys, *boot, "--check")
     assert before.code == 6
-    assert "NOT on the boot line" in before.out
-    assert "not restarted" in before.err
+    assert "NOT on the command line" in before.out
+    assert "has not been rebooted" in before.err
     (root / "proc/cmdline").write_text(f"ro {' '.join(lines['words'])}\n")
     (root / "proc/sys/kernel/random/boot_id").write_text("another\n")
     (root / "sys/devices/system/cpu/isolated").write_text("1\n")
@@ -347,7 +359,7 @@ def test_lines_are_shown_where_nothing_can_be_remembered(
     ended = call(capsys, "machine", "boot", "--cores", "1", "--root", str(root))
     assert ended.code == 0
     assert "isolcpus=" in ended.out
-    assert "not remembered" in ended.err
+    assert "not saved" in ended.err
     checked = call(capsys, "machine", "boot", "--cores", "1", "--check", "--root", str(root))
     assert checked.code == 6
 

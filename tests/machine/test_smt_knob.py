@@ -39,7 +39,7 @@ def test_second_threads_go_offline_and_come_back(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("notsupported", "cores of this processor have one thread"),
+        ("notsupported", "this CPU has no SMT"),
         ("notimplemented", "this kernel cannot switch SMT"),
     ],
 )
@@ -55,7 +55,7 @@ def test_a_kernel_that_does_not_know_its_threads(tmp_path: Path) -> None:
     """`-1` is what Arm kernels say that have the switch and cores of one thread."""
     root = make_tree("arm-bare", tmp_path)
     (root / CONTROL).write_text("-1\n")
-    assert "no core has a second thread online" in _survey(root).unavailable
+    assert "no core has an SMT sibling online" in _survey(root).unavailable
 
 
 @pytest.mark.parametrize("text", ["off", "forceoff"])
@@ -94,7 +94,7 @@ def test_kernels_without_the_switch_take_processors_offline_one_by_one(tmp_path:
 def test_without_second_threads_and_without_a_switch(tmp_path: Path) -> None:
     root = make_tree("arm-bare", tmp_path)
     shutil.rmtree(root / CPU / "smt")
-    assert _survey(root).unavailable == "no core has a second thread online"
+    assert _survey(root).unavailable == "no core has an SMT sibling online"
 
 
 @pytest.mark.parametrize("cpu", [2, 6])

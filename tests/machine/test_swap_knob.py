@@ -63,7 +63,7 @@ def test_every_machine(kind: str, tmp_path: Path) -> None:
     round_.tune()
     assert bool(round_.changes) == has_swap
     if not has_swap:
-        assert round_.state("swap").notes == ("no swap is on",)
+        assert round_.state("swap").notes == ("swap is not enabled",)
         return
     restored = round_.restore()
     assert restored is not None

@@ -78,7 +78,9 @@ def refuse_measuring(
     ):
         if given:
             raise UsageError(
-                f"--measure cannot be combined with {word}", why=why, hint=f"remove {word}"
+                f"--measure cannot be combined with {word}",
+                why=why,
+                hint=f"remove {word.replace('a command', 'the command')}",
             )
 
 

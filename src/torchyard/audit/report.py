@@ -94,8 +94,8 @@ def drift_text(drift: Drift | None) -> str:
 
 
 def disturbance_text(disturbance: Disturbance) -> str:
-    """`process cc1plus used 93% of a core during 88% of the blocks; those took 12.0% longer`."""
-    text = f"{source_text(disturbance)} during {share_text(disturbance)} of the blocks"
+    """`process cc1plus used 93% of a core, active in 88% of the blocks; those took 12.0% longer`."""
+    text = f"{source_text(disturbance)}, active in {share_text(disturbance)} of the blocks"
     slower = slower_text(disturbance)
     return f"{text}; those took {slower}" if slower else text
 
@@ -110,6 +110,8 @@ def source_text(disturbance: Disturbance) -> str:
         "interrupt time": what,
     }.get(disturbance.kind, f"{one_line(disturbance.kind)} {what}")
     verb = "occurred" if disturbance.unit == "per second" else "used"
+    if disturbance.kind in ("steal", "interrupt time"):
+        verb = "took"
     if disturbance.kind.startswith("waiting for"):
         subject, verb = what, f"was {one_line(disturbance.kind)}"
     if disturbance.kind in ("page moves", "swap"):
@@ -165,8 +167,9 @@ def _amount_text(disturbance: Disturbance) -> str:
         return f"{disturbance.amount:.1f} cores"
     if disturbance.unit == "of the time":
         return f"{format_percent(disturbance.amount)} of the time"
-    per_core = "" if disturbance.kind in ("page moves", "swap") else " per core"
-    return f"{disturbance.amount:,.0f} times per second{per_core}"
+    if disturbance.kind in ("page moves", "swap"):
+        return f"{disturbance.amount:,.0f} per second"
+    return f"{disturbance.amount:,.0f} times per second per core"
 
 
 def _sides_text(audit: Audit) -> str:

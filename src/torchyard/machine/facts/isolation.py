@@ -195,8 +195,8 @@ def _partitions(files: FileTree) -> Reading:
 
 ISOLATION_READERS: Final[dict[str, Reader]] = {
     "isolated at boot": processors(f"{_CPU}/isolated"),
-    "without timer ticks (nohz_full)": processors(f"{_CPU}/nohz_full"),
-    "without RCU callbacks (rcu_nocbs)": _rcu,
+    "no timer ticks (nohz_full)": processors(f"{_CPU}/nohz_full"),
+    "no RCU callbacks (rcu_nocbs)": _rcu,
     "isolated at run time": _partitions,
     "kernel parameters": noise_parameters,
     "CPUs of this process": allowed,

@@ -113,7 +113,7 @@ def _switch(name: str) -> Reader:
 KERNEL_READERS: Final[dict[str, Reader]] = {
     "release": release,
     "clock source": clock_source,
-    "virtualisation": virtualisation,
+    "virtualization": virtualisation,
     "container": _container,
     "hard lockup watchdog": _switch("nmi_watchdog"),
     "soft lockup watchdog": _switch("soft_watchdog"),

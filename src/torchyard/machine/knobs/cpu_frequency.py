@@ -284,7 +284,7 @@ class FrequencyKnob:
     """Lowest and highest clock of every policy, as pairs."""
 
     name: str = "frequency"
-    about: str = "fixed CPU clock: minimum and maximum limit are equal"
+    about: str = "fixed CPU clock (equal minimum and maximum limits)"
     why: str = (
         "Between its limits the hardware changes the clock with load, heat and power. At the base "
         "clock, which the CPU sustains under any load, two runs get the same clock. Costs the speed "
