@@ -129,9 +129,7 @@ def test_a_copy_is_not_waited_for(root: Path) -> None:
     activity = observe_activity(Machine(files=FileTree(root)), window_s=0, sleep=sleep)
     assert activity.busy_processors == 3.5
     assert activity.window_s == 0
-    assert [fact.unavailable for fact in activity_facts(activity)] == [
-        "a copy has no activity"
-    ] * 2
+    assert [fact.unavailable for fact in activity_facts(activity)] == ["a copy has no activity"] * 2
     (root / "proc/loadavg").write_text("much\n")
     assert observe_activity(Machine(files=FileTree(root)), window_s=0).busy_processors is None
 

@@ -148,8 +148,7 @@ def test_who_is_busy_is_named_and_what_they_take(trees: dict[str, Path]) -> None
     )
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.what == (
-        "other programs use 6.0 of 8 CPUs; processes waited for a CPU 40% of the "
-        "time: cc1plus"
+        "other programs use 6.0 of 8 CPUs; processes waited for a CPU 40% of the time: cc1plus"
     )
 
 

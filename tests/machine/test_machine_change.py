@@ -21,7 +21,7 @@ from torchyard.machine.model import (
     Wish,
 )
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE
-from torchyard.machine.report import restored_text, tuned_summary, tuned_text
+from torchyard.machine.report import quieting_summary, quieting_table, restored_text
 
 Capture = pytest.CaptureFixture[str]
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -83,10 +83,10 @@ def tuned() -> Tuned:
 
 
 def test_the_table_of_a_tune() -> None:
-    text = tuned_text(tuned())
+    text = quieting_table(tuned())
     compare_with_golden("tune-table", text)
     assert "and 7 more" in text
-    assert tuned_summary(tuned()) == "9 written, 1 already so, 1 refused, 1 knobs unavailable"
+    assert quieting_summary(tuned()) == "9 written, 1 already so, 1 refused, 1 knobs unavailable"
 
 
 def test_the_text_of_a_restore() -> None:

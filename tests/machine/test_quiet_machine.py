@@ -133,7 +133,7 @@ def test_a_damaged_journal_warns_and_forbids_tuning(root: Path) -> None:
     home.mkdir(parents=True)
     (home / JOURNAL_FILE).write_text("x\ny\n")
     with QuietMachine(None, files=FileTree(root)) as machine:
-        assert "may still be changed" in machine.before[0]
+        assert "may not be restored" in machine.before[0]
     with pytest.raises(ResultsDamaged):
         QuietMachine(ASLR_OFF, files=FileTree(root)).__enter__()
 

@@ -305,18 +305,18 @@ def _needs_root(planned: Tuned) -> list[dict[str, str]]:
 
 
 def _show(applied: Tuned, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:
-    from torchyard.machine.report import tuned_json, tuned_summary, tuned_text
+    from torchyard.machine.report import quieting_json, quieting_summary, quieting_table
 
     dry = mode == "dry-run"
     if as_json:
-        _print({"tune": tuned_json(applied, mode=mode)}, to_stderr=to_stderr)
+        _print({"tune": quieting_json(applied, mode=mode)}, to_stderr=to_stderr)
         return
-    text = printable(tuned_text(applied, dry_run=dry))
+    text = printable(quieting_table(applied, dry_run=dry))
     if to_stderr:
         talk(text)
     else:
         print_data(text)
-    talk(tuned_summary(applied, dry_run=dry))
+    talk(quieting_summary(applied, dry_run=dry))
 
 
 def _print(document: dict[str, Any], *, to_stderr: bool) -> None:

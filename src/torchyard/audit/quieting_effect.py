@@ -193,7 +193,7 @@ class EffectRun:
 
     def _audit(self, label: str, seconds: float, settings: Settings) -> Audit:
         self._on_step(f"audit: {label}, {seconds:.0f} s")
-        with tempfile.TemporaryDirectory(prefix="torchyard-tune-") as folder:
+        with tempfile.TemporaryDirectory(prefix="torchyard-quiet-") as folder:
             audit_path = Path(folder) / "audit.json"
             command = (
                 *(self._plan.command or audit_command()),

@@ -114,23 +114,23 @@ _STATE_TEXTS: Final = {"already so": "unchanged", "left alone": "skipped"}
 """How states are shown that the JSON output and the journal call otherwise."""
 
 
-def tuned_text(tuned: Tuned, *, dry_run: bool = False) -> str:
+def quieting_table(applied: Tuned, *, dry_run: bool = False) -> str:
     """Format one line per knob and value, with the reason below where there is one."""
-    width = 2 + max((len(state.knob) for state in tuned.knobs), default=4)
+    width = 2 + max((len(state.knob) for state in applied.knobs), default=4)
     lines = [f"{'knob':<{width}}{'state':<{_STATE}}original -> requested value, location"]
-    for state in tuned.knobs:
-        lines += _knob_lines(state, list(_changes(tuned, state)), width=width, dry_run=dry_run)
+    for state in applied.knobs:
+        lines += _knob_lines(state, list(_changes(applied, state)), width=width, dry_run=dry_run)
     return "\n".join(lines)
 
 
-def tuned_summary(tuned: Tuned, *, dry_run: bool = False) -> str:
+def quieting_summary(applied: Tuned, *, dry_run: bool = False) -> str:
     """Count the settings by state, in one line."""
-    settings = [change for state in tuned.knobs for change in _changes(tuned, state)]
+    settings = [change for state in applied.knobs for change in _changes(applied, state)]
     counts = {"written": 0, "already so": 0, "refused": 0}
     for change in settings:
         if change.state in counts:
             counts[change.state] += 1
-    unavailable = sum(bool(state.unavailable) for state in tuned.knobs)
+    unavailable = sum(bool(state.unavailable) for state in applied.knobs)
     verb = "would be written" if dry_run else "written"
     return (
         f"{counts['written']} {verb}, {counts['already so']} unchanged, "
@@ -138,12 +138,12 @@ def tuned_summary(tuned: Tuned, *, dry_run: bool = False) -> str:
     )
 
 
-def tuned_json(tuned: Tuned, *, mode: str) -> dict[str, Any]:
+def quieting_json(applied: Tuned, *, mode: str) -> dict[str, Any]:
     """Return everything that quieting did, as JSON values."""
     return {
         "mode": mode,
-        "profiles": list(tuned.request.profiles),
-        "cores": list(tuned.request.cores),
+        "profiles": list(applied.request.profiles),
+        "cores": list(applied.request.cores),
         "knobs": [
             {
                 "knob": state.knob,
@@ -157,10 +157,10 @@ def tuned_json(tuned: Tuned, *, mode: str) -> dict[str, Any]:
                         "state": change.state,
                         "reason": change.reason,
                     }
-                    for change in _changes(tuned, state)
+                    for change in _changes(applied, state)
                 ],
             }
-            for state in tuned.knobs
+            for state in applied.knobs
         ],
     }
 
@@ -210,9 +210,9 @@ def _where(item: SettingReturn) -> str:
     return f"{item.setting.knob} ({item.setting.where})"
 
 
-def _changes(tuned: Tuned, state: KnobState) -> Iterator[SettingChange]:
+def _changes(applied: Tuned, state: KnobState) -> Iterator[SettingChange]:
     """Yield the change of each setting; a dry run has none yet for settings it would write."""
-    changes = {change.setting: change for change in tuned.of_knob(state.knob)}
+    changes = {change.setting: change for change in applied.of_knob(state.knob)}
     for setting in state.settings:
         yield changes.get(setting) or SettingChange(setting=setting, state="written")
 

@@ -29,7 +29,7 @@ WAITING_BUSY_SHARE: Final = 0.10
 """Below it, a process may wait on one core while nearly all others are idle: advice only."""
 BUSY_PROCESSORS_ADVICE: Final = 0.2
 """A desktop or a few daemons. Chosen, not measured."""
-STOLEN_OF_WANTED_ADVICE: Final = 0.01
+STOLEN_OF_DEMAND_ADVICE: Final = 0.01
 """Since boot, of the time that this guest requested: nothing can be stolen while it is idle, so the
 present moment says little."""
 _CONTENTION: Final = (
@@ -94,7 +94,7 @@ def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
         return
     idle = times[3] + times[4]
     demand = sum(times) - idle
-    if demand and times[load.STEAL] / demand >= STOLEN_OF_WANTED_ADVICE:
+    if demand and times[load.STEAL] / demand >= STOLEN_OF_DEMAND_ADVICE:
         yield Advice(
             name="stolen",
             effect="medium",

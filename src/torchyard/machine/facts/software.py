@@ -1,7 +1,7 @@
 """Kernel and software facts: kernel, virtualization, allocators, OpenMP, compilers, drivers.
 
 Libraries are found in the loader's cache and in the usual directories, programs on PATH. Programs
-are asked for their version on the running machine only, not for a copy of another machine.
+are run for their version on the live machine only, not for a copy of another machine.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 NVIDIA graphics clock: a lock on Volta and newer, application clocks before. NVML sets a lock and
 has no call that reads one. What can be known, and is used here:
 
-- Found: a card with "clocks set by a user" among its event reasons is held by somebody, by a lock
-  or by application clocks. It is left alone, since it could not be restored. Any other card
+- Found: a card with "clocks set by a user" among its event reasons is already fixed, by a lock
+  or by application clocks. It is skipped, since it could not be restored. Any other card
   counts as unlocked, and is restored by a reset, after which it is unlocked.
 - Present: the clock that the card runs at (`seen at 1590 MHz`). It contradicts a lock when it
   lies elsewhere without an excuse: an idle card may sleep, a card at its limits may run lower. It

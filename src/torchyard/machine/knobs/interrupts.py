@@ -6,7 +6,7 @@
   not ended: that can be undone without knowing how it was started.
 - The kernel shows two workqueue masks: `cpumask`, in force, and `cpumask_requested` (newer
   kernels), from which the CPUs of isolated partitions are removed. The requested one is restored,
-  or a partition made by somebody else would cut the mask for good. Both are written through
+  or a partition of another program would reduce the mask permanently. Both are written through
   `cpumask`.
 """
 

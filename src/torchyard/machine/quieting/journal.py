@@ -54,7 +54,7 @@ class JournalLock:
         """Take the folder's lock, creating the folder; None if another process keeps holding it."""
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            # Not readable by others: whoever can open it could hold it and block all quieting.
+            # Not readable by others: a process that can open it could hold it and block all quieting.
             descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise journal_error(folder, error) from error

@@ -91,7 +91,7 @@ class QuietMachine:
             if self._request is not None:
                 raise
             # A run that changes nothing continues, with a warning.
-            self.before.append(f"settings may still be changed: {error.what} ({error.hint})")
+            self.before.append(f"an earlier session may not be restored: {error.what} ({error.hint})")
             return None
 
     def __exit__(
@@ -109,14 +109,14 @@ class QuietMachine:
                 self.after += _restore_notes(restored)
 
 
-def tune_facts(tuned: Tuned) -> dict[str, dict[str, str]]:
+def tune_facts(applied: Tuned) -> dict[str, dict[str, str]]:
     """Return the applied settings as facts of a run: outcome -> knob -> text."""
     facts: dict[str, dict[str, str]] = {"written": {}, "refused": {}, "unavailable": {}}
-    for state in tuned.knobs:
+    for state in applied.knobs:
         if state.unavailable:
             facts["unavailable"][state.knob] = state.unavailable
         for outcome in ("written", "refused"):
-            changes = [change for change in tuned.of_knob(state.knob) if change.state == outcome]
+            changes = [change for change in applied.of_knob(state.knob) if change.state == outcome]
             if changes:
                 facts[outcome][state.knob] = "; ".join(dict.fromkeys(map(_change_text, changes)))
     return {outcome: knobs for outcome, knobs in facts.items() if knobs}
