@@ -253,7 +253,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
 
 def test_a_guess_is_told(tmp_path: Path) -> None:
     state = FREQUENCY_KNOB.survey(Machine(files=_policy(tmp_path)), Wish())
-    assert "no base clock is published here" in state.notes[0]
+    assert "the base clock is unknown" in state.notes[0]
 
 
 def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
@@ -261,13 +261,13 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
     (root / POLICY / "scaling_min_freq").unlink()
     machine = Machine(files=FakeKernel(root))
     state = FREQUENCY_KNOB.survey(machine, Wish())
-    assert f"skipped, because /{POLICY} does not show its limits" in state.notes
+    assert f"skipped, because /{POLICY} does not report its limits" in state.notes
     assert [item.place for item in state.settings] == [
         f"{CPU}/cpufreq/policy{number}" for number in (1, 2, 3)
     ]
     for number in (1, 2, 3):
         (root / CPU / f"cpufreq/policy{number}/scaling_max_freq").unlink()
-    assert "does not show its limits" in FREQUENCY_KNOB.survey(machine, Wish()).unavailable
+    assert "does not report its limits" in FREQUENCY_KNOB.survey(machine, Wish()).unavailable
     with pytest.raises(MissingTool):
         FREQUENCY_KNOB.read(machine, POLICY)
 

@@ -151,7 +151,7 @@ def test_a_policy_of_offline_processors_is_left_alone(tmp_path: Path) -> None:
     place = f"{CPUFREQ}/policy5/scaling_governor"
     setting = Setting(knob="governor", place=place, found="ondemand", wanted="performance")
     kernel.write("sys/devices/system/cpu/cpu5/online", "0")
-    with pytest.raises(SkippedWrite, match=r"no processor of .*policy5 is online"):
+    with pytest.raises(SkippedWrite, match=r"no CPU of .*policy5 is online"):
         GOVERNOR_KNOB.write(machine, setting)
     with pytest.raises(WriteRefused, match="busy"):
         GOVERNOR_KNOB.restore(machine, setting)

@@ -31,8 +31,8 @@ def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
     )
     assert round_.text(f"{V1}/torchyard/measure/cpuset.cpus") == "2-3"
     assert round_.state("isolation").notes == (
-        "1 threads of the kernel are bound to processors and stay on the cores",
-        "5 tasks are moved to the house; containers that are started later are not",
+        "1 kernel threads are bound to CPUs and stay on the cores",
+        "5 tasks are moved to the housekeeping cores; containers started later are not",
     )
     round_.restore()
     assert round_.left() == {}
@@ -156,7 +156,7 @@ def test_cores_beyond_the_group_are_refused(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     knob = Isolation(base="docker/4f1c2a")
     (setting,) = knob.survey(round_.machine, Wish(cores=(5,))).settings
-    with pytest.raises(NotAllowed, match="cannot be set apart"):
+    with pytest.raises(NotAllowed, match="cannot isolate cores"):
         knob.write(round_.machine, setting)
     assert round_.left() == {}
 
@@ -176,7 +176,7 @@ def test_only_tasks_below_the_base_are_moved(tmp_path: Path) -> None:
     assert members(round_, f"{V1}/docker/torchyard/house/4f1c2a") == [2000]
     join(round_.machine, 2000, base="docker")
     assert members(round_, f"{V1}/docker/torchyard/measure/4f1c2a") == [2000]
-    with pytest.raises(NotAllowed, match="no group below"):
+    with pytest.raises(NotAllowed, match="not a group below"):
         join(round_.machine, 700, base="docker")
     knob.restore(round_.machine, setting)
     assert round_.left() == {}

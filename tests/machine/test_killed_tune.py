@@ -145,7 +145,7 @@ def test_without_a_keeper_nothing_is_written(root: Path, monkeypatch: pytest.Mon
     machine = Machine(files=FileTree(root))
     for python in ("/nowhere/python", "/bin/true"):
         monkeypatch.setattr(sys, "executable", python)
-        with pytest.raises(StepFailed, match="restores after a kill") as caught:
+        with pytest.raises(StepFailed, match="restores settings after a kill") as caught:
             QuietSession(machine, WISH).apply()
         assert "nothing was changed" in caught.value.hint
         assert values(root) == FOUND

@@ -31,7 +31,7 @@ HOLD = """
 import sys
 from torchyard.machine.model import Setting
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs.idle import KNOB
+from torchyard.machine.knobs.idle import IDLE_LATENCY_KNOB as KNOB
 KNOB.write(Machine(), Setting(knob="idle-latency", place="dev/cpu_dma_latency", found="", wanted="37"))
 print("held", flush=True)
 sys.stdin.read()

@@ -94,7 +94,7 @@ def test_what_is_not_back_is_said(root: Path) -> None:
         (root / ASLR).unlink()
     assert not machine.is_back
     (line,) = machine.after
-    assert f"/{ASLR} could not be put back to '2'" in line
+    assert f"/{ASLR} could not be restored to '2'" in line
     assert "torchyard machine restore" in line
 
 
@@ -163,7 +163,7 @@ def test_without_root_a_killed_tune_is_warned_of(tmp_path: Path) -> None:
         for path in home.iterdir():
             path.unlink()
         home.rmdir()
-    assert "still changed by a tune that was killed" in done.stdout
+    assert "still has the settings of a killed session" in done.stdout
     assert "sudo torchyard machine restore" in done.stdout
 
 

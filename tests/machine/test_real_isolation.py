@@ -168,7 +168,7 @@ def test_moved_joined_and_back(shelter: Shelter) -> None:
     state = knob.survey(MACHINE, shelter.request)
     (setting,) = state.settings
     assert setting.wanted == f"shield {cpu_list(shelter.cores)}"
-    assert "5 tasks are moved to the house" in state.notes[-1]
+    assert "5 tasks are moved to the housekeeping cores" in state.notes[-1]
     knob.write(MACHINE, setting)
     assert knob.read(MACHINE, setting.place) == setting.wanted
 

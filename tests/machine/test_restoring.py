@@ -48,7 +48,7 @@ def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
     assert [change.setting.place for change in tuned.written] == [ASLR]
     assert fake.kernel.text(ASLR) == "0"
     assert recover(fake.machine) is None, "a standing tune is left alone"
-    with pytest.raises(NotAllowed, match="tuned already"):
+    with pytest.raises(NotAllowed, match="already quieted"):
         apply_until_restore(fake.machine, ASLR_OFF)
     restored = restore(fake.machine)
     assert restored.complete

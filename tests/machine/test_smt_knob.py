@@ -40,7 +40,7 @@ def test_second_threads_go_offline_and_come_back(kind: str, tmp_path: Path) -> N
     ("text", "reason"),
     [
         ("notsupported", "this CPU has no SMT"),
-        ("notimplemented", "this kernel cannot switch SMT"),
+        ("notimplemented", "this kernel cannot control SMT"),
     ],
 )
 def test_machines_that_cannot_switch(text: str, reason: str, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_processors_that_do_not_come_back_are_said(tmp_path: Path) -> None:
 
 def test_what_the_user_should_know(tmp_path: Path) -> None:
     notes = " ".join(_survey(make_tree("intel-pstate", tmp_path), cores=(2, 6)).notes)
-    assert "start 8 now and 4 then" in notes
+    assert "4 of 8 CPUs stay online" in notes
     assert "cores 6 are second threads: they go offline" in notes
 
 

@@ -224,7 +224,7 @@ def test_a_knob_undone_by_a_later_one_is_reported(fake: Fake) -> None:
         states = {change.setting.knob: change for change in session.applied.changes}
     assert states["second"].state == "written"
     assert states["first"].state == "refused"
-    assert "another knob made it '1'" in states["first"].reason
+    assert "another knob changed it to '1'" in states["first"].reason
     assert fake.left() == {}
 
 
@@ -255,6 +255,6 @@ def test_nothing_is_written_when_the_journal_cannot_be_kept(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "file" / "sub"))
-    with pytest.raises(NotAllowed, match="cannot keep a journal"):
+    with pytest.raises(NotAllowed, match="cannot write a journal"):
         QuietSession(fake.machine, ASLR_OFF).apply()
     assert fake.kernel.accepted == []

@@ -91,7 +91,9 @@ class QuietMachine:
             if self._request is not None:
                 raise
             # A run that changes nothing continues, with a warning.
-            self.before.append(f"an earlier session may not be restored: {error.what} ({error.hint})")
+            self.before.append(
+                f"an earlier session may not be restored: {error.what} ({error.hint})"
+            )
             return None
 
     def __exit__(
