@@ -80,7 +80,7 @@ def test_a_service_that_does_not_start_again_is_said(tmp_path: Path) -> None:
     restored = round_.restore()
     assert restored is not None
     assert [item.reason for item in restored.missing] == [
-        f"`systemctl start {UNIT}` failed with exit code 1:  systemctl: unit is masked"
+        f"`systemctl start {UNIT}` failed with exit code 1: systemctl: unit is masked"
     ]
 
 

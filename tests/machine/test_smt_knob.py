@@ -182,7 +182,7 @@ def test_processors_that_do_not_come_back_are_said(tmp_path: Path) -> None:
 def test_what_the_user_should_know(tmp_path: Path) -> None:
     notes = " ".join(_survey(make_tree("intel-pstate", tmp_path), cores=(2, 6)).notes)
     assert "4 of 8 CPUs stay online" in notes
-    assert "cores 6 are second threads: they go offline" in notes
+    assert "CPUs 6 are SMT siblings and go offline" in notes
 
 
 def test_damaged_lists_are_passed_over(tmp_path: Path) -> None:
