@@ -72,7 +72,7 @@ EXPECTED: dict[str, dict[tuple[str, str], str]] = {
         ("kernel", "clock source"): "arch_sys_counter",
     },
     "arm-bare": {
-        ("idle", "driver"): "none (nothing idles the processors)",
+        ("idle", "driver"): "none (no idle driver)",
         ("kernel", "virtualization"): "guest of Amazon EC2",
         ("topology", "cores"): "4 in 1 socket, 1 thread per core",
     },

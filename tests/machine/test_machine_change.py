@@ -86,7 +86,7 @@ def test_the_table_of_a_tune() -> None:
     text = quieting_table(tuned())
     compare_with_golden("tune-table", text)
     assert "and 7 more" in text
-    assert quieting_summary(tuned()) == "9 written, 1 already so, 1 refused, 1 knobs unavailable"
+    assert quieting_summary(tuned()) == "9 written, 1 unchanged, 1 refused, 1 knobs unavailable"
 
 
 def test_the_text_of_a_restore() -> None:
