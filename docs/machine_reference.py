@@ -25,7 +25,7 @@ def knobs_page(written_by: str) -> str:
     lines = [written_by, "# Knobs\n"]
     lines += [
         (
-            "What `torchyard machine tune` can set. `torchyard machine tune --dry-run` says what each of "
+            "What `torchyard machine quiet` can set. `torchyard machine quiet --dry-run` says what each of "
             "them finds on a machine\nand what it would write there. Effect is how much of the noise "
             "is at stake at most: *large* above 5 %, *medium* above 1 %,\n*small* less, or only for "
             "some programs. Knobs that are not used by default need `--only NAME` or the option\n"

@@ -8,11 +8,11 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from torchyard.audit.model import Audit
-from torchyard.audit.noise_analysis import Measured, audit_of
+from torchyard.audit.noise_analysis import AuditData, audit_of
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison
 from torchyard.core.study import Budget, Workload
-from torchyard.machine.monitor.load_monitor import Stretch
+from torchyard.machine.monitor.load_monitor import LoadSample
 from torchyard.stats.estimate import estimate
 from torchyard.stats.pairs import pair_blocks
 
@@ -74,7 +74,7 @@ def plant(
 
 
 def planted_audit(
-    blocks: list[Block], *, stretches: tuple[Stretch, ...] = (), **changes: Any
+    blocks: list[Block], *, samples: tuple[LoadSample, ...] = (), **changes: Any
 ) -> Audit:
     """The audit of these blocks, with the comparison that a session would have made."""
     paired = pair_blocks(blocks, *SIDES)
@@ -87,7 +87,7 @@ def planted_audit(
         }
         for number in sorted({block.launch for block in blocks})
     ]
-    seen = {
+    data = {
         "started": "2025-01-02T03:04:05+00:00",
         "asked_s": 60.0,
         "kernel": KERNEL.label,
@@ -102,7 +102,7 @@ def planted_audit(
             verdict=found.verdict,
             estimate=found,
         ),
-        "stretches": stretches,
+        "samples": samples,
         **changes,
     }
-    return audit_of(Measured(**seen))
+    return audit_of(AuditData(**data))

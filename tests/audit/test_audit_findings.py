@@ -13,8 +13,8 @@ from torchyard.audit.model import Audit
 from torchyard.audit.noise_analysis import MOST_POINTS
 from torchyard.core.comparison import Verdict
 from torchyard.core.records import decode, encode
-from torchyard.machine.monitor.load_monitor import Stretch
-from torchyard.machine.monitor.sources import Disturber
+from torchyard.machine.monitor.load_monitor import LoadSample
+from torchyard.machine.monitor.sources import NoiseSource
 
 
 def test_a_clean_machine() -> None:
@@ -89,7 +89,7 @@ def test_mostly_dirty_is_too_noisy_whatever_the_numbers() -> None:
 
 def test_a_machine_that_resolves_nothing_is_too_noisy() -> None:
     audit = planted_audit(plant(8, pair_sd=0.5, process_sd=0.8))
-    assert audit.complaints == ("a difference of 10% cannot be resolved in 5 minutes",)
+    assert audit.complaints == ("5 minutes cannot resolve a difference of 10%",)
 
 
 def test_one_launch_says_what_it_cannot_say() -> None:
@@ -107,7 +107,7 @@ def test_two_launches_that_agree_are_not_called_good() -> None:
     assert five is not None
     assert five.difference is not None
     assert five.difference < 0.001
-    assert audit.complaints == ("too few launches to say what can be resolved",)
+    assert audit.complaints == ("too few launches to estimate the resolvable difference",)
 
 
 def test_no_block_at_all() -> None:
@@ -148,22 +148,22 @@ def test_an_audit_survives_json() -> None:
     assert decode(Audit, encode(audit), where="audit") == audit
 
 
-def beside(launch: int, amount: float, who: Disturber) -> Stretch:
+def beside(launch: int, amount: float, who: NoiseSource) -> LoadSample:
     """What a lookout saw while that launch measured."""
     began = FIRST_NS + int(launch * (START_S + MEASURE_S) * 1e9)
-    return Stretch(
+    return LoadSample(
         started_ns=began, ended_ns=began + int(MEASURE_S * 1e9), amounts={who: amount, QUIET: 0.001}
     )
 
 
-QUIET = Disturber("process", "sleeper")
-COMPILER = Disturber("process", "cc1plus")
+QUIET = NoiseSource("process", "sleeper")
+COMPILER = NoiseSource("process", "cc1plus")
 
 
 def test_a_culprit_is_named_with_its_share() -> None:
     blocks = plant(14, pair_sd=0.01)
-    stretches = tuple(beside(launch, 0.93 if launch < 5 else 0.0, COMPILER) for launch in range(13))
-    (found,) = planted_audit(blocks, stretches=stretches).disturbances
+    samples = tuple(beside(launch, 0.93 if launch < 5 else 0.0, COMPILER) for launch in range(13))
+    (found,) = planted_audit(blocks, samples=samples).disturbances
     assert (found.kind, found.what, found.unit) == ("process", "cc1plus", "cores")
     assert found.share_of_blocks == pytest.approx(5 / 13)
     assert found.amount == pytest.approx(0.93 * 5 / 13, rel=0.02)
@@ -174,15 +174,15 @@ def test_how_much_longer_blocks_beside_it_took() -> None:
     """It is there in the second half of every launch, and costs 20 %."""
     blocks = plant(15, pair_sd=0.01, process_sd=0.1, dirty_rounds=range(5, 9), dirty_cost=0.2)
     half = int(MEASURE_S * 5 / 9 * 1e9)
-    stretches = []
+    samples = []
     for launch in range(13):
         began = FIRST_NS + int(launch * (START_S + MEASURE_S) * 1e9)
         middle, end = began + half, began + int(MEASURE_S * 1e9)
-        stretches += [
-            Stretch(started_ns=began, ended_ns=middle, amounts={}),
-            Stretch(started_ns=middle, ended_ns=end, amounts={COMPILER: 0.9}),
+        samples += [
+            LoadSample(started_ns=began, ended_ns=middle, amounts={}),
+            LoadSample(started_ns=middle, ended_ns=end, amounts={COMPILER: 0.9}),
         ]
-    (found,) = planted_audit(blocks, stretches=tuple(stretches)).disturbances
+    (found,) = planted_audit(blocks, samples=tuple(samples)).disturbances
     assert found.slower == pytest.approx(math.expm1(0.2), abs=0.02)
     assert found.share_of_blocks == pytest.approx(4 / 9)
 
@@ -190,12 +190,12 @@ def test_how_much_longer_blocks_beside_it_took() -> None:
 def test_the_worst_comes_first_whatever_its_unit() -> None:
     blocks = plant(16)
     amounts = {
-        Disturber("interrupt", "eth0"): 3000.0,
-        Disturber("process", "cc1plus"): 1.8,
-        Disturber("steal", "the host"): 0.2,
+        NoiseSource("interrupt", "eth0"): 3000.0,
+        NoiseSource("process", "cc1plus"): 1.8,
+        NoiseSource("steal", "the host"): 0.2,
     }
-    stretch = Stretch(started_ns=FIRST_NS, ended_ns=FIRST_NS + int(100e9), amounts=amounts)
-    found = planted_audit(blocks, stretches=(stretch,)).disturbances
+    sample = LoadSample(started_ns=FIRST_NS, ended_ns=FIRST_NS + int(100e9), amounts=amounts)
+    found = planted_audit(blocks, samples=(sample,)).disturbances
     assert [one.what for one in found] == ["cc1plus", "the host", "eth0"]
     assert [one.slower for one in found] == [None, None, None]
 

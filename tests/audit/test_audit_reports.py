@@ -108,7 +108,7 @@ def sample() -> Audit:
                 unit="cores",
                 share_of_blocks=0.88,
                 slower=0.12,
-                advice="stop it while measuring, or `torchyard machine tune --cores auto`",
+                advice="stop it while measuring, or `torchyard machine quiet --cores auto`",
             ),
             Disturbance(
                 kind="interrupt",
@@ -187,16 +187,16 @@ def test_page() -> None:
 @pytest.mark.parametrize(
     ("kind", "what", "unit", "amount", "said"),
     [
-        ("process", "cc1plus", "cores", 0.934, "process cc1plus took 93.4% of a core"),
-        ("process", "java", "cores", 3.21, "process java took 3.2 cores"),
-        ("kernel thread", "kdamond", "cores", 0.014, "kernel thread kdamond took 1.4% of a core"),
+        ("process", "cc1plus", "cores", 0.934, "process cc1plus used 93.4% of a core"),
+        ("process", "java", "cores", 3.21, "process java used 3.2 cores"),
+        ("kernel thread", "kdamond", "cores", 0.014, "kernel thread kdamond used 1.4% of a core"),
         ("steal", "the host", "of the time", 0.031, "the host took 3.1% of the time"),
         (
             "interrupt",
             "eth0",
             "per second",
             2345.6,
-            "interrupt eth0 came 2,346 per second and core",
+            "interrupt eth0 occurred 2,346 times per second per core",
         ),
         (
             "waiting for a core",
@@ -218,12 +218,12 @@ def test_every_kind_makes_a_sentence(
     kind: str, what: str, unit: str, amount: float, said: str
 ) -> None:
     disturbance = Disturbance(kind=kind, what=what, amount=amount, unit=unit, share_of_blocks=1.0)
-    assert disturbance_text(disturbance) == f"{said}, beside 100% of the blocks"
+    assert disturbance_text(disturbance) == f"{said}, active in 100% of the blocks"
 
 
 def test_the_answer_comes_first() -> None:
     good = sample()
-    assert audit_text(good).startswith("Good enough: 5 minutes resolve a difference of 0.72%.\n")
+    assert audit_text(good).startswith("Quiet enough: 5 minutes resolve a difference of 0.72%.\n")
     bad = replace(good, dirty_blocks=50)
     assert verdict_sentence(bad) == "Too noisy: 83% of the blocks were disturbed."
     worse = replace(bad, resolvable=())
@@ -233,10 +233,10 @@ def test_the_answer_comes_first() -> None:
 def test_a_false_alarm_and_an_interrupt_are_said_loudly() -> None:
     audit = replace(sample(), verdict=Verdict.SLOWER, interrupted=True)
     text = audit_text(audit)
-    assert "FALSE ALARM, one side was called slower" in text
-    assert "Interrupted: this is what 24 s showed." in text
+    assert "FALSE POSITIVE, identical code was called slower" in text
+    assert "Interrupted after 24 s." in text
     page = audit_page(audit)
-    assert "a false alarm of this machine" in page
+    assert "a false positive" in page
     assert "was interrupted" in page
 
 
@@ -261,7 +261,7 @@ def test_nothing_measured_is_a_page_too() -> None:
     assert launches_chart(empty) is None
     assert curve_chart(empty) is None
     assert "No block was measured." in audit_page(empty)
-    assert "Nothing was seen that disturbed it." in audit_text(empty)
+    assert "No noise source was detected." in audit_text(empty)
 
 
 class Page(HTMLParser):

@@ -58,10 +58,10 @@ def without_torch(folder: Path) -> Path:
         (["--threads", "0"], 2, "--threads"),
         (["--target", "/nowhere/python"], 2, "was not found"),
         (["--target", "build:nothing-of-this-name"], 2, "nothing-of-this-name"),
-        (["--cores", "many"], 2, "is no list of processors"),
-        (["--cores", ""], 2, "is no list of processors"),
-        (["--against", "last"], 2, "there is no audit yet"),
-        (["--against", "/nowhere.json"], 2, "there is no audit at"),
+        (["--cores", "many"], 2, "invalid CPU list"),
+        (["--cores", ""], 2, "invalid CPU list"),
+        (["--against", "last"], 2, "there is no earlier audit"),
+        (["--against", "/nowhere.json"], 2, "no audit at"),
         (["--html", "/proc/audit.html"], 2, "cannot be written"),
         (["--keep", "/proc/audit.json"], 2, "cannot be written"),
     ],
@@ -81,7 +81,7 @@ def test_a_damaged_audit_to_compare_with(capsys: Capture, tmp_path: Path) -> Non
     damaged.write_text("{")
     ended = call(capsys, "machine", "audit", "--against", str(damaged))
     assert ended.code == 8
-    assert "is not an audit that can be read" in ended.err
+    assert "cannot read the audit" in ended.err
 
 
 def test_cores_that_are_not_there(capsys: Capture) -> None:
@@ -154,7 +154,7 @@ def test_a_real_audit_names_who_disturbs(
     ]
     # The earlier audit has no launches: nothing is claimed.
     assert {change["verdict"] for change in changes} == {"unknown"}
-    assert "Against the audit of 2025" in page.read_text()
+    assert "Compared with the audit of 2025" in page.read_text()
 
 
 def check_real(audit: Audit) -> None:
@@ -165,7 +165,7 @@ def check_real(audit: Audit) -> None:
     assert 1e5 < audit.time_ns < 1e8
     assert dict(audit.target)["torch"]
     assert audit.threads == 1
-    assert dict(audit.watched)["looks"] != "0"
+    assert dict(audit.watched)["load samples"] != "0"
     assert audit.within.sd is not None
 
 

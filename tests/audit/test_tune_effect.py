@@ -22,7 +22,7 @@ from torchyard.audit.report import effect_sentence, effects_text
 from torchyard.errors import NotAllowed, NothingToDo, WorkerFailed
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Wish
-from torchyard.machine.quieting.apply_settings import tune_standing
+from torchyard.machine.quieting.apply_settings import apply_until_restore
 from torchyard.machine.system.file_tree import FileTree
 
 # Tests before this one may have left a thread that starts workers; Python 3.12 warns of forks then.
@@ -48,7 +48,7 @@ sys.exit(6 if calls % 2 else 0)
 """
 
 
-class Yard:
+class QuietingHarness:
     """A fake machine, and a program that audits it."""
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Yard:
 
     def run(self, **changes: object) -> EffectRun:
         plan = EffectPlan(
-            wish=Wish(only=("perf-rate",)), seconds=60.0, command=(str(self.program),)
+            request=Wish(only=("perf-rate",)), seconds=60.0, command=(str(self.program),)
         )
         return EffectRun(self.machine, replace(plan, **changes))  # type: ignore[arg-type]
 
@@ -93,46 +93,46 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuietingHarness:
     monkeypatch.delenv("TORCHYARD_MACHINE_JOURNAL", raising=False)
-    return Yard(tmp_path)
+    return QuietingHarness(tmp_path)
 
 
-def test_plain_tuned_plain_and_everything_back(yard: Yard) -> None:
-    (effect,) = yard.run().run()
-    assert [(call["label"], call["seconds"]) for call in yard.calls] == [
+def test_plain_tuned_plain_and_everything_back(harness: QuietingHarness) -> None:
+    (effect,) = harness.run().run()
+    assert [(call["label"], call["seconds"]) for call in harness.calls] == [
         ("plain", "30"),
         (EVERYTHING, "60"),
         ("plain", "30"),
     ]
-    assert [call["rate"] for call in yard.calls] == [yard.found, "1", yard.found]
-    assert len({call["threads"] for call in yard.calls}) == 1
-    assert yard.value(RATE) == yard.found
+    assert [call["rate"] for call in harness.calls] == [harness.found, "1", harness.found]
+    assert len({call["threads"] for call in harness.calls}) == 1
+    assert harness.value(RATE) == harness.found
     assert effect.written == ("perf-rate",)
     assert [change.verdict for change in effect.changes] == ["quieter"] * 3
     assert len(effect.plain) == 2
     assert effect.unsteady == ()
-    assert "of the spread is left" in effect_sentence(effect, user=False)
+    assert "of the spread remains" in effect_sentence(effect, user=False)
 
 
-def test_a_machine_that_gets_quieter_by_itself_proves_nothing(yard: Yard) -> None:
+def test_a_machine_that_gets_quieter_by_itself_proves_nothing(harness: QuietingHarness) -> None:
     """The second plain audit is quiet, too: whatever happened was not the tune."""
-    yard.arm(quiet_from=2)
-    (effect,) = yard.run().run()
+    harness.arm(quiet_from=2)
+    (effect,) = harness.run().run()
     assert effect.unsteady == ("within launches", "between launches", "without pairing")
     assert "NOT PROVEN" in effects_text([effect], user=False)
     said = effect_sentence(effect, user=False)
-    assert "not proven" in said or "no change could be shown" in said
+    assert "not proven" in said or "no significant change" in said
 
 
-def test_each_knob_alone_shares_the_plain_audits_between(yard: Yard) -> None:
-    wish = Wish(only=("perf-rate", "watchdogs"))
-    run = yard.run(wish=wish, each=True)
+def test_each_knob_alone_shares_the_plain_audits_between(harness: QuietingHarness) -> None:
+    request = Wish(only=("perf-rate", "watchdogs"))
+    run = harness.run(request=request, each=True)
     effects = run.run()
     assert [effect.what for effect in effects] == [EVERYTHING, "perf-rate", "watchdogs"]
-    labels = [call["label"] for call in yard.calls]
+    labels = [call["label"] for call in harness.calls]
     assert labels == ["plain", EVERYTHING, "plain", "perf-rate", "plain", "watchdogs", "plain"]
-    assert [call["seconds"] for call in yard.calls][::2] == ["30", "60", "60", "30"]
+    assert [call["seconds"] for call in harness.calls][::2] == ["30", "60", "60", "30"]
     assert [effect.changes[0].verdict for effect in effects] == [
         "quieter",
         "quieter",
@@ -141,74 +141,74 @@ def test_each_knob_alone_shares_the_plain_audits_between(yard: Yard) -> None:
     assert effects[2].written == ("watchdogs",)
     assert effects[0].plain[1] is effects[1].plain[0]
     assert len(run.audits) == 7
-    assert yard.value(RATE) == yard.found
+    assert harness.value(RATE) == harness.found
 
 
-def test_ctrl_c_in_the_tuned_audit_puts_everything_back(yard: Yard) -> None:
-    yard.arm(fails_at=2, code=130)
-    run = yard.run()
+def test_ctrl_c_in_the_tuned_audit_puts_everything_back(harness: QuietingHarness) -> None:
+    harness.arm(fails_at=2, code=130)
+    run = harness.run()
     with pytest.raises(KeyboardInterrupt):
         run.run()
-    assert yard.calls[1]["rate"] == "1"
-    assert yard.value(RATE) == yard.found
+    assert harness.calls[1]["rate"] == "1"
+    assert harness.value(RATE) == harness.found
     assert run.effects == []
     assert len(run.audits) == 1
 
 
-def test_an_audit_that_fails_puts_everything_back(yard: Yard) -> None:
-    yard.arm(fails_at=2, code=5)
-    with pytest.raises(WorkerFailed, match="ended with exit code 5"):
-        yard.run().run()
-    assert yard.value(RATE) == yard.found
+def test_an_audit_that_fails_puts_everything_back(harness: QuietingHarness) -> None:
+    harness.arm(fails_at=2, code=5)
+    with pytest.raises(WorkerFailed, match="failed with exit code 5"):
+        harness.run().run()
+    assert harness.value(RATE) == harness.found
 
 
-def test_effects_before_an_interrupt_are_kept(yard: Yard) -> None:
-    yard.arm(fails_at=4, code=130)
-    run = yard.run(wish=Wish(only=("perf-rate", "watchdogs")), each=True)
+def test_effects_before_an_interrupt_are_kept(harness: QuietingHarness) -> None:
+    harness.arm(fails_at=4, code=130)
+    run = harness.run(request=Wish(only=("perf-rate", "watchdogs")), each=True)
     with pytest.raises(KeyboardInterrupt):
         run.run()
     assert [effect.what for effect in run.effects] == [EVERYTHING]
 
 
-def test_nothing_to_change_is_said_before_anything_is_measured(yard: Yard) -> None:
-    with pytest.raises(NothingToDo, match="no knob can change anything"):
-        yard.run(wish=Wish(only=("turbo",))).run()
-    assert not yard.log.exists()
+def test_nothing_to_change_is_said_before_anything_is_measured(harness: QuietingHarness) -> None:
+    with pytest.raises(NothingToDo, match="no knob has anything to change"):
+        harness.run(request=Wish(only=("turbo",))).run()
+    assert not harness.log.exists()
 
 
-def test_a_machine_that_is_tuned_already(yard: Yard) -> None:
-    tune_standing(yard.machine, Wish(only=("perf-rate",)))
-    with pytest.raises(NotAllowed, match="tuned already"):
-        yard.run(wish=Wish(only=("watchdogs",))).run()
-    assert not yard.log.exists()
+def test_a_machine_that_is_tuned_already(harness: QuietingHarness) -> None:
+    apply_until_restore(harness.machine, Wish(only=("perf-rate",)))
+    with pytest.raises(NotAllowed, match="already quieted"):
+        harness.run(request=Wish(only=("watchdogs",))).run()
+    assert not harness.log.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may tune")
 def test_without_root_it_says_so_first() -> None:
-    plan = EffectPlan(wish=Wish(), seconds=60.0, command=("false",))
+    plan = EffectPlan(request=Wish(), seconds=60.0, command=("false",))
     with pytest.raises(NotAllowed, match="needs root"):
         EffectRun(Machine(), plan).run()
 
 
-def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(yard: Yard) -> None:
+def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(harness: QuietingHarness) -> None:
     steps: list[str] = []
     plan = EffectPlan(
-        wish=Wish(only=("pinning", "perf-rate")),
+        request=Wish(only=("pinning", "perf-rate")),
         seconds=20.0,
         user=True,
-        command=(str(yard.program),),
+        command=(str(harness.program),),
     )
     run = EffectRun(Machine(), plan, on_step=steps.append)
     (effect,) = run.run()
     assert effect.written == ("pinning",)
-    assert {call["rate"] for call in yard.calls} == {yard.found}
+    assert {call["rate"] for call in harness.calls} == {harness.found}
     assert effect.changes[0].verdict == "not told apart"
-    assert "leaves the noise as it is" in effect_sentence(effect, user=True)
+    assert "process settings have no effect" in effect_sentence(effect, user=True)
     assert steps[0] == "audit: plain, 10 s"
 
 
-def test_the_text_says_what_is_sure(yard: Yard) -> None:
-    effects = yard.run(wish=Wish(only=("perf-rate", "watchdogs")), each=True).run()
+def test_the_text_says_what_is_sure(harness: QuietingHarness) -> None:
+    effects = harness.run(request=Wish(only=("perf-rate", "watchdogs")), each=True).run()
     text = effects_text(effects, user=False)
     path = GOLDEN / "tune-effect.txt"
     if os.environ.get("UPDATE_GOLDEN"):

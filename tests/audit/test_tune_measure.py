@@ -1,4 +1,4 @@
-"""`torchyard machine tune --measure` on the command line: what does not go together, a real one."""
+"""`torchyard machine quiet --measure` on the command line: what does not go together, a real one."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--measure", "--", "true"], "does not go with a command"),
-        (["--measure", "--dry-run"], "does not go with --dry-run"),
-        (["--measure", "--root", "/tmp"], "does not go with --root"),
-        (["--each"], "--each belongs to --measure"),
-        (["--target", "python3"], "--target belongs to --measure"),
+        (["--measure", "--", "true"], "cannot be combined with a command"),
+        (["--measure", "--dry-run"], "cannot be combined with --dry-run"),
+        (["--measure", "--root", "/tmp"], "cannot be combined with --root"),
+        (["--each"], "--each requires --measure"),
+        (["--target", "python3"], "--target requires --measure"),
         (["--measure", "--seconds", "1"], "10"),
-        (["--measure", "--only", "no-such-knob"], "there is no knob 'no-such-knob'"),
+        (["--measure", "--only", "no-such-knob"], "unknown knob 'no-such-knob'"),
     ],
 )
 def test_what_does_not_go_together(capsys: Capture, arguments: list[str], said: str) -> None:
-    ended = call(capsys, "machine", "tune", *arguments)
+    ended = call(capsys, "machine", "quiet", *arguments)
     assert ended.code == 2
     assert said in ended.err
     assert ended.out == ""
@@ -49,18 +49,18 @@ def test_nothing_to_measure(capsys: Capture) -> None:
         pytest.skip("this machine has a turbo")
     if Path("/sys/devices/system/cpu/intel_pstate").exists():
         pytest.skip("this machine has a turbo")
-    ended = call(capsys, "machine", "tune", "--measure", "--only", "turbo", "--json")
+    ended = call(capsys, "machine", "quiet", "--measure", "--only", "turbo", "--json")
     assert ended.code == 3
     assert json.loads(ended.out)["error"]["kind"] == "NothingToDo"
 
 
 def test_an_audit_that_cannot_run_ends_it(tmp_path: Path) -> None:
     ended = program(
-        *("machine", "tune", "--user", "--measure", "--only", "pinning"),
+        *("machine", "quiet", "--user", "--measure", "--only", "pinning"),
         *("--target", str(tmp_path / "no-python")),
     )
     assert ended.code == 5
-    assert "ended with exit code 2" in ended.err
+    assert "failed with exit code 2" in ended.err
 
 
 @pytest.mark.torch
@@ -71,7 +71,7 @@ def test_a_real_tune_is_measured_and_put_back(home: Path) -> None:
     before = RATE.read_text()
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "torchyard", "machine", "tune", "--measure"),
+            *(sys.executable, "-m", "torchyard", "machine", "quiet", "--measure"),
             *("--only", "perf-rate", "--seconds", "10", "--json"),
         ],
         capture_output=True,

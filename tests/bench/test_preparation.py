@@ -121,7 +121,7 @@ def test_without_a_counter_the_reason_is_kept(
     for gpu in (guard(meter, tmp_path), GpuGuard("cpu")):
         measure_energy(processes, DYNAMIC, prepared, gpu)
     reasons = [why for name, why in prepared.metrics["dynamic"].unavailable if name == "energy_j"]
-    assert reasons == ["NVML says Not Supported", "the device is not a CUDA device"]
+    assert reasons == ["NVML reports Not Supported", "the device is not a CUDA device"]
     assert prepared.metrics["dynamic"].energy_j is None
 
 

@@ -1,7 +1,7 @@
 """SIGTERM and SIGHUP end long commands as Ctrl-C does, in real processes.
 
 `bench` is in tests/bench/test_interrupts.py, `build` in tests/builds/e2e/test_build_interrupted.py,
-`machine tune` in tests/machine.
+`machine quiet` in tests/machine.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ TEXTS: tuple[tuple[str, ...], ...] = (
     ("explain",),
     ("completion",),
     ("values", "show"),
-    ("machine", "tune", "--frequency"),
+    ("machine", "quiet", "--frequency"),
     ("",),
 )
 

@@ -73,7 +73,7 @@ def test_facts_of_a_real_card(libraries: GpuLibraries) -> None:
     facts = {fact.name: fact for fact in gpu_facts(view) if fact.section == "gpu 0"}
     for fact in facts.values():
         print(f"{fact.name}: {fact.text}")
-    for name in ("name", "identity", "driver", "graphics clock", "power", "temperature", "memory"):
+    for name in ("name", "UUID", "driver", "graphics clock", "power", "temperature", "memory"):
         assert facts[name].value, facts[name].unavailable
     assert view.nvidia[0].processes.value is not None
     for advice in advise_reading(view):

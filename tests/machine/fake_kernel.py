@@ -21,7 +21,7 @@ from fake_clocks import CLOCK_RULES
 from fake_groups import GROUP_RULES, make_group, refusal, remove_group
 from fake_processors import PROCESSOR_RULES
 
-from torchyard.machine.system.file_tree import FileTree, Found, WriteRefused
+from torchyard.machine.system.file_tree import FileTree, Reading, WriteRefused
 
 __all__ = ["NO_LATENCY_LIMIT", "FakeKernel", "refusal", "snapshot"]
 
@@ -88,10 +88,10 @@ class FakeKernel(FileTree):
             self.settle_latency()
         return super().path(path)
 
-    def read(self, path: str) -> Found:
+    def read(self, path: str) -> Reading:
         """As FileTree, but a policy without a processor is busy."""
         if self._busy(path):
-            return Found(because=f"/{path}: {os.strerror(errno.EBUSY)}")
+            return Reading(because=f"/{path}: {os.strerror(errno.EBUSY)}")
         return super().read(path)
 
     def write(self, path: str, value: str) -> None:

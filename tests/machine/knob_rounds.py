@@ -17,8 +17,8 @@ from torchyard.machine.model import KnobState, Restored, Setting, SettingChange,
 from torchyard.machine.quieting.apply_settings import survey
 from torchyard.machine.quieting.journal import Journal, boot_of
 from torchyard.machine.quieting.restoring import (
-    lost_again,
     needs_writing,
+    recheck,
     restore_journal,
     write_setting,
 )
@@ -61,19 +61,19 @@ class Round:
         knobs = {name: CLOCK_KNOBS[name] for name in names or CLOCK_KNOBS}
         return cls(FakeKernel(make_tree(kind, folder / "root")), folder, knobs)
 
-    def survey(self, **wish: object) -> list[Setting]:
+    def survey(self, **request: object) -> list[Setting]:
         """What every knob found, all knobs asked for, the one that is off by default, too."""
-        asked = Wish(only=tuple(self.knobs), **wish)  # type: ignore[arg-type]
+        asked = Wish(only=tuple(self.knobs), **request)  # type: ignore[arg-type]
         self.states = survey(self.machine, asked, knobs=self.knobs)
         return [setting for state in self.states for setting in state.settings]
 
-    def tune(self, **wish: object) -> list[SettingChange]:
+    def tune(self, **request: object) -> list[SettingChange]:
         """Write everything, as a tune does; KeyboardInterrupt of the kernel ends it half-way."""
-        settings = self.survey(**wish)
+        settings = self.survey(**request)
         journal = Journal.create(
             self.folder,
             mode="session",
-            wish=Wish(),
+            request=Wish(),
             boot=boot_of(self.kernel),
             settings=settings,
         )
@@ -84,7 +84,7 @@ class Round:
                     self.changes.append(write_setting(self.machine, setting, self.knobs))
         finally:
             journal.close()
-        self.changes = [lost_again(self.machine, item, self.knobs) for item in self.changes]
+        self.changes = [recheck(self.machine, item, self.knobs) for item in self.changes]
         return self.changes
 
     def restore(self) -> Restored | None:

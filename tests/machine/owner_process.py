@@ -44,14 +44,14 @@ from pathlib import Path
 from torchyard.machine.model import Wish
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.knob import Machine
-from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 machine = Machine(files=FileTree(Path(sys.argv[1])))
-wish = Wish(only=("aslr", "perf-rate"), randomize="off")
+request = Wish(only=("aslr", "perf-rate"), randomize="off")
 if sys.argv[2] == "standing":
-    tune_standing(machine, wish)
+    apply_until_restore(machine, request)
     sys.exit()
-with Tuning(machine, wish) as tuning:
-    print(tuning._keeper.pid, flush=True)
+with QuietSession(machine, request) as session:
+    print(session._restore_process.pid, flush=True)
     sys.stdin.readline()
 print("restored", flush=True)
 """

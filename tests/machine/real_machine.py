@@ -46,10 +46,12 @@ def alone_on_machine() -> Iterator[None]:
 
 
 @contextmanager
-def tuned_by_another(folder: Path, wish: str, *, knobs: str, after: int = 10**6) -> Iterator[int]:
+def tuned_by_another(
+    folder: Path, request: str, *, knobs: str, after: int = 10**6
+) -> Iterator[int]:
     """A process that tunes this machine and then waits; kills itself (-9) after so many writes.
 
-    `wish` and `knobs` are expressions. Yields its number, when it is tuned or gone.
+    `request` and `knobs` are expressions. Yields its number, when it is tuned or gone.
     """
     program = f"""
         import os, signal, sys, time
@@ -58,7 +60,7 @@ def tuned_by_another(folder: Path, wish: str, *, knobs: str, after: int = 10**6)
         from torchyard.machine.knob import Machine
         from torchyard.machine.knobs import KNOBS
         from torchyard.machine.knobs.core_isolation import Isolation
-        from torchyard.machine.quieting.apply_settings import Tuning
+        from torchyard.machine.quieting.apply_settings import QuietSession
 
         class Mortal(FileTree):
             writes = 0
@@ -70,8 +72,8 @@ def tuned_by_another(folder: Path, wish: str, *, knobs: str, after: int = 10**6)
                     os.kill(os.getpid(), signal.SIGKILL)
 
         machine = Machine(files=Mortal())
-        with Tuning(machine, {wish}, knobs={knobs}) as tuning:
-            for change in tuning.tuned.refused:
+        with QuietSession(machine, {request}, knobs={knobs}) as session:
+            for change in session.applied.refused:
                 print("refused", change.setting.place, change.reason)
             print("tuned", flush=True)
             sys.stdin.read()

@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from trees import make_tree
 
-from torchyard.machine.advice.activity import Activity, Busy, activity_facts, watch_activity
+from torchyard.machine.advice.activity import (
+    Activity,
+    BusyProgram,
+    activity_facts,
+    observe_activity,
+)
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
 
@@ -33,7 +38,7 @@ def watch(root: Path, change: Callable[[], None] = lambda: None) -> Activity:
         change()
         time.sleep(duration_s)
 
-    return watch_activity(Machine(files=FileTree(root)), window_s=WINDOW_S, sleep=sleep)
+    return observe_activity(Machine(files=FileTree(root)), window_s=WINDOW_S, sleep=sleep)
 
 
 def use(root: Path, pid: int, duration_s: float, name: str = "") -> None:
@@ -64,7 +69,7 @@ def test_who_is_busy_is_named(root: Path) -> None:
     assert activity.busy_processors is not None
     # The window is at least a tenth of a second; on a machine under load it may be longer.
     assert activity.busy_processors == pytest.approx(0.2 / activity.window_s, rel=0.01)
-    assert activity.busiest == (Busy(name="make) (x", processors=activity.busy_processors),)
+    assert activity.busiest == (BusyProgram(name="make) (x", processors=activity.busy_processors),)
     assert activity.busy_share == activity.busy_processors / 4
 
 
@@ -121,14 +126,12 @@ def test_a_copy_is_not_waited_for(root: Path) -> None:
     def sleep(_: float) -> None:
         pytest.fail("there is nothing to wait for")
 
-    activity = watch_activity(Machine(files=FileTree(root)), window_s=0, sleep=sleep)
+    activity = observe_activity(Machine(files=FileTree(root)), window_s=0, sleep=sleep)
     assert activity.busy_processors == 3.5
     assert activity.window_s == 0
-    assert [fact.unavailable for fact in activity_facts(activity)] == [
-        "nothing moves in a copy"
-    ] * 2
+    assert [fact.unavailable for fact in activity_facts(activity)] == ["a copy has no activity"] * 2
     (root / "proc/loadavg").write_text("much\n")
-    assert watch_activity(Machine(files=FileTree(root)), window_s=0).busy_processors is None
+    assert observe_activity(Machine(files=FileTree(root)), window_s=0).busy_processors is None
 
 
 def test_facts_are_words(root: Path) -> None:
@@ -136,7 +139,7 @@ def test_facts_are_words(root: Path) -> None:
         processors=4,
         window_s=0.5,
         busy_processors=1.25,
-        busiest=(Busy(name="cc1plus", processors=1.2),),
+        busiest=(BusyProgram(name="cc1plus", processors=1.2),),
         stolen_share=0.031,
     )
     assert [fact.text for fact in activity_facts(activity)] == ["1.2 of 4: cc1plus 1.2", "3.1%"]
@@ -161,7 +164,7 @@ def test_a_real_busy_process_is_seen() -> None:
         deadline = time.monotonic() + 30
         used = 0.0
         while used < 0.05 and time.monotonic() < deadline:
-            activity = watch_activity(Machine(), window_s=0.3)
+            activity = observe_activity(Machine(), window_s=0.3)
             used = sum(busy.processors for busy in activity.busiest if busy.name == "yardspin")
         assert used >= 0.05
     finally:

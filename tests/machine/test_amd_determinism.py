@@ -27,8 +27,8 @@ def one(state: KnobState) -> Setting:
     return setting
 
 
-def survey(driver: AmdDriver, **wish: object) -> KnobState:
-    return KNOB.survey(Machine(files=driver), Wish(profiles=("gpu",), **wish))  # type: ignore[arg-type]
+def survey(driver: AmdDriver, **request: object) -> KnobState:
+    return KNOB.survey(Machine(files=driver), Wish(profiles=("gpu",), **request))  # type: ignore[arg-type]
 
 
 def shown(driver: AmdDriver) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def test_a_chip_that_refuses_is_as_it_was(tmp_path: Path) -> None:
     driver = AmdDriver("mi308x", tmp_path)
     before = shown(driver)
     state = survey(driver)
-    assert any("known when it is written" in note for note in state.notes)
+    assert any("known only after writing it" in note for note in state.notes)
     change = write_setting(Machine(files=driver), one(state))
     assert change.state == "refused"
     assert "pp_od_clk_voltage" in change.reason
@@ -162,7 +162,7 @@ def test_a_card_that_others_compute_on_is_left_alone(tmp_path: Path) -> None:
     driver = AmdDriver("mi300x", tmp_path)
     driver.add_process(500, 2**30)
     make_process(tmp_path, 500, 1)
-    assert "others compute on it (process 500)" in survey(driver).unavailable
+    assert "other processes use it (500)" in survey(driver).unavailable
     assert one(survey(driver, only=("amd-determinism",))).wanted
 
 
@@ -174,7 +174,7 @@ def test_a_card_without_limits(tmp_path: Path) -> None:
 
 def test_no_card(tmp_path: Path) -> None:
     machine = Machine(files=FileTree(tmp_path))
-    assert KNOB.survey(machine, Wish()).unavailable == "no AMD GPU here"
+    assert KNOB.survey(machine, Wish()).unavailable == "no AMD GPU"
     with pytest.raises(MissingTool, match="no AMD GPU at 0000:83"):
         KNOB.read(machine, PLACE)
 
@@ -197,6 +197,6 @@ def test_what_means_the_same(one_value: str, other: str, same: bool) -> None:
 def test_a_value_that_is_none(tmp_path: Path) -> None:
     setting = Setting(knob="amd-determinism", place=PLACE, found="nonsense", wanted=None)
     machine = Machine(files=AmdDriver("mi200", tmp_path))
-    with pytest.raises(MissingTool, match="no level with limits"):
+    with pytest.raises(MissingTool, match="not a level with limits"):
         KNOB.restore(machine, setting)
     KNOB.write(machine, setting)

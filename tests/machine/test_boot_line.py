@@ -11,17 +11,17 @@ from trees import make_tree
 
 from torchyard.errors import NotAllowed, ResultsDamaged
 from torchyard.machine.boot_parameters import (
-    BootWish,
+    BootRequest,
     boot_lines,
     effects,
     merged,
-    recall_boot_wish,
-    remember_boot_wish,
-    wanted_words,
+    read_boot_request,
+    requested_parameters,
+    save_boot_request,
 )
 from torchyard.machine.system.file_tree import FileTree
 
-BOTH = BootWish(cores=(2, 3, 6, 7), cstates=True)
+BOTH = BootRequest(cores=(2, 3, 6, 7), cstates=True)
 OURS = [
     "isolcpus=managed_irq,domain,2-3,6-7",
     "nohz_full=2-3,6-7",
@@ -43,26 +43,28 @@ def put(files: FileTree, path: str, text: str) -> None:
 
 
 def test_words_for_intel(intel: FileTree) -> None:
-    words, warnings = wanted_words(intel, BOTH)
+    words, warnings = requested_parameters(intel, BOTH)
     assert list(words) == OURS
-    assert any("no load balancing" in text and "OMP_PROC_BIND" in text for text in warnings)
-    assert any("intel_pstate clash" in text for text in warnings)
+    assert any("disables load balancing" in text and "OMP_PROC_BIND" in text for text in warnings)
+    assert any("conflicts with intel_pstate" in text for text in warnings)
 
 
 def test_words_for_amd_and_arm(tmp_path: Path) -> None:
     amd = FileTree(make_tree("amd-acpi", tmp_path / "amd"))
     arm = FileTree(make_tree("arm-bare", tmp_path / "arm"))
-    assert wanted_words(amd, BootWish(cstates=True)) == (("processor.max_cstate=1",), ())
-    words, (warning,) = wanted_words(arm, BootWish(cstates=True))
+    assert requested_parameters(amd, BootRequest(cstates=True)) == (("processor.max_cstate=1",), ())
+    words, (warning,) = requested_parameters(arm, BootRequest(cstates=True))
     assert words == ()
-    assert "machine tune" in warning
-    assert not any("clash" in text for text in wanted_words(amd, BootWish(cores=(1,)))[1])
+    assert "machine quiet" in warning
+    assert not any(
+        "conflicts" in text for text in requested_parameters(amd, BootRequest(cores=(1,)))[1]
+    )
 
 
 def test_processor_0_and_a_kernel_without_nohz_full_are_warned_of(intel: FileTree) -> None:
     intel.path("sys/devices/system/cpu/nohz_full").unlink()
-    warnings = wanted_words(intel, BootWish(cores=(0, 1)))[1]
-    assert any("processor 0" in text for text in warnings)
+    warnings = requested_parameters(intel, BootRequest(cores=(0, 1)))[1]
+    assert any("CPU 0" in text for text in warnings)
     assert any("no nohz_full" in text for text in warnings)
 
 
@@ -97,7 +99,7 @@ def test_the_line_of_grubs_file_is_kept(intel: FileTree) -> None:
         'GRUB_CMDLINE_LINUX="other"\n'
         '  GRUB_CMDLINE_LINUX_DEFAULT="splash isolcpus=1 $vt dyndbg=\\"file a +p\\""',
     )
-    lines = boot_lines(intel, BootWish(cores=(3,)))
+    lines = boot_lines(intel, BootRequest(cores=(3,)))
     assert lines.grub_from == "/etc/default/grub"
     assert lines.grub_line == (
         'GRUB_CMDLINE_LINUX_DEFAULT="splash $vt dyndbg=\\"file a +p\\" '
@@ -108,7 +110,7 @@ def test_the_line_of_grubs_file_is_kept(intel: FileTree) -> None:
 @pytest.mark.parametrize("quoted", ["'a $b `c`'", "plain", "''"])
 def test_other_quotes_of_grubs_file_become_double_ones(intel: FileTree, quoted: str) -> None:
     put(intel, "etc/default/grub", f"GRUB_CMDLINE_LINUX_DEFAULT={quoted}")
-    line = boot_lines(intel, BootWish(cores=(3,))).grub_line
+    line = boot_lines(intel, BootRequest(cores=(3,))).grub_line
     said = subprocess.run(
         ["sh", "-c", f'{line}; printf %s "$GRUB_CMDLINE_LINUX_DEFAULT"'],
         capture_output=True,
@@ -121,7 +123,7 @@ def test_other_quotes_of_grubs_file_become_double_ones(intel: FileTree, quoted: 
 
 def test_words_with_quotes_in_the_running_line_survive_a_shell(intel: FileTree) -> None:
     put(intel, "proc/cmdline", 'BOOT_IMAGE=/v root=/dev/a ro dyndbg="file a.c +p" x=$HOME')
-    line = boot_lines(intel, BootWish(cores=(3,))).grub_line
+    line = boot_lines(intel, BootRequest(cores=(3,))).grub_line
     said = subprocess.run(
         ["sh", "-c", f'{line}; printf %s "$GRUB_CMDLINE_LINUX_DEFAULT"'],
         capture_output=True,
@@ -133,7 +135,7 @@ def test_words_with_quotes_in_the_running_line_survive_a_shell(intel: FileTree) 
 
 def test_what_is_replaced_is_said(intel: FileTree) -> None:
     put(intel, "proc/cmdline", "ro isolcpus=1-2 nohz_full=3")
-    warnings = boot_lines(intel, BootWish(cores=(3,))).warnings
+    warnings = boot_lines(intel, BootRequest(cores=(3,))).warnings
     assert any("replaces isolcpus=1-2" in text for text in warnings)
     assert not any("nohz_full=3," in text for text in warnings)
 
@@ -168,16 +170,16 @@ def test_what_is_not_on_the_line_is_found(intel: FileTree) -> None:
 
 
 def test_a_wish_is_remembered(tmp_path: Path) -> None:
-    assert recall_boot_wish(tmp_path) is None
-    wish = BootWish(cores=(1, 2), cstates=True, boot="b")
-    remember_boot_wish(tmp_path / "new" / "folder", wish)
-    assert recall_boot_wish(tmp_path / "new" / "folder") == wish
+    assert read_boot_request(tmp_path) is None
+    request = BootRequest(cores=(1, 2), cstates=True, boot="b")
+    save_boot_request(tmp_path / "new" / "folder", request)
+    assert read_boot_request(tmp_path / "new" / "folder") == request
 
 
 def test_memory_that_cannot_be_kept_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotAllowed):
-        remember_boot_wish(tmp_path / "file" / "sub", BOTH)
+        save_boot_request(tmp_path / "file" / "sub", BOTH)
     (tmp_path / "boot-wish.json").write_text("{")
     with pytest.raises(ResultsDamaged, match="boot-wish"):
-        recall_boot_wish(tmp_path)
+        read_boot_request(tmp_path)

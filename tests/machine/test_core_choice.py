@@ -20,7 +20,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileTree]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "smt_off", "cores", "house"),
+    ("kind", "smt_off", "cores", "housekeeping"),
     [
         ("intel-pstate", False, (2, 3, 6, 7), (0, 1, 4, 5)),
         ("intel-pstate", True, (2, 3), (0, 1)),
@@ -35,15 +35,15 @@ def test_auto_takes_one_node_without_the_first_core(
     kind: str,
     smt_off: bool,
     cores: tuple[int, ...],
-    house: tuple[int, ...],
+    housekeeping: tuple[int, ...],
 ) -> None:
     choice = choose_cores(trees[kind], "auto", smt_off=smt_off)
-    assert (choice.cores, choice.house, choice.notes) == (cores, house, ())
+    assert (choice.cores, choice.housekeeping, choice.notes) == (cores, housekeeping, ())
 
 
 def test_a_list_is_taken_as_it_is(trees: dict[str, FileTree]) -> None:
     choice = choose_cores(trees["amd-epp"], "3,1-2,5-7")
-    assert (choice.cores, choice.house) == ((1, 2, 3, 5, 6, 7), (0, 4))
+    assert (choice.cores, choice.housekeeping) == ((1, 2, 3, 5, 6, 7), (0, 4))
     assert choice.notes == ()
 
 
@@ -56,18 +56,18 @@ def test_threads_that_share_a_core_with_the_house_are_noted(trees: dict[str, Fil
 
 def test_the_first_processor_and_far_memory_are_noted(trees: dict[str, FileTree]) -> None:
     notes = choose_cores(trees["intel-pstate"], "0,4,2,6").notes
-    assert any("processor 0" in note for note in notes)
-    assert any("nodes" in note for note in notes)
+    assert any("CPU 0" in note for note in notes)
+    assert any("NUMA nodes" in note for note in notes)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("9", "no processor 9"),
-        ("1-12", "no processor 8-12"),
-        ("", "no list of processors"),
-        ("two", "no list of processors"),
-        ("0-7", "no core to the house"),
+        ("9", "CPU 9 is not available"),
+        ("1-12", "CPU 8-12 is not available"),
+        ("", "invalid CPU list"),
+        ("two", "invalid CPU list"),
+        ("0-7", "no core for housekeeping"),
     ],
 )
 def test_wrong_lists_are_refused(trees: dict[str, FileTree], text: str, words: str) -> None:
@@ -78,15 +78,15 @@ def test_wrong_lists_are_refused(trees: dict[str, FileTree], text: str, words: s
 
 
 def test_processors_that_are_offline_are_not_there(trees: dict[str, FileTree]) -> None:
-    with pytest.raises(UsageError, match="no processor 5"):
+    with pytest.raises(UsageError, match="CPU 5 is not available"):
         choose_cores(trees["smt-off-at-boot"], "5")
 
 
 def test_second_threads_go_offline_with_smt(trees: dict[str, FileTree]) -> None:
-    with pytest.raises(UsageError, match="no processor 5") as caught:
+    with pytest.raises(UsageError, match="CPU 5 is not available") as caught:
         choose_cores(trees["amd-epp"], "1,5", smt_off=True)
     assert "--without smt" in caught.value.hint
-    with pytest.raises(UsageError, match="no core to the house"):
+    with pytest.raises(UsageError, match="no core for housekeeping"):
         choose_cores(trees["amd-epp"], "0-3", smt_off=True)
 
 
@@ -94,7 +94,7 @@ def test_one_core_cannot_be_set_apart(tmp_path: Path) -> None:
     cpu = tmp_path / "sys/devices/system/cpu"
     (cpu / "cpu0").mkdir(parents=True)
     (cpu / "online").write_text("0\n")
-    with pytest.raises(UsageError, match="no core to set apart"):
+    with pytest.raises(UsageError, match="no core to isolate"):
         choose_cores(FileTree(tmp_path), "auto")
 
 

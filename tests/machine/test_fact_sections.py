@@ -22,27 +22,27 @@ EXPECTED: dict[str, dict[tuple[str, str], str]] = {
         ("processor", "design"): "family 6 model 85 stepping 7",
         ("processor", "microcode"): "0x5003604",
         ("processor", "mitigations"): "2 in force, 1 not affected, 1 vulnerable",
-        ("topology", "processors"): "8 online (0-7)",
+        ("topology", "CPUs"): "8 online (0-7)",
         ("topology", "cores"): "4 in 2 sockets, 2 threads per core",
         ("topology", "NUMA nodes"): "2: node 0 has 0-1,4-5, node 1 has 2-3,6-7",
         ("frequency", "driver"): "intel_pstate",
         ("frequency", "governor"): "powersave",
         ("frequency", "turbo"): "on",
         ("frequency", "base clock"): "2.50 GHz",
-        ("frequency", "clocks of the hardware"): "1.00 GHz to 3.90 GHz",
+        ("frequency", "hardware clock range"): "1.00 GHz to 3.90 GHz",
         ("frequency", "energy preference"): "balance_performance",
         ("frequency", "energy bias"): "6",
         ("idle", "driver"): "intel_idle",
         ("idle", "states"): "POLL 0 us, C1 2 us, C1E 10 us, C6 133 us",
-        ("idle", "deepest allowed"): "C6, 133 us to wake",
-        ("isolation", "cpusets of version"): "2",
+        ("idle", "deepest allowed"): "C6, 133 us wake-up latency",
+        ("isolation", "control group version"): "2",
         ("isolation", "partition of this process"): "member",
         ("interrupts", "irqbalance"): "running as process 700",
         ("memory", "NUMA balancing"): "on",
         ("memory", "swap"): "/dev/sda2 8.0 GiB, 0.0 GiB used",
-        ("kernel", "virtualisation"): "none seen",
-        ("kernel", "watchdog for hard lockups"): "on",
-        ("power", "throttled by heat since boot"): "never",
+        ("kernel", "virtualization"): "none seen",
+        ("kernel", "hard lockup watchdog"): "on",
+        ("power", "thermal throttling since boot"): "never",
         ("power", "temperature"): "x86_pkg_temp 41 °C, coretemp 41 °C",
     },
     "amd-acpi": {
@@ -55,10 +55,10 @@ EXPECTED: dict[str, dict[tuple[str, str], str]] = {
     },
     "amd-epp": {
         ("frequency", "driver"): "amd-pstate-epp",
-        ("frequency", "driver's mode"): "active",
+        ("frequency", "driver mode"): "active",
         ("frequency", "turbo"): "on",
         ("memory", "transparent huge pages"): "[always] madvise never",
-        ("isolation", "the boot line says"): "amd_pstate=active",
+        ("isolation", "kernel parameters"): "amd_pstate=active",
     },
     "arm-cpufreq": {
         ("processor", "architecture"): "aarch64",
@@ -67,39 +67,39 @@ EXPECTED: dict[str, dict[tuple[str, str], str]] = {
         ("processor", "vector instructions"): "asimd, asimdhp, asimddp",
         ("frequency", "governor"): "schedutil",
         ("frequency", "base clock"): "3.00 GHz",
-        ("topology", "simultaneous multithreading"): "the kernel cannot switch it here",
+        ("topology", "simultaneous multithreading"): "not controllable by this kernel",
         ("memory", "swap"): "none",
         ("kernel", "clock source"): "arch_sys_counter",
     },
     "arm-bare": {
-        ("idle", "driver"): "none (nothing idles the processors)",
-        ("kernel", "virtualisation"): "guest of Amazon EC2",
+        ("idle", "driver"): "none (no idle driver)",
+        ("kernel", "virtualization"): "guest of Amazon EC2",
         ("topology", "cores"): "4 in 1 socket, 1 thread per core",
     },
     "cloud-vm": {
-        ("kernel", "virtualisation"): "guest of QEMU",
-        ("topology", "simultaneous multithreading"): "the processor has none",
-        ("load", "stolen by the host since boot"): "0.01%",
+        ("kernel", "virtualization"): "guest of QEMU",
+        ("topology", "simultaneous multithreading"): "not supported by the CPU",
+        ("load", "steal time since boot"): "0.01%",
     },
     "cgroup-v1": {
-        ("isolation", "cpusets of version"): "1",
-        ("isolation", "group of this process"): "/sys/fs/cgroup/cpuset/docker/4f1c2a",
+        ("isolation", "control group version"): "1",
+        ("isolation", "control group of this process"): "/sys/fs/cgroup/cpuset/docker/4f1c2a",
         ("isolation", "cpuset of this process"): "0-3",
-        ("isolation", "processors that limits leave"): "2",
+        ("isolation", "CPU quota"): "2",
     },
     "cgroup-v2": {
-        ("isolation", "cpusets of version"): "2",
+        ("isolation", "control group version"): "2",
         ("isolation", "cpuset of this process"): "0-3",
-        ("isolation", "processors that limits leave"): "2",
+        ("isolation", "CPU quota"): "2",
     },
     "smt-off-at-boot": {
-        ("topology", "processors"): "4 online (0-3), 4 offline (4-7)",
+        ("topology", "CPUs"): "4 online (0-3), 4 offline (4-7)",
         ("topology", "cores"): "4 in 1 socket, 1 thread per core",
         (
             "topology",
             "simultaneous multithreading",
-        ): "off since boot, cannot be switched on before the next one",
-        ("isolation", "the boot line says"): "nosmt=force",
+        ): "off until the next boot",
+        ("isolation", "kernel parameters"): "nosmt=force",
     },
 }
 
@@ -107,7 +107,7 @@ UNAVAILABLE = {
     "arm-bare": [("frequency", "governor"), ("frequency", "turbo"), ("idle", "states")],
     "cloud-vm": [("frequency", "driver"), ("memory", "NUMA balancing"), ("power", "temperature")],
     "arm-cpufreq": [("frequency", "turbo"), ("processor", "microcode")],
-    "amd-acpi": [("frequency", "energy preference"), ("power", "throttled by heat since boot")],
+    "amd-acpi": [("frequency", "energy preference"), ("power", "thermal throttling since boot")],
     "intel-pstate": [("software", "gcc"), ("software", "allocators"), ("power", "source")],
 }
 
@@ -199,8 +199,8 @@ def test_files_that_cannot_be_read_are_reasons(tmp_path: Path) -> None:
         (tmp_path / path).mkdir()
     facts = facts_of(tmp_path)
     assert facts["processor", "model"].unavailable == "/proc/cpuinfo: Is a directory"
-    assert "/proc/meminfo: Is a directory" in facts["memory", "huge pages reserved"].unavailable
-    assert "Is a directory" in facts["memory", "address randomisation"].unavailable
+    assert "/proc/meminfo: Is a directory" in facts["memory", "reserved huge pages"].unavailable
+    assert "Is a directory" in facts["memory", "address space randomization"].unavailable
     assert "smt/control: Is a directory" in (
         facts["topology", "simultaneous multithreading"].unavailable
     )
@@ -215,7 +215,7 @@ def test_policies_that_differ_are_named(tmp_path: Path) -> None:
     (policies / "policy3/scaling_max_freq").write_text("2500000\n")
     facts = facts_of(tmp_path)
     assert facts["frequency", "governor"].text == "performance (0-1,5), powersave (2-4,6-7)"
-    assert facts["frequency", "clocks allowed"].text == (
+    assert facts["frequency", "allowed clock range"].text == (
         "1.00 GHz to 3.90 GHz (0-2,4-7), 1.00 GHz to 2.50 GHz (3)"
     )
 
@@ -252,9 +252,9 @@ def test_idle_states_that_are_disabled_everywhere(tmp_path: Path) -> None:
         file.write_text("1\n")
     facts = facts_of(tmp_path)
     assert facts["idle", "states"].text == "POLL 0 us, C1 2 us, C1E 10 us, C6 133 us (disabled)"
-    assert facts["idle", "deepest allowed"].text == "C1E, 10 us to wake"
+    assert facts["idle", "deepest allowed"].text == "C1E, 10 us wake-up latency"
     (cpu / "cpu0/cpuidle/state3/disable").write_text("0\n")
-    assert facts_of(tmp_path)["idle", "deepest allowed"].text == "C6, 133 us to wake"
+    assert facts_of(tmp_path)["idle", "deepest allowed"].text == "C6, 133 us wake-up latency"
 
 
 def test_cores_set_apart_at_boot_and_at_run_time(tmp_path: Path) -> None:
@@ -264,23 +264,23 @@ def test_cores_set_apart_at_boot_and_at_run_time(tmp_path: Path) -> None:
     (tmp_path / "sys/devices/system/cpu/nohz_full").write_text("(null)\n")
     (tmp_path / "sys/fs/cgroup/cpuset.cpus.isolated").write_text("6-7\n")
     facts = facts_of(tmp_path)
-    assert facts["isolation", "set apart at boot"].text == "2"
-    assert facts["isolation", "set apart at run time"].text == "6-7"
-    assert facts["isolation", "without timer ticks"].text == "none"
-    assert facts["isolation", "without RCU callbacks"].text == "2"
-    assert facts["isolation", "the boot line says"].text == "isolcpus=2 nohz_full=2 rcu_nocbs=2"
+    assert facts["isolation", "isolated at boot"].text == "2"
+    assert facts["isolation", "isolated at run time"].text == "6-7"
+    assert facts["isolation", "no timer ticks (nohz_full)"].text == "none"
+    assert facts["isolation", "no RCU callbacks (rcu_nocbs)"].text == "2"
+    assert facts["isolation", "kernel parameters"].text == "isolcpus=2 nohz_full=2 rcu_nocbs=2"
 
 
 def test_limits_of_parents_hold(tmp_path: Path) -> None:
     make_tree("cgroup-v2", tmp_path)
     (tmp_path / "sys/fs/cgroup/system.slice/cpu.max").write_text("50000 100000\n")
-    assert facts_of(tmp_path)["isolation", "processors that limits leave"].text == "0.5"
+    assert facts_of(tmp_path)["isolation", "CPU quota"].text == "0.5"
 
 
 def test_a_group_that_is_not_visible_from_a_container(tmp_path: Path) -> None:
     make_tree("intel-pstate", tmp_path)
     (tmp_path / "proc/self/cgroup").write_text("0::/../../outside\n")
-    assert facts_of(tmp_path)["isolation", "group of this process"].text == "/sys/fs/cgroup"
+    assert facts_of(tmp_path)["isolation", "control group of this process"].text == "/sys/fs/cgroup"
 
 
 def test_power(tmp_path: Path) -> None:
@@ -307,15 +307,15 @@ def test_guests_that_hide_and_machines_that_are_none(tmp_path: Path) -> None:
     board = tmp_path / "sys/class/dmi/id"
     (board / "sys_vendor").unlink()
     (board / "product_name").unlink()
-    text = facts_of(tmp_path)["kernel", "virtualisation"].text
+    text = facts_of(tmp_path)["kernel", "virtualization"].text
     assert text == "guest of a hypervisor that does not say its name"
     make_tree("arm-bare", tmp_path / "metal")
     (tmp_path / "metal/sys/class/dmi/id/product_name").write_text("c7g.metal\n")
-    assert facts_of(tmp_path / "metal")["kernel", "virtualisation"].text == "none seen"
+    assert facts_of(tmp_path / "metal")["kernel", "virtualization"].text == "none seen"
 
 
 def test_this_machine_can_be_read() -> None:
     facts = facts_of(Path("/"))
     assert facts["kernel", "release"].value
-    assert facts["isolation", "this process may use"].value
+    assert facts["isolation", "CPUs of this process"].value
     assert facts["memory", "total"].text.endswith("GiB")

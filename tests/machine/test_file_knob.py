@@ -13,7 +13,7 @@ from torchyard.machine.knob import (
     FileKnob,
     Knob,
     Machine,
-    Wants,
+    RequestedValues,
     chosen_word,
     same_text,
     whole_text,
@@ -32,9 +32,9 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(files=FakeKernel(tmp_path))
 
 
-def knob(wants: Wants, **more: object) -> FileKnob:
+def knob(requested: RequestedValues, **more: object) -> FileKnob:
     fields: dict[str, object] = {"name": "k", "about": "", "why": "", "effect": "small", **more}
-    return FileKnob(wants=lambda _machine, _wish: wants, **fields)  # type: ignore[arg-type]
+    return FileKnob(requested=lambda _machine, _request: requested, **fields)  # type: ignore[arg-type]
 
 
 def test_values_of_texts() -> None:
@@ -47,7 +47,7 @@ def test_values_of_texts() -> None:
 
 def test_a_survey_reads_every_file_in_order(machine: Machine) -> None:
     state = knob(
-        Wants(values={"b": "never", "a": None}, notes=("n",)), value_of=chosen_word
+        RequestedValues(values={"b": "never", "a": None}, notes=("n",)), value_of=chosen_word
     ).survey(machine, Wish())
     assert state == KnobState(
         knob="k",
@@ -60,17 +60,17 @@ def test_a_survey_reads_every_file_in_order(machine: Machine) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_note_and_all_are_a_reason(machine: Machine) -> None:
-    some = knob(Wants(values={"a": "0", "gone": "0"})).survey(machine, Wish())
+    some = knob(RequestedValues(values={"a": "0", "gone": "0"})).survey(machine, Wish())
     assert [setting.place for setting in some.settings] == ["a"]
-    assert some.notes == ("left alone, because /gone: No such file or directory",)
-    none = knob(Wants(values={"gone": "0"})).survey(machine, Wish())
+    assert some.notes == ("skipped, because /gone: No such file or directory",)
+    none = knob(RequestedValues(values={"gone": "0"})).survey(machine, Wish())
     assert none.unavailable == "/gone: No such file or directory"
-    said = knob(Wants(values={"a": "0"}, unavailable="not here")).survey(machine, Wish())
+    said = knob(RequestedValues(values={"a": "0"}, unavailable="not here")).survey(machine, Wish())
     assert (said.unavailable, said.settings) == ("not here", ())
 
 
 def test_write_read_and_restore(machine: Machine) -> None:
-    it = knob(Wants(values={"b": "never"}), value_of=chosen_word)
+    it = knob(RequestedValues(values={"b": "never"}), value_of=chosen_word)
     (setting,) = it.survey(machine, Wish()).settings
     it.write(machine, setting)
     assert it.read(machine, "b") == "never"
@@ -82,7 +82,7 @@ def test_write_read_and_restore(machine: Machine) -> None:
 
 
 def test_a_setting_without_a_wanted_value_is_only_put_back(machine: Machine) -> None:
-    it = knob(Wants(values={"a": None}))
+    it = knob(RequestedValues(values={"a": None}))
     (setting,) = it.survey(machine, Wish()).settings
     it.write(machine, setting)
     assert it.read(machine, "a") == "1"
@@ -94,7 +94,7 @@ def test_a_setting_without_a_wanted_value_is_only_put_back(machine: Machine) -> 
 def test_an_empty_value_reaches_the_kernel_as_a_newline(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("\n")
     plain = Machine(files=FileTree(tmp_path))
-    it = knob(Wants(values={"list": "0-3"}))
+    it = knob(RequestedValues(values={"list": "0-3"}))
     (setting,) = it.survey(plain, Wish()).settings
     assert setting.found == ""
     it.write(plain, setting)
@@ -105,7 +105,7 @@ def test_an_empty_value_reaches_the_kernel_as_a_newline(tmp_path: Path) -> None:
 def test_refusals_and_missing_files_are_errors_of_ours(machine: Machine) -> None:
     assert isinstance(machine.files, FakeKernel)
     machine.files.refuse("a", errno.EBUSY)
-    it = knob(Wants())
+    it = knob(RequestedValues())
     wanted = Setting(knob="k", place="a", found="1", wanted="0")
     with pytest.raises(WriteRefused) as caught:
         it.write(machine, wanted)
@@ -118,7 +118,9 @@ def test_refusals_and_missing_files_are_errors_of_ours(machine: Machine) -> None
 
 
 def test_own_ways_to_compare(machine: Machine) -> None:
-    it = knob(Wants(), same_value=lambda _place, one, other: int(one, 16) == int(other, 16))
+    it = knob(
+        RequestedValues(), same_value=lambda _place, one, other: int(one, 16) == int(other, 16)
+    )
     assert it.same("a", "ff", "000000ff")
     it.restore(machine, Setting(knob="k", place="a", found="00000001", wanted="0"))
     assert isinstance(machine.files, FakeKernel)

@@ -12,7 +12,7 @@ from knob_rounds import CLOCK_KNOBS, Round, difference
 from trees import make_tree
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import LeftAlone, Machine
+from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs.cpu_frequency import FREQUENCY_KNOB
 from torchyard.machine.model import Setting, Wish
 from torchyard.machine.system.cpu_states import base_clock, reachable_khz
@@ -71,11 +71,11 @@ pairs = st.tuples(clocks, clocks).map(lambda pair: tuple(sorted(pair)))
 
 
 @settings(max_examples=60, deadline=None)
-@given(found=pairs, wish=clocks, refuse=st.booleans(), twice=st.booleans())
+@given(found=pairs, request=clocks, refuse=st.booleans(), twice=st.booleans())
 def test_random_limits_come_back_exactly(
     tmp_path_factory: pytest.TempPathFactory,
     found: tuple[int, int],
-    wish: int,
+    request: int,
     refuse: bool,
     twice: bool,
 ) -> None:
@@ -83,10 +83,10 @@ def test_random_limits_come_back_exactly(
     kernel = _policy(root, scaling_min_freq=found[0], scaling_max_freq=found[1])
     kernel.limits = "refuse" if refuse else "clamp"
     machine = Machine(files=kernel)
-    (setting,) = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=wish)).settings
+    (setting,) = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=request)).settings
     assert setting.found == f"{found[0]}-{found[1]}"
     FREQUENCY_KNOB.write(machine, setting)
-    assert _limits(kernel) == (wish, wish)
+    assert _limits(kernel) == (request, request)
     assert FREQUENCY_KNOB.same(POLICY, FREQUENCY_KNOB.read(machine, POLICY), setting.wanted or "")
     for _ in range(1 + twice):
         FREQUENCY_KNOB.restore(machine, setting)
@@ -189,17 +189,19 @@ def test_a_limit_that_somebody_set_survives_boost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "used", "note"),
+    ("quiet_request", "used", "note"),
     [
-        (9_000_000, 3_900_000, "9000000 kHz is no clock of this processor: 3900000 kHz is used"),
-        (100_000, 1_000_000, "100000 kHz is no clock of this processor: 1000000 kHz is used"),
+        (9_000_000, 3_900_000, "9000000 kHz is not supported by this CPU: using 3900000 kHz"),
+        (100_000, 1_000_000, "100000 kHz is not supported by this CPU: using 1000000 kHz"),
         (3_000_000, 3_000_000, "above the base clock of 2500000 kHz"),
         (2_000_000, 2_000_000, ""),
     ],
 )
-def test_wishes_that_do_not_fit_are_told(wish: int, used: int, note: str, tmp_path: Path) -> None:
+def test_unsupported_requests_are_reported(
+    quiet_request: int, used: int, note: str, tmp_path: Path
+) -> None:
     machine = Machine(files=FakeKernel(make_tree("intel-pstate", tmp_path)))
-    state = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=wish))
+    state = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=quiet_request))
     assert state.settings[-1].wanted == f"{used}-{used}"
     assert bool(state.notes) == bool(note)
     assert note in " ".join(state.notes)
@@ -232,7 +234,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
     )
     best = base_clock(kernel, POLICY)
     assert best is not None
-    assert (best.khz, best.source) == (2_400_000, "the processor's name")
+    assert (best.khz, best.source) == (2_400_000, "the CPU model name")
     nominal = tmp_path / CPU / "cpu0/acpi_cppc/nominal_freq"
     nominal.parent.mkdir(parents=True)
     nominal.write_text("0\n")
@@ -251,7 +253,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
 
 def test_a_guess_is_told(tmp_path: Path) -> None:
     state = FREQUENCY_KNOB.survey(Machine(files=_policy(tmp_path)), Wish())
-    assert "no base clock is published here" in state.notes[0]
+    assert "the base clock is unknown" in state.notes[0]
 
 
 def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
@@ -259,13 +261,13 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
     (root / POLICY / "scaling_min_freq").unlink()
     machine = Machine(files=FakeKernel(root))
     state = FREQUENCY_KNOB.survey(machine, Wish())
-    assert f"left alone, because /{POLICY} does not show its limits" in state.notes
+    assert f"skipped, because /{POLICY} does not report its limits" in state.notes
     assert [item.place for item in state.settings] == [
         f"{CPU}/cpufreq/policy{number}" for number in (1, 2, 3)
     ]
     for number in (1, 2, 3):
         (root / CPU / f"cpufreq/policy{number}/scaling_max_freq").unlink()
-    assert "does not show its limits" in FREQUENCY_KNOB.survey(machine, Wish()).unavailable
+    assert "does not report its limits" in FREQUENCY_KNOB.survey(machine, Wish()).unavailable
     with pytest.raises(MissingTool):
         FREQUENCY_KNOB.read(machine, POLICY)
 
@@ -276,7 +278,7 @@ def test_policies_that_are_offline_are_left_alone_and_come_back(tmp_path: Path) 
     round_.kernel.write(f"{CPU}/cpu7/online", "0")
     last = settings_[-1]
     assert last.place.endswith("policy7")
-    with pytest.raises(LeftAlone):
+    with pytest.raises(SkippedWrite):
         FREQUENCY_KNOB.write(round_.machine, last)
     with pytest.raises(MissingTool):
         FREQUENCY_KNOB.restore(round_.machine, last)

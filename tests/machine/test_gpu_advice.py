@@ -38,7 +38,7 @@ def test_an_idle_card_wants_its_clock_locked(tmp_path: Path) -> None:
     assert list(advice) == ["gpu-clocks"]
     assert advice["gpu-clocks"].effect == "large"
     assert advice["gpu-clocks"].needs_root
-    assert "tune --profile gpu" in advice["gpu-clocks"].mend
+    assert "quiet --profile gpu" in advice["gpu-clocks"].mend
     assert fit(advice)
 
 
@@ -80,7 +80,7 @@ def test_a_card_that_slows_itself_down_is_unfit(tmp_path: Path, bits: int, said:
 
 def test_the_power_cap_is_advice_and_not_unfit(tmp_path: Path) -> None:
     advice = advice_of(h200("busy"), tmp_path)
-    assert "power limit" in advice["gpu-power-cap"].what
+    assert "power cap" in advice["gpu-power-cap"].what
     assert fit(advice)
 
 
@@ -100,7 +100,7 @@ def test_others_that_compute_make_it_unfit(tmp_path: Path) -> None:
     advice = advice_of(nvml, tmp_path)
     assert not fit(advice)
     assert advice["gpu-processes"].what == (
-        "GPU 0: used by others (60 job60, 61 job61, 62 job62, 2 more)"
+        "GPU 0: used by other processes (60 job60, 61 job61, 62 job62, 2 more)"
     )
 
 
@@ -117,7 +117,7 @@ def test_processes_that_cannot_be_told_from_ours(tmp_path: Path) -> None:
     nvml = h200()
     add_process(nvml, 4711)
     advice = advice_of(nvml, tmp_path)
-    assert "1 process(es) that are not visible" in advice["gpu-hidden-processes"].what
+    assert "1 process(es) not visible" in advice["gpu-hidden-processes"].what
     assert fit(advice)
 
 
@@ -140,7 +140,7 @@ def test_ecc(tmp_path: Path, modes: list[int], said: str, reboot: bool) -> None:
 def test_slices(tmp_path: Path) -> None:
     nvml = h200()
     nvml.answer("nvmlDeviceGetMigMode", CARD, value=[1, 1])
-    assert "slices" in advice_of(nvml, tmp_path)["gpu-mig"].what
+    assert "partitioned with MIG" in advice_of(nvml, tmp_path)["gpu-mig"].what
 
 
 class TestAmd:

@@ -24,23 +24,23 @@ from torchyard.machine.system.file_tree import FileTree
 
 GOLDEN_MI200 = """\
 name: AMD INSTINCT MI210
-identity: card1 at 0000:83:00.0
+location: card1 at 0000:83:00.0
 chip: gfx90a
 VBIOS: 113-D67301-063
 performance level: auto
 graphics clock: 800 MHz
-highest graphics clock: 1700 MHz
+maximum graphics clock: 1700 MHz
 graphics clock limits: 500 to 1700 MHz
 memory clock: 1600 MHz
-highest memory clock: 1600 MHz
+maximum memory clock: 1600 MHz
 power: 41 W
 power limit: 300 W
 default power limit: 300 W
 temperature: 38 °C
 slowdown temperature: 105 °C
 PCIe link: 16.0 GT/s PCIe x16
-best PCIe link: 16.0 GT/s PCIe x16
-busy: 3 %
+maximum PCIe link: 16.0 GT/s PCIe x16
+utilization: 3 %
 processes: none
 """
 
@@ -154,7 +154,7 @@ class TestClocks:
         make_card("rdna3", tmp_path)
         (tmp_path / DEVICE / "pp_od_clk_voltage").write_text("OD_VDDGFX_OFFSET:\n0mV\n")
         found = graphics_limits(FileTree(tmp_path), "sys/class/drm/card1")
-        assert "no limits of the graphics clock" in found.because
+        assert "no graphics clock limits" in found.because
 
 
 def test_sensors_that_are_missing(tmp_path: Path) -> None:
@@ -168,4 +168,4 @@ def test_a_sensor_that_says_nonsense(tmp_path: Path) -> None:
     make_card("mi200", tmp_path)
     (tmp_path / DEVICE / "hwmon/hwmon5/power1_average").write_text("\n")
     sensors = AmdSensors(FileTree(tmp_path), "sys/class/drm/card1")
-    assert "holds no number" in sensors.power_w().because
+    assert "contains no number" in sensors.power_w().because

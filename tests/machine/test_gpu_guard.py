@@ -110,7 +110,7 @@ def test_a_card_that_falls_off_the_bus_is_not_asked_again(tmp_path: Path) -> Non
     nvml.refuse("nvmlDeviceGetClockInfo", CARD, 1, code=15)
     nvml.refuse("nvmlDeviceGetCurrentClocksEventReasons", CARD, code=15)
     assert guard.read() is None
-    assert guard.why_not == "NVML says GPU is lost"
+    assert guard.why_not == "NVML reports GPU is lost"
     nvml.answer("nvmlDeviceGetClockInfo", CARD, 1, value=345)
     assert guard.read() is None
 
@@ -134,7 +134,7 @@ def test_the_energy_counter_in_joules(tmp_path: Path) -> None:
     assert guard.read_energy_j().value == 1234.567
     nvml.refuse(ENERGY, CARD)
     refused = guard.read_energy_j()
-    assert (refused.value, refused.because) == (None, "NVML says Not Supported")
+    assert (refused.value, refused.because) == (None, "NVML reports Not Supported")
     guard.close()
     assert guard.read_energy_j().because
 
@@ -256,7 +256,7 @@ class TestWhichGpu:
         assert "CUDA_VISIBLE_DEVICES" in found.because
 
     def test_a_number_beyond_the_last(self) -> None:
-        assert nvml_handle(h200(), "cuda:9", {}).because == "NVML says Invalid Argument"
+        assert nvml_handle(h200(), "cuda:9", {}).because == "NVML reports Invalid Argument"
 
     def test_cards_of_several_types_are_counted_by_speed(self) -> None:
         nvml = h200(cards=2)

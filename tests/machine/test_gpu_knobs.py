@@ -31,8 +31,8 @@ def one(state: KnobState) -> Setting:
     return setting
 
 
-def surveyed(name: str, nvml: RecordedNvml, root: Path, **wish: Any) -> KnobState:
-    return KNOBS[name].survey(machine_of(nvml, root), Wish(profiles=("gpu",), **wish))
+def surveyed(name: str, nvml: RecordedNvml, root: Path, **request: Any) -> KnobState:
+    return KNOBS[name].survey(machine_of(nvml, root), Wish(profiles=("gpu",), **request))
 
 
 def test_what_a_tune_of_gpus_uses() -> None:
@@ -81,7 +81,7 @@ class TestEveryKnob:
             ):
                 nvml.refuse(*key, code=15)
         state = surveyed(name, nvml, tmp_path)
-        assert "GPU 0: left alone, because" in state.unavailable
+        assert "GPU 0: skipped, because" in state.unavailable
         with pytest.raises(MissingTool, match="GPU is lost"):
             KNOBS[name].read(machine_of(nvml, tmp_path), f"{PLACE}/x")
 
@@ -102,7 +102,7 @@ class TestEveryKnob:
 
     def test_a_card_that_is_gone(self, name: str, tmp_path: Path) -> None:
         setting = Setting(knob=name, place="gpu/GPU-gone/x", found="unlocked", wanted="1 MHz")
-        with pytest.raises(MissingTool, match="there is no GPU GPU-gone"):
+        with pytest.raises(MissingTool, match="no GPU GPU-gone"):
             KNOBS[name].restore(machine_of(h200(), tmp_path), setting)
 
     def test_there_and_back(self, name: str, tmp_path: Path) -> None:
@@ -160,13 +160,13 @@ class TestClocks:
             found="unlocked",
             wanted="1380 MHz",
         )
-        assert any("70 % of its highest clock" in note for note in state.notes)
+        assert any("70 % of its maximum clock" in note for note in state.notes)
         assert any("cannot read a clock lock" in note for note in state.notes)
 
     def test_the_wish_is_taken_to_the_nearest_clock(self, tmp_path: Path) -> None:
         state = surveyed("nvidia-clocks", h200(), tmp_path, gpu_clock_mhz=1499)
         assert one(state).wanted == "1500 MHz"
-        assert any("no clock of 1499 MHz" in note for note in state.notes)
+        assert any("does not support 1499 MHz" in note for note in state.notes)
         exact = surveyed("nvidia-clocks", h200(), tmp_path, gpu_clock_mhz=1500)
         assert not any("no clock of" in note for note in exact.notes)
 
@@ -185,14 +185,14 @@ class TestClocks:
         nvml = h200()
         nvml.nvmlDeviceSetGpuLockedClocks(CARD, 1200, 1200)
         state = surveyed("nvidia-clocks", nvml, tmp_path)
-        assert "somebody holds its clocks already" in state.unavailable
+        assert "its clocks are locked already" in state.unavailable
         assert "nvidia-smi -rgc" in state.unavailable
 
     def test_a_card_that_others_compute_on_is_left_alone(self, tmp_path: Path) -> None:
         nvml = h200()
         add_process(nvml, 60)
         make_process(tmp_path, 60, 1)
-        assert "others compute on it (process 60)" in (
+        assert "other processes use it (60)" in (
             surveyed("nvidia-clocks", nvml, tmp_path).unavailable
         )
         # unless somebody insists
@@ -264,7 +264,9 @@ class TestOldCards:
     def test_an_old_card_without_any(self, tmp_path: Path) -> None:
         nvml = pascal()
         nvml.refuse("nvmlDeviceGetApplicationsClock")
-        assert "older than clock locks" in surveyed("nvidia-clocks", nvml, tmp_path).unavailable
+        assert (
+            "does not support clock locks" in surveyed("nvidia-clocks", nvml, tmp_path).unavailable
+        )
 
 
 @pytest.mark.parametrize(
@@ -301,7 +303,7 @@ class TestMemoryClock:
         nvml = h200()
         nvml.answer("nvmlDeviceGetSupportedMemoryClocks", CARD, value=[3996])
         state = surveyed("nvidia-memory-clock", nvml, tmp_path)
-        assert "one clock only, 3996 MHz" in state.unavailable
+        assert "only one clock, 3996 MHz" in state.unavailable
 
     def test_older_than_such_locks(self, tmp_path: Path) -> None:
         assert "Ampere" in surveyed("nvidia-memory-clock", t4(), tmp_path).unavailable
@@ -334,7 +336,7 @@ class TestComputeMode:
     def test_a_forbidden_card_is_left_alone(self, tmp_path: Path) -> None:
         nvml = h200()
         nvml.answer("nvmlDeviceGetComputeMode", CARD, value=2)
-        assert "forbade" in surveyed("nvidia-compute-mode", nvml, tmp_path).unavailable
+        assert "prohibited" in surveyed("nvidia-compute-mode", nvml, tmp_path).unavailable
 
     def test_a_mode_without_a_name(self, tmp_path: Path) -> None:
         nvml = h200()
@@ -345,14 +347,14 @@ class TestComputeMode:
         assert "comparison of two interpreters" in KNOBS["nvidia-compute-mode"].why
 
 
-def gpu_round(machine: Machine, folder: Path, wish: Wish) -> tuple[list[str], Restored]:
+def gpu_round(machine: Machine, folder: Path, request: Wish) -> tuple[list[str], Restored]:
     """Survey, journal, writes, restore from the journal, by the real functions."""
     knobs: dict[str, Knob] = {name: KNOBS[name] for name in NVIDIA}
-    states = survey(machine, wish, knobs=knobs)
+    states = survey(machine, request, knobs=knobs)
     settings = [setting for state in states for setting in state.settings]
     folder.mkdir()
     journal = Journal.create(
-        folder, mode="session", wish=wish, boot=boot_of(machine.files), settings=settings
+        folder, mode="session", request=request, boot=boot_of(machine.files), settings=settings
     )
     changes: list[str] = []
     for setting in settings:

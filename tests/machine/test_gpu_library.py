@@ -55,7 +55,7 @@ def test_a_driver_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     opened = open_gpu_libraries(RunningMachine(tmp_path))
     assert opened.nvml is None
-    assert "NVML does not answer" in opened.nvml_because
+    assert "NVML cannot be initialized" in opened.nvml_because
 
 
 def test_it_is_shut_down_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ class TestAsking:
         nvml.refuse("nvmlDeviceGetTemperatureV", "gpu0", 0, code=15)
         names = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
         answer = ask(nvml, *names, of=("gpu0", 0))
-        assert answer == Answer(because="NVML says GPU is lost", code=15)
+        assert answer == Answer(because="NVML reports GPU is lost", code=15)
 
     def test_no_name_is_known(self) -> None:
         nvml: RecordedNvml = h200()

@@ -1,4 +1,4 @@
-"""What NVML says, as facts: the recorded card, and cards that answer less."""
+"""What NVML reports, as facts: the recorded card, and cards that answer less."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from torchyard.machine.model import Fact
 
 GOLDEN_IDLE = """\
 name: NVIDIA H200
-identity: GPU-00000000-0000-0000-0000-000000000001
+UUID: GPU-00000000-0000-0000-0000-000000000001
 driver: 580.159.04
-CUDA of the driver: 13.0
+CUDA version of the driver: 13.0
 VBIOS: 96.00.A5.00.1A
 performance state: P0
 graphics clock: 345 MHz
-highest graphics clock: 1980 MHz
+maximum graphics clock: 1980 MHz
 application clock: 1980 MHz
 default application clock: 1980 MHz
-graphics clock lock: unavailable, because NVML can set a clock lock and cannot read it; see the event reasons
-graphics clocks to choose from: 110 from 345 to 1980 MHz
+graphics clock lock: unavailable, because NVML can set a clock lock but not read it; see the event reasons
+supported graphics clocks: 110 from 345 to 1980 MHz
 memory clock: 3201 MHz
-highest memory clock: 3201 MHz
-memory clocks to choose from: 2 from 2201 to 3201 MHz
+maximum memory clock: 3201 MHz
+supported memory clocks: 2 from 2201 to 3201 MHz
 clock event reasons: idle
 power: 78 W
 power limit: 700 W
@@ -43,8 +43,8 @@ ECC: on
 ECC after the next reset: on
 MIG: off
 PCIe link: generation 5 x16
-best PCIe link: generation 5 x16
-busy: 0 %
+maximum PCIe link: generation 5 x16
+utilization: 0 %
 memory used: 0.6 GiB
 memory: 140.4 GiB
 processes: none
@@ -72,20 +72,20 @@ def test_the_same_card_at_work(tmp_path: Path) -> None:
     assert facts["graphics clock"].value == "1455 MHz"
     assert facts["clock event reasons"].value == "power cap"
     assert facts["power"].value == "689 W"
-    assert facts["busy"].value == "100 %"
+    assert facts["utilization"].value == "100 %"
     assert facts["processes"].value == "1001 (compute, 0.9 GiB, not visible from here)"
 
 
 def test_each_card_has_a_section(tmp_path: Path) -> None:
     machine = machine_of(h200(cards=2), tmp_path)
     assert {fact.section for fact in read(machine)} == {"gpu 0", "gpu 1"}
-    assert facts_of(machine, "gpu 1")["identity"].value != facts_of(machine)["identity"].value
+    assert facts_of(machine, "gpu 1")["UUID"].value != facts_of(machine)["UUID"].value
 
 
 def test_what_a_card_does_not_support_has_a_reason(tmp_path: Path) -> None:
     facts = facts_of(machine_of(geforce(), tmp_path))
     for name in ("ECC", "ECC after the next reset", "MIG", "application clock"):
-        assert facts[name].text == "unavailable, because NVML says Not Supported"
+        assert facts[name].text == "unavailable, because NVML reports Not Supported"
     assert facts["graphics clock"].value == "345 MHz"
 
 
@@ -94,8 +94,8 @@ def test_a_lost_card_keeps_its_place(tmp_path: Path) -> None:
     nvml.refuse("nvmlDeviceGetHandleByIndex", 0, code=15)
     machine = machine_of(nvml, tmp_path)
     lost = facts_of(machine)
-    assert lost["name"].text == "unavailable, because NVML says GPU is lost"
-    assert lost["processes"].unavailable == "NVML says GPU is lost"
+    assert lost["name"].text == "unavailable, because NVML reports GPU is lost"
+    assert lost["processes"].unavailable == "NVML reports GPU is lost"
     assert facts_of(machine, "gpu 1")["name"].value == "NVIDIA H200"
 
 
@@ -108,7 +108,7 @@ def test_old_drivers_and_packages_are_asked_in_their_own_words(tmp_path: Path) -
     facts = facts_of(machine_of(nvml, tmp_path))
     assert facts["clock event reasons"].value == "idle"
     assert facts["temperature"].value == "37 °C"
-    assert facts["CUDA of the driver"].value == "13.0"
+    assert facts["CUDA version of the driver"].value == "13.0"
     assert facts["name"].value == "Tesla T4"
 
 
@@ -118,7 +118,7 @@ def test_no_library_is_one_fact_with_the_reason(tmp_path: Path) -> None:
     (fact,) = read(machine)
     assert fact.text == "unavailable, because no NVIDIA driver is loaded"
     (fact,) = read(Machine(files=machine.files))
-    assert "not asked" in fact.unavailable
+    assert "NVML is not used" in fact.unavailable
 
 
 def test_a_driver_without_cards(tmp_path: Path) -> None:
@@ -208,4 +208,4 @@ class TestProcesses:
         nvml = h200()
         nvml.refuse("nvmlDeviceGetComputeRunningProcesses", CARD, code=4)
         fact = facts_of(machine_of(nvml, tmp_path))["processes"]
-        assert fact.unavailable == "NVML says Insufficient Permissions"
+        assert fact.unavailable == "NVML reports Insufficient Permissions"

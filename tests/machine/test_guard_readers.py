@@ -162,7 +162,7 @@ def test_the_highest_state_of_what_cools_processors(tmp_path: Path) -> None:
 def test_fans_alone_are_no_cooling_of_processors(tmp_path: Path) -> None:
     cooling_device(tmp_path, 0, "Fan", "3")
     reader = opened(host_guards.open_cooling, tmp_path)
-    assert "no cooling device of a processor" in reader.unavailable
+    assert "no CPU cooling device" in reader.unavailable
 
 
 def test_not_every_device_of_a_large_machine_is_read(tmp_path: Path) -> None:

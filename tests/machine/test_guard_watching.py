@@ -53,7 +53,7 @@ def test_each_reader_has_a_state_and_those_that_cannot_read_are_left_out(folder:
             "swap": "/proc/vmstat: No such file or directory",
             "memory pressure": "",
             "throttle counters": "",
-            "cooling devices": "/sys/class/thermal has no cooling device of a processor",
+            "cooling devices": "/sys/class/thermal has no CPU cooling device",
             "temperature": "",
         }
         watch.begin()
@@ -88,7 +88,7 @@ def test_a_slow_reader_is_left_out_with_the_reason() -> None:
     assert SLOW_READING_S < 0.002
     open_reader = reader_of(iter(range(100)), grows=True)
     watch = Watch(readers=[open_reader], clock=lambda: next(now))
-    assert watch.states == {"made up": "reading it takes 2.0 ms"}
+    assert watch.states == {"made up": "too slow: a reading takes 2.0 ms"}
     watch.begin()
     assert list(watch.end()) == ["watched_ns"]
 
@@ -128,7 +128,7 @@ def test_states_of_all_guards_come_from_the_readings_of_a_launch() -> None:
         GuardReading(involuntary_switches=1, steal_ns=0),
     ]
     states = guard_states(readings, {"swap": "", "temperature": "there is no sensor"})
-    assert states.pop("run-queue wait").startswith("the kernel shows the worker no")
+    assert states.pop("run-queue wait").startswith("the worker has no")
     assert states == {
         "steal": "",
         "switches": "",
@@ -141,4 +141,4 @@ def test_states_of_all_guards_come_from_the_readings_of_a_launch() -> None:
 
 def test_a_probe_that_never_ran_is_said_with_its_reason() -> None:
     states = guard_states([GuardReading(cpu_ns=3)], {})
-    assert states["frequency probe"] == "the work is not timed on a core of the processor"
+    assert states["frequency probe"] == "the workload does not run on the CPU"

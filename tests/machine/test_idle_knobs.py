@@ -13,7 +13,7 @@ from knob_rounds import Round
 from trees import make_tree
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import LeftAlone, Machine
+from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs import idle as idle_latency
 from torchyard.machine.knobs import idle as states_knob
 from torchyard.machine.knobs.idle import IdleLatencyKnob
@@ -35,9 +35,9 @@ def knob() -> Iterator[IdleLatencyKnob]:
         held.close()
 
 
-def _states(root: Path, **wish: object) -> KnobState:
+def _states(root: Path, **request: object) -> KnobState:
     machine = Machine(files=FakeKernel(root))
-    return states_knob.IDLE_STATES_KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
+    return states_knob.IDLE_STATES_KNOB.survey(machine, Wish(**request))  # type: ignore[arg-type]
 
 
 # Which limit.
@@ -82,7 +82,7 @@ def test_states_deeper_than_the_limit_are_switched_off(tmp_path: Path) -> None:
     state = _states(make_tree("intel-pstate", tmp_path))
     assert {setting.place.split("/")[-2] for setting in state.settings} == {"state2", "state3"}
     assert len(state.settings) == 16
-    assert state.notes == ("longer than 2 us: C1E, C6",)
+    assert state.notes == ("wake-up latency above 2 us: C1E, C6",)
 
 
 def test_all_but_polling_go_where_polling_is_asked_for(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_all_but_polling_go_where_polling_is_asked_for(tmp_path: Path) -> None:
 
 def test_nothing_to_switch_off(tmp_path: Path) -> None:
     state = _states(make_tree("amd-acpi", tmp_path), latency_us=900)
-    assert state.unavailable == "no idle state takes longer than 900 us"
+    assert state.unavailable == "no idle state has a wake-up latency above 900 us"
 
 
 def test_a_machine_without_an_idle_driver(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_states_of_offline_processors_are_left_alone(tmp_path: Path) -> None:
     place = f"{CPU}/cpu5/cpuidle/state2/disable"
     setting = Setting(knob="idle-states", place=place, found="0", wanted="1")
     kernel.write(f"{CPU}/cpu5/online", "0")
-    with pytest.raises(LeftAlone):
+    with pytest.raises(SkippedWrite):
         states_knob.IDLE_STATES_KNOB.write(Machine(files=kernel), setting)
     assert kernel.text(place) == "0"
 
@@ -194,13 +194,13 @@ def test_a_higher_limit_of_another_process_is_lowered(
 
 
 def test_what_the_user_should_know(tmp_path: Path) -> None:
-    def notes(kind: str, **wish: object) -> str:
-        machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(wish)}")))
-        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(**wish))  # type: ignore[arg-type]
+    def notes(kind: str, **request: object) -> str:
+        machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(request)}")))
+        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(**request))  # type: ignore[arg-type]
         return " ".join(found.notes)
 
     assert "this kernel has no idle driver" in notes("cloud-vm")
-    assert "the lightest sleep here takes 2 us" in notes("intel-pstate")
+    assert "the lightest idle state takes 2 us" in notes("intel-pstate")
     assert notes("intel-pstate", latency_us=0) == ""
     assert notes("amd-acpi") == ""
 
@@ -227,7 +227,7 @@ def test_who_may_not_read_it_still_sees_what_would_be_held(tmp_path: Path) -> No
     state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=FileTree(root)), Wish())
     (setting,) = state.settings
     assert (setting.found, setting.wanted) == ("unknown", "2")
-    assert "cannot be read" in " ".join(state.notes)
+    assert "cannot read the limit" in " ".join(state.notes)
 
 
 def test_a_copy_forgets_what_a_killed_process_left(knob: IdleLatencyKnob, tmp_path: Path) -> None:

@@ -80,14 +80,14 @@ def test_a_service_that_does_not_start_again_is_said(tmp_path: Path) -> None:
     restored = round_.restore()
     assert restored is not None
     assert [item.reason for item in restored.missing] == [
-        f"`systemctl start {UNIT}` ended with 1: systemctl: unit is masked"
+        f"`systemctl start {UNIT}` failed with exit code 1: systemctl: unit is masked"
     ]
 
 
 def test_names_of_services_are_checked(tmp_path: Path) -> None:
     round_ = round_on("amd-acpi", tmp_path)
     setting = Setting(knob="irqbalance", place="--now evil", found="stopped", wanted="running")
-    with pytest.raises(UsageError, match="no name of a service"):
+    with pytest.raises(UsageError, match="not a service name"):
         KNOB.write(round_.machine, setting)
     assert calls(round_.kernel.root) == []
 
@@ -100,13 +100,13 @@ def test_not_installed_and_not_running(tmp_path: Path) -> None:
     shutil.rmtree(round_.kernel.path("proc/700"))
     assert round_.survey() == []
     assert round_.state("irqbalance").unavailable == (
-        "irqbalance does not run here and is not installed"
+        "irqbalance is not running and is not installed"
     )
     program = round_.kernel.path("usr/sbin/irqbalance")
     program.parent.mkdir(parents=True)
     program.write_text("")
     round_.survey()
-    assert round_.state("irqbalance").unavailable == "irqbalance does not run here"
+    assert round_.state("irqbalance").unavailable == "irqbalance is not running"
 
 
 def test_without_systemctl(tmp_path: Path) -> None:

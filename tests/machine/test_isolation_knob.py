@@ -12,7 +12,7 @@ from torchyard.core.cpu_lists import cpu_list
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.core_isolation import join, joining
+from torchyard.machine.knobs.core_isolation import join, join_setting
 from torchyard.machine.model import Setting
 
 # Every machine.
@@ -35,7 +35,7 @@ def test_cores_are_set_apart_and_given_back(kind: str, tmp_path: Path) -> None:
 def test_without_cores_nothing_is_set_apart(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     assert round_.survey() == []
-    assert "no cores are set apart" in round_.state("isolation").unavailable
+    assert "no cores are isolated" in round_.state("isolation").unavailable
 
 
 def test_a_machine_without_control_groups(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_control_groups_without_cpusets(tmp_path: Path) -> None:
     round_ = round_on("arm-bare", tmp_path)
     round_.kernel.put(f"{V2}/cgroup.controllers", "cpu io memory pids")
     round_.survey(cores=(3,))
-    assert "no controller `cpuset`" in round_.state("isolation").unavailable
+    assert "no cpuset controller" in round_.state("isolation").unavailable
 
 
 @pytest.mark.parametrize(("kind", "top"), [("cgroup-v1", V1), ("amd-epp", V2)])
@@ -57,7 +57,7 @@ def test_a_rest_of_another_tune_is_not_touched(kind: str, top: str, tmp_path: Pa
     round_ = round_on(kind, tmp_path)
     round_.kernel.make_folder(f"{top}/torchyard")
     round_.survey(cores=(3,))
-    assert "is there already" in round_.state("isolation").unavailable
+    assert "already exists" in round_.state("isolation").unavailable
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_old_kernels_have_no_partitions(tmp_path: Path) -> None:
     for path in round_.kernel.paths(f"{V2}/**/cpuset.cpus.partition"):
         round_.kernel.path(path).unlink()
     round_.survey(cores=(3,))
-    assert "no partitions" in round_.state("isolation").unavailable
+    assert "no cpuset partitions" in round_.state("isolation").unavailable
 
 
 def test_a_process_joins_and_goes_back_to_its_session(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_who_has_no_group_any_more_goes_to_the_next_one_above(tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["cgroup-v1", "amd-epp"])
 def test_nobody_can_join_what_is_not_there(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
-    with pytest.raises(MissingTool, match="no cores are set apart"):
+    with pytest.raises(MissingTool, match="no cores are isolated"):
         join(round_.machine, 2000)
     round_.tune(cores=(2, 3) if kind != "arm-bare" else (3,))
     with pytest.raises(MissingTool, match="no process 4242"):
@@ -218,11 +218,11 @@ def test_nobody_can_join_what_is_not_there(kind: str, tmp_path: Path) -> None:
 
 def test_a_copy_runs_no_commands(tmp_path: Path) -> None:
     round_ = round_on("amd-epp", tmp_path)
-    assert "copy" in joining(round_.machine).unavailable
+    assert "copy" in join_setting(round_.machine).unavailable
 
 
 def test_joining_says_why_not() -> None:
-    setting = joining(Machine(), base="no such group of ours")
+    setting = join_setting(Machine(), base="no such group of ours")
     assert setting.unavailable
     assert setting.words == ()
 

@@ -20,19 +20,19 @@ def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
     round_.found = round_.kernel.snapshot()
     round_.tune(cores=(2, 3))
     assert [change.state for change in round_.changes] == ["written"]
-    house = f"{V1}/torchyard/house"
+    housekeeping = f"{V1}/torchyard/house"
     assert members(round_, V1) == [15], "bound to its processor"
-    assert members(round_, house) == [1, 2, 700]
-    assert members(round_, f"{house}/docker") == [901]
-    assert members(round_, f"{house}/docker/4f1c2a") == [2000]
-    assert round_.text(f"{house}/cpuset.cpus") == "0-1,4-7"
-    assert round_.text(f"{house}/docker/4f1c2a/cpuset.cpus") == "0-1", (
+    assert members(round_, housekeeping) == [1, 2, 700]
+    assert members(round_, f"{housekeeping}/docker") == [901]
+    assert members(round_, f"{housekeeping}/docker/4f1c2a") == [2000]
+    assert round_.text(f"{housekeeping}/cpuset.cpus") == "0-1,4-7"
+    assert round_.text(f"{housekeeping}/docker/4f1c2a/cpuset.cpus") == "0-1", (
         "half of the machine, less ours"
     )
     assert round_.text(f"{V1}/torchyard/measure/cpuset.cpus") == "2-3"
     assert round_.state("isolation").notes == (
-        "1 threads of the kernel are bound to processors and stay on the cores",
-        "5 tasks are moved to the house; containers that are started later are not",
+        "1 kernel threads are bound to CPUs and stay on the cores",
+        "5 tasks are moved to the housekeeping cores; containers started later are not",
     )
     round_.restore()
     assert round_.left() == {}
@@ -76,12 +76,12 @@ def test_tasks_that_died_and_new_ones_are_no_obstacle(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     add_task(round_, 901, f"{V1}/docker")
     round_.tune(cores=(2, 3))
-    house = f"{V1}/torchyard/house"
+    housekeeping = f"{V1}/torchyard/house"
     # 901 dies; its parent and a shell have children, which the kernel puts where these are.
     for file in ("tasks", "cgroup.procs"):
-        round_.kernel.path(f"{house}/docker/{file}").write_text("")
-    add_task(round_, 5001, f"{house}/docker/4f1c2a")
-    add_task(round_, 5002, house)
+        round_.kernel.path(f"{housekeeping}/docker/{file}").write_text("")
+    add_task(round_, 5001, f"{housekeeping}/docker/4f1c2a")
+    add_task(round_, 5002, housekeeping)
     restored = round_.restore()
     assert restored is not None
     assert restored.complete
@@ -156,7 +156,7 @@ def test_cores_beyond_the_group_are_refused(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     knob = Isolation(base="docker/4f1c2a")
     (setting,) = knob.survey(round_.machine, Wish(cores=(5,))).settings
-    with pytest.raises(NotAllowed, match="cannot be set apart"):
+    with pytest.raises(NotAllowed, match="cannot isolate cores"):
         knob.write(round_.machine, setting)
     assert round_.left() == {}
 
@@ -176,7 +176,7 @@ def test_only_tasks_below_the_base_are_moved(tmp_path: Path) -> None:
     assert members(round_, f"{V1}/docker/torchyard/house/4f1c2a") == [2000]
     join(round_.machine, 2000, base="docker")
     assert members(round_, f"{V1}/docker/torchyard/measure/4f1c2a") == [2000]
-    with pytest.raises(NotAllowed, match="no group below"):
+    with pytest.raises(NotAllowed, match="not a group below"):
         join(round_.machine, 700, base="docker")
     knob.restore(round_.machine, setting)
     assert round_.left() == {}

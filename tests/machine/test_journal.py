@@ -21,7 +21,7 @@ from torchyard.machine.quieting.journal import (
     RESTORED_FILE,
     Journal,
     JournalLock,
-    JournalText,
+    JournalState,
     journal_folder,
     read_journal,
 )
@@ -40,11 +40,11 @@ HEADER = (
 
 def create(folder: Path, *settings: Setting) -> Journal:
     return Journal.create(
-        folder, mode="session", wish=Wish(randomize="off"), boot="boot-1", settings=settings
+        folder, mode="session", request=Wish(randomize="off"), boot="boot-1", settings=settings
     )
 
 
-def text_of(folder: Path) -> JournalText:
+def text_of(folder: Path) -> JournalState:
     text = read_journal(folder)
     assert text is not None
     return text
@@ -55,7 +55,7 @@ def test_what_was_found_is_read_again(tmp_path: Path) -> None:
     text = text_of(tmp_path)
     assert text.settings == (A, B)
     assert (text.mode, text.boot, text.owner) == ("session", "boot-1", this_process())
-    assert (text.touched, text.returned, text.tuned) == (frozenset(), frozenset(), False)
+    assert (text.touched, text.returned, text.complete) == (frozenset(), frozenset(), False)
     assert str(os.getpid()) in text.who
 
 
@@ -70,16 +70,16 @@ def test_events_are_read_again(tmp_path: Path) -> None:
     journal.note("refused", A, "no\nluck")
     journal.note("not restored", A, "still none")
     journal.held_by({"pid": 7})
-    journal.tuned()
+    journal.mark_complete()
     text = text_of(tmp_path)
     assert text.touched == {("aslr", "proc/a")}
     assert text.returned == frozenset()
-    assert (text.tuned, text.holder) == (True, {"pid": 7})
+    assert (text.complete, text.holder) == (True, {"pid": 7})
     journal.note("restored", A)
     assert text_of(tmp_path).returned == {("aslr", "proc/a")}
     journal.note("not restored", A, "again not")
     assert text_of(tmp_path).returned == frozenset()
-    journal.put_away()
+    journal.archive()
     assert read_journal(tmp_path) is None
     assert (tmp_path / RESTORED_FILE).is_file()
 
@@ -113,7 +113,7 @@ def test_damage_in_the_middle_says_what_to_do(tmp_path: Path) -> None:
     assert caught.value.exit_code == 8
     assert str(path) in caught.value.what
     assert "by hand" in caught.value.hint
-    assert "restart" in caught.value.hint
+    assert "reboot" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_journal_that_others_may_write_is_not_followed(tmp_path: Path) -> None
     assert path.stat().st_mode & 0o777 == 0o644
     assert text_of(tmp_path).settings == (A,)
     path.chmod(0o666)
-    with pytest.raises(NotAllowed, match="only root"):
+    with pytest.raises(NotAllowed, match="others than root"):
         read_journal(tmp_path)
 
 
@@ -277,7 +277,7 @@ def test_a_note_that_does_not_fit_leaves_whole_lines(tiny_disk: Path) -> None:
     (tiny_disk / "fill").unlink()
     journal.note("restored", A)
     assert text_of(tiny_disk).returned == {("aslr", "proc/a")}
-    journal.put_away()
+    journal.archive()
 
 
 def _note_for_ever(journal: Journal) -> None:

@@ -27,7 +27,7 @@ from trees import make_tree
 
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Wish
-from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
     JOURNAL_VARIABLE,
@@ -53,10 +53,10 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 def test_the_keeper_restores_at_once_when_the_owner_is_killed(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
+        restore_process = int(line_of(process))
         assert values(root) == TUNED
         kill(process)
-    until(lambda: gone(keeper))
+    until(lambda: gone(restore_process))
     assert values(root) == FOUND
     assert read_journal(folder_of(root)) is None
     lock = JournalLock.take(folder_of(root))
@@ -66,22 +66,22 @@ def test_the_keeper_restores_at_once_when_the_owner_is_killed(root: Path) -> Non
 
 def test_the_keeper_is_out_of_reach_of_the_terminal(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
-        assert os.getsid(keeper) == keeper
-        assert Path(f"/proc/{keeper}/cwd").resolve() == Path("/")
+        restore_process = int(line_of(process))
+        assert os.getsid(restore_process) == restore_process
+        assert Path(f"/proc/{restore_process}/cwd").resolve() == Path("/")
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
-            os.kill(keeper, number)
+            os.kill(restore_process, number)
         kill(process)
-    until(lambda: gone(keeper))
+    until(lambda: gone(restore_process))
     assert values(root) == FOUND
 
 
 def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
-        os.kill(keeper, signal.SIGKILL)
+        restore_process = int(line_of(process))
+        os.kill(restore_process, signal.SIGKILL)
         kill(process)
-    until(lambda: gone(keeper))
+    until(lambda: gone(restore_process))
     assert values(root) == TUNED
     machine = Machine(files=FileTree(root))
     found = recover(machine)
@@ -96,24 +96,24 @@ def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
 @pytest.mark.slow
 def test_when_both_are_killed_restore_restores(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
-        os.kill(keeper, signal.SIGKILL)
+        restore_process = int(line_of(process))
+        os.kill(restore_process, signal.SIGKILL)
         kill(process)
-    until(lambda: gone(keeper))
+    until(lambda: gone(restore_process))
     assert restore(Machine(files=FileTree(root))).complete
     assert values(root) == FOUND
 
 
 def test_when_both_are_killed_the_next_tune_restores_first(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
-        os.kill(keeper, signal.SIGKILL)
+        restore_process = int(line_of(process))
+        os.kill(restore_process, signal.SIGKILL)
         kill(process)
-    until(lambda: gone(keeper))
-    with Tuning(Machine(files=FileTree(root)), WISH) as tuning:
-        assert tuning.before is not None
+    until(lambda: gone(restore_process))
+    with QuietSession(Machine(files=FileTree(root)), WISH) as session:
+        assert session.before is not None
         assert values(root) == TUNED
-        assert {c.setting.found for c in tuning.tuned.written} == {"2", "25", "100000"}
+        assert {c.setting.found for c in session.applied.written} == {"2", "25", "100000"}
     assert values(root) == FOUND
 
 
@@ -135,10 +135,10 @@ def test_an_owner_whose_keeper_is_killed_restores_itself(root: Path) -> None:
 )
 def test_an_owner_that_is_asked_to_end_restores_first(root: Path, number: signal.Signals) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
+        restore_process = int(line_of(process))
         process.send_signal(number)
         process.wait(timeout=30)
-        until(lambda: gone(keeper))
+        until(lambda: gone(restore_process))
     assert process.returncode != 0
     assert values(root) == FOUND
     assert read_journal(folder_of(root)) is None
@@ -152,7 +152,7 @@ def test_a_standing_tune_has_a_holder_that_restore_ends(root: Path) -> None:
     machine = Machine(files=FileTree(root))
     before = device.read_bytes()
     assert before in (b"", NO_LATENCY_LIMIT)
-    tuned = tune_standing(machine, Wish(only=("idle-latency",)))
+    tuned = apply_until_restore(machine, Wish(only=("idle-latency",)))
     assert [change.state for change in tuned.changes] == ["written"]
     text = read_journal(folder_of(root))
     assert text is not None
@@ -168,7 +168,7 @@ def test_a_standing_tune_has_a_holder_that_restore_ends(root: Path) -> None:
 
 def test_a_holder_that_was_killed_is_no_obstacle(root: Path) -> None:
     machine = Machine(files=FileTree(root))
-    tune_standing(machine, Wish(only=("idle-latency",)))
+    apply_until_restore(machine, Wish(only=("idle-latency",)))
     text = read_journal(folder_of(root))
     assert text is not None
     assert text.holder is not None
@@ -179,7 +179,7 @@ def test_a_holder_that_was_killed_is_no_obstacle(root: Path) -> None:
 @pytest.mark.slow
 def test_a_number_that_passed_to_another_process_is_not_ended(root: Path) -> None:
     machine = Machine(files=FileTree(root))
-    tune_standing(machine, Wish(only=("idle-latency",)))
+    apply_until_restore(machine, Wish(only=("idle-latency",)))
     path = folder_of(root) / JOURNAL_FILE
     text = read_journal(folder_of(root))
     assert text is not None

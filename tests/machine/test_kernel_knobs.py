@@ -159,7 +159,7 @@ def test_huge_pages_are_kept_and_recorded(kind: str, tmp_path: Path) -> None:
     assert enabled.found in ("always", "madvise")
     assert defrag.found == defrag.wanted == "madvise"
     assert round_.tune() == []
-    assert "kept as it is" in round_.state("huge-pages").notes[0]
+    assert "kept and recorded" in round_.state("huge-pages").notes[0]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_memory_stays_on_its_node(tmp_path: Path) -> None:
 def test_a_kernel_that_moves_no_memory(tmp_path: Path) -> None:
     round_ = round_on("cloud-vm", tmp_path, "numa-balancing")
     assert round_.survey() == []
-    assert "does not balance memory" in round_.state("numa-balancing").unavailable
+    assert "has no NUMA balancing" in round_.state("numa-balancing").unavailable
 
 
 # Profiler.

@@ -32,7 +32,7 @@ from trees import make_tree
 
 from torchyard.errors import NotAllowed, StepFailed
 from torchyard.machine.knob import Machine
-from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
     JOURNAL_VARIABLE,
@@ -80,7 +80,7 @@ def test_killed_between_the_journal_and_the_write(root: Path, place: str, mode: 
 
 def test_killed_in_the_middle_of_its_own_restore(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
+        restore_process = int(line_of(process))
         stopper = Stopper(root / RATE)
         stopper.stop_here()
         assert process.stdin is not None
@@ -89,24 +89,24 @@ def test_killed_in_the_middle_of_its_own_restore(root: Path) -> None:
         until(lambda: waits(process.pid))
         stopper.put_back(TUNED[RATE])
         kill(process)
-    until(lambda: gone(keeper))
+    until(lambda: gone(restore_process))
     assert values(root) == FOUND
 
 
 @pytest.mark.slow
 def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
     """Nothing of ours was written, so a value that somebody else writes then is left alone."""
-    code = OWNER.partition("with Tuning")[0] + (
+    code = OWNER.partition("with QuietSession")[0] + (
         "import os, signal\n"
         "from torchyard.machine.quieting.journal import Journal, boot_of, journal_folder\n"
         "from torchyard.machine.quieting.journal import JournalLock\n"
-        "from torchyard.machine.quieting.apply_settings import KeeperLink\n"
+        "from torchyard.machine.quieting.apply_settings import RestoreProcess\n"
         "from torchyard.machine.quieting.apply_settings import survey\n"
         "folder = journal_folder(machine.files)\n"
         "lock = JournalLock.take(folder)\n"
-        "keeper = KeeperLink(root=machine.files.root, folder=folder, lock=lock)\n"
-        "found = [item for state in survey(machine, wish) for item in state.settings]\n"
-        "Journal.create(folder, mode='session', wish=wish, boot=boot_of(machine.files),\n"
+        "restore_process = RestoreProcess(root=machine.files.root, folder=folder, lock=lock)\n"
+        "found = [item for state in survey(machine, request) for item in state.settings]\n"
+        "Journal.create(folder, mode='session', request=request, boot=boot_of(machine.files),\n"
         "               settings=found)\n"
         "(machine.files.root / 'proc/sys/kernel/randomize_va_space').write_text('1')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -120,7 +120,7 @@ def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
 def test_ctrl_c_in_the_middle_of_a_write_restores_and_runs_no_command(root: Path) -> None:
     stopper = Stopper(root / ASLR)
     stopper.stop_here()
-    words = ["-m", "torchyard", "machine", "tune", "--root", str(root), "--only", "aslr"]
+    words = ["-m", "torchyard", "machine", "quiet", "--root", str(root), "--only", "aslr"]
     words += ["--only", "perf-rate", "--aslr", "off", "--", "touch", str(root / "ran")]
     process = subprocess.Popen(
         [sys.executable, *words], stderr=subprocess.PIPE, start_new_session=True
@@ -145,8 +145,8 @@ def test_without_a_keeper_nothing_is_written(root: Path, monkeypatch: pytest.Mon
     machine = Machine(files=FileTree(root))
     for python in ("/nowhere/python", "/bin/true"):
         monkeypatch.setattr(sys, "executable", python)
-        with pytest.raises(StepFailed, match="restores after a kill") as caught:
-            Tuning(machine, WISH).apply()
+        with pytest.raises(StepFailed, match="restores settings after a kill") as caught:
+            QuietSession(machine, WISH).apply()
         assert "nothing was changed" in caught.value.hint
         assert values(root) == FOUND
         assert read_journal(folder_of(root)) is None
@@ -156,7 +156,7 @@ def test_two_processes_cannot_tune_at_once(root: Path) -> None:
     with owner(root) as process:
         line_of(process)
         with pytest.raises(NotAllowed, match=f"process {process.pid}"):
-            tune_standing(Machine(files=FileTree(root)), WISH)
+            apply_until_restore(Machine(files=FileTree(root)), WISH)
         assert values(root) == TUNED
     until(lambda: read_journal(folder_of(root)) is None)
 
@@ -164,10 +164,10 @@ def test_two_processes_cannot_tune_at_once(root: Path) -> None:
 @pytest.mark.slow
 def test_restore_waits_for_a_keeper_that_is_at_work(root: Path) -> None:
     with owner(root) as process:
-        keeper = int(line_of(process))
-        os.kill(keeper, signal.SIGSTOP)
+        restore_process = int(line_of(process))
+        os.kill(restore_process, signal.SIGSTOP)
         kill(process)
-    resume = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {keeper}"])
+    resume = subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {restore_process}"])
     found = recover(Machine(files=FileTree(root)))
     resume.wait()
     assert found is None, "the keeper did it"

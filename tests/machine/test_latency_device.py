@@ -19,7 +19,7 @@ from real_machine import alone_on_machine, wait_until
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import idle as idle_latency
 from torchyard.machine.model import Setting, Wish
-from torchyard.machine.quieting.apply_settings import tune_standing
+from torchyard.machine.quieting.apply_settings import apply_until_restore
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE, read_journal
 from torchyard.machine.quieting.restoring import restore, write_setting
 
@@ -162,9 +162,9 @@ def test_a_standing_tune_holds_it_until_it_is_restored(
 ) -> None:
     """The keeper holds it when the command that tuned has ended."""
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
-    machine, wish = Machine(), Wish(only=("idle-latency",), latency_us=WANTED_US)
+    machine, request = Machine(), Wish(only=("idle-latency",), latency_us=WANTED_US)
     with alone_on_machine():
-        tuned = tune_standing(machine, wish)
+        tuned = apply_until_restore(machine, request)
         try:
             assert [change.state for change in tuned.changes] == ["written"]
             own = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]

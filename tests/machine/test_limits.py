@@ -167,8 +167,8 @@ def test_what_slurm_gave_the_job(
         total_mib,
         available_mib,
     )
-    assert limits.cores_why.endswith("(of the job of Slurm)") == (cores < 8)
-    assert (limits.memory_why == "in the job of Slurm") == (total_mib < 32 * 1024)
+    assert limits.cores_why.endswith("(Slurm job)") == (cores < 8)
+    assert (limits.memory_why == "in the Slurm job") == (total_mib < 32 * 1024)
     outside = read_limits(root, said)
     assert (outside.cores, outside.total_mib) == (8, 32 * 1024), "left over from another shell"
 

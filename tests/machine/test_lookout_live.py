@@ -1,10 +1,11 @@
-"""The lookout on this machine, beside a process that is really busy."""
+"""The load monitor on this machine, beside a process that is really busy."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.monitor.load_monitor import COST_SHARE, KINDS, Lookout
-from torchyard.machine.monitor.sources import Disturber
+from torchyard.machine.monitor.load_monitor import COST_SHARE, KINDS, LoadMonitor
+from torchyard.machine.monitor.sources import NoiseSource
 
 
 @contextmanager
@@ -38,14 +39,14 @@ def busy_process(folder: Path) -> Iterator[None]:
 
 
 def test_a_real_busy_process_is_named(tmp_path: Path) -> None:
-    with busy_process(tmp_path), Lookout(period_s=0.2) as lookout:
+    with busy_process(tmp_path), LoadMonitor(period_s=0.2) as monitor:
         time.sleep(1.5)
-    wanted = Disturber("process", "yardspinner")
-    amounts = [stretch.amounts.get(wanted, 0.0) for stretch in lookout.stretches]
+    wanted = NoiseSource("process", "yardspinner")
+    amounts = [sample.amounts.get(wanted, 0.0) for sample in monitor.samples]
     assert len(amounts) >= 2
     # It gets its share even of a machine that is busy otherwise.
     assert max(amounts) > 5 * KINDS["process"].limit
-    assert lookout.unavailable == {}
+    assert monitor.unavailable == {}
 
 
 def test_our_own_children_are_nobody(tmp_path: Path) -> None:
@@ -54,38 +55,39 @@ def test_our_own_children_are_nobody(tmp_path: Path) -> None:
     program.chmod(0o755)
     with subprocess.Popen([program]) as child:
         try:
-            with Lookout(period_s=0.2) as lookout:
+            with LoadMonitor(period_s=0.2) as monitor:
                 time.sleep(1.0)
         finally:
             child.kill()
-    names = {who.what for stretch in lookout.stretches for who in stretch.amounts}
+    names = {who.what for sample in monitor.samples for who in sample.amounts}
     assert names
     assert "ownchild" not in names
 
 
 def test_it_costs_little_and_ends(tmp_path: Path) -> None:
-    with Lookout(period_s=0.01) as lookout:
+    with LoadMonitor(period_s=0.01) as monitor:
         time.sleep(2.0)
-    seen = len(lookout.stretches)
+    seen = len(monitor.samples)
     assert seen >= 1
     # The looks themselves are further apart than asked for, so that they cost what they may; the
     # last one comes early, because it was told to stop.
-    assert lookout.cost_share < 4 * COST_SHARE
+    assert monitor.cost_share < 4 * COST_SHARE
     time.sleep(0.1)
-    assert len(lookout.stretches) == seen
+    assert len(monitor.samples) == seen
 
 
-def test_pinned_it_looks_from_the_other_cores() -> None:
+def test_the_monitor_thread_avoids_the_measured_cores() -> None:
     online = sorted(os.sched_getaffinity(0))
     if len(online) < 2:
         pytest.skip("needs two cores")
     mine = os.sched_getaffinity(0)
-    with Lookout(cores=(online[0],), period_s=0.05):
+    with LoadMonitor(cores=(online[0],), period_s=0.05):
         time.sleep(0.2)
         allowed = [
-            os.sched_getaffinity(int(task.name))
-            for task in Path("/proc/self/task").iterdir()
-            if "lookout" in (task / "comm").read_text()
+            os.sched_getaffinity(thread.native_id)
+            for thread in threading.enumerate()
+            if thread.name == "torchyard-monitor" and thread.native_id is not None
         ]
     assert os.sched_getaffinity(0) == mine
-    assert all(online[0] not in cores for cores in allowed)
+    assert len(allowed) == 1
+    assert online[0] not in allowed[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import KINDS, make_tree
 
-from torchyard.machine.advice.activity import Activity, Busy
+from torchyard.machine.advice.activity import Activity, BusyProgram
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import EFFECTS, Advice
@@ -88,13 +88,13 @@ def test_settings_are_those_of_the_knobs(trees: dict[str, Path]) -> None:
     assert advice.effect == KNOBS["turbo"].effect
     assert advice.why == KNOBS["turbo"].why
     assert advice.what.endswith(": no_turbo 0 instead of 1")
-    assert advice.mend == "sudo torchyard machine tune --only turbo"
+    assert advice.mend == "sudo torchyard machine quiet --only turbo"
     assert advice.needs_root
 
 
 def test_places_that_agree_are_counted(trees: dict[str, Path]) -> None:
     advice = advice_for(trees["intel-pstate"])["governor"]
-    assert advice.what.endswith("scaling_governor powersave instead of performance (8 places)")
+    assert advice.what.endswith("scaling_governor powersave instead of performance (8 times)")
 
 
 def test_a_knob_that_is_set_right_is_not_advised(tmp_path: Path) -> None:
@@ -142,12 +142,13 @@ def test_what_does_not(case: str, trees: dict[str, Path]) -> None:
 
 def test_who_is_busy_is_named_and_what_they_take(trees: dict[str, Path]) -> None:
     activity = changed(
-        busy_processors=6.0, waiting_share=0.4, busiest=(Busy(name="cc1plus", processors=5.9),)
+        busy_processors=6.0,
+        waiting_share=0.4,
+        busiest=(BusyProgram(name="cc1plus", processors=5.9),),
     )
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.what == (
-        "other programs use 6.0 of 8 processors, and somebody waited for one during 40% of the "
-        "time: cc1plus"
+        "other programs use 6.0 of 8 CPUs; processes waited for a CPU 40% of the time: cc1plus"
     )
 
 
@@ -155,7 +156,7 @@ def test_a_copy_is_judged_by_averages(trees: dict[str, Path]) -> None:
     activity = Activity(processors=8, busy_processors=12.5, waiting_share=0.5)
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.unfit
-    assert advice.what.startswith("12.5 programs ran or waited on 8 processors")
+    assert advice.what.startswith("load average 12.5 on 8 CPUs")
 
 
 def test_a_battery_makes_unfit_until_it_is_plugged_in(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_heat_since_boot_is_advice_only(tmp_path: Path) -> None:
 def test_a_quota_below_the_processors(trees: dict[str, Path]) -> None:
     for kind in ("cgroup-v1", "cgroup-v2"):
         advice = advice_for(trees[kind])["quota"]
-        assert "may use the time of 2" in advice.what
+        assert "its quota is 2 CPUs" in advice.what
         assert advice.mend.startswith("OMP_NUM_THREADS=2,")
 
 
@@ -191,7 +192,7 @@ def test_isolated_processors_of_this_process(tmp_path: Path) -> None:
     make_tree("intel-pstate", tmp_path)
     (tmp_path / "sys/devices/system/cpu/isolated").write_text("2-3\n")
     named = advice_for(tmp_path)
-    assert "2-3, where the kernel balances no load" in named["unbalanced"].what
+    assert "2-3, which have no load balancing" in named["unbalanced"].what
     assert "cores" not in named
     status = tmp_path / "proc/self/status"
     text = status.read_text().replace("Cpus_allowed_list:\t0-7", "Cpus_allowed_list:\t0-2")

@@ -1,4 +1,4 @@
-"""`machine tune`, `restore` and `boot` from the command line, on copies of machines."""
+"""`machine quiet`, `restore` and `boot` from the command line, on copies of machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchyard.machine.model import (
     Wish,
 )
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE
-from torchyard.machine.report import restored_text, tuned_summary, tuned_text
+from torchyard.machine.report import quieting_summary, quieting_table, restored_text
 
 Capture = pytest.CaptureFixture[str]
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -77,16 +77,16 @@ def tuned() -> Tuned:
     ]
     states[1:1] = [
         KnobState(knob="smt", unavailable="cores have one thread"),
-        KnobState(knob="swap", notes=("no swap is on",)),
+        KnobState(knob="swap", notes=("swap is not enabled",)),
     ]
-    return Tuned(wish=Wish(), knobs=tuple(states), changes=tuple(changes))
+    return Tuned(request=Wish(), knobs=tuple(states), changes=tuple(changes))
 
 
 def test_the_table_of_a_tune() -> None:
-    text = tuned_text(tuned())
+    text = quieting_table(tuned())
     compare_with_golden("tune-table", text)
     assert "and 7 more" in text
-    assert tuned_summary(tuned()) == "9 written, 1 already so, 1 refused, 1 knobs unavailable"
+    assert quieting_summary(tuned()) == "9 written, 1 unchanged, 1 refused, 1 knobs unavailable"
 
 
 def test_the_text_of_a_restore() -> None:
@@ -107,7 +107,7 @@ def test_the_text_of_a_restore() -> None:
     rebooted = restored_text(
         Restored(settings=(item("proc/a", "was so", meanwhile="1"),), rebooted=True)
     )
-    assert "started anew" in rebooted
+    assert "a reboot has reset the settings" in rebooted
     assert "is '1', was '2'" in rebooted
 
 
@@ -116,7 +116,7 @@ def test_the_text_of_a_restore() -> None:
 
 def test_a_dry_run_writes_nothing(capsys: Capture, root: Path) -> None:
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    ended = call(capsys, "machine", "tune", "--dry-run", "--root", str(root), "--aslr", "off")
+    ended = call(capsys, "machine", "quiet", "--dry-run", "--root", str(root), "--aslr", "off")
     assert ended.code == 0
     assert f"to be written 2 -> 0  /{ASLR}\n" in ended.out
     assert "would be written" in ended.err
@@ -124,7 +124,7 @@ def test_a_dry_run_writes_nothing(capsys: Capture, root: Path) -> None:
 
 
 def test_the_same_as_json(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "tune", "--dry-run", "--json", "--root", str(root), *ONLY)
+    ended = call(capsys, "machine", "quiet", "--dry-run", "--json", "--root", str(root), *ONLY)
     document = json.loads(ended.out)
     assert document["schema"] == 1
     assert document["tune"]["mode"] == "dry-run"
@@ -133,15 +133,27 @@ def test_the_same_as_json(capsys: Capture, root: Path) -> None:
     ]
 
 
+def test_the_old_name_of_the_command_works_with_a_note(capsys: Capture, root: Path) -> None:
+    arguments = ("--dry-run", "--json", "--root", str(root), *ONLY)
+    present = call(capsys, "machine", "quiet", *arguments)
+    old = call(capsys, "machine", "tune", *arguments)
+    assert (old.code, old.out) == (present.code, present.out)
+    note = "`torchyard machine tune` is deprecated: use `torchyard machine quiet`\n"
+    assert old.err == note + present.err
+    listed = call(capsys, "machine", "--help").out
+    assert "\n  quiet " in listed
+    assert "\n  tune " not in listed
+
+
 def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
-    tune = ("machine", "tune", "--root", str(root), *ONLY)
+    tune = ("machine", "quiet", "--root", str(root), *ONLY)
     first = call(capsys, *tune)
     assert first.code == 0, first.err
     assert "machine restore" in first.err
     assert (root / ASLR).read_text() == "0"
     second = call(capsys, *tune, "--json")
     assert second.code == 4
-    assert "tuned already" in json.loads(second.out)["error"]["what"]
+    assert "already quieted" in json.loads(second.out)["error"]["what"]
     back = call(capsys, "machine", "restore", "--json", "--root", str(root))
     assert back.code == 0
     (setting,) = json.loads(back.out)["restore"]["settings"]
@@ -153,12 +165,12 @@ def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
 
 
 def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -> None:
-    call(capsys, "machine", "tune", "--root", str(root), *ONLY)
+    call(capsys, "machine", "quiet", "--root", str(root), *ONLY)
     (root / ASLR).unlink()
     (root / ASLR).mkdir()
     back = call(capsys, "machine", "restore", "--root", str(root))
     assert back.code == 5
-    assert f"NOT put back: aslr (/{ASLR}) to '2'" in back.out
+    assert f"NOT restored: aslr (/{ASLR}) to '2'" in back.out
     (root / ASLR).rmdir()
     (root / ASLR).write_text("0\n")
     assert call(capsys, "machine", "restore", "--root", str(root)).code == 0
@@ -167,7 +179,7 @@ def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -
 
 def test_a_command_is_run_tuned(root: Path) -> None:
     script = f"cat {root / ASLR}; echo; echo loud >&2; exit 7"
-    ended = program("machine", "tune", "--root", str(root), *ONLY, "--", "sh", "-c", script)
+    ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
     assert ended.code == 7
     assert ended.out == "0\n"
     assert "loud" in ended.err
@@ -177,7 +189,7 @@ def test_a_command_is_run_tuned(root: Path) -> None:
 
 def test_options_of_the_command_are_the_commands(root: Path) -> None:
     ended = program(
-        *("machine", "tune", "--root", str(root), *ONLY, "--json"),
+        *("machine", "quiet", "--root", str(root), *ONLY, "--json"),
         *("--", "echo", "--json", "--help", "-x"),
     )
     assert ended.out == "--json --help -x\n"
@@ -186,9 +198,9 @@ def test_options_of_the_command_are_the_commands(root: Path) -> None:
 
 def test_a_restore_that_fails_after_a_good_command_is_exit_code_5(root: Path) -> None:
     script = f"rm {root / ASLR}; mkdir {root / ASLR}"
-    ended = program("machine", "tune", "--root", str(root), *ONLY, "--", "sh", "-c", script)
+    ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
     assert ended.code == 5
-    assert "NOT put back" in ended.err
+    assert "NOT restored" in ended.err
     assert "machine restore" in ended.err
 
 
@@ -197,13 +209,15 @@ def test_exit_codes_of_standing_tunes() -> None:
 
     refused = change("aslr", ASLR, "2", "0", "refused", "no")
     state = KnobState(knob="aslr", settings=(refused.setting,))
-    assert _exit_code(Tuned(wish=Wish(), knobs=(state,), changes=(refused,))) == 4
+    assert _exit_code(Tuned(request=Wish(), knobs=(state,), changes=(refused,))) == 4
     assert _exit_code(tuned()) == 0
-    assert _exit_code(Tuned(wish=Wish(), knobs=(KnobState(knob="smt", unavailable="none"),))) == 3
+    assert (
+        _exit_code(Tuned(request=Wish(), knobs=(KnobState(knob="smt", unavailable="none"),))) == 3
+    )
 
 
 def test_a_tune_that_can_do_nothing_is_exit_code_3(capsys: Capture, root: Path) -> None:
-    ended = call(capsys, "machine", "tune", "--root", str(root), "--only", "frequency")
+    ended = call(capsys, "machine", "quiet", "--root", str(root), "--only", "frequency")
     assert ended.code == 3
     assert "unavailable" in ended.out
 
@@ -214,13 +228,13 @@ def test_a_tune_that_can_do_nothing_is_exit_code_3(capsys: Capture, root: Path) 
         (("--only", "govenor"), "govenor"),
         (("--frequency", "fast"), "--frequency"),
         (("--frequency", "0"), "--frequency"),
-        (("--cores", "99"), "no processor 99"),
+        (("--cores", "99"), "CPU 99 is not available"),
         (("--profile", "tpu"), "tpu"),
         (("--", "nosuchprogram"), "nosuchprogram"),
     ],
 )
 def test_wrong_options(capsys: Capture, root: Path, words: tuple[str, ...], what: str) -> None:
-    ended = call(capsys, "machine", "tune", "--root", str(root), "--dry-run", *words)
+    ended = call(capsys, "machine", "quiet", "--root", str(root), "--dry-run", *words)
     assert ended.code == 2
     assert what in ended.err
     assert "hint:" in ended.err
@@ -230,7 +244,7 @@ def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
     folder = root / "var/lib/torchyard/machine"
     folder.mkdir(parents=True)
     (folder / "tune.jsonl").write_text("no journal\nat all\n")
-    for words in (("restore",), ("tune", *ONLY)):
+    for words in (("restore",), ("quiet", *ONLY)):
         ended = call(capsys, "machine", *words, "--root", str(root))
         assert ended.code == 8
         assert "by hand" in ended.err
@@ -238,26 +252,34 @@ def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
 
 
 def test_frequencies_and_cores_become_a_wish(tmp_path: Path) -> None:
-    from torchyard.machine.command_options import wish_of_options
+    from torchyard.machine.command_options import request_from_options
     from torchyard.machine.system.file_tree import FileTree
 
     files = FileTree(make_tree("amd-acpi", tmp_path))
     options: dict[str, Any] = {"profile": "all", "only": (), "also": (), "without": ()}
     options |= {"cores": None, "partition": "root", "frequency": "base", "latency_us": 3}
     options |= {"aslr": "on", "thp": "never", "gpu_clock": 1200}
-    wish, notes = wish_of_options(files, options)
-    assert (wish.profiles, wish.frequency_khz, wish.latency_us) == (("cpu", "gpu"), None, 3)
-    assert set(wish.also) == {"aslr", "process-aslr", "huge-pages"}
-    assert (wish.randomize, wish.huge_pages, wish.gpu_clock_mhz) == ("on", "never", 1200)
+    request, notes = request_from_options(files, options)
+    assert (request.profiles, request.frequency_khz, request.latency_us) == (
+        ("cpu", "gpu"),
+        None,
+        3,
+    )
+    assert set(request.also) == {"aslr", "process-aslr", "huge-pages"}
+    assert (request.randomize, request.huge_pages, request.gpu_clock_mhz) == ("on", "never", 1200)
     assert notes == ()
-    assert wish_of_options(files, {**options, "frequency": "2000"})[0].frequency_khz == 2_000_000
-    assert wish_of_options(files, {**options, "frequency": "max"})[0].frequency_khz == 2_450_000
+    assert (
+        request_from_options(files, {**options, "frequency": "2000"})[0].frequency_khz == 2_000_000
+    )
+    assert (
+        request_from_options(files, {**options, "frequency": "max"})[0].frequency_khz == 2_450_000
+    )
     # SMT goes off with the tune, so second threads are not among the cores.
-    assert wish_of_options(files, {**options, "cores": "auto"})[0].cores == (1, 2, 3)
+    assert request_from_options(files, {**options, "cores": "auto"})[0].cores == (1, 2, 3)
     both = {**options, "cores": "auto", "without": ("smt",)}
-    assert wish_of_options(files, both)[0].cores == (1, 2, 3, 5, 6, 7)
+    assert request_from_options(files, both)[0].cores == (1, 2, 3, 5, 6, 7)
     named = {**options, "only": ("swap",)}
-    assert wish_of_options(files, named)[0].also == ()
+    assert request_from_options(files, named)[0].also == ()
 
 
 # Without root.
@@ -267,12 +289,12 @@ def test_what_a_user_may_do_is_a_line_for_the_shell() -> None:
     cpu = min(os.sched_getaffinity(0))
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
-    ended = program("machine", "tune", "--user", "--cores", str(cpu))
+    ended = program("machine", "quiet", "--user", "--cores", str(cpu))
     assert ended.code == 0, ended.err
     (line,) = ended.out.splitlines()
     assert f"taskset -c {cpu}" in line
     assert line.endswith("COMMAND")
-    assert "left as it is: " in ended.err
+    assert "needs root: " in ended.err
 
 
 def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +303,7 @@ def test_a_command_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two processors")
     script = "grep Cpus_allowed_list /proc/self/status; exit 4"
-    words = ("machine", "tune", "--user", "--json", "--cores", str(cpu), "--", "sh", "-c", script)
+    words = ("machine", "quiet", "--user", "--json", "--cores", str(cpu), "--", "sh", "-c", script)
     ended = program(*words)
     assert ended.code == 4
     assert ended.out.split() == ["Cpus_allowed_list:", str(cpu)]
@@ -298,7 +320,7 @@ def test_lines_for_boot_loaders(capsys: Capture, root: Path) -> None:
     ended = call(capsys, "machine", "boot", "--cores", "1", "--cstates", "--root", str(root))
     assert ended.code == 0
     compare_with_golden("boot-lines", ended.out)
-    assert "warning: isolcpus has no load balancing" in ended.err
+    assert "warning: isolcpus disables load balancing" in ended.err
 
 
 def test_the_boot_line_is_checked_after_the_restart(capsys: Capture, root: Path) -> None:
@@ -309,8 +331,8 @@ def test_the_boot_line_is_checked_after_the_restart(capsys: Capture, root: Path)
     assert lines["remembered"] is True
     before = call(capsys, *boot, "--check")
     assert before.code == 6
-    assert "NOT on the boot line" in before.out
-    assert "not restarted" in before.err
+    assert "NOT on the command line" in before.out
+    assert "has not been rebooted" in before.err
     (root / "proc/cmdline").write_text(f"ro {' '.join(lines['words'])}\n")
     (root / "proc/sys/kernel/random/boot_id").write_text("another\n")
     (root / "sys/devices/system/cpu/isolated").write_text("1\n")
@@ -337,7 +359,7 @@ def test_lines_are_shown_where_nothing_can_be_remembered(
     ended = call(capsys, "machine", "boot", "--cores", "1", "--root", str(root))
     assert ended.code == 0
     assert "isolcpus=" in ended.out
-    assert "not remembered" in ended.err
+    assert "not saved" in ended.err
     checked = call(capsys, "machine", "boot", "--cores", "1", "--check", "--root", str(root))
     assert checked.code == 6
 

@@ -28,12 +28,12 @@ def journal_of(root: Path, *, boot: str = "", tuned: bool = True) -> None:
     journal = Journal.create(
         folder,
         mode="standing",
-        wish=Wish(),
+        request=Wish(),
         boot=boot or boot_of(FileTree(root)),
         settings=[setting],
     )
     if tuned:
-        journal.tuned()
+        journal.mark_complete()
     journal.close()
 
 
@@ -65,7 +65,7 @@ def test_json(capsys: Capture, tmp_path: Path) -> None:
     assert machine["fit"] is True
     assert machine["tune"] is None
     facts = {(fact["section"], fact["name"]): fact for fact in machine["facts"]}
-    assert facts["kernel", "virtualisation"]["value"] == "guest of QEMU"
+    assert facts["kernel", "virtualization"]["value"] == "guest of QEMU"
     assert facts["frequency", "governor"]["value"] is None
     assert facts["frequency", "governor"]["unavailable"]
     assert {advice["name"] for advice in machine["advice"]} >= {"guest", "cores"}
@@ -80,8 +80,8 @@ def test_an_unfit_machine_has_its_own_exit_code(capsys: Capture, tmp_path: Path)
     ended = call(capsys, "machine", "show", "--root", str(root))
     assert ended.code == 6
     lines = ended.out.splitlines()
-    assert lines[-1] == "not fit for benchmarks now (busy): numbers must not be believed"
-    assert any(line.startswith("  1. unfit   8.0 programs ran or waited") for line in lines)
+    assert lines[-1] == "not fit for benchmarks now (busy): measurements not trustworthy"
+    assert any(line.startswith("  1. unfit   load average 8.0 on") for line in lines)
     assert (
         json.loads(call(capsys, "machine", "show", "--root", str(root), "--json").out)["machine"][
             "fit"
@@ -93,7 +93,7 @@ def test_an_unfit_machine_has_its_own_exit_code(capsys: Capture, tmp_path: Path)
 def test_an_empty_folder_is_shown_as_reasons(capsys: Capture, tmp_path: Path) -> None:
     ended = call(capsys, "machine", "show", "--root", str(tmp_path))
     assert ended.code == 0
-    assert "fit for benchmarks, and nothing to advise" in ended.out
+    assert "fit for benchmarks, no advice" in ended.out
     assert "because /proc/cpuinfo: No such file or directory" in ended.out
 
 
@@ -129,7 +129,7 @@ def test_a_tune_in_force_is_told(capsys: Capture, tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path)
     journal_of(root)
     out = " ".join(call(capsys, "machine", "show", "--root", str(root)).out.split())
-    assert "a tune is in force (process" in out
+    assert "machine quieting is in force (process" in out
     assert ": turbo; sudo torchyard machine restore" in out
     machine = json.loads(call(capsys, "machine", "show", "--root", str(root), "--json").out)
     tune = machine["machine"]["tune"]
@@ -140,8 +140,8 @@ def test_a_tune_in_force_is_told(capsys: Capture, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("boot", "tuned", "said"),
     [
-        ("another", True, "a tune is undone by a restart of the machine"),
-        ("", False, "a tune is cut off and not put back"),
+        ("another", True, "machine quieting is undone by a reboot"),
+        ("", False, "machine quieting is interrupted and not restored"),
     ],
 )
 def test_a_tune_that_is_not_what_it_was(
@@ -160,8 +160,8 @@ def test_a_damaged_journal_does_not_hide_the_machine(capsys: Capture, tmp_path: 
     (folder / "tune.jsonl").write_text("{}\n")
     ended = call(capsys, "machine", "show", "--root", str(root))
     assert ended.code == 0
-    assert "the journal of a tune is damaged" in " ".join(ended.out.split())
-    assert "virtualisation" in ended.out
+    assert "the journal of machine settings is damaged" in " ".join(ended.out.split())
+    assert "virtualization" in ended.out
 
 
 def test_this_machine(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

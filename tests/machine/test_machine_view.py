@@ -21,7 +21,7 @@ def test_a_quiet_copy_is_fit_with_advice(tmp_path: Path) -> None:
     assert list(dict.fromkeys(fact.section for fact in view.facts)) == list(FACT_SECTIONS)
     names = [(fact.section, fact.name) for fact in view.facts]
     assert len(set(names)) == len(names)
-    assert ("load", "processors used by others now") in names
+    assert ("load", "CPUs used by other programs") in names
 
 
 def test_a_busy_copy_is_unfit(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def test_kept_unless_asked_for() -> None:
     assert knob("process-aslr").default is False
     state = knob("process-aslr").survey(LIVE, Wish())
     assert state.settings[0].found == state.settings[0].wanted
-    assert "kept as it is" in state.notes[0]
+    assert "kept: set it with --aslr" in state.notes[0]
 
 
 def test_without_randomisation_every_launch_is_alike(capfd: pytest.CaptureFixture[str]) -> None:

@@ -47,10 +47,10 @@ def test_interrupts_go_to_the_house(tmp_path: Path) -> None:
     round_.kernel.write(f"{IRQ}/26/smp_affinity", "0c")  # on one of each
     round_.found = round_.kernel.snapshot()
     round_.tune(cores=(2, 6))
-    house = (0, 1, 3, 4, 5, 7)
-    assert cpus_of_mask(round_.text(f"{IRQ}/default_smp_affinity")) == house
-    assert cpus_of_mask(round_.text(f"{IRQ}/24/smp_affinity")) == house
-    assert cpus_of_mask(round_.text(f"{IRQ}/25/smp_affinity")) == house
+    housekeeping = (0, 1, 3, 4, 5, 7)
+    assert cpus_of_mask(round_.text(f"{IRQ}/default_smp_affinity")) == housekeeping
+    assert cpus_of_mask(round_.text(f"{IRQ}/24/smp_affinity")) == housekeeping
+    assert cpus_of_mask(round_.text(f"{IRQ}/25/smp_affinity")) == housekeeping
     assert cpus_of_mask(round_.text(f"{IRQ}/26/smp_affinity")) == (3,), "stays near its device"
     round_.kernel.accepted.clear()
     round_.restore()
@@ -66,7 +66,7 @@ def test_interrupts_that_belong_to_a_processor_are_said(code: int, tmp_path: Pat
     round_.kernel.interrupt_refusal = code
     round_.tune(cores=(2, 6))
     assert list(refused(round_)) == [
-        "interrupt 0 belongs to one processor or to its driver and stays there"
+        "interrupt 0 is bound to one CPU or managed by its driver and stays there"
     ]
     assert sum(change.state == "written" for change in round_.changes) == 5
     restored = round_.restore()
@@ -90,7 +90,7 @@ def test_masks_that_nobody_may_write_are_counted_and_left_out(tmp_path: Path) ->
     assert f"{IRQ}/0/smp_affinity" not in places
     assert f"{IRQ}/24/smp_affinity" in places
     assert round_.state("interrupts").notes == (
-        "2 of 5 interrupts belong to one processor or to their driver, and stay",
+        "2 of 5 interrupts are bound to one CPU or managed by their driver",
     )
 
 
@@ -99,12 +99,12 @@ def test_interrupts_stay_without_cores(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path, "interrupts", "workqueues")
     assert round_.survey() == []
     for name in ("interrupts", "workqueues"):
-        assert "no cores are set apart" in round_.state(name).unavailable
+        assert "no cores are isolated" in round_.state(name).unavailable
 
 
 @pytest.mark.parametrize(
     ("cores", "reason"),
-    [((99,), "processors 99 are not online"), (tuple(range(8)), "leave none to the house")],
+    [((99,), "CPUs 99 are not online"), (tuple(range(8)), "leave none for housekeeping")],
 )
 def test_cores_that_cannot_be(cores: tuple[int, ...], reason: str, tmp_path: Path) -> None:
     round_ = round_on("amd-acpi", tmp_path, "interrupts", "workqueues")

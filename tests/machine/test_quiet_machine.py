@@ -94,7 +94,7 @@ def test_what_is_not_back_is_said(root: Path) -> None:
         (root / ASLR).unlink()
     assert not machine.is_back
     (line,) = machine.after
-    assert f"/{ASLR} could not be put back to '2'" in line
+    assert f"/{ASLR} could not be restored to '2'" in line
     assert "torchyard machine restore" in line
 
 
@@ -106,7 +106,7 @@ def cut_off(root: Path, folder: Path | None = None) -> None:
     journal = Journal.create(
         home,
         mode="session",
-        wish=Wish(),
+        request=Wish(),
         boot=boot_of(FileTree(root)),
         settings=[setting],
     )
@@ -116,13 +116,15 @@ def cut_off(root: Path, folder: Path | None = None) -> None:
     path.write_text(path.read_text().replace(f'"pid": {os.getpid()}', '"pid": 4194999'))
 
 
-@pytest.mark.parametrize("wish", [None, ASLR_OFF])
-def test_what_a_killed_tune_left_is_put_back_first(root: Path, wish: Wish | None) -> None:
+@pytest.mark.parametrize("quiet_request", [None, ASLR_OFF])
+def test_settings_of_a_killed_process_are_restored_first(
+    root: Path, quiet_request: Wish | None
+) -> None:
     cut_off(root)
     (root / ASLR).write_text("0\n")
-    with QuietMachine(wish, files=FileTree(root)) as machine:
-        assert any("process 4194999" in line and "put back" in line for line in machine.before)
-        assert (root / ASLR).read_text() == ("2" if wish is None else "0")
+    with QuietMachine(quiet_request, files=FileTree(root)) as machine:
+        assert any("process 4194999" in line and "restored" in line for line in machine.before)
+        assert (root / ASLR).read_text() == ("2" if quiet_request is None else "0")
     assert (root / ASLR).read_text() == "2"
 
 
@@ -131,7 +133,7 @@ def test_a_damaged_journal_warns_and_forbids_tuning(root: Path) -> None:
     home.mkdir(parents=True)
     (home / JOURNAL_FILE).write_text("x\ny\n")
     with QuietMachine(None, files=FileTree(root)) as machine:
-        assert "may be tuned" in machine.before[0]
+        assert "may not be restored" in machine.before[0]
     with pytest.raises(ResultsDamaged):
         QuietMachine(ASLR_OFF, files=FileTree(root)).__enter__()
 
@@ -161,7 +163,7 @@ def test_without_root_a_killed_tune_is_warned_of(tmp_path: Path) -> None:
         for path in home.iterdir():
             path.unlink()
         home.rmdir()
-    assert "still changed by a tune that was killed" in done.stdout
+    assert "still has the settings of a killed session" in done.stdout
     assert "sudo torchyard machine restore" in done.stdout
 
 
@@ -174,13 +176,13 @@ def test_facts_of_a_tune() -> None:
     changes += [change("turbo", 1, "refused", "no"), change("swap", 1, "already so")]
     states = [KnobState(knob=name) for name in ("governor", "turbo", "swap")]
     states.append(KnobState(knob="smt", unavailable="one thread"))
-    tuned = Tuned(wish=Wish(), knobs=tuple(states), changes=tuple(changes))
+    tuned = Tuned(request=Wish(), knobs=tuple(states), changes=tuple(changes))
     assert tune_facts(tuned) == {
         "written": {"governor": "governor: slow -> fast"},
         "refused": {"turbo": "governor: slow -> fast (no)"},
         "unavailable": {"smt": "one thread"},
     }
-    assert tune_facts(Tuned(wish=Wish(), knobs=())) == {}
+    assert tune_facts(Tuned(request=Wish(), knobs=())) == {}
 
 
 # `bench --tune` of this machine.

@@ -29,7 +29,7 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.core_isolation import Isolation, join
 from torchyard.machine.model import Wish
-from torchyard.machine.system.cpusets import Cpusets, find_cpusets, take_down
+from torchyard.machine.system.cpusets import Cpusets, find_cpusets, remove_groups
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed
 
@@ -77,12 +77,12 @@ class Shelter:
         return cpus_of_list(FILES.read(f"{self.path}/cpuset.cpus").value or "")[-1:]
 
     @property
-    def house(self) -> str:
+    def housekeeping(self) -> str:
         every = cpus_of_list(FILES.read(f"{self.path}/cpuset.cpus").value or "")
         return cpu_list(tuple(cpu for cpu in every if cpu not in self.cores))
 
     @property
-    def wish(self) -> Wish:
+    def request(self) -> Wish:
         return Wish(only=("isolation",), cores=self.cores)
 
     def group(self, name: str) -> str:
@@ -125,7 +125,7 @@ class Shelter:
         for process in self.processes:
             process.kill()
             process.communicate()
-        take_down(FILES, self.cpusets, self.ours)
+        remove_groups(FILES, self.cpusets, self.ours)
         for group in ("outer/inner", "outer", ""):
             self.cpusets.remove(FILES, f"{self.path}/{group}".rstrip("/"))
 
@@ -165,15 +165,15 @@ def test_moved_joined_and_back(shelter: Shelter) -> None:
     found, elsewhere = shelter.where(), shelter.cpusets.numbers(FILES, shelter.cpusets.top)
     assert len(found) == 5
     knob = Isolation(base=shelter.name)
-    state = knob.survey(MACHINE, shelter.wish)
+    state = knob.survey(MACHINE, shelter.request)
     (setting,) = state.settings
     assert setting.wanted == f"shield {cpu_list(shelter.cores)}"
-    assert "5 tasks are moved to the house" in state.notes[-1]
+    assert "5 tasks are moved to the housekeeping cores" in state.notes[-1]
     knob.write(MACHINE, setting)
     assert knob.read(MACHINE, setting.place) == setting.wanted
 
     moved = shelter.where()
-    assert {allowed for _, allowed in moved.values()} == {shelter.house}
+    assert {allowed for _, allowed in moved.values()} == {shelter.housekeeping}
     assert moved[second][0] == f"{shelter.ours}/house/outer/inner"
     assert nobody_else_moved(shelter, elsewhere)
 
@@ -198,7 +198,7 @@ def test_children_and_deaths_meanwhile(shelter: Shelter) -> None:
     )
     victim = shelter.start("outer/inner")
     knob = Isolation(base=shelter.name)
-    (setting,) = knob.survey(MACHINE, shelter.wish).settings
+    (setting,) = knob.survey(MACHINE, shelter.request).settings
     knob.write(MACHINE, setting)
     process = shelter.processes[0]
     assert process.stdin is not None
@@ -229,7 +229,7 @@ def test_tasks_that_start_others_all_the_time(shelter: Shelter) -> None:
         "print('ready', flush=True)\nsys.stdin.read()\n",
     )
     knob = Isolation(base=shelter.name)
-    (setting,) = knob.survey(MACHINE, shelter.wish).settings
+    (setting,) = knob.survey(MACHINE, shelter.request).settings
     for _ in range(5):
         knob.write(MACHINE, setting)
         assert shelter.cpusets.numbers(FILES, f"{shelter.path}/outer") == []
@@ -243,7 +243,7 @@ def test_killed_in_the_middle(after: int, shelter: Shelter, tmp_path: Path) -> N
     shelter.start("outer", _THREADS)
     found = shelter.where()
     knobs = f"{{'isolation': Isolation(base={shelter.name!r})}}"
-    with tuned_by_another(tmp_path, repr(shelter.wish), knobs=knobs, after=after):
+    with tuned_by_another(tmp_path, repr(shelter.request), knobs=knobs, after=after):
         wait_until_restored(tmp_path)
     assert shelter.where() == found
     assert not FILES.exists(shelter.ours)
@@ -253,7 +253,7 @@ def test_killed_while_measuring(shelter: Shelter, tmp_path: Path) -> None:
     pid = shelter.start("outer", _THREADS)
     found = shelter.where()
     knobs = f"{{'isolation': Isolation(base={shelter.name!r})}}"
-    with tuned_by_another(tmp_path, repr(shelter.wish), knobs=knobs) as owner:
+    with tuned_by_another(tmp_path, repr(shelter.request), knobs=knobs) as owner:
         join(MACHINE, pid, base=shelter.name)
         assert shelter.where() != found
         os.kill(owner, signal.SIGKILL)
@@ -278,7 +278,7 @@ def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> Non
         "print(os.sched_getaffinity(0))\n"
     )
     knob = Isolation(base=shelter.name)
-    (setting,) = knob.survey(MACHINE, shelter.wish).settings
+    (setting,) = knob.survey(MACHINE, shelter.request).settings
     knob.write(MACHINE, setting)
     done = subprocess.run(
         [sys.executable, "-c", script], check=False, capture_output=True, text=True

@@ -22,7 +22,7 @@ from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import Setting, Wish
-from torchyard.machine.quieting.apply_settings import Tuning
+from torchyard.machine.quieting.apply_settings import QuietSession
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE
 from torchyard.machine.quieting.restoring import restore
 from torchyard.machine.system.file_tree import FileTree
@@ -71,18 +71,18 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[
         assert present() == found
 
 
-def wish() -> Wish:
+def request() -> Wish:
     other = "always" if "[madvise]" in present()[PATTERNS[0]] else "madvise"
     return Wish(only=NAMES, cores=online()[-1:], huge_pages=other)  # type: ignore[arg-type]
 
 
 def test_a_tune_for_a_while(untouched: dict[str, str]) -> None:
-    with Tuning(Machine(), wish()) as tuning:
-        reasons = [change.reason for change in tuning.tuned.refused]
+    with QuietSession(Machine(), request()) as session:
+        reasons = [change.reason for change in session.applied.refused]
         if any("Read-only file system" in reason for reason in reasons):
             pytest.skip("this machine's settings are read-only")
         changed = {path for path, value in present().items() if value != untouched[path]}
-        assert {change.setting.knob for change in tuning.tuned.written} >= {
+        assert {change.setting.knob for change in session.applied.written} >= {
             "huge-pages",
             "perf-rate",
             "watchdogs",
@@ -91,17 +91,17 @@ def test_a_tune_for_a_while(untouched: dict[str, str]) -> None:
         assert FILES.read("proc/sys/kernel/perf_event_max_sample_rate").value == "1"
         assert FILES.read("proc/sys/kernel/perf_cpu_time_max_percent").value == "1"
         # What belongs to one processor is left out or said, everything else has moved.
-        stay = [change for change in tuning.tuned.refused if "stays there" not in change.reason]
+        stay = [change for change in session.applied.refused if "stays there" not in change.reason]
         assert stay == []
-    assert tuning.restored is not None
-    assert tuning.restored.complete
+    assert session.restored is not None
+    assert session.restored.complete
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])
 def test_killed_in_the_middle_the_keeper_puts_back(
     after: int, untouched: dict[str, str], tmp_path: Path
 ) -> None:
-    with tuned_by_another(tmp_path / "journal", repr(wish()), knobs="KNOBS", after=after):
+    with tuned_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS", after=after):
         wait_until_restored(tmp_path / "journal")
     assert present() == untouched
 
@@ -109,7 +109,7 @@ def test_killed_in_the_middle_the_keeper_puts_back(
 def test_killed_with_its_keeper_restore_puts_back(
     untouched: dict[str, str], tmp_path: Path
 ) -> None:
-    with tuned_by_another(tmp_path / "journal", repr(wish()), knobs="KNOBS") as pid:
+    with tuned_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS") as pid:
         keepers = _children(pid)
         assert keepers
         for number in (*keepers, pid):

@@ -60,7 +60,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
                     path.write_text(chosen)
 
 
-def wish() -> list[str]:
+def request() -> list[str]:
     """Values that differ from those found."""
     aslr = "off" if PLACES[0].read_text().strip() != "0" else "on"
     pages = "never" if "[never]" not in PLACES[1].read_text() else "madvise"
@@ -81,7 +81,7 @@ def settled(folder: Path) -> None:
 def test_a_tune_for_a_command_comes_back(found: dict[str, str]) -> None:
     script = "cat " + " ".join(map(str, PLACES)) + "; exit 7"
     done = subprocess.run(
-        machine("tune", *wish(), "--", "sh", "-c", script),
+        machine("quiet", *request(), "--", "sh", "-c", script),
         capture_output=True,
         text=True,
         check=False,
@@ -93,11 +93,15 @@ def test_a_tune_for_a_command_comes_back(found: dict[str, str]) -> None:
 
 
 def test_a_standing_tune_comes_back(found: dict[str, str], tmp_path: Path) -> None:
-    first = subprocess.run(machine("tune", *wish()), capture_output=True, text=True, check=False)
+    first = subprocess.run(
+        machine("quiet", *request()), capture_output=True, text=True, check=False
+    )
     assert first.returncode == 0, first.stderr
     changed = [path for path, text in values().items() if text != found[path]]
     assert len(changed) >= 4
-    again = subprocess.run(machine("tune", *wish()), capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        machine("quiet", *request()), capture_output=True, text=True, check=False
+    )
     assert again.returncode == 4
     assert "torchyard machine restore" in again.stderr
     back = subprocess.run(machine("restore"), capture_output=True, text=True, check=False)
@@ -116,7 +120,7 @@ def test_a_standing_tune_comes_back(found: dict[str, str], tmp_path: Path) -> No
 def test_kill_9_at_any_moment(found: dict[str, str], tmp_path: Path, delay_s: float) -> None:
     folder = tmp_path / "journal"
     process = subprocess.Popen(
-        machine("tune", *wish(), "--", "sleep", "60"),
+        machine("quiet", *request(), "--", "sleep", "60"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -137,7 +141,7 @@ def test_kill_9_at_any_moment(found: dict[str, str], tmp_path: Path, delay_s: fl
 def test_kill_9_of_owner_and_keeper(found: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     process = subprocess.Popen(
-        machine("tune", *wish(), "--", "sh", "-c", "echo up; exec sleep 60"),
+        machine("quiet", *request(), "--", "sh", "-c", "echo up; exec sleep 60"),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -154,7 +158,7 @@ def test_kill_9_of_owner_and_keeper(found: dict[str, str], tmp_path: Path) -> No
     assert (folder / JOURNAL_FILE).exists()
     # The next tune puts it back first, and then its own values.
     done = subprocess.run(
-        machine("tune", *wish(), "--", "true"), capture_output=True, text=True, check=False
+        machine("quiet", *request(), "--", "true"), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0
     assert "cut off" in done.stderr
@@ -173,7 +177,7 @@ def test_signals_end_the_command_and_restore(
     found: dict[str, str], number: signal.Signals, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(
-        machine("tune", *wish(), "--", "sh", "-c", "echo up; exec sleep 60"),
+        machine("quiet", *request(), "--", "sh", "-c", "echo up; exec sleep 60"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -197,7 +201,9 @@ def test_a_full_disk_for_the_journal_changes_nothing(found: dict[str, str], tmp_
         (disk / "lock").touch(0o600)
         with suppress(OSError):
             (disk / "fill").write_bytes(b"x" * (1 << 20))
-        done = subprocess.run(machine("tune", *wish()), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            machine("quiet", *request()), capture_output=True, text=True, check=False
+        )
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     assert done.returncode == 4, done.stderr
@@ -216,7 +222,7 @@ def test_a_read_only_folder_for_the_journal_changes_nothing(
         pytest.skip("mounts are not allowed here")
     try:
         done = subprocess.run(
-            machine("tune", *wish()),
+            machine("quiet", *request()),
             capture_output=True,
             text=True,
             check=False,
@@ -238,13 +244,13 @@ def test_without_root_it_says_what_to_do(found: dict[str, str]) -> None:
     if readable.returncode:
         pytest.skip("another user cannot run this interpreter")
     done = subprocess.run(
-        [*nobody, *machine("tune", *wish())], capture_output=True, text=True, check=False
+        [*nobody, *machine("quiet", *request())], capture_output=True, text=True, check=False
     )
     assert done.returncode == 4
     assert "--user" in done.stderr
     assert "--dry-run" in done.stderr
     dry = subprocess.run(
-        [*nobody, *machine("tune", *wish(), "--dry-run")],
+        [*nobody, *machine("quiet", *request(), "--dry-run")],
         capture_output=True,
         text=True,
         check=False,

@@ -11,10 +11,10 @@ from fake_kernel import FakeKernel
 from tuned_machine import ASLR, ASLR_OFF, Fake
 
 from torchyard.errors import MissingTool, NotAllowed, NothingToDo, StepFailed
-from torchyard.machine.knob import FileKnob, Knob, Machine, Wants
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import Setting, Wish
-from torchyard.machine.quieting.apply_settings import Tuning, tune_standing
+from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, read_journal
 from torchyard.machine.quieting.restoring import recover, restore
 
@@ -30,8 +30,8 @@ def fake(tmp_path: Path) -> Fake:
 
 
 def test_a_second_tune_is_refused_while_one_is_in_force(fake: Fake) -> None:
-    with Tuning(fake.machine, ASLR_OFF):
-        other = Tuning(fake.machine, ASLR_OFF)
+    with QuietSession(fake.machine, ASLR_OFF):
+        other = QuietSession(fake.machine, ASLR_OFF)
         with pytest.raises(NotAllowed) as caught:
             other.apply()
         assert f"process {os.getpid()}" in caught.value.what
@@ -44,12 +44,12 @@ def test_a_second_tune_is_refused_while_one_is_in_force(fake: Fake) -> None:
 
 
 def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
-    tuned = tune_standing(fake.machine, ASLR_OFF)
+    tuned = apply_until_restore(fake.machine, ASLR_OFF)
     assert [change.setting.place for change in tuned.written] == [ASLR]
     assert fake.kernel.text(ASLR) == "0"
     assert recover(fake.machine) is None, "a standing tune is left alone"
-    with pytest.raises(NotAllowed, match="tuned already"):
-        tune_standing(fake.machine, ASLR_OFF)
+    with pytest.raises(NotAllowed, match="already quieted"):
+        apply_until_restore(fake.machine, ASLR_OFF)
     restored = restore(fake.machine)
     assert restored.complete
     assert fake.left() == {}
@@ -59,16 +59,16 @@ def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
 
 @pytest.mark.slow
 def test_a_standing_tune_that_has_nothing_to_write_leaves_no_journal(fake: Fake) -> None:
-    tuned = tune_standing(fake.machine, Wish(only=("aslr",), randomize="on"))
+    tuned = apply_until_restore(fake.machine, Wish(only=("aslr",), randomize="on"))
     assert [change.state for change in tuned.changes] == ["already so"]
     assert read_journal(fake.folder) is None
 
 
 def test_what_somebody_else_changed_is_noted_and_put_back(fake: Fake) -> None:
-    with Tuning(fake.machine, ASLR_OFF) as tuning:
+    with QuietSession(fake.machine, ASLR_OFF) as session:
         fake.kernel.put(ASLR, "1")
-    assert tuning.restored is not None
-    (item,) = tuning.restored.settings
+    assert session.restored is not None
+    (item,) = session.restored.settings
     assert (item.state, item.meanwhile) == ("restored", "1")
     assert fake.left() == {}
 
@@ -80,30 +80,30 @@ def test_what_was_found_and_never_written_is_left_to_others(fake: Fake) -> None:
         about="",
         why="",
         effect="small",
-        wants=lambda _machine, _wish: Wants(values={place: None}),
+        requested=lambda _machine, _request: RequestedValues(values={place: None}),
     )
     knobs = {"aslr": KNOBS["aslr"], "watched": watched}
-    wish = Wish(only=("aslr", "watched"), randomize="off")
-    with Tuning(fake.machine, wish, knobs=knobs) as tuning:
+    request = Wish(only=("aslr", "watched"), randomize="off")
+    with QuietSession(fake.machine, request, knobs=knobs) as session:
         fake.kernel.put(place, "7")
     assert fake.kernel.text(place) == "7"
-    assert tuning.restored is not None
-    assert [item.setting.place for item in tuning.restored.settings] == [ASLR]
+    assert session.restored is not None
+    assert [item.setting.place for item in session.restored.settings] == [ASLR]
 
 
 def test_what_cannot_be_put_back_stays_in_the_journal(fake: Fake) -> None:
-    wish = Wish(only=("aslr", "perf-rate"), randomize="off")
-    with Tuning(fake.machine, wish) as tuning:
+    request = Wish(only=("aslr", "perf-rate"), randomize="off")
+    with QuietSession(fake.machine, request) as session:
         fake.kernel.refuse(ASLR, errno.EIO)
-    assert tuning.restored is not None
-    (missing,) = tuning.restored.missing
+    assert session.restored is not None
+    (missing,) = session.restored.missing
     assert missing.setting.place == ASLR
     assert "Input/output error" in missing.reason
     # The rest is back, and is not touched by the next try.
     assert list(fake.left()) == [ASLR]
     fake.kernel.put("proc/sys/kernel/perf_event_max_sample_rate", "777")
     with pytest.raises(StepFailed, match="randomize_va_space"):
-        Tuning(fake.machine, wish).apply()
+        QuietSession(fake.machine, request).apply()
     fake.kernel.refusals.clear()
     restored = restore(fake.machine)
     assert [item.setting.place for item in restored.settings] == [ASLR]
@@ -125,32 +125,32 @@ def test_a_limit_refused_at_first_is_put_back_at_the_second_try(fake: Fake) -> N
             super().write(path, value)
 
     machine = Machine(files=Stubborn(fake.kernel.root))
-    with Tuning(machine, ASLR_OFF) as tuning:
+    with QuietSession(machine, ASLR_OFF) as session:
         pass
-    assert tuning.restored is not None
-    assert tuning.restored.complete
+    assert session.restored is not None
+    assert session.restored.complete
     assert fake.left() == {}
 
 
 def test_a_removed_journal_does_not_keep_the_machine_changed(fake: Fake) -> None:
-    with Tuning(fake.machine, ASLR_OFF) as tuning:
+    with QuietSession(fake.machine, ASLR_OFF) as session:
         (fake.folder / JOURNAL_FILE).unlink()
-    assert tuning.restored is not None
-    assert tuning.restored.complete
+    assert session.restored is not None
+    assert session.restored.complete
     assert fake.left() == {}
 
 
 @pytest.mark.slow
 def test_a_damaged_journal_does_not_keep_the_machine_changed(fake: Fake) -> None:
-    with Tuning(fake.machine, ASLR_OFF) as tuning:
+    with QuietSession(fake.machine, ASLR_OFF) as session:
         (fake.folder / JOURNAL_FILE).write_text("no\njournal\n")
-    assert tuning.restored is not None
+    assert session.restored is not None
     assert fake.left() == {}
 
 
 @pytest.mark.slow
 def test_a_knob_that_this_version_lacks_is_named(fake: Fake) -> None:
-    tune_standing(fake.machine, ASLR_OFF)
+    apply_until_restore(fake.machine, ASLR_OFF)
     path = fake.folder / JOURNAL_FILE
     path.write_text(path.read_text().replace('"aslr"', '"future"'))
     restored = restore(fake.machine)
@@ -160,7 +160,7 @@ def test_a_knob_that_this_version_lacks_is_named(fake: Fake) -> None:
 
 
 def test_after_a_reboot_nothing_is_written(fake: Fake) -> None:
-    tune_standing(fake.machine, ASLR_OFF)
+    apply_until_restore(fake.machine, ASLR_OFF)
     fake.kernel.put("proc/sys/kernel/random/boot_id", "another-boot")
     fake.kernel.put(ASLR, "1")
     writes = len(fake.kernel.accepted)
@@ -175,22 +175,22 @@ def test_after_a_reboot_nothing_is_written(fake: Fake) -> None:
 
 @pytest.mark.slow
 def test_a_tune_after_a_reboot_needs_no_restore(fake: Fake) -> None:
-    tune_standing(fake.machine, ASLR_OFF)
+    apply_until_restore(fake.machine, ASLR_OFF)
     fake.kernel.put("proc/sys/kernel/random/boot_id", "another-boot")
     fake.kernel.put(ASLR, "2")
-    with Tuning(fake.machine, ASLR_OFF) as tuning:
-        assert tuning.before is not None
-        assert tuning.before.rebooted
+    with QuietSession(fake.machine, ASLR_OFF) as session:
+        assert session.before is not None
+        assert session.before.rebooted
         assert fake.kernel.text(ASLR) == "0"
     assert fake.kernel.text(ASLR) == "2"
 
 
 @pytest.mark.slow
 def test_a_knob_whose_file_is_gone_cannot_be_put_back(fake: Fake) -> None:
-    with Tuning(fake.machine, ASLR_OFF) as tuning:
+    with QuietSession(fake.machine, ASLR_OFF) as session:
         fake.kernel.path(ASLR).unlink()
-    assert tuning.restored is not None
-    (missing,) = tuning.restored.missing
+    assert session.restored is not None
+    (missing,) = session.restored.missing
     assert missing.setting.place == ASLR
     assert "No such file" in missing.reason
 
@@ -206,14 +206,14 @@ def test_an_error_of_a_knob_in_restore_does_not_keep_the_others(fake: Fake) -> N
         about="",
         why="",
         effect="small",
-        wants=lambda _m, _w: Wants(values={place: "3"}),
+        requested=lambda _m, _w: RequestedValues(values={place: "3"}),
     )
     knobs: dict[str, Knob] = {"bad": bad, "aslr": KNOBS["aslr"]}
-    wish = Wish(only=("bad", "aslr"), randomize="off")
-    with Tuning(fake.machine, wish, knobs=knobs) as tuning:
+    request = Wish(only=("bad", "aslr"), randomize="off")
+    with QuietSession(fake.machine, request, knobs=knobs) as session:
         pass
-    assert tuning.restored is not None
-    (missing,) = tuning.restored.missing
+    assert session.restored is not None
+    (missing,) = session.restored.missing
     assert "RuntimeError: bug" in missing.reason
     assert list(fake.left()) == [place]
 
@@ -239,7 +239,7 @@ def test_a_standing_tune_whose_end_cannot_be_noted_is_put_back(
 
     monkeypatch.setattr(os, "fsync", full_at_the_end)
     with pytest.raises(NotAllowed, match="No space"):
-        tune_standing(fake.machine, ASLR_OFF)
+        apply_until_restore(fake.machine, ASLR_OFF)
     monkeypatch.undo()
     assert calls == ["2", "2", "0"], "on disk before the first write"
     assert fake.left() == {}

@@ -46,7 +46,7 @@ def test_an_arm_processor_has_a_part_instead_of_a_name(root: Path) -> None:
     (root / "proc/cpuinfo").write_text("CPU implementer\t: 0x41\nCPU part\t: 0xd40\n")
     assert read_facts(root)["cpu"] == "Arm implementer 0x41 part 0xd40"
     (root / "proc/cpuinfo").write_text("nothing: here\n")
-    assert "names no model" in read_facts(root)["cpu"]
+    assert "reports no model" in read_facts(root)["cpu"]
 
 
 def test_an_empty_root_gives_reasons_and_never_a_blank(tmp_path: Path) -> None:

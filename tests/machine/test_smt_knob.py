@@ -20,8 +20,8 @@ CONTROL = f"{CPU}/smt/control"
 SETS = "sys/fs/cgroup/cpuset"
 
 
-def _survey(root: Path, **wish: object) -> KnobState:
-    return KNOB.survey(Machine(files=FakeKernel(root)), Wish(**wish))  # type: ignore[arg-type]
+def _survey(root: Path, **request: object) -> KnobState:
+    return KNOB.survey(Machine(files=FakeKernel(root)), Wish(**request))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp", "cgroup-v2"])
@@ -39,8 +39,8 @@ def test_second_threads_go_offline_and_come_back(kind: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("notsupported", "cores of this processor have one thread"),
-        ("notimplemented", "this kernel cannot switch SMT"),
+        ("notsupported", "this CPU has no SMT"),
+        ("notimplemented", "this kernel cannot control SMT"),
     ],
 )
 def test_machines_that_cannot_switch(text: str, reason: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_kernel_that_does_not_know_its_threads(tmp_path: Path) -> None:
     """`-1` is what Arm kernels say that have the switch and cores of one thread."""
     root = make_tree("arm-bare", tmp_path)
     (root / CONTROL).write_text("-1\n")
-    assert "no core has a second thread online" in _survey(root).unavailable
+    assert "no core has an SMT sibling online" in _survey(root).unavailable
 
 
 @pytest.mark.parametrize("text", ["off", "forceoff"])
@@ -94,7 +94,7 @@ def test_kernels_without_the_switch_take_processors_offline_one_by_one(tmp_path:
 def test_without_second_threads_and_without_a_switch(tmp_path: Path) -> None:
     root = make_tree("arm-bare", tmp_path)
     shutil.rmtree(root / CPU / "smt")
-    assert _survey(root).unavailable == "no core has a second thread online"
+    assert _survey(root).unavailable == "no core has an SMT sibling online"
 
 
 @pytest.mark.parametrize("cpu", [2, 6])
@@ -181,8 +181,8 @@ def test_processors_that_do_not_come_back_are_said(tmp_path: Path) -> None:
 
 def test_what_the_user_should_know(tmp_path: Path) -> None:
     notes = " ".join(_survey(make_tree("intel-pstate", tmp_path), cores=(2, 6)).notes)
-    assert "start 8 now and 4 then" in notes
-    assert "cores 6 are second threads: they go offline" in notes
+    assert "4 of 8 CPUs stay online" in notes
+    assert "CPUs 6 are SMT siblings and go offline" in notes
 
 
 def test_damaged_lists_are_passed_over(tmp_path: Path) -> None:

@@ -66,13 +66,13 @@ def test_a_program_that_is_not_there(programs: Path) -> None:
 def test_a_program_that_says_something_else(programs: Path) -> None:
     put(programs, "gcc", "printf '\\033[31mtoo old\\377'\n")
     because = program_version(FileTree(), "gcc").because
-    assert because == "`gcc --version` says no version: '\\x1b[31mtoo old\ufffd'"
+    assert because == "`gcc --version` prints no version: '\\x1b[31mtoo old\ufffd'"
 
 
 def test_a_program_that_fails(programs: Path) -> None:
     put(programs, "gcc", "echo 'xcrun: error: no tools' >&2; exit 3\n")
     because = program_version(FileTree(), "gcc").because
-    assert because == "`gcc --version` ended with 3: xcrun: error: no tools"
+    assert because == "`gcc --version` failed with exit code 3: xcrun: error: no tools"
 
 
 def test_a_program_that_cannot_be_started(programs: Path) -> None:

@@ -63,7 +63,7 @@ def test_every_machine(kind: str, tmp_path: Path) -> None:
     round_.tune()
     assert bool(round_.changes) == has_swap
     if not has_swap:
-        assert round_.state("swap").notes == ("no swap is on",)
+        assert round_.state("swap").notes == ("swap is not enabled",)
         return
     restored = round_.restore()
     assert restored is not None
@@ -129,7 +129,7 @@ def test_it_stays_on_when_memory_does_not_suffice(tmp_path: Path) -> None:
     meminfo = round_.kernel.path("proc/meminfo")
     meminfo.write_text("MemTotal: 16000000 kB\nMemAvailable: 9000000 kB\n")
     reason = why_on(round_)
-    assert "7.6 GiB in it" in reason
+    assert "its 7.6 GiB do not fit" in reason
     assert "8.6 GiB of available memory" in reason
     meminfo.write_text("MemTotal: 16000000 kB\nMemAvailable: 9700000 kB\n")
     assert round_.survey()[0].place == "proc/swaps"
@@ -138,7 +138,7 @@ def test_it_stays_on_when_memory_does_not_suffice(tmp_path: Path) -> None:
 def test_it_stays_on_when_memory_is_not_known(tmp_path: Path) -> None:
     round_ = machine_with(tmp_path, ("/dev/sda2", 0, -2))
     round_.kernel.path("proc/meminfo").write_text("MemTotal: 16000000 kB\nodd\nBuffers:\n")
-    assert "does not say how much memory" in why_on(round_)
+    assert "does not report available memory" in why_on(round_)
 
 
 def test_it_stays_on_when_its_file_is_deleted(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from torchyard.errors import MissingTool, NotAllowed, StepFailed, UsageError
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
 from torchyard.machine.model import Setting, Wish
-from torchyard.machine.system.cores import house_cores
+from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.cpusets import Cpusets, find_cpusets, folders_below, origin_of
 from torchyard.machine.system.file_tree import FileTree
-from torchyard.machine.system.programs import find_program, run_program, why_no_program
+from torchyard.machine.system.programs import find_program, missing_programs, run_program
 from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
 AFFINITIES = KNOBS["affinities"]
@@ -191,7 +191,7 @@ def test_tasks_of_a_copy_are_not_pinned(tmp_path: Path) -> None:
         gone = Setting(knob="affinities", place=place, found="5", wanted=None)
         assert AFFINITIES.read(machine, place) == "gone"
         AFFINITIES.restore(machine, gone)
-    with pytest.raises(UsageError, match="names no task"):
+    with pytest.raises(UsageError, match="is not a task"):
         AFFINITIES.read(machine, "proc/../etc")
 
 
@@ -207,7 +207,7 @@ def test_processors_are_compared_as_sets() -> None:
 def test_programs_of_a_copy_are_its_own(tmp_path: Path) -> None:
     files = FileTree(tmp_path)
     assert find_program(files, "sh") is None
-    assert why_no_program(files, "sh") == "sh is not in this copy of a machine"
+    assert missing_programs(files, "sh") == "sh is not in this copy of a machine"
     with pytest.raises(MissingTool, match="copy"):
         run_program(files, "sh", limit_s=5)
     put_programs(tmp_path)
@@ -215,7 +215,9 @@ def test_programs_of_a_copy_are_its_own(tmp_path: Path) -> None:
     run_program(files, "swapoff", "/dev/sda2", limit_s=20)
     assert calls(tmp_path) == ["swapoff /dev/sda2"]
     refuse_program(tmp_path, "swapoff", "no")
-    with pytest.raises(StepFailed, match="`swapoff '/dev/a b'` ended with 1: swapoff: no"):
+    with pytest.raises(
+        StepFailed, match="`swapoff '/dev/a b'` failed with exit code 1: swapoff: no"
+    ):
         run_program(files, "swapoff", "/dev/a b", limit_s=20)
 
 
@@ -223,11 +225,11 @@ def test_programs_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     files = FileTree()
     assert find_program(files, "sh")
-    assert why_no_program(files, "sh", "torchyard-no-such-program", "and-no-other") == (
+    assert missing_programs(files, "sh", "torchyard-no-such-program", "and-no-other") == (
         "torchyard-no-such-program and and-no-other are not installed"
     )
     assert run_program(files, "sh", "-c", "echo hello", limit_s=20) == "hello\n"
-    with pytest.raises(StepFailed, match=r"took longer than 0\.2 s"):
+    with pytest.raises(StepFailed, match=r"timed out after 0\.2 s"):
         run_program(files, "sleep", "20", limit_s=0.2)
 
 
@@ -249,17 +251,17 @@ def test_nothing_is_run_from_where_the_user_is(
 
 @pytest.mark.parametrize(
     ("cores", "because"),
-    [((), "--cores"), ((0, 1, 2, 3), "none to the house"), ((3, 9), "processors 9 are not online")],
+    [((), "--cores"), ((0, 1, 2, 3), "none for housekeeping"), ((3, 9), "CPUs 9 are not online")],
 )
 def test_cores_that_cannot_be_divided(cores: tuple[int, ...], because: str, tmp_path: Path) -> None:
-    found = house_cores(FileTree(make_tree("arm-bare", tmp_path)), Wish(cores=cores))
+    found = split_cores(FileTree(make_tree("arm-bare", tmp_path)), Wish(cores=cores))
     assert because in found.because
-    assert found.measuring == found.house == ()
+    assert found.measuring == found.housekeeping == ()
 
 
 def test_the_rest_is_the_house(tmp_path: Path) -> None:
-    found = house_cores(FileTree(make_tree("smt-off-at-boot", tmp_path)), Wish(cores=(3, 1, 3)))
-    assert (found.measuring, found.house, found.because) == ((1, 3), (0, 2), "")
+    found = split_cores(FileTree(make_tree("smt-off-at-boot", tmp_path)), Wish(cores=(3, 1, 3)))
+    assert (found.measuring, found.housekeeping, found.because) == ((1, 3), (0, 2), "")
 
 
 # Order.

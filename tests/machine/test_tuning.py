@@ -14,15 +14,15 @@ from trees import KINDS, make_tree
 from tuned_machine import ASLR, ASLR_OFF, Fake
 
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.machine.knob import FileKnob, Knob, Machine, Wants
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
 from torchyard.machine.model import KnobState, Wish
 from torchyard.machine.quieting.apply_settings import (
-    Tuning,
+    QuietSession,
     chosen_knobs,
     dry_run,
+    needs_gpus,
     survey,
-    wants_gpus,
 )
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
@@ -77,8 +77,8 @@ def test_default_knobs_of_a_profile() -> None:
     assert "aslr" not in names
     assert all(KNOBS[name].default and KNOBS[name].profile == "cpu" for name in names)
     assert all(KNOBS[name].reach != "process" for name in names)
-    assert not wants_gpus(Wish())
-    assert wants_gpus(Wish(profiles=("gpu",)))
+    assert not needs_gpus(Wish())
+    assert needs_gpus(Wish(profiles=("gpu",)))
     both = chosen_knobs(Wish(profiles=("cpu", "gpu")))
     assert set(names) < set(both)
 
@@ -91,19 +91,19 @@ def test_only_also_and_without() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", [Wish(only=("govenor",)), Wish(also=("govenor",)), Wish(without=("govenor",))]
+    "quiet_request", [Wish(only=("govenor",)), Wish(also=("govenor",)), Wish(without=("govenor",))]
 )
-def test_an_unknown_knob_is_named_with_the_nearest(wish: Wish) -> None:
+def test_an_unknown_knob_is_named_with_the_nearest(quiet_request: Wish) -> None:
     with pytest.raises(UsageError, match="govenor") as caught:
-        chosen_knobs(wish)
+        chosen_knobs(quiet_request)
     assert "governor" in caught.value.hint
 
 
 def test_a_knob_that_raises_is_unavailable(fake: Fake) -> None:
-    def bad(machine: Machine, wish: Wish) -> Wants:
+    def bad(machine: Machine, request: Wish) -> RequestedValues:
         raise ValueError("boom")
 
-    knob = FileKnob(name="bad", about="", why="", effect="small", wants=bad)
+    knob = FileKnob(name="bad", about="", why="", effect="small", requested=bad)
     (state,) = survey(fake.machine, Wish(), knobs={"bad": knob})
     assert state == KnobState(knob="bad", unavailable="ValueError: boom")
 
@@ -120,14 +120,14 @@ QUICK_KINDS = ("intel-pstate", "cgroup-v1")
 )
 def test_every_knob_of_a_tune_comes_back_byte_for_byte(kind: str, tmp_path: Path) -> None:
     fake = Fake.of(kind, tmp_path)
-    wish = Wish(also=("aslr",), randomize="off", huge_pages="never")
-    with Tuning(fake.machine, wish) as tuning:
-        assert tuning.tuned.refused == ()
-        assert tuning.tuned.written
+    request = Wish(also=("aslr",), randomize="off", huge_pages="never")
+    with QuietSession(fake.machine, request) as session:
+        assert session.applied.refused == ()
+        assert session.applied.written
         changed = set(fake.left())
-        assert {change.setting.place for change in tuning.tuned.written} & changed
-    assert tuning.restored is not None
-    assert tuning.restored.missing == ()
+        assert {change.setting.place for change in session.applied.written} & changed
+    assert session.restored is not None
+    assert session.restored.missing == ()
     assert fake.left() == {}
     assert not (fake.folder / JOURNAL_FILE).exists()
     assert (fake.folder / RESTORED_FILE).exists()
@@ -135,7 +135,7 @@ def test_every_knob_of_a_tune_comes_back_byte_for_byte(kind: str, tmp_path: Path
 
 def test_writes_are_in_order_and_restored_in_theirs(tmp_path: Path) -> None:
     fake = Fake.of("intel-pstate", tmp_path)
-    with Tuning(fake.machine, Wish()):
+    with QuietSession(fake.machine, Wish()):
         pass
     lines = [json.loads(line) for line in (fake.folder / RESTORED_FILE).read_text().splitlines()]
     written = [line["knob"] for line in lines if line["kind"] == "writing"]
@@ -163,7 +163,7 @@ def test_a_dry_run_writes_nothing(fake: Fake) -> None:
 
 
 def test_the_body_is_restored_when_it_fails(fake: Fake) -> None:
-    with suppress(ZeroDivisionError), Tuning(fake.machine, ASLR_OFF):
+    with suppress(ZeroDivisionError), QuietSession(fake.machine, ASLR_OFF):
         assert fake.kernel.text(ASLR) == "0"
         raise ZeroDivisionError
     assert fake.left() == {}
@@ -183,7 +183,7 @@ def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
     fake = Fake.of("intel-pstate", tmp_path)
     fake.kernel.dies_after = count
     with pytest.raises(KeyboardInterrupt):
-        Tuning(fake.machine, Wish(without=("smt", "idle-latency"))).apply()
+        QuietSession(fake.machine, Wish(without=("smt", "idle-latency"))).apply()
     assert len(fake.kernel.accepted) == count
     assert read_journal(fake.folder) is None
     assert fake.left() == {}
@@ -194,11 +194,11 @@ def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
 
 def test_a_refused_write_is_reported_and_the_tune_goes_on(fake: Fake) -> None:
     fake.kernel.refuse(ASLR, errno.EPERM)
-    with Tuning(fake.machine, Wish(only=("aslr", "perf-rate"), randomize="off")) as tuning:
-        (refused,) = tuning.tuned.refused
+    with QuietSession(fake.machine, Wish(only=("aslr", "perf-rate"), randomize="off")) as session:
+        (refused,) = session.applied.refused
         assert refused.setting.place == ASLR
         assert "Operation not permitted" in refused.reason
-        assert len(tuning.tuned.written) == 2
+        assert len(session.applied.written) == 2
     assert fake.left() == {}
 
 
@@ -213,18 +213,18 @@ class Deaf(FakeKernel):
 @pytest.mark.slow
 def test_a_write_that_has_no_effect_is_refused(tmp_path: Path) -> None:
     machine = Machine(files=Deaf(make_tree("arm-bare", tmp_path)))
-    with Tuning(machine, ASLR_OFF) as tuning:
-        (change,) = tuning.tuned.changes
+    with QuietSession(machine, ASLR_OFF) as session:
+        (change,) = session.applied.changes
     assert (change.state, change.reason) == ("refused", "the kernel took it and has '2'")
 
 
 def test_a_knob_undone_by_a_later_one_is_reported(fake: Fake) -> None:
     knobs = dict(_pair_of_knobs())
-    with Tuning(fake.machine, Wish(), knobs=knobs) as tuning:
-        states = {change.setting.knob: change for change in tuning.tuned.changes}
+    with QuietSession(fake.machine, Wish(), knobs=knobs) as session:
+        states = {change.setting.knob: change for change in session.applied.changes}
     assert states["second"].state == "written"
     assert states["first"].state == "refused"
-    assert "another knob made it '1'" in states["first"].reason
+    assert "another knob changed it to '1'" in states["first"].reason
     assert fake.left() == {}
 
 
@@ -232,10 +232,10 @@ def _pair_of_knobs() -> list[tuple[str, Knob]]:
     """Two knobs of one file: the second undoes what the first wrote."""
 
     def knob(name: str, value: str) -> Knob:
-        def wants(machine: Machine, wish: Wish) -> Wants:
-            return Wants(values={ASLR: value})
+        def requested(machine: Machine, request: Wish) -> RequestedValues:
+            return RequestedValues(values={ASLR: value})
 
-        return FileKnob(name=name, about="", why="", effect="small", wants=wants)
+        return FileKnob(name=name, about="", why="", effect="small", requested=requested)
 
     return [("first", knob("first", "0")), ("second", knob("second", "1"))]
 
@@ -244,7 +244,7 @@ def test_nothing_is_written_without_root(fake: Fake, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     live = Machine(files=FileTree())
     with pytest.raises(NotAllowed) as caught:
-        Tuning(live, ASLR_OFF).apply()
+        QuietSession(live, ASLR_OFF).apply()
     assert "--user" in caught.value.hint
     assert "--dry-run" in caught.value.hint
     assert caught.value.exit_code == 4
@@ -255,6 +255,6 @@ def test_nothing_is_written_when_the_journal_cannot_be_kept(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "file" / "sub"))
-    with pytest.raises(NotAllowed, match="cannot keep a journal"):
-        Tuning(fake.machine, ASLR_OFF).apply()
+    with pytest.raises(NotAllowed, match="cannot write a journal"):
+        QuietSession(fake.machine, ASLR_OFF).apply()
     assert fake.kernel.accepted == []

@@ -10,7 +10,7 @@ from fake_kernel import FakeKernel
 from knob_rounds import Round
 from trees import make_tree
 
-from torchyard.machine.knob import Knob, LeftAlone, Machine
+from torchyard.machine.knob import Knob, Machine, SkippedWrite
 from torchyard.machine.knobs import cpu_frequency
 from torchyard.machine.knobs import cpu_frequency as turbo
 from torchyard.machine.model import Setting, Wish
@@ -174,7 +174,7 @@ def test_the_bias_of_an_offline_processor_is_left_alone(tmp_path: Path) -> None:
     setting = Setting(knob="preference", place=place, found="6", wanted="0")
     kernel.write(f"{CPU}/cpu5/online", "0")
     assert not kernel.exists(place)
-    with pytest.raises(LeftAlone, match="cpu5 is offline"):
+    with pytest.raises(SkippedWrite, match="cpu5 is offline"):
         cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
     kernel.write(f"{CPU}/cpu5/online", "1")
     cpu_frequency.PREFERENCE_KNOB.write(machine, setting)

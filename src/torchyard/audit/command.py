@@ -34,17 +34,19 @@ _HELP = """
 \b
 Examples:
   torchyard machine audit
-      a minute: spreads, drift, what a comparison can resolve, who disturbs
+      one minute: variation, drift, resolvable difference, noise sources
   torchyard machine audit --seconds 300 --html audit.html
-      longer and surer, with pictures
+      longer and more precise, with charts
   torchyard machine audit --cores 2-7 --threads 6 --against last
-      pinned, and compared with the audit before
+      pinned, and compared with the previous audit
   torchyard machine audit --target build:pytorch-2.6.0-trimmed --json
 
-Compare a small kernel with itself, in fresh processes, with the machinery of `torchyard bench`, and
-watch meanwhile who else is there. Needs no root and changes nothing; needs an interpreter with
-torch. Audits are kept in the home folder. Ends with exit code 6 when the machine is too noisy: it
-cannot resolve 10% in 5 minutes, or most blocks were disturbed.
+Measure how noisy this machine is. Compares a small kernel with itself in fresh processes, as
+`torchyard bench` does, and samples the load of other programs meanwhile. Changes nothing and needs
+no root; needs an interpreter with torch. Audits are saved in the results directory.
+
+Exit code 6: the machine is too noisy. It cannot resolve a difference of 10% in 5 minutes, or most
+blocks were disturbed.
 """
 
 
@@ -54,41 +56,45 @@ cannot resolve 10% in 5 minutes, or most blocks were disturbed.
     type=Number(5.0, 1e6),
     default=60.0,
     show_default=True,
-    help="Measuring time, after the first processes are ready.",
+    help="Measuring time, counted after the first processes are ready.",
 )
 @click.option(
     "--target",
     metavar="PYTHON|build:NAME",
-    help="Interpreter with torch: a path, a virtual environment, or a build. This one when left out.",
+    help="Interpreter with torch: a path, a virtual environment or a build.  [default: this one]",
 )
 @click.option(
     "--threads",
     type=Threads(),
-    help="Threads of torch; one for each core when left out.",
+    help="Number of torch threads.  [default: one per core]",
 )
 @click.option(
     "--cores",
     metavar="LIST|auto",
-    help="Pin to these processors, such as 2-7; auto: one NUMA node without processor 0.",
+    help="Pin to these CPUs, such as 2-7; auto: one NUMA node without the core of CPU 0.",
 )
 @click.option(
-    "--against", metavar="FILE|last", help="Compare with an earlier audit, or with the last one."
+    "--against",
+    metavar="FILE|last",
+    help="Compare with an earlier audit, or with the previous one.",
 )
 @click.option(
     "--keep",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep the audit here instead of in the home folder.",
+    help="Save the audit here instead of in the results directory.",
 )
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write the audit with pictures as one HTML file.",
+    help="Write a self-contained HTML report with charts.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-@click.option("--label", default="", hidden=True, help="A word that is kept with the audit.")
-@click.option("--silent", is_flag=True, hidden=True, help="Only keep it: nothing on stdout.")
+@click.option("--label", default="", hidden=True, help="A label saved with the audit.")
+@click.option(
+    "--silent", is_flag=True, hidden=True, help="Save the audit and print nothing on stdout."
+)
 @common_options
 def audit(
     seconds: float,
@@ -121,10 +127,10 @@ def audit(
         cores=_cores(cores),
         label=label,
     )
-    found, interrupted = _measure(plan, quiet=quiet)
-    path = keep or new_audit_path(found, audits_home())
-    write_audit(found, path)
-    report = _Report(found, earlier, earlier_path)
+    measured, interrupted = _measure(plan, quiet=quiet)
+    path = keep or new_audit_path(measured, audits_home())
+    write_audit(measured, path)
+    report = _Report(measured, earlier, earlier_path)
     if html is not None:
         write_file(html, report.page(), option="--html")
     if as_json and not silent:
@@ -132,31 +138,31 @@ def audit(
     elif not silent:
         print_data(printable(report.text()))
     if not quiet and not silent:
-        talk(f"kept: {path}")
+        talk(f"saved: {path}")
         if html is not None:
             talk(f"html: {html}")
     if interrupted:
         return INTERRUPTED
-    return Untrustworthy.exit_code if found.complaints else 0
+    return Untrustworthy.exit_code if measured.complaints else 0
 
 
 class _Report:
-    """One audit, alone or beside an earlier one."""
+    """One audit, alone or compared with an earlier one."""
 
-    def __init__(self, found: Audit, earlier: Audit | None, earlier_path: Path | None) -> None:
+    def __init__(self, audit: Audit, earlier: Audit | None, earlier_path: Path | None) -> None:
         from torchyard.audit.kept_audits import changes_between, differences
 
-        self._found = found
+        self._audit = audit
         self._path = earlier_path
-        self._changes = () if earlier is None else changes_between([earlier], [found])
-        self._differences = () if earlier is None else differences(earlier, found)
-        self._title = "" if earlier is None else f"Against the audit of {earlier.started}"
+        self._changes = () if earlier is None else changes_between([earlier], [audit])
+        self._differences = () if earlier is None else differences(earlier, audit)
+        self._title = "" if earlier is None else f"Compared with the audit of {earlier.started}"
 
     def text(self) -> str:
         from torchyard.audit.report import audit_text, change_text
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TEXT_WIDTH
-        text = audit_text(self._found, width=max(40, width))
+        text = audit_text(self._audit, width=max(40, width))
         if self._changes:
             text += "\n" + change_text(
                 self._changes, title=self._title, differences=self._differences, width=width
@@ -167,7 +173,7 @@ class _Report:
         from torchyard.audit.report_html import audit_page
 
         return audit_page(
-            self._found,
+            self._audit,
             changes=self._changes,
             changes_title=self._title,
             differences=self._differences,
@@ -177,8 +183,8 @@ class _Report:
         from torchyard.core.records import encode
 
         document: dict[str, object] = {
-            "audit": encode(self._found),
-            "complaints": list(self._found.complaints),
+            "audit": encode(self._audit),
+            "complaints": list(self._audit.complaints),
         }
         if self._path is not None:
             document["against"] = {
@@ -190,7 +196,7 @@ class _Report:
 
 
 def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
-    """The audit, and whether Ctrl-C cut it short."""
+    """Return the audit, and whether Ctrl-C interrupted it."""
     from torchyard.audit.noise_audit import AuditRun
     from torchyard.cli.progress import Heard, show_progress
 
@@ -199,11 +205,11 @@ def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
         try:
             return run.run(), False
         except KeyboardInterrupt:
-            found = run.audit()
-            if found is None:
+            partial = run.audit()
+            if partial is None:
                 raise
-    talk("interrupted: this is what was measured so far")
-    return found, True
+    talk("interrupted: showing what was measured so far")
+    return partial, True
 
 
 def _target(text: str | None) -> Target:
@@ -234,7 +240,7 @@ def _cores(text: str | None) -> tuple[int, ...]:
         cores = ()
     if not cores:
         raise UsageError(
-            f"--cores: {text!r} is no list of processors", hint="write 2-7, 2,3,6 or auto"
+            f"--cores: invalid CPU list {text!r}", hint="use a list such as 2-7 or 2,3,6, or auto"
         )
     return cores
 
@@ -245,11 +251,11 @@ def _earlier(text: str) -> Path:
 
     if text != _LAST:
         return Path(text)
-    found = latest_audit(audits_home())
-    if found is None:
+    latest = latest_audit(audits_home())
+    if latest is None:
         raise UsageError(
-            "--against last: there is no audit yet",
-            why=f"{audits_home()} holds none",
-            hint="leave --against out this time",
+            "--against last: there is no earlier audit",
+            why=f"{audits_home()} contains no audit",
+            hint="run the first audit without --against",
         )
-    return found
+    return latest

@@ -16,79 +16,92 @@ import click
 from torchyard.cli.options import Number, SectionedCommand, all_options, section
 from torchyard.cli.output import common_options, print_data, print_json, printable, talk
 from torchyard.errors import UsageError
-from torchyard.machine.command_options import machine_at, root_option, wish_of_options, wish_options
+from torchyard.machine.command_options import (
+    machine_at,
+    quiet_options,
+    request_from_options,
+    root_option,
+)
 
 if TYPE_CHECKING:
-    from torchyard.audit.model import TuneEffect
+    from torchyard.audit.model import QuietingEffect
     from torchyard.machine.knob import Machine
-    from torchyard.machine.model import Wish
+    from torchyard.machine.model import Restored, Tuned, Wish
 
+__all__ = ["quiet"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-MEASURE_OPTIONS: Final = ("measure", "each", "seconds", "target")
+
 _SHORTEST_S: Final = 10.0
 
-_measure = section("How much it helps")
+_measure = section("Measuring the effect")
 _OPTIONS: Final = (
     _measure(
         "--measure",
         is_flag=True,
-        help="Audit the machine before, tuned and after putting it back, and show the difference.",
+        help="Audit the machine before, during and after quieting, and show the difference.",
     ),
-    _measure("--each", is_flag=True, help="With --measure: every knob alone, too."),
+    _measure("--each", is_flag=True, help="With --measure: also measure each knob alone."),
     _measure(
         "--seconds",
         type=Number(_SHORTEST_S, 1e6),
         default=60.0,
         show_default=True,
-        help="With --measure: time of one audit.",
+        help="With --measure: duration of one audit.",
     ),
     _measure(
         "--target",
         metavar="PYTHON|build:NAME",
-        help="With --measure: interpreter with torch; this one when left out.",
+        help="With --measure: interpreter with torch.  [default: this interpreter]",
     ),
 )
 
 
 def measure_options(command: F) -> F:
-    """The options of `--measure`."""
+    """Add the options of `--measure`."""
     return all_options(_OPTIONS)(command)
 
 
 def refuse_measuring(
     options: dict[str, Any], *, command: tuple[str, ...], dry_run: bool, root: Path
 ) -> None:
-    """Say what does not go together, before anything is touched."""
+    """Refuse conflicting options before anything is changed."""
     if not options["measure"]:
         if options["each"] or options["target"] is not None:
             word = "--each" if options["each"] else "--target"
-            raise UsageError(f"{word} belongs to --measure", hint="add --measure")
+            raise UsageError(f"{word} requires --measure", hint="add --measure")
         return
     for given, word, why in (
-        (bool(command), "a command", "the audits are what runs"),
-        (dry_run, "--dry-run", "what is not written cannot be measured"),
-        (root != Path("/"), "--root", "a copy of a machine has no noise"),
+        (bool(command), "a command", "it runs audits, no other command"),
+        (dry_run, "--dry-run", "a dry run changes nothing that could be measured"),
+        (root != Path("/"), "--root", "a copy of a machine cannot be measured"),
     ):
         if given:
             raise UsageError(
-                f"--measure does not go with {word}", why=why, hint=f"leave out {word}"
+                f"--measure cannot be combined with {word}",
+                why=why,
+                hint=f"remove {word.replace('a command', 'the command')}",
             )
 
 
-def measure_tune(
-    machine: Machine, wish: Wish, options: dict[str, Any], *, user: bool, as_json: bool
+def measure_effect(
+    machine: Machine, request: Wish, options: dict[str, Any], *, user: bool, as_json: bool
 ) -> int:
-    """Measure and show; what was measured before Ctrl-C is shown, too."""
+    """Measure the effect and show it; after Ctrl-C, show what was measured so far."""
     from torchyard.audit.kept_audits import audits_home, new_audit_path, write_audit
     from torchyard.audit.quieting_effect import EffectPlan, EffectRun, audit_command
+    from torchyard.audit.report import effects_text
     from torchyard.cli.invoke import INTERRUPTED
 
     command = audit_command()
     if options["target"] is not None:
         command = (*command, "--target", options["target"])
     plan = EffectPlan(
-        wish=wish, seconds=options["seconds"], each=options["each"], user=user, command=command
+        request=request,
+        seconds=options["seconds"],
+        each=options["each"],
+        user=user,
+        command=command,
     )
     run = EffectRun(machine, plan, on_step=talk)
     interrupted = False
@@ -99,7 +112,7 @@ def measure_tune(
         if not run.effects:
             raise
         interrupted = True
-        talk("interrupted: this is what was measured so far; the machine is put back")
+        talk("interrupted: showing what was measured so far; the machine is restored")
     finally:
         for audit in run.audits:
             kept.append(new_audit_path(audit, audits_home()))
@@ -107,13 +120,13 @@ def measure_tune(
     if as_json:
         print_json({"tune_effect": _document(run.effects, kept, user=user)})
     else:
-        print_data(printable(_text(run.effects, user=user)))
+        print_data(printable(effects_text(run.effects, user=user)))
     for path in kept:
-        talk(f"kept: {path}")
+        talk(f"saved: {path}")
     return INTERRUPTED if interrupted else 0
 
 
-def _document(effects: list[TuneEffect], kept: list[Path], *, user: bool) -> dict[str, Any]:
+def _document(effects: list[QuietingEffect], kept: list[Path], *, user: bool) -> dict[str, Any]:
     from torchyard.core.records import encode
 
     return {
@@ -128,7 +141,7 @@ def _document(effects: list[TuneEffect], kept: list[Path], *, user: bool) -> dic
                 "unsteady": list(effect.unsteady),
                 "resolvable": {
                     "plain": [encode(audit.in_minutes(5)) for audit in effect.plain],
-                    "tuned": encode(effect.tuned.in_minutes(5)),
+                    "tuned": encode(effect.quieted.in_minutes(5)),
                 },
             }
             for effect in effects
@@ -136,113 +149,108 @@ def _document(effects: list[TuneEffect], kept: list[Path], *, user: bool) -> dic
     }
 
 
-def _text(effects: list[TuneEffect], *, user: bool) -> str:
-    from torchyard.audit.report import effects_text
-
-    return effects_text(effects, user=user)
-
-
-if TYPE_CHECKING:
-    from torchyard.machine.knob import Machine
-    from torchyard.machine.model import Restored, Tuned, Wish
-
-
 _HELP = """
 \b
 Examples:
-  torchyard machine tune --dry-run
-      what would be written, what cannot be and why; needs no root
-  sudo torchyard machine tune -- python train.py
-      quiet the machine for one command and put everything back after it
-  sudo torchyard machine tune --cores auto --frequency 2500 -- taskset -c 2-7 ./bench
-      the same with cores set apart and a fixed clock
-  sudo torchyard machine tune --profile all
-      processor, kernel and GPUs, until `torchyard machine restore`
-  torchyard machine tune --user --cores 2-7 -- python train.py
-      what a user may do: pinning, priority, variables
-  sudo torchyard machine tune --measure --each
-      how much of the noise each knob takes away: audits with and without it
+  torchyard machine quiet --dry-run
+      what would be written, what cannot be, and why; needs no root
+  sudo torchyard machine quiet -- python train.py
+      quiet the machine for one command and restore it afterwards
+  sudo torchyard machine quiet --cores auto --frequency 2500 -- taskset -c 2-7 ./bench
+      the same with isolated cores and a fixed clock
+  sudo torchyard machine quiet --profile all
+      CPU, kernel and GPUs, until `torchyard machine restore`
+  torchyard machine quiet --user --cores 2-7 -- python train.py
+      without root: pinning, priority and environment variables
+  sudo torchyard machine quiet --measure --each
+      how much noise each knob removes: audits with and without it
 
-Every value that is found is on disk before the first one is written, and is put back after the
-command, on errors, on Ctrl-C and after kill -9. A command after `sudo` runs as root.
-With a command, stdout is the command's: the table and --json go to stderr.
+Change machine settings that make measurements noisy. The original values are saved to disk before
+the first write. They are restored after the command, on errors, on Ctrl-C and after kill -9.
+Without a command, the settings stay until `torchyard machine restore`.
+
+A command after `sudo` runs as root. With a command, stdout belongs to the command: the table and
+--json go to stderr.
 """
 
 
 @click.command(cls=SectionedCommand, help=_HELP)
-@wish_options
-@click.option("--dry-run", is_flag=True, help="Write nothing, and show what would be written.")
-@click.option("--user", is_flag=True, help="Only what needs no root and ends with the process.")
+@quiet_options
+@click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
+@click.option("--user", is_flag=True, help="Only process settings, which need no root.")
 @measure_options
 @root_option
 @common_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND ARGS...]")
-def tune(
+def quiet(
     command: tuple[str, ...], dry_run: bool, user: bool, root: Path, as_json: bool, **options: Any
 ) -> int:
-    """Tune this machine."""
-    from torchyard.machine.quieting.apply_settings import wants_gpus
+    """Quiet this machine."""
+    from torchyard.machine.quieting.apply_settings import needs_gpus
     from torchyard.machine.quieting.process_settings import check_command
 
     refuse_measuring(options, command=command, dry_run=dry_run, root=root)
     if command:
         check_command(command)
     with machine_at(root, gpus=False) as bare:
-        wish, notes = wish_of_options(bare.files, {**options, "user": user})
+        request, notes = request_from_options(bare.files, {**options, "user": user})
     for note in notes:
         talk(f"note: {note}")
-    with machine_at(root, gpus=wants_gpus(wish) and not user) as machine:
+    with machine_at(root, gpus=needs_gpus(request) and not user) as machine:
         if options["measure"]:
-            return measure_tune(machine, wish, options, user=user, as_json=as_json)
+            return measure_effect(machine, request, options, user=user, as_json=as_json)
         if user:
-            return _user(machine, wish, command, as_json=as_json, dry_run=dry_run)
+            return _user(machine, request, command, as_json=as_json, dry_run=dry_run)
         if dry_run:
-            return _dry_run(machine, wish, as_json=as_json)
+            return _dry_run(machine, request, as_json=as_json)
         if command:
-            return _for_command(machine, wish, command, as_json=as_json)
-        return _standing(machine, wish, as_json=as_json)
+            return _for_command(machine, request, command, as_json=as_json)
+        return _standing(machine, request, as_json=as_json)
 
 
-def _dry_run(machine: Machine, wish: Wish, *, as_json: bool) -> int:
+def _dry_run(machine: Machine, request: Wish, *, as_json: bool) -> int:
     from torchyard.machine.quieting.apply_settings import dry_run
 
-    _show(dry_run(machine, wish), as_json=as_json, mode="dry-run")
+    _show(dry_run(machine, request), as_json=as_json, mode="dry-run")
     return 0
 
 
-def _standing(machine: Machine, wish: Wish, *, as_json: bool) -> int:
-    from torchyard.machine.quieting.apply_settings import tune_standing
+def _standing(machine: Machine, request: Wish, *, as_json: bool) -> int:
+    from torchyard.machine.quieting.apply_settings import apply_until_restore
 
-    tuned = tune_standing(machine, wish)
-    _show(tuned, as_json=as_json, mode="standing")
-    if tuned.written:
-        talk("put it back with: sudo torchyard machine restore")
-    return _exit_code(tuned)
+    applied = apply_until_restore(machine, request)
+    _show(applied, as_json=as_json, mode="standing")
+    if applied.written:
+        talk("to restore: sudo torchyard machine restore")
+    return _exit_code(applied)
 
 
-def _for_command(machine: Machine, wish: Wish, command: tuple[str, ...], *, as_json: bool) -> int:
-    from torchyard.machine.quieting.apply_settings import Tuning
+def _for_command(
+    machine: Machine, request: Wish, command: tuple[str, ...], *, as_json: bool
+) -> int:
+    from torchyard.machine.quieting.apply_settings import QuietSession
     from torchyard.machine.quieting.process_settings import process_settings, run_command
 
-    tuning = Tuning(machine, wish)
+    session = QuietSession(machine, request)
     try:
-        with tuning:
-            _say_earlier(tuning.before)
-            _show(tuning.tuned, as_json=as_json, mode="session", to_stderr=True)
-            settings = process_settings(machine, wish, tuned=tuning.tuned)
+        with session:
+            if session.before is not None:
+                talk("an earlier session was interrupted: its settings were restored first")
+            _show(session.applied, as_json=as_json, mode="session", to_stderr=True)
+            settings = process_settings(machine, request, applied=session.applied)
             end = run_command(command, settings)
     finally:
-        code = _say_restored(tuning.restored)
+        restore_code = _report_restore(session.restored)
     for name, reason in end.refused:
         talk(f"{name}: refused for the command, because {reason}")
-    return end.exit_code or code
+    return end.exit_code or restore_code
 
 
 def _user(
-    machine: Machine, wish: Wish, command: tuple[str, ...], *, as_json: bool, dry_run: bool
+    machine: Machine, request: Wish, command: tuple[str, ...], *, as_json: bool, dry_run: bool
 ) -> int:
     from torchyard.machine.model import Wish
-    from torchyard.machine.quieting.apply_settings import dry_run as look
+    from torchyard.machine.quieting.apply_settings import dry_run as dry_run_as_root
     from torchyard.machine.quieting.apply_settings import survey
     from torchyard.machine.quieting.process_settings import (
         process_settings,
@@ -250,27 +258,28 @@ def _user(
         shell_line,
     )
 
-    settings = process_settings(machine, wish)
-    left = look(machine, Wish(profiles=wish.profiles, cores=wish.cores))
+    settings = process_settings(machine, request)
     line = shell_line(settings, command or ("COMMAND",))
-    disturbances = _left(left)
+    needs_root = _needs_root(
+        dry_run_as_root(machine, Wish(profiles=request.profiles, cores=request.cores))
+    )
     running = bool(command) and not dry_run
     if as_json:
-        states = survey(machine, wish, reaches=("process",))
+        states = survey(machine, request, reaches=("process",))
         document = {
             "shell_line": line,
             "knobs": [
                 {"knob": state.knob, "unavailable": state.unavailable, "notes": list(state.notes)}
                 for state in states
             ],
-            "left": disturbances,
+            "left": needs_root,
         }
         _print({"tune": {"mode": "user", **document}}, to_stderr=running)
     elif not running:
         print_data(printable(line))
     if not as_json:
-        for item in disturbances:
-            talk(f"left as it is: {item['knob']} ({item['effect']}): {item['found']}")
+        for item in needs_root:
+            talk(f"needs root: {item['knob']} ({item['effect']} effect): {item['found']}")
     if not running:
         return 0
     end = run_command(command, settings)
@@ -279,35 +288,35 @@ def _user(
     return end.exit_code
 
 
-def _left(tuned: Tuned) -> list[dict[str, str]]:
-    """What only root could quiet: knobs that would write something, largest effect first."""
+def _needs_root(planned: Tuned) -> list[dict[str, str]]:
+    """List the knobs that would write something as root, largest effect first."""
     from torchyard.machine.knobs import KNOBS
     from torchyard.machine.model import EFFECTS
 
-    kept = {change.setting for change in tuned.changes}
-    found: list[dict[str, str]] = []
-    for state in tuned.knobs:
-        waiting = [setting for setting in state.settings if setting not in kept]
-        if waiting:
-            values = ", ".join(dict.fromkeys(setting.found for setting in waiting))
+    unchanged = {change.setting for change in planned.changes}
+    rows: list[dict[str, str]] = []
+    for state in planned.knobs:
+        to_write = [setting for setting in state.settings if setting not in unchanged]
+        if to_write:
+            values = ", ".join(dict.fromkeys(setting.found for setting in to_write))
             effect = KNOBS[state.knob].effect
-            found.append({"knob": state.knob, "effect": effect, "found": values})
-    return sorted(found, key=lambda item: [str(effect) for effect in EFFECTS].index(item["effect"]))
+            rows.append({"knob": state.knob, "effect": effect, "found": values})
+    return sorted(rows, key=lambda row: [str(effect) for effect in EFFECTS].index(row["effect"]))
 
 
-def _show(tuned: Tuned, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:
-    from torchyard.machine.report import tuned_json, tuned_summary, tuned_text
+def _show(applied: Tuned, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:
+    from torchyard.machine.report import quieting_json, quieting_summary, quieting_table
 
     dry = mode == "dry-run"
     if as_json:
-        _print({"tune": tuned_json(tuned, mode=mode)}, to_stderr=to_stderr)
+        _print({"tune": quieting_json(applied, mode=mode)}, to_stderr=to_stderr)
         return
-    text = printable(tuned_text(tuned, dry_run=dry))
+    text = printable(quieting_table(applied, dry_run=dry))
     if to_stderr:
         talk(text)
     else:
         print_data(text)
-    talk(tuned_summary(tuned, dry_run=dry))
+    talk(quieting_summary(applied, dry_run=dry))
 
 
 def _print(document: dict[str, Any], *, to_stderr: bool) -> None:
@@ -322,13 +331,8 @@ def _print(document: dict[str, Any], *, to_stderr: bool) -> None:
     sys.stderr.flush()
 
 
-def _say_earlier(restored: Restored | None) -> None:
-    if restored is not None:
-        talk("an earlier tune was cut off: its values were put back first")
-
-
-def _say_restored(restored: Restored | None) -> int:
-    """What could not be put back; the exit code for that."""
+def _report_restore(restored: Restored | None) -> int:
+    """Report what could not be restored, and return the exit code for that."""
     from torchyard.errors import StepFailed
     from torchyard.machine.report import restored_text
 
@@ -338,15 +342,15 @@ def _say_restored(restored: Restored | None) -> int:
         talk(restored_text(restored))
     if restored.complete:
         return 0
-    talk("try again with: sudo torchyard machine restore")
+    talk("to try again: sudo torchyard machine restore")
     return StepFailed.exit_code
 
 
-def _exit_code(tuned: Tuned) -> int:
-    """4 when everything was refused, 3 when no knob can do anything here, else 0."""
+def _exit_code(applied: Tuned) -> int:
+    """Return 4 if every write was refused, 3 if no knob is available here, else 0."""
     from torchyard.errors import NotAllowed, NothingToDo
 
-    if not any(state.settings for state in tuned.knobs):
+    if not any(state.settings for state in applied.knobs):
         return NothingToDo.exit_code
-    good = any(change.state in ("written", "already so") for change in tuned.changes)
-    return 0 if good or not tuned.refused else NotAllowed.exit_code
+    good = any(change.state in ("written", "already so") for change in applied.changes)
+    return 0 if good or not applied.refused else NotAllowed.exit_code

@@ -21,16 +21,16 @@ from torchyard.files.safe_writing import replace_file, to_json_text, write_faile
 from torchyard.results.directory import home_folder
 
 FORMAT: Final = 1
-"""Raised when an older Torchyard would misread a file."""
+"""Increased when an older Torchyard would misread a file."""
 
 
 def audits_home() -> Path:
-    """The folder of audits."""
+    """Return the folder of saved audits."""
     return home_folder() / "audits"
 
 
 def new_audit_path(audit: Audit, home: Path) -> Path:
-    """A path that sorts by time: `20250102T030405Z.json`, with a number where it is taken."""
+    """Return a path that sorts by time: `20250102T030405Z.json`, with a number if it exists."""
     digits = "".join(letter for letter in audit.started[:19] if letter.isalnum())
     path, number = home / f"{digits}Z.json", 1
     while os.path.lexists(path):
@@ -40,7 +40,7 @@ def new_audit_path(audit: Audit, home: Path) -> Path:
 
 
 def write_audit(audit: Audit, path: Path) -> None:
-    """Put the audit there; a reader sees all of it or nothing."""
+    """Write the audit atomically."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -50,30 +50,30 @@ def write_audit(audit: Audit, path: Path) -> None:
 
 
 def read_audit(path: Path) -> Audit:
-    """The audit in a file."""
+    """Read an audit from a file."""
     try:
         document = read_json(path)
     except FileNotFoundError as error:
         raise UsageError(
-            f"there is no audit at {path}", hint="`torchyard machine audit` makes one"
+            f"no audit at {path}", hint="create one with `torchyard machine audit`"
         ) from error
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {error.strerror or error}",
-            hint="`torchyard machine audit` makes an audit",
+            hint="create an audit with `torchyard machine audit`",
         ) from error
     except ValueError as error:
-        raise _damaged(path, f"it is no JSON: {error}") from error
+        raise _damaged(path, f"it is not valid JSON: {error}") from error
     return _audit_in(document, path)
 
 
 def latest_audit(home: Path) -> Path | None:
-    """The newest one by name; None when there is none."""
+    """Return the newest audit by name, or None."""
     try:
-        found = [path for path in home.iterdir() if path.suffix == ".json" and path.is_file()]
+        paths = [path for path in home.iterdir() if path.suffix == ".json" and path.is_file()]
     except OSError:
         return None
-    return max(found, default=None, key=_age)
+    return max(paths, default=None, key=_age)
 
 
 def _age(path: Path) -> tuple[str, int]:
@@ -83,7 +83,7 @@ def _age(path: Path) -> tuple[str, int]:
 
 def _audit_in(document: Any, path: Path) -> Audit:
     if not isinstance(document, dict) or "audit" not in document:
-        raise _damaged(path, "it holds no audit")
+        raise _damaged(path, "it contains no audit")
     number = document.get("format")
     if isinstance(number, int) and number > FORMAT:
         raise ResultsDamaged(
@@ -92,7 +92,7 @@ def _audit_in(document: Any, path: Path) -> Audit:
             hint="update Torchyard",
         )
     try:
-        # A newer minor version may have added keys: those are skipped.
+        # Keys that a newer version added are ignored.
         return decode(Audit, document["audit"], where="audit", strict=False)
     except TorchyardError as error:
         raise _damaged(path, error.what) from error
@@ -100,7 +100,7 @@ def _audit_in(document: Any, path: Path) -> Audit:
 
 def _damaged(path: Path, why: str) -> ResultsDamaged:
     return ResultsDamaged(
-        f"{path} is not an audit that can be read", why=why, hint="measure again, or name another"
+        f"cannot read the audit {path}", why=why, hint="measure again, or use another file"
     )
 
 
@@ -110,7 +110,7 @@ UNPAIRED: Final = "without pairing"
 
 
 def changes_between(before: Sequence[Audit], after: Sequence[Audit]) -> tuple[AuditChange, ...]:
-    """Later over earlier, for each kind of spread. Several audits of one state are taken together.
+    """Compare each kind of spread, later over earlier. Audits of one state are pooled.
 
     A level that moved between two audits of one state is noise of that state, so levels are not
     centred for each audit.
@@ -124,24 +124,24 @@ def changes_between(before: Sequence[Audit], after: Sequence[Audit]) -> tuple[Au
 
 
 def differences(before: Audit, after: Audit) -> tuple[str, ...]:
-    """What else is not the same, so that the change may have another cause."""
-    found: list[str] = []
+    """Return what else differs, so that the change may have another cause."""
+    texts: list[str] = []
     for name, one, other in (
         ("kernel", before.kernel, after.kernel),
         ("threads", str(before.threads), str(after.threads)),
         ("cores", _cores(before), _cores(after)),
     ):
         if one != other:
-            found.append(f"{name}: {one} before, {other} after")
+            texts.append(f"{name}: {one} before, {other} after")
     for what, pairs in (("target", before.target), ("machine", before.machine)):
         then = dict(pairs)
         now = dict(after.target if what == "target" else after.machine)
-        found.extend(
+        texts.extend(
             f"{name}: {then[name]} before, {now[name]} after"
             for name in then
             if name in now and name != "load" and then[name] != now[name]
         )
-    return tuple(found)
+    return tuple(texts)
 
 
 def _launches(audits: Sequence[Audit]) -> list[AuditLaunch]:

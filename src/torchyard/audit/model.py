@@ -17,7 +17,7 @@ NOISY_DIFFERENCE: Final = 0.10
 NOISY_MINUTES: Final = 5
 """A machine is too noisy when it cannot resolve this difference in this many minutes."""
 DIRTY_SHARE_LIMIT: Final = 0.5
-"""Or when more of its blocks than this were disturbed."""
+"""It is also too noisy when a larger share of its blocks than this was disturbed."""
 
 Change = Literal["quieter", "noisier", "not told apart", "unknown"]
 CHANGES: Final[tuple[Change, ...]] = ("quieter", "noisier", "not told apart", "unknown")
@@ -25,7 +25,7 @@ CHANGES: Final[tuple[Change, ...]] = ("quieter", "noisier", "not told apart", "u
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A standard deviation with its interval; None where there were too few launches."""
+    """A standard deviation with its confidence interval; None with too few launches."""
 
     sd: float | None = None
     interval: Interval | None = None
@@ -36,10 +36,10 @@ class AuditLaunch:
     """One pair of fresh processes."""
 
     began_s: float
-    """When its first block began, since the first block of the audit."""
+    """Start of its first block, since the first block of the audit."""
     ended_s: float
     start_s: float
-    """What starting and warming up its processes took."""
+    """Time to start and warm up its processes."""
     levels_ns: tuple[float, float]
     """Time of one iteration on each side: median over its blocks."""
     effect: float | None
@@ -60,28 +60,28 @@ class Drift:
     interval: Interval | None
     """None with fewer than five launches."""
     explains: float
-    """Share of the variance of block times that goes with the line, 0 to 1."""
+    """Share of the variance of block times that the line explains, 0 to 1."""
 
     @property
     def shown(self) -> bool:
-        """Whether the interval leaves no doubt that there is a drift."""
+        """Whether the drift is significant: the confidence interval excludes 0."""
         return self.interval is not None and not self.interval.covers(0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolvable:
-    """The smallest difference that a comparison of so many minutes finds in 80 % of cases."""
+    """Smallest difference that a comparison of this duration detects with 80 % power."""
 
     minutes: float
     launches: int
     difference: float | None
-    """A fraction of the time; None when fewer than two launches fit."""
+    """A fraction of the time; None if fewer than two launches fit."""
     interval: Interval | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """Something that ran or happened beside the blocks."""
+    """A noise source that was active during blocks."""
 
     kind: str
     """process, kernel thread, interrupt, steal, ..."""
@@ -90,16 +90,16 @@ class Disturbance:
     unit: str
     """`cores`, `per second` or `of the time`, as an average over the blocks."""
     share_of_blocks: float
-    """How many blocks it was beside, above its limit."""
+    """Share of the blocks during which it was above its threshold."""
     slower: float | None = None
-    """How much longer blocks beside it took than the others of the same launches (a fraction);
-    None when there were too few of either. Seen together, not proven to be the cause."""
+    """How much longer those blocks took than the others of the same launches (a fraction); None
+    with too few of either. A correlation, not proof of the cause."""
     advice: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockPoint:
-    """One block for the picture."""
+    """One block of the chart."""
 
     at_s: float
     launch: int
@@ -111,7 +111,7 @@ class BlockPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """How noisy the machine was, and what disturbed it."""
+    """Noise of a machine, and its sources."""
 
     started: str
     """UTC, ISO 8601."""
@@ -119,39 +119,39 @@ class Audit:
     measured_s: float
     interrupted: bool = False
     label: str = ""
-    """What was special: `before`, `tuned`, `only governor`; empty for a plain audit."""
+    """State of the machine, such as `plain` or the name of a knob; empty for an audit by itself."""
     machine: tuple[tuple[str, str], ...] = ()
     target: tuple[tuple[str, str], ...] = ()
     kernel: str
     threads: int
     cores: tuple[int, ...] = ()
-    """Logical processors it was pinned to; empty: not pinned."""
+    """CPUs it was pinned to; empty: not pinned."""
     time_ns: float | None
-    """Of one iteration: median over clean blocks."""
+    """Time of one iteration: median over clean blocks."""
     launches: tuple[AuditLaunch, ...]
     pairs: int
     blocks: int
     dirty_blocks: int
     dirty: tuple[tuple[str, int], ...] = ()
-    """Blocks by reason, most frequent first; a block may have several."""
+    """Number of blocks by reason, most frequent first; a block may have several reasons."""
     within: Spread
-    """Between pairs of one launch: robust, typical launch."""
+    """Variation between pairs within a launch: a robust estimate for the typical launch."""
     between: Spread
-    """Between launches: what no number of pairs removes."""
+    """Variation between launches, which more pairs do not reduce."""
     unpaired: Spread
-    """Between launches without pairing: what running one after the other would see."""
+    """Variation between launches without pairing, as when one variant runs after the other."""
     drift: Drift | None = None
     verdict: Verdict = Verdict.UNDECIDED
-    """Of one side against the other; faster or slower is a false alarm."""
+    """Of the two identical sides; faster or slower is a false positive."""
     ratio: float | None = None
     ratio_interval: Interval | None = None
     resolvable: tuple[Resolvable, ...] = ()
     """One for each minute from 1 to 30."""
     assumptions: tuple[str, ...] = ()
     disturbances: tuple[Disturbance, ...] = ()
-    """The most harmful first."""
+    """Largest first."""
     watched: tuple[tuple[str, str], ...] = ()
-    """How the watching went: samples, its own cost, and what could not be read, because ..."""
+    """About the load monitor: samples, its own cost, and unavailable sources (`machine.model.UNAVAILABLE`)."""
     series: tuple[BlockPoint, ...] = ()
     series_every: int = 1
     """The series holds every n-th block."""
@@ -164,35 +164,34 @@ class Audit:
 
     @property
     def false_alarm(self) -> bool:
-        """Whether a difference was found between identical sides."""
+        """Whether the identical sides were called different (a false positive)."""
         return self.verdict in {Verdict.FASTER, Verdict.SLOWER}
 
     def in_minutes(self, minutes: float) -> Resolvable | None:
-        """What can be resolved in this time, where it was computed."""
+        """Return what is resolvable in this time, if it was computed."""
         return next((one for one in self.resolvable if one.minutes == minutes), None)
 
     @property
     def complaints(self) -> tuple[str, ...]:
-        """Why numbers taken here now must not be believed; empty when the machine will do."""
-        found: list[str] = []
+        """Why measurements on this machine are not trustworthy now; empty if they are."""
+        reasons: list[str] = []
         reachable = self.in_minutes(NOISY_MINUTES)
         smallest = None if reachable is None else reachable.difference
-        # Without an interval the spread may be anything: two launches can agree by luck.
+        # Without an interval the spread is unknown: two launches can agree by chance.
         if smallest is None or reachable is None or reachable.interval is None:
-            found.append("too few launches to say what can be resolved")
+            reasons.append("too few launches to estimate the resolvable difference")
         elif smallest > NOISY_DIFFERENCE:
-            found.append(
-                f"a difference of {NOISY_DIFFERENCE:.0%} cannot be resolved in "
-                f"{NOISY_MINUTES} minutes"
+            reasons.append(
+                f"{NOISY_MINUTES} minutes cannot resolve a difference of {NOISY_DIFFERENCE:.0%}"
             )
         if self.dirty_share > DIRTY_SHARE_LIMIT:
-            found.append(f"{self.dirty_share:.0%} of the blocks were disturbed")
-        return tuple(found)
+            reasons.append(f"{self.dirty_share:.0%} of the blocks were disturbed")
+        return tuple(reasons)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditChange:
-    """One spread in two audits: later over earlier."""
+    """One spread in two audits, and the ratio of later to earlier."""
 
     name: str
     before: float | None
@@ -203,8 +202,8 @@ class AuditChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneEffect:
-    """One set of knobs: the machine with them against the same machine before and after."""
+class QuietingEffect:
+    """Effect of one set of knobs: the quieted machine against the same machine before and after."""
 
     what: str
     """`everything`, or the name of a knob."""
@@ -213,10 +212,10 @@ class TuneEffect:
     refused: tuple[tuple[str, str], ...] = ()
     """Knob and reason."""
     plain: tuple[Audit, ...]
-    """As the machine is, before and after the tune: what drifts meanwhile is in both."""
-    tuned: Audit
+    """The unchanged machine, before and after quieting, so that drift is in both."""
+    quieted: Audit
     changes: tuple[AuditChange, ...]
-    """Tuned over plain, for each kind of spread."""
+    """Quieted over plain, for each kind of spread."""
     unsteady: tuple[str, ...] = ()
-    """Spreads in which the plain audits differ from each other: the machine changed by itself, and
-    what changed with the tune is not proven to come from it."""
+    """Spreads in which the plain audits differ from each other: the machine changed by itself, so
+    the effect is not proven."""

@@ -24,74 +24,77 @@ from torchyard.audit.variation import (
 )
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
-from torchyard.machine.monitor.load_monitor import KINDS, Stretch, advice_for
-from torchyard.machine.monitor.sources import Disturber
+from torchyard.machine.model import UNAVAILABLE
+from torchyard.machine.monitor.load_monitor import KINDS, LoadSample, advice_for
+from torchyard.machine.monitor.sources import NoiseSource
 from torchyard.stats.pairs import PairedLaunches, pair_blocks
 
 MOST_SHOWN: Final = 8
 LEAST_SHARE: Final = 0.05
-"""Beside fewer blocks, and below its limit on average, somebody is not mentioned."""
+"""A source above its threshold in fewer blocks, and below it on average, is not reported."""
 FEWEST_BLOCKS: Final = 8
-"""On either side, to say how much longer blocks took."""
+"""Blocks with and without a source, at least, to estimate how much longer blocks took."""
 
 
 def find_disturbances(
-    blocks: Sequence[Block], stretches: Sequence[Stretch]
+    blocks: Sequence[Block], samples: Sequence[LoadSample]
 ) -> tuple[Disturbance, ...]:
-    """The most harmful first, measured in how far they are above their limit."""
-    if not blocks or not stretches:
+    """Return the noise sources, largest multiple of their threshold first."""
+    if not blocks or not samples:
         return ()
-    beside = _beside(blocks, stretches)
+    block_amounts = _amounts_by_block(blocks, samples)
     excess = _excess(blocks)
-    found: list[tuple[float, Disturbance]] = []
-    for who in sorted({who for amounts in beside for who in amounts}):
-        kind = KINDS[who.kind]
-        amounts = [there.get(who, 0.0) for there in beside]
+    ranked: list[tuple[float, Disturbance]] = []
+    for source in sorted({source for amounts in block_amounts for source in amounts}):
+        kind = KINDS[source.kind]
+        amounts = [by_source.get(source, 0.0) for by_source in block_amounts]
         mean = sum(amounts) / len(amounts)
-        marked = [amount > kind.limit for amount in amounts]
-        share = sum(marked) / len(marked)
+        affected = [amount > kind.limit for amount in amounts]
+        share = sum(affected) / len(affected)
         if share < LEAST_SHARE and mean <= kind.limit:
             continue
         disturbance = Disturbance(
-            kind=who.kind,
-            what=who.what,
+            kind=source.kind,
+            what=source.what,
             amount=mean,
             unit=kind.unit,
             share_of_blocks=share,
-            slower=_slower(excess, marked),
-            advice=advice_for(who),
+            slower=_slower(excess, affected),
+            advice=advice_for(source),
         )
-        found.append((mean / kind.limit, disturbance))
-    found.sort(key=lambda item: -item[0])
-    return tuple(disturbance for _, disturbance in found[:MOST_SHOWN])
+        ranked.append((mean / kind.limit, disturbance))
+    ranked.sort(key=lambda item: -item[0])
+    return tuple(disturbance for _, disturbance in ranked[:MOST_SHOWN])
 
 
-def _beside(blocks: Sequence[Block], stretches: Sequence[Stretch]) -> list[dict[Disturber, float]]:
-    """For each block, how much of everybody: the mean over the time of the block."""
-    starts = [stretch.started_ns for stretch in stretches]
-    found: list[dict[Disturber, float]] = []
+def _amounts_by_block(
+    blocks: Sequence[Block], samples: Sequence[LoadSample]
+) -> list[dict[NoiseSource, float]]:
+    """Return the amount of every source for each block, averaged over the time of the block."""
+    starts = [sample.started_ns for sample in samples]
+    amounts_by_block: list[dict[NoiseSource, float]] = []
     for block in blocks:
         ended_ns = block.started_ns + block.wall_ns
-        amounts: dict[Disturber, float] = defaultdict(float)
+        amounts: dict[NoiseSource, float] = defaultdict(float)
         first = max(0, bisect_right(starts, block.started_ns) - 1)
-        for stretch in _until(stretches[first:], ended_ns):
-            shared_ns = min(ended_ns, stretch.ended_ns) - max(block.started_ns, stretch.started_ns)
+        for sample in _until(samples[first:], ended_ns):
+            shared_ns = min(ended_ns, sample.ended_ns) - max(block.started_ns, sample.started_ns)
             if shared_ns > 0:
-                for who, amount in stretch.amounts.items():
-                    amounts[who] += amount * shared_ns / max(1, block.wall_ns)
-        found.append(dict(amounts))
-    return found
+                for source, amount in sample.amounts.items():
+                    amounts[source] += amount * shared_ns / max(1, block.wall_ns)
+        amounts_by_block.append(dict(amounts))
+    return amounts_by_block
 
 
-def _until(stretches: Iterable[Stretch], ended_ns: int) -> Iterable[Stretch]:
-    for stretch in stretches:
-        if stretch.started_ns >= ended_ns:
+def _until(samples: Iterable[LoadSample], ended_ns: int) -> Iterable[LoadSample]:
+    for sample in samples:
+        if sample.started_ns >= ended_ns:
             return
-        yield stretch
+        yield sample
 
 
 def _excess(blocks: Sequence[Block]) -> list[float]:
-    """Log time of each block above the median of its own process: processes differ anyway."""
+    """Return the log time of each block, relative to the median of its own process."""
     logs = [math.log(block.median_ns) for block in blocks]
     groups: dict[tuple[int, str], list[float]] = defaultdict(list)
     for block, log in zip(blocks, logs, strict=True):
@@ -102,23 +105,23 @@ def _excess(blocks: Sequence[Block]) -> list[float]:
     ]
 
 
-def _slower(excess: Sequence[float], marked: Sequence[bool]) -> float | None:
-    beside = [value for value, mark in zip(excess, marked, strict=True) if mark]
-    alone = [value for value, mark in zip(excess, marked, strict=True) if not mark]
-    if min(len(beside), len(alone)) < FEWEST_BLOCKS:
+def _slower(excess: Sequence[float], affected: Sequence[bool]) -> float | None:
+    disturbed = [value for value, is_affected in zip(excess, affected, strict=True) if is_affected]
+    quiet = [value for value, is_affected in zip(excess, affected, strict=True) if not is_affected]
+    if min(len(disturbed), len(quiet)) < FEWEST_BLOCKS:
         return None
-    return math.expm1(median(beside) - median(alone))
+    return math.expm1(median(disturbed) - median(quiet))
 
 
 MOST_POINTS: Final = 600
-"""Blocks in the picture; more would only be drawn over each other."""
+"""Blocks in the chart; more would overlap."""
 BENCH_LAUNCHES: Final = 60
-"""What `torchyard bench` starts at most unless it is told otherwise."""
+"""Default maximum of `torchyard bench --launches`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Everything that was seen."""
+class AuditData:
+    """Everything that an audit measured."""
 
     started: str
     asked_s: float
@@ -134,94 +137,94 @@ class Measured:
     launches: tuple[Mapping[str, Any], ...]
     """Records of the session: `launch`, `start_s`, `timing.wall_s`."""
     comparison: Comparison
-    stretches: tuple[Stretch, ...] = ()
-    lookout_cost: float = 0.0
+    samples: tuple[LoadSample, ...] = ()
+    monitor_cost: float = 0.0
     unavailable: Mapping[str, str] = field(default_factory=dict)
 
 
-def audit_of(seen: Measured) -> Audit:
-    """What the blocks say of the machine."""
-    paired = pair_blocks(seen.blocks, *seen.sides)
-    launches = _launches(seen, paired)
+def audit_of(data: AuditData) -> Audit:
+    """Return the audit of the measured data."""
+    paired = pair_blocks(data.blocks, *data.sides)
+    launches = _launches(data, paired)
     effects = [one.effect for one in launches if one.effect is not None]
     spreads = [one.spread for one in launches if one.spread is not None]
     between = spread_between(effects)
-    launch_s = _launch_s(seen)
-    estimate = seen.comparison.estimate
-    dirty = [block for block in seen.blocks if block.dirty]
-    chosen = _usable(seen.blocks)
-    every = max(1, -(-len(seen.blocks) // MOST_POINTS))
+    launch_s = _launch_s(data)
+    estimate = data.comparison.estimate
+    dirty = [block for block in data.blocks if block.dirty]
+    chosen = _usable(data.blocks)
+    every = max(1, -(-len(data.blocks) // MOST_POINTS))
     resolvable = (
         tuple(resolvable_in(minutes, between, launch_s=launch_s) for minutes in MINUTES)
         if launch_s
         else ()
     )
     return Audit(
-        started=seen.started,
-        asked_s=seen.asked_s,
+        started=data.started,
+        asked_s=data.asked_s,
         measured_s=launches[-1].ended_s if launches else 0.0,
-        interrupted=seen.interrupted,
-        label=seen.label,
-        machine=seen.machine,
-        target=seen.target,
-        kernel=seen.kernel,
-        threads=seen.threads,
-        cores=seen.cores,
+        interrupted=data.interrupted,
+        label=data.label,
+        machine=data.machine,
+        target=data.target,
+        kernel=data.kernel,
+        threads=data.threads,
+        cores=data.cores,
         time_ns=median(block.median_ns for block in chosen) if chosen else None,
         launches=launches,
         pairs=paired.pairs,
-        blocks=len(seen.blocks),
+        blocks=len(data.blocks),
         dirty_blocks=len(dirty),
         dirty=tuple(Counter(why for block in dirty for why in block.dirty).most_common()),
         within=spread_within(spreads),
         between=between,
         unpaired=spread_between([math.log(one.levels_ns[0]) for one in launches]),
         drift=_drift(launches, chosen),
-        verdict=seen.comparison.state,
+        verdict=data.comparison.state,
         ratio=None if estimate is None or not estimate.launches else estimate.speedup,
         ratio_interval=None if estimate is None else estimate.interval,
         resolvable=resolvable,
-        assumptions=_assumptions(seen, launches, launch_s),
-        disturbances=find_disturbances(seen.blocks, seen.stretches),
-        watched=_watched(seen),
+        assumptions=_assumptions(data, launches, launch_s),
+        disturbances=find_disturbances(data.blocks, data.samples),
+        watched=_watched(data),
         series=tuple(
             BlockPoint(
-                at_s=_since_first_s(seen.blocks, block),
+                at_s=_since_first_s(data.blocks, block),
                 launch=block.launch,
-                side=seen.sides.index(block.variant),
+                side=data.sides.index(block.variant),
                 time_ns=block.median_ns,
                 dirty=bool(block.dirty),
             )
-            for block in seen.blocks[::every]
+            for block in data.blocks[::every]
         ),
         series_every=every,
-        notes=(*seen.comparison.untrusted, *seen.comparison.notes),
+        notes=(*data.comparison.untrusted, *data.comparison.notes),
     )
 
 
-def _launches(seen: Measured, paired: PairedLaunches) -> tuple[AuditLaunch, ...]:
-    """Launches of which both sides have a block, in order."""
+def _launches(data: AuditData, paired: PairedLaunches) -> tuple[AuditLaunch, ...]:
+    """Return the launches in which both sides have a block, in order."""
     by_launch: dict[int, dict[str, list[Block]]] = defaultdict(lambda: defaultdict(list))
-    for block in seen.blocks:
+    for block in data.blocks:
         by_launch[block.launch][block.variant].append(block)
-    starts = {record["launch"]: float(record["start_s"]) for record in seen.launches}
+    starts = {record["launch"]: float(record["start_s"]) for record in data.launches}
     complete = [
         number
         for number in sorted(by_launch)
-        if all(by_launch[number][side] for side in seen.sides)
+        if all(by_launch[number][side] for side in data.sides)
     ]
-    found: list[AuditLaunch] = []
+    launches: list[AuditLaunch] = []
     for number, pairs in zip(complete, paired.medians, strict=True):
-        blocks = [block for side in seen.sides for block in by_launch[number][side]]
+        blocks = [block for side in data.sides for block in by_launch[number][side]]
         levels = [
             median(block.median_ns for block in _usable(by_launch[number][side]))
-            for side in seen.sides
+            for side in data.sides
         ]
-        found.append(
+        launches.append(
             AuditLaunch(
-                began_s=min(_since_first_s(seen.blocks, block) for block in blocks),
+                began_s=min(_since_first_s(data.blocks, block) for block in blocks),
                 ended_s=max(
-                    _since_first_s(seen.blocks, block) + block.wall_ns / 1e9 for block in blocks
+                    _since_first_s(data.blocks, block) + block.wall_ns / 1e9 for block in blocks
                 ),
                 start_s=starts.get(number, 0.0),
                 levels_ns=(levels[0], levels[1]),
@@ -232,25 +235,25 @@ def _launches(seen: Measured, paired: PairedLaunches) -> tuple[AuditLaunch, ...]
                 blocks=len(blocks),
             )
         )
-    return tuple(found)
+    return tuple(launches)
 
 
 def _usable(blocks: Sequence[Block]) -> Sequence[Block]:
-    """The clean ones; all of them where there is no clean one."""
+    """Return the clean blocks, or all blocks if none is clean."""
     return [block for block in blocks if not block.dirty] or blocks
 
 
 def _since_first_s(blocks: Sequence[Block], block: Block) -> float:
-    """Workers and all launches share one clock."""
+    """Return the start of a block since the first one; all processes share one clock."""
     return (block.started_ns - blocks[0].started_ns) / 1e9
 
 
-def _launch_s(seen: Measured) -> float:
-    """What a launch costs, starting included; the first start also finds the length of blocks."""
-    if not seen.launches:
+def _launch_s(data: AuditData) -> float:
+    """Return the cost of a launch with its start; the first start also calibrates, so it is skipped."""
+    if not data.launches:
         return 0.0
-    starts = [float(record["start_s"]) for record in seen.launches]
-    measuring = [float(record["timing"]["wall_s"]) for record in seen.launches]
+    starts = [float(record["start_s"]) for record in data.launches]
+    measuring = [float(record["timing"]["wall_s"]) for record in data.launches]
     return median(starts[1:] or starts) + sum(measuring) / len(measuring)
 
 
@@ -267,31 +270,30 @@ def _drift(launches: Sequence[AuditLaunch], blocks: Sequence[Block]) -> Drift | 
 
 
 def _assumptions(
-    seen: Measured, launches: Sequence[AuditLaunch], launch_s: float
+    data: AuditData, launches: Sequence[AuditLaunch], launch_s: float
 ) -> tuple[str, ...]:
     if not launches or not launch_s:
         return ()
     pairs = median(one.pairs for one in launches)
-    threads = f"{seen.threads} thread{'s' if seen.threads != 1 else ''}"
-    many = int(60 * MINUTES[-1] / launch_s)
-    said = [
-        f"launches as here: {launch_s:.1f} s each, starting included, with {pairs:.0f} pairs",
-        "80% power, 5% false alarms, one look at the end, launches independent of each other",
-        "variants in processes of their own, as two builds need; one process resolves more",
-        f"a workload as steady as {seen.kernel} with {threads}, on a machine that stays as it was",
+    threads = f"{data.threads} thread{'s' if data.threads != 1 else ''}"
+    most_launches = int(60 * MINUTES[-1] / launch_s)
+    assumptions = [
+        f"launches as in this audit: {launch_s:.1f} s each, start included, with {pairs:.0f} pairs",
+        "80% power, 5% false positives, one analysis at the end, independent launches",
+        "variants in separate processes, as two builds need; a shared process resolves more",
+        f"a workload as steady as {data.kernel} with {threads}, and unchanged noise",
     ]
-    if many > BENCH_LAUNCHES:
-        said.append(
-            f"as many launches as fit: `torchyard bench --launches {many}` for "
-            f"{MINUTES[-1]} minutes, where {BENCH_LAUNCHES} is the most otherwise"
+    if most_launches > BENCH_LAUNCHES:
+        assumptions.append(
+            f"as many launches as fit: {MINUTES[-1]} minutes need `torchyard bench --launches "
+            f"{most_launches}`; the default maximum is {BENCH_LAUNCHES}"
         )
-    return tuple(said)
+    return tuple(assumptions)
 
 
-def _watched(seen: Measured) -> tuple[tuple[str, str], ...]:
-    said = [
-        ("looks", str(len(seen.stretches))),
-        ("cost of looking", f"{seen.lookout_cost:.1%} of a core"),
-    ]
-    said += [(name, f"unavailable, because {why}") for name, why in seen.unavailable.items()]
-    return tuple(said)
+def _watched(data: AuditData) -> tuple[tuple[str, str], ...]:
+    return (
+        ("load samples", str(len(data.samples))),
+        ("cost of sampling", f"{data.monitor_cost:.1%} of a core"),
+        *((name, UNAVAILABLE + why) for name, why in data.unavailable.items()),
+    )

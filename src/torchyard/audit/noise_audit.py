@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.audit.model import Audit
-from torchyard.audit.noise_analysis import Measured, audit_of
+from torchyard.audit.noise_analysis import AuditData, audit_of
 from torchyard.bench.session import WorkloadSession
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
@@ -36,22 +36,22 @@ from torchyard.core.study import (
 from torchyard.errors import MissingTool, UsageError, WorkerFailed
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.knob import Machine
-from torchyard.machine.monitor.load_monitor import Lookout
+from torchyard.machine.monitor.load_monitor import LoadMonitor
 from torchyard.machine.system.cores import available_cores
 from torchyard.process.tree import sweep_orphans
 
 __all__ = ["AuditPlan", "AuditRun"]
 
 KERNEL: Final = Workload(suite="kernels", name="layered-mlp", parameters=(("layers", 10),))
-"""1.3 ms with one thread on a Neoverse-N1; two megabytes of weights, so that caches and pages matter
-as they do in larger programs."""
+"""Takes 1.3 ms with one thread on a Neoverse N1. Has 2 MB of weights, so that caches and pages
+matter as they do in larger programs."""
 ONE: Final = "one"
 OTHER: Final = "other"
 LONGEST_LAUNCH_S: Final = 2.0
-"""Short launches lose little, because processes differ more than pairs of one process; about nine
-pairs fit in."""
+"""Short launches lose little precision, because processes differ more than pairs within a process;
+about nine pairs fit."""
 SHORTEST_LAUNCH_S: Final = 1.0
-LAUNCHES_WANTED: Final = 15
+TARGET_LAUNCHES: Final = 15
 MOST_LAUNCHES: Final = 1000
 
 
@@ -62,15 +62,15 @@ class AuditPlan:
     target: Target = field(default_factory=lambda: Target(name="here", python=sys.executable))
     seconds: float = 60.0
     threads: int | None = None
-    """None: one for each core that may be used, as in `torchyard bench`."""
+    """None: one for each available core, as in `torchyard bench`."""
     cores: tuple[int, ...] = ()
-    """Logical processors to pin to; empty: where the scheduler likes."""
+    """CPUs to pin to; empty: not pinned."""
     label: str = ""
     seed: int = 1337
 
 
 class AuditRun:
-    """One audit; `audit` can be asked at any time, also after an interrupt."""
+    """One audit; `audit` can be called at any time, also after an interrupt."""
 
     def __init__(
         self,
@@ -82,23 +82,23 @@ class AuditRun:
         self._plan = plan
         self._listener = listener
         self._machine = machine or Machine()
-        self._recorder = _Kept()
+        self._recorder = _MemoryRecorder()
         self._cores = plan.cores or _own_cores()
-        self._lookout = Lookout(self._machine, cores=self._cores)
+        self._monitor = LoadMonitor(self._machine, cores=self._cores)
         self._session: WorkloadSession | None = None
         self._threads = plan.threads or 0
         self._facts: dict[str, str] = {}
         self._started = ""
 
     def run(self) -> Audit:
-        """Measure for the whole time; raises when the kernel cannot be run at all."""
+        """Measure for the planned time; raises if the kernel cannot run."""
         sweep_orphans()
         self._facts = read_facts(self._machine.files.root)
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         with (
             _pinned(self._plan.cores),
             tempfile.TemporaryDirectory(prefix="torchyard-audit-") as folder,
-            self._lookout,
+            self._monitor,
         ):
             self._threads = self._plan.threads or available_cores()
             study = _study(self._plan, self._threads)
@@ -116,7 +116,7 @@ class AuditRun:
         return self._audit(comparison, interrupted=False)
 
     def audit(self) -> Audit | None:
-        """What was measured so far; None before the first pair."""
+        """Return the audit of what was measured so far; None before the first pair."""
         if self._session is None or not self._recorder.blocks:
             return None
         (comparison,) = self._session.comparisons()
@@ -126,7 +126,7 @@ class AuditRun:
 
     def _audit(self, comparison: Comparison, *, interrupted: bool) -> Audit:
         return audit_of(
-            Measured(
+            AuditData(
                 started=self._started,
                 asked_s=self._plan.seconds,
                 interrupted=interrupted,
@@ -140,15 +140,15 @@ class AuditRun:
                 blocks=tuple(self._recorder.blocks),
                 launches=tuple(self._recorder.launches),
                 comparison=comparison,
-                stretches=self._lookout.stretches,
-                lookout_cost=self._lookout.cost_share,
-                unavailable=self._lookout.unavailable,
+                samples=self._monitor.samples,
+                monitor_cost=self._monitor.cost_share,
+                unavailable=self._monitor.unavailable,
             )
         )
 
 
-class _Kept:
-    """Keeps what a session hands over in memory."""
+class _MemoryRecorder:
+    """Records a session in memory."""
 
     def __init__(self) -> None:
         self.target: Mapping[str, object] = {}
@@ -167,9 +167,9 @@ class _Kept:
 
 def _study(plan: AuditPlan, threads: int) -> Study:
     one = Variant(name=ONE, target=plan.target)
-    # Another name of the environment is all it takes to get a process of its own.
+    # A different environment name is enough to get a separate process.
     other = Variant(name=OTHER, target=plan.target, environment=Environment(name="again"))
-    launch_s = min(LONGEST_LAUNCH_S, max(SHORTEST_LAUNCH_S, plan.seconds / LAUNCHES_WANTED))
+    launch_s = min(LONGEST_LAUNCH_S, max(SHORTEST_LAUNCH_S, plan.seconds / TARGET_LAUNCHES))
     return Study(
         name="audit",
         baseline=one,
@@ -191,32 +191,32 @@ def _raise_failure(comparison: Comparison, target: Target) -> None:
         return
     if failure.kind in ("no-torch", "no-python"):
         raise MissingTool(
-            f"an audit needs an interpreter with torch, and {target.python} is none",
+            f"an audit needs an interpreter with torch; {target.python} has none",
             why=failure.message,
-            hint=f"install it (`{target.python} -m pip install torch`), or name another "
+            hint=f"install it (`{target.python} -m pip install torch`), or use another "
             "interpreter: --target PYTHON or --target build:NAME",
         )
     raise WorkerFailed(
-        f"the kernel of the audit failed ({failure.kind}, {failure.phase}): {failure.message}",
+        f"the audit kernel failed ({failure.kind}, {failure.phase}): {failure.message}",
         why=failure.log_tail.strip().rpartition("\n")[2],
         hint=failure.hint,
     )
 
 
 def _own_cores() -> tuple[int, ...]:
-    """Where somebody has pinned this process already; empty when it may run everywhere."""
-    mine = os.sched_getaffinity(0)
-    return tuple(sorted(mine)) if len(mine) < (os.cpu_count() or 1) else ()
+    """Return the affinity of this process; empty if it may run on all CPUs."""
+    own_cpus = os.sched_getaffinity(0)
+    return tuple(sorted(own_cpus)) if len(own_cpus) < (os.cpu_count() or 1) else ()
 
 
 def _target_facts(target: Target, hello: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    said = ((name, str(hello[name])) for name in ("python", "torch") if name in hello)
-    return (("interpreter", target.python), *said)
+    versions = ((name, str(hello[name])) for name in ("python", "torch") if name in hello)
+    return (("interpreter", target.python), *versions)
 
 
 @contextmanager
 def _pinned(cores: tuple[int, ...]) -> Iterator[None]:
-    """Every thread of this process on the cores: what it starts inherits that."""
+    """Pin every thread of this process; its children inherit the affinity."""
     if not cores:
         yield
         return
@@ -232,7 +232,7 @@ def _pinned(cores: tuple[int, ...]) -> Iterator[None]:
                 raise UsageError(
                     f"--cores: this process may not run on {cpu_list(cores)}",
                     why=error.strerror or str(error),
-                    hint="name cores that are online and in this process's cpuset",
+                    hint="use CPUs that are online and in the cpuset of this process",
                 ) from error
         yield
     finally:

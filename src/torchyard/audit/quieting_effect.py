@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.audit.kept_audits import changes_between, read_audit
-from torchyard.audit.model import Audit, TuneEffect
-from torchyard.errors import NotAllowed, NothingToDo, StepFailed, WorkerFailed
+from torchyard.audit.model import Audit, QuietingEffect
+from torchyard.errors import NotAllowed, NothingToDo, StepFailed, Untrustworthy, WorkerFailed
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.process_knobs import ProcessSetting, pinned_cpus
 from torchyard.machine.model import Restored, Wish
-from torchyard.machine.quieting.apply_settings import Tuning, chosen_knobs, dry_run
+from torchyard.machine.quieting.apply_settings import QuietSession, chosen_knobs, dry_run
 from torchyard.machine.quieting.journal import boot_of, journal_folder, read_journal
 from torchyard.machine.quieting.process_settings import process_settings, run_command
 from torchyard.machine.quieting.restoring import may_write
@@ -31,13 +31,14 @@ from torchyard.machine.quieting.restoring import may_write
 __all__ = ["EVERYTHING", "EffectPlan", "EffectRun", "audit_command"]
 
 EVERYTHING: Final = "everything"
-_TOO_NOISY: Final = 6
+_TOO_NOISY: Final = Untrustworthy.exit_code
 _SIGNALS: Final = 128
+"""Shell convention: an exit code above this is a signal."""
 Settings = Sequence[tuple[str, ProcessSetting]]
 
 
 def audit_command() -> tuple[str, ...]:
-    """How a process of its own audits the machine; options are added behind it."""
+    """Return the command that audits the machine in a separate process; options are appended."""
     return (sys.executable, "-m", "torchyard", "machine", "audit", "--silent")
 
 
@@ -45,15 +46,15 @@ def audit_command() -> tuple[str, ...]:
 class EffectPlan:
     """What to measure."""
 
-    wish: Wish
+    request: Wish
     seconds: float
-    """Of each audit; plain ones at both ends are half as long."""
+    """Duration of each audit; the plain audits at both ends are half as long."""
     each: bool = False
-    """Also every knob alone."""
+    """Also measure each knob alone."""
     user: bool = False
-    """Only knobs of one process, which need no root."""
+    """Only process settings, which need no root."""
     command: tuple[str, ...] = ()
-    """Of the audit, with options that all audits share; as `audit_command` when empty."""
+    """Command of the audits with their common options; empty: `audit_command()`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class _State:
 
 
 class EffectRun:
-    """Measures; `effects` can be read at any time, also after an interrupt."""
+    """Measures the effects of quieting; `effects` is valid at any time, also after an interrupt."""
 
     def __init__(
         self,
@@ -74,35 +75,35 @@ class EffectRun:
         on_step: Callable[[str], None] = lambda _: None,
         knobs: Mapping[str, Knob] = KNOBS,
     ) -> None:
-        self.effects: list[TuneEffect] = []
+        self.effects: list[QuietingEffect] = []
         self.audits: list[Audit] = []
-        """Every audit, in the order they were made."""
+        """Every audit, in chronological order."""
         self.restored: Restored | None = None
-        """The last restore; look at it when it is not complete."""
+        """The last restore."""
         self._machine = machine
         self._plan = plan
         self._on_step = on_step
         self._knobs = knobs
 
-    def run(self) -> list[TuneEffect]:
-        """Raises before anything is measured when nothing can be changed here."""
+    def run(self) -> list[QuietingEffect]:
+        """Measure; raises before the first audit if no setting can be changed here."""
         steps = self._steps()
         self._check_rights()
         half_s = self._plan.seconds / 2
         plain = self._audit("plain", half_s, ())
-        for number, (what, wish) in enumerate(steps, start=1):
-            with self._tuned(wish) as state:
-                tuned = self._audit(what, self._plan.seconds, state.settings)
+        for number, (what, request) in enumerate(steps, start=1):
+            with self._quieted(request) as state:
+                quieted = self._audit(what, self._plan.seconds, state.settings)
             last = number == len(steps)
             again = self._audit("plain", half_s if last else self._plan.seconds, ())
             self.effects.append(
-                TuneEffect(
+                QuietingEffect(
                     what=what,
                     written=state.written,
                     refused=state.refused,
                     plain=(plain, again),
-                    tuned=tuned,
-                    changes=changes_between((plain, again), (tuned,)),
+                    quieted=quieted,
+                    changes=changes_between((plain, again), (quieted,)),
                     unsteady=tuple(
                         change.name
                         for change in changes_between((plain,), (again,))
@@ -114,86 +115,90 @@ class EffectRun:
         return self.effects
 
     def _steps(self) -> list[tuple[str, Wish]]:
-        wish = self._plan.wish
-        names = [name for name, _ in process_settings(self._machine, wish, knobs=self._knobs)]
+        request = self._plan.request
+        names = [name for name, _ in process_settings(self._machine, request, knobs=self._knobs)]
         if not self._plan.user:
-            found = dry_run(self._machine, wish, knobs=self._knobs)
-            kept = {change.setting for change in found.changes}
+            planned = dry_run(self._machine, request, knobs=self._knobs)
+            unchanged = {change.setting for change in planned.changes}
             names = [
-                *(s.knob for s in found.knobs if any(item not in kept for item in s.settings)),
+                *(
+                    s.knob
+                    for s in planned.knobs
+                    if any(item not in unchanged for item in s.settings)
+                ),
                 *names,
             ]
         if not names:
             raise NothingToDo(
-                "no knob can change anything here",
-                why="each is unavailable, or set as wanted already",
-                hint="`torchyard machine tune --dry-run` shows why",
+                "no knob has anything to change on this machine",
+                why="each is unavailable or already set",
+                hint="`torchyard machine quiet --dry-run` shows why",
             )
-        steps = [(EVERYTHING, wish)]
+        steps = [(EVERYTHING, request)]
         if self._plan.each:
-            alone = replace(wish, also=(), without=())
+            alone = replace(request, also=(), without=())
             steps += [(name, replace(alone, only=(name,))) for name in dict.fromkeys(names)]
         return steps
 
     def _check_rights(self) -> None:
-        """Before the first audit, not after it."""
+        """Check permissions before the first audit."""
         if self._plan.user:
             return
         if not may_write(self._machine):
             raise NotAllowed(
-                "tuning this machine needs root",
-                hint="use sudo, or add --user to measure what a user may do",
+                "quieting this machine needs root",
+                hint="use sudo, or add --user to measure process settings only",
             )
         files = self._machine.files
-        text = read_journal(journal_folder(files))
-        if text is not None and text.mode == "standing" and text.boot == boot_of(files):
+        journal = read_journal(journal_folder(files))
+        if journal is not None and journal.mode == "standing" and journal.boot == boot_of(files):
             raise NotAllowed(
-                f"the machine is tuned already ({text.who})",
-                hint="put it back first with `torchyard machine restore`",
+                f"the machine is already quieted ({journal.who})",
+                hint="restore it first: `sudo torchyard machine restore`",
             )
 
     @contextmanager
-    def _tuned(self, wish: Wish) -> Iterator[_State]:
-        knobs_of_machine = chosen_knobs(wish, knobs=self._knobs)
-        if self._plan.user or not knobs_of_machine:  # nothing is written that must be put back
-            settings = process_settings(self._machine, wish, knobs=self._knobs)
+    def _quieted(self, request: Wish) -> Iterator[_State]:
+        knobs_of_machine = chosen_knobs(request, knobs=self._knobs)
+        if self._plan.user or not knobs_of_machine:  # nothing that must be restored
+            settings = process_settings(self._machine, request, knobs=self._knobs)
             yield _State(settings=settings, written=tuple(name for name, _ in settings))
             return
-        tuning = Tuning(self._machine, wish, knobs=self._knobs)
+        session = QuietSession(self._machine, request, knobs=self._knobs)
         try:
-            with tuning:
+            with session:
                 settings = process_settings(
-                    self._machine, wish, tuned=tuning.tuned, knobs=self._knobs
+                    self._machine, request, applied=session.applied, knobs=self._knobs
                 )
-                changed = [change.setting.knob for change in tuning.tuned.written]
+                changed = [change.setting.knob for change in session.applied.written]
                 yield _State(
                     settings=settings,
                     written=tuple(dict.fromkeys([*changed, *(name for name, _ in settings)])),
                     refused=tuple(
-                        (change.setting.knob, change.reason) for change in tuning.tuned.refused
+                        (change.setting.knob, change.reason) for change in session.applied.refused
                     ),
                 )
         finally:
-            self.restored = tuning.restored
+            self.restored = session.restored
         if self.restored is not None and not self.restored.complete:
             raise StepFailed(
-                "the machine could not be put back as it was found",
+                "the machine could not be restored",
                 why=self.restored.missing[0].reason,
-                hint="`sudo torchyard machine restore` tries again and shows everything",
+                hint="`sudo torchyard machine restore` tries again and shows details",
             )
 
     def _threads(self) -> int:
-        """The same for all audits, although some are pinned: one for each core they all have."""
-        return max(1, len(self._plan.wish.cores or pinned_cpus(self._machine.files, Wish())))
+        """Return the thread count of all audits, pinned or not: one for each core they share."""
+        return max(1, len(self._plan.request.cores or pinned_cpus(self._machine.files, Wish())))
 
     def _audit(self, label: str, seconds: float, settings: Settings) -> Audit:
         self._on_step(f"audit: {label}, {seconds:.0f} s")
-        with tempfile.TemporaryDirectory(prefix="torchyard-tune-") as folder:
-            kept = Path(folder) / "audit.json"
+        with tempfile.TemporaryDirectory(prefix="torchyard-quiet-") as folder:
+            audit_path = Path(folder) / "audit.json"
             command = (
                 *(self._plan.command or audit_command()),
                 *("--seconds", f"{seconds:g}", "--threads", str(self._threads())),
-                *("--label", label, "--keep", str(kept)),
+                *("--label", label, "--keep", str(audit_path)),
             )
             end = run_command(command, settings)
             for name, reason in end.refused:
@@ -202,9 +207,9 @@ class EffectRun:
                 raise KeyboardInterrupt
             if end.exit_code not in (0, _TOO_NOISY):
                 raise WorkerFailed(
-                    f"the audit {label!r} ended with exit code {end.exit_code}",
-                    hint="what it said is above; `torchyard machine audit` alone says more",
+                    f"the audit {label!r} failed with exit code {end.exit_code}",
+                    hint="its output is above; run `torchyard machine audit` alone for details",
                 )
-            found = read_audit(kept)
-        self.audits.append(found)
-        return found
+            audit = read_audit(audit_path)
+        self.audits.append(audit)
+        return audit

@@ -15,12 +15,13 @@ from torchyard.audit.model import (
     AuditChange,
     Disturbance,
     Drift,
+    QuietingEffect,
     Resolvable,
     Spread,
-    TuneEffect,
 )
 from torchyard.core.comparison import Interval
 from torchyard.core.units import format_duration, format_percent
+from torchyard.machine.model import UNAVAILABLE
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 
@@ -30,17 +31,17 @@ _AS_LONG: Final = 0.005
 
 
 def verdict_sentence(audit: Audit) -> str:
-    """The answer in one sentence."""
+    """Say in one sentence whether the machine is quiet enough."""
     if audit.complaints:
         return f"Too noisy: {', and '.join(audit.complaints)}."
-    found = audit.in_minutes(NOISY_MINUTES)
-    smallest = None if found is None else found.difference
-    said = ABSENT if smallest is None else format_percent(smallest)
-    return f"Good enough: {NOISY_MINUTES} minutes resolve a difference of {said}."
+    resolvable = audit.in_minutes(NOISY_MINUTES)
+    smallest = None if resolvable is None else resolvable.difference
+    shown = ABSENT if smallest is None else format_percent(smallest)
+    return f"Quiet enough: {NOISY_MINUTES} minutes resolve a difference of {shown}."
 
 
 def number_rows(audit: Audit) -> list[tuple[str, str]]:
-    """Name and text of every number."""
+    """Return the name and text of every number."""
     rows = [
         (f"resolves in {minutes} min", resolvable_text(audit.in_minutes(minutes)))
         for minutes in SHOWN_MINUTES
@@ -50,21 +51,21 @@ def number_rows(audit: Audit) -> list[tuple[str, str]]:
         ("between launches", spread_text(audit.between)),
         ("without pairing", spread_text(audit.unpaired)),
         ("drift", drift_text(audit.drift)),
-        ("identical sides", _sides_text(audit)),
+        ("A/A comparison", _sides_text(audit)),
         ("disturbed blocks", _dirty_text(audit)),
         ("measured", _measured_text(audit)),
     ]
     return rows
 
 
-def resolvable_text(found: Resolvable | None) -> str:
+def resolvable_text(resolvable: Resolvable | None) -> str:
     """`2.1% [1.4%, 4.0%] with 66 launches`."""
-    if found is None:
+    if resolvable is None:
         return "unknown: nothing was measured"
-    if found.difference is None:
-        return f"unknown: {found.launches} launches fit, or too few were measured"
-    interval = percent_interval(found.interval)
-    return f"{format_percent(found.difference)}{interval} with {found.launches} launches"
+    if resolvable.difference is None:
+        return f"unknown: {resolvable.launches} launches fit, or too few were measured"
+    interval = percent_interval(resolvable.interval)
+    return f"{format_percent(resolvable.difference)}{interval} with {resolvable.launches} launches"
 
 
 def spread_text(spread: Spread) -> str:
@@ -75,9 +76,9 @@ def spread_text(spread: Spread) -> str:
 
 
 def percent_interval(interval: Interval | None, *, signed: bool = False) -> str:
-    """` [0.9%, 1.6%]`, with a blank in front; says when there is none."""
+    """` [0.9%, 1.6%]`, with a leading blank, or a note that there is none."""
     if interval is None:
-        return " (too few launches for an interval)"
+        return " (too few launches for a confidence interval)"
     ends = (format_percent(end, signed=signed) for end in (interval.low, interval.high))
     return f" [{', '.join(ends)}]"
 
@@ -88,20 +89,19 @@ def drift_text(drift: Drift | None) -> str:
         return "unknown: too few launches"
     slope = format_percent(drift.per_minute, signed=True)
     interval = percent_interval(drift.interval, signed=True)
-    said = f"{slope} per minute{interval}, {drift.explains:.0%} of the variance of blocks"
-    return f"{said}; pairs cancel it" if drift.shown else said
+    text = f"{slope} per minute{interval}, {drift.explains:.0%} of the variance of blocks"
+    return f"{text}; pairing cancels it" if drift.shown else text
 
 
 def disturbance_text(disturbance: Disturbance) -> str:
-    """`process cc1plus took 93% of a core, beside 88% of the blocks; those took 12.0% longer`."""
-    seen = seen_text(disturbance)
-    said = f"{seen}, beside {share_text(disturbance)} of the blocks"
+    """`process cc1plus used 93% of a core, active in 88% of the blocks; those took 12.0% longer`."""
+    text = f"{source_text(disturbance)}, active in {share_text(disturbance)} of the blocks"
     slower = slower_text(disturbance)
-    return f"{said}; those took {slower}" if slower else said
+    return f"{text}; those took {slower}" if slower else text
 
 
-def seen_text(disturbance: Disturbance) -> str:
-    """`process cc1plus took 93% of a core`."""
+def source_text(disturbance: Disturbance) -> str:
+    """`process cc1plus used 93% of a core`."""
     what = one_line(disturbance.what)
     amount = _amount_text(disturbance)
     subject = {
@@ -109,7 +109,9 @@ def seen_text(disturbance: Disturbance) -> str:
         "steal": what,
         "interrupt time": what,
     }.get(disturbance.kind, f"{one_line(disturbance.kind)} {what}")
-    verb = "came" if disturbance.unit == "per second" else "took"
+    verb = "occurred" if disturbance.unit == "per second" else "used"
+    if disturbance.kind in ("steal", "interrupt time"):
+        verb = "took"
     if disturbance.kind.startswith("waiting for"):
         subject, verb = what, f"was {one_line(disturbance.kind)}"
     if disturbance.kind in ("page moves", "swap"):
@@ -118,29 +120,33 @@ def seen_text(disturbance: Disturbance) -> str:
 
 
 def share_text(disturbance: Disturbance) -> str:
-    """Share of blocks."""
+    """Format the share of affected blocks."""
     return f"{disturbance.share_of_blocks:.0%}"
 
 
 def slower_text(disturbance: Disturbance) -> str:
-    """`12.0% longer`; empty when it is not known."""
+    """`12.0% longer`; empty if unknown."""
     if disturbance.slower is None:
         return ""
     if abs(disturbance.slower) < _AS_LONG:
-        return "as long as others"
-    word = "longer" if disturbance.slower >= 0 else "less"
+        return "as long as the others"
+    word = "longer" if disturbance.slower >= 0 else "less time"
     return f"{format_percent(abs(disturbance.slower))} {word}"
 
 
+_VERDICTS: Final = {"not told apart": "not significant"}
+"""How verdicts are shown that audit files call otherwise."""
+
+
 def change_rows(changes: tuple[AuditChange, ...]) -> list[tuple[str, str, str, str, str]]:
-    """Name, before, after, ratio with its interval, and the word for it."""
+    """Return name, before, after, ratio with its confidence interval, and verdict of each change."""
     return [
         (
             one_line(change.name),
             ABSENT if change.before is None else format_percent(change.before),
             ABSENT if change.after is None else format_percent(change.after),
             _ratio_text(change),
-            change.verdict,
+            _VERDICTS.get(change.verdict, change.verdict),
         )
         for change in changes
     ]
@@ -161,19 +167,22 @@ def _amount_text(disturbance: Disturbance) -> str:
         return f"{disturbance.amount:.1f} cores"
     if disturbance.unit == "of the time":
         return f"{format_percent(disturbance.amount)} of the time"
-    per_core = "" if disturbance.kind in ("page moves", "swap") else " and core"
-    return f"{disturbance.amount:,.0f} per second{per_core}"
+    if disturbance.kind in ("page moves", "swap"):
+        return f"{disturbance.amount:,.0f} per second"
+    return f"{disturbance.amount:,.0f} times per second per core"
 
 
 def _sides_text(audit: Audit) -> str:
     if audit.ratio is None:
-        return "not compared: no launch has a clean pair"
+        return "no result: no launch has a clean pair"
     interval = audit.ratio_interval
     ends = f" [{number_text(interval.low)}, {number_text(interval.high)}]" if interval else ""
-    said = f"{number_text(audit.ratio)}x{ends}"
+    ratio = f"{number_text(audit.ratio)}x{ends}"
     if audit.false_alarm:
-        return f"{said}: FALSE ALARM, one side was called {audit.verdict} (5% are expected)"
-    return f"{said}, called {audit.verdict}: no false alarm"
+        return (
+            f"{ratio}: FALSE POSITIVE, identical code was called {audit.verdict} (5% are expected)"
+        )
+    return f"{ratio}, verdict {audit.verdict}: no false positive"
 
 
 def _dirty_text(audit: Audit) -> str:
@@ -186,7 +195,7 @@ def _dirty_text(audit: Audit) -> str:
 def _measured_text(audit: Audit) -> str:
     time = "" if audit.time_ns is None else f" ({format_duration(audit.time_ns)})"
     threads = f"{audit.threads} thread{'s' if audit.threads != 1 else ''}"
-    cores = f" on cores {','.join(map(str, audit.cores))}" if audit.cores else ""
+    cores = f" on CPUs {','.join(map(str, audit.cores))}" if audit.cores else ""
     return (
         f"{len(audit.launches)} launches and {audit.pairs} pairs in "
         f"{about_duration(audit.measured_s)}: {one_line(audit.kernel)}{time}, {threads}{cores}"
@@ -197,32 +206,32 @@ _NAME_WIDTH: Final = 18
 
 
 def audit_text(audit: Audit, *, width: int = 100) -> str:
-    """The whole report."""
+    """Format a whole audit."""
     lines = [verdict_sentence(audit)]
     if audit.interrupted:
-        lines.append(f"Interrupted: this is what {audit.measured_s:.0f} s showed.")
+        lines.append(f"Interrupted after {audit.measured_s:.0f} s.")
     lines.append("")
     for name, text in number_rows(audit):
         lines += _row(name, text, width)
     lines.append("")
     if audit.disturbances:
-        heading = "What disturbed it (seen at the same time; not proven to be the cause):"
+        heading = "Noise sources (active at the same time; not proven to be the cause):"
         lines += _wrapped(heading, width, first="", rest="")
-        said: set[str] = set()
+        shown_advice: set[str] = set()
         for disturbance in audit.disturbances:
             lines += _wrapped(disturbance_text(disturbance), width, first="  - ", rest="    ")
-            if disturbance.advice and disturbance.advice not in said:
+            if disturbance.advice and disturbance.advice not in shown_advice:
                 lines += _wrapped(disturbance.advice, width, first="      ", rest="      ")
-            said.add(disturbance.advice)
+            shown_advice.add(disturbance.advice)
     else:
-        lines.append("Nothing was seen that disturbed it.")
+        lines.append("No noise source was detected.")
     for name, text in audit.watched:
-        if text.startswith("unavailable"):
-            lines += _wrapped(f"not watched: {name}, {text}", width, first="", rest="  ")
+        if text.startswith(UNAVAILABLE):
+            lines += _wrapped(f"not monitored: {name}, {text}", width, first="", rest="  ")
     for note in audit.notes:
         lines += _wrapped(note, width, first="note: ", rest="  ")
     if audit.assumptions:
-        lines += ["", "What can be resolved assumes:"]
+        lines += ["", "Assumptions of the resolvable difference:"]
         for assumption in audit.assumptions:
             lines += _wrapped(assumption, width, first="  - ", rest="    ")
     return "\n".join(lines) + "\n"
@@ -236,7 +245,7 @@ def change_text(
     differences: Sequence[str] = (),
     width: int = 100,
 ) -> str:
-    """Two audits as a small table."""
+    """Format the changes between two audits as a table."""
     headings = ("spread", *names, f"{names[1]} / {names[0]}", "")
     rows = [headings, *change_rows(changes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
@@ -248,7 +257,7 @@ def change_text(
         for row in rows
     ]
     if differences:
-        lines.append("  not the same otherwise:")
+        lines.append("  other differences:")
         for difference in differences:
             lines += _wrapped(difference, width, first="  - ", rest="    ")
     return "\n".join(lines) + "\n"
@@ -270,31 +279,33 @@ def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
 
 
 _WIDTH: Final = 100
-_HOW: Final = (
-    "Plain is the same machine before the tune and after it was put back. A ratio below 1 is "
-    "quieter; it is sure only when its 95% interval lies below 1."
+_LEGEND: Final = (
+    "Plain is the same machine before quieting and after the restore. A ratio below 1 is quieter; it "
+    "is significant if its 95% confidence interval lies below 1."
 )
-_MANY: Final = "Of {rows} rows, about {chance:.1f} would look sure by chance alone."
+_MULTIPLE_TESTS: Final = "Of {rows} rows, about {chance:.1f} would be significant by chance alone."
 
 
-def effects_text(effects: Sequence[TuneEffect], *, user: bool) -> str:
-    """The whole report."""
+def effects_text(effects: Sequence[QuietingEffect], *, user: bool) -> str:
+    """Format the effects of quieting."""
     lines = [
         f"{one_line(effect.what).capitalize()}: {effect_sentence(effect, user=user)}"
         for effect in effects
     ]
     rows = sum(len(effect.changes) for effect in effects)
-    many = f" {_MANY.format(rows=rows, chance=0.05 * rows)}" if len(effects) > 1 else ""
-    lines += ["", *wrap(_HOW + many, _WIDTH)]
+    caution = (
+        f" {_MULTIPLE_TESTS.format(rows=rows, chance=0.05 * rows)}" if len(effects) > 1 else ""
+    )
+    lines += ["", *wrap(_LEGEND + caution, _WIDTH)]
     for effect in effects:
         knobs = ", ".join(map(one_line, effect.written)) or "nothing"
         title = f"{effect.what} (changed: {knobs})"
-        table = change_text(effect.changes, title=title, names=("plain", "tuned"))
+        table = change_text(effect.changes, title=title, names=("plain", "quieted"))
         lines += ["", table.rstrip()]
         lines.append(f"  resolves in {NOISY_MINUTES} minutes: {_resolves(effect)}")
         if effect.unsteady:
             lines.append(
-                f"  NOT PROVEN: the plain audits differ from each other ({', '.join(effect.unsteady)}); "
+                f"  NOT PROVEN: the plain audits differ ({', '.join(effect.unsteady)}); "
                 "the machine changed by itself"
             )
         lines += [
@@ -304,33 +315,33 @@ def effects_text(effects: Sequence[TuneEffect], *, user: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def effect_sentence(effect: TuneEffect, *, user: bool) -> str:
-    """What is left of the noise, or that nothing could be shown."""
-    sure = [change for change in effect.changes if change.verdict == "quieter"]
-    worse = [change for change in effect.changes if change.verdict == "noisier"]
-    said = [
-        f"{one_line(change.name)} {format_percent(change.ratio or 0.0)} of the spread is left"
-        for change in sure
+def effect_sentence(effect: QuietingEffect, *, user: bool) -> str:
+    """Say how much noise remains, or that no effect was significant."""
+    texts = [
+        f"{one_line(change.name)}, {format_percent(change.ratio or 0.0)} of the spread remains"
+        for change in effect.changes
+        if change.verdict == "quieter"
     ]
-    said += [
-        f"{one_line(change.name)} the spread is {change.ratio or 0.0:.1f} times as large"
-        for change in worse
+    texts += [
+        f"{one_line(change.name)}, the spread is {change.ratio or 0.0:.1f} times as large"
+        for change in effect.changes
+        if change.verdict == "noisier"
     ]
-    if said and effect.unsteady:
-        return "; ".join(said) + ", but the machine changed by itself meanwhile: not proven."
-    if said:
-        return "; ".join(said) + "."
-    what = "what a user may do leaves the noise as it is" if user else "it makes no difference"
-    return f"no change could be shown: {what}, or the audits were too short to tell."
+    if texts and effect.unsteady:
+        return "; ".join(texts) + ", but the machine also changed by itself: not proven."
+    if texts:
+        return "; ".join(texts) + "."
+    cause = "process settings have no effect" if user else "it has no effect"
+    return f"no significant change: {cause}, or the audits were too short."
 
 
-def _resolves(effect: TuneEffect) -> str:
+def _resolves(effect: QuietingEffect) -> str:
     before = " and ".join(_difference(audit) for audit in effect.plain)
-    return f"{before} plain, {_difference(effect.tuned)} tuned"
+    return f"{before} plain, {_difference(effect.quieted)} quieted"
 
 
 def _difference(audit: Audit) -> str:
-    found = audit.in_minutes(NOISY_MINUTES)
-    if found is None or found.difference is None:
+    resolvable = audit.in_minutes(NOISY_MINUTES)
+    if resolvable is None or resolvable.difference is None:
         return ABSENT
-    return format_percent(found.difference)
+    return format_percent(resolvable.difference)

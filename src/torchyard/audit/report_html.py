@@ -16,9 +16,9 @@ from torchyard.audit.model import Audit, AuditChange
 from torchyard.audit.report import (
     change_rows,
     number_rows,
-    seen_text,
     share_text,
     slower_text,
+    source_text,
     verdict_sentence,
 )
 from torchyard.core.units import format_percent
@@ -26,10 +26,10 @@ from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line
 
 WIDTH: Final = 800
-_TICKS_WANTED: Final = 5
+_TARGET_TICKS: Final = 5
 _ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _SHOWN_SHARE: Final = 0.98
-"""The axis holds this share of the blocks; what lies beyond is put at the edge and marked so."""
+"""The axis covers this share of the blocks; the others are drawn at the edge with a mark."""
 _LEAST_REACH: Final = 0.01
 _MOST_REACH: Final = 3.0
 _MARGIN: Final = 1.15
@@ -37,7 +37,7 @@ _MARGIN: Final = 1.15
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """From a value to a place between two ends; `low` lies at `start`."""
+    """Linear map from values to positions; `low` is at `start`."""
 
     low: float
     high: float
@@ -45,17 +45,17 @@ class Axis:
     end: float
 
     def place(self, value: float) -> float:
-        """What lies beyond the axis is put at its end."""
+        """Return the position of a value, clamped to the axis."""
         share = min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
         return round(self.start + share * (self.end - self.start), 2)
 
     def beyond(self, value: float) -> bool:
-        """Whether it does not fit."""
+        """Whether a value is outside the axis."""
         return not self.low <= value <= self.high
 
     def ticks(self) -> list[float]:
-        """A few round numbers."""
-        step = _round_step((self.high - self.low) / _TICKS_WANTED)
+        """Return a few round values within the axis."""
+        step = _round_step((self.high - self.low) / _TARGET_TICKS)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
@@ -75,7 +75,7 @@ class BlocksChart:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchesChart:
-    """Each launch: where its pairs lie (between) and how far apart (within)."""
+    """Median and spread of the pairs of each launch."""
 
     height: int
     zero: float
@@ -86,7 +86,7 @@ class LaunchesChart:
 
 @dataclass(frozen=True, kw_only=True)
 class CurveChart:
-    """The smallest difference over the minutes."""
+    """Smallest resolvable difference by minutes of measuring."""
 
     height: int
     line: str
@@ -97,7 +97,7 @@ class CurveChart:
 
 
 def blocks_chart(audit: Audit, *, height: int = 260) -> BlocksChart | None:
-    """None when nothing was measured."""
+    """Return the chart of block times; None if nothing was measured."""
     if not audit.series:
         return None
     middle = audit.time_ns or median(point.time_ns for point in audit.series)
@@ -128,18 +128,18 @@ def blocks_chart(audit: Audit, *, height: int = 260) -> BlocksChart | None:
 
 
 def launches_chart(audit: Audit) -> LaunchesChart | None:
-    """None without a launch that has pairs."""
-    found = [
-        (number, one.effect, one.spread or 0.0)
-        for number, one in enumerate(audit.launches, start=1)
-        if one.effect is not None
+    """Return the chart of launches; None if no launch has a clean pair."""
+    launches = [
+        (number, launch.effect, launch.spread or 0.0)
+        for number, launch in enumerate(audit.launches, start=1)
+        if launch.effect is not None
     ]
-    if not found:
+    if not launches:
         return None
-    ends = [end for _, effect, spread in found for end in (effect - spread, effect + spread)]
+    ends = [end for _, effect, spread in launches for end in (effect - spread, effect + spread)]
     reach = _reach(ends)
     x = Axis(low=-reach, high=reach, start=24, end=WIDTH - 24)
-    step = 14 if len(found) <= 30 else max(3, 420 // len(found))  # noqa: PLR2004
+    step = 14 if len(launches) <= 30 else max(3, 420 // len(launches))  # noqa: PLR2004
     rows = tuple(
         (
             x.place(effect),
@@ -148,10 +148,10 @@ def launches_chart(audit: Audit) -> LaunchesChart | None:
             12.0 + place * step,
             f"launch {number}: {format_percent(effect, signed=True)}, pairs ±{format_percent(spread)}",
         )
-        for place, (number, effect, spread) in enumerate(found)
+        for place, (number, effect, spread) in enumerate(launches)
     )
     return LaunchesChart(
-        height=len(found) * step + 40,
+        height=len(launches) * step + 40,
         zero=x.place(0.0),
         rows=rows,
         ticks=tuple((x.place(tick), _percent_tick(tick)) for tick in x.ticks()),
@@ -159,28 +159,28 @@ def launches_chart(audit: Audit) -> LaunchesChart | None:
 
 
 def curve_chart(audit: Audit, *, height: int = 240) -> CurveChart | None:
-    """None when nothing can be said."""
-    found = [
+    """Return the chart of resolvable differences; None if none is known."""
+    curve = [
         (one.minutes, one.difference, one.interval)
         for one in audit.resolvable
         if one.difference is not None
     ]
-    if not found:
+    if not curve:
         return None
-    highest = max(difference for _, difference, _ in found)
-    uppers = [interval.high for _, _, interval in found if interval is not None]
+    highest = max(difference for _, difference, _ in curve)
+    uppers = [interval.high for _, _, interval in curve if interval is not None]
     top = min(max([highest, *uppers]), 3.0 * highest)
     x = Axis(low=0.0, high=30.0, start=64, end=WIDTH - 12)
     y = Axis(low=0.0, high=top * 1.05, start=height - 28, end=10)
-    upper = [(m, i.high) for m, _, i in found if i is not None]
-    lower = [(m, i.low) for m, _, i in reversed(found) if i is not None]
+    upper = [(m, i.high) for m, _, i in curve if i is not None]
+    lower = [(m, i.low) for m, _, i in reversed(curve) if i is not None]
     return CurveChart(
         height=height,
-        line=_path([(x.place(m), y.place(d)) for m, d, _ in found]),
+        line=_path([(x.place(m), y.place(d)) for m, d, _ in curve]),
         band=_path([(x.place(m), y.place(value)) for m, value in (*upper, *lower)], closed=True),
         points=tuple(
             (x.place(m), y.place(d), f"{m:g} min: {format_percent(d)}")
-            for m, d, _ in found
+            for m, d, _ in curve
             if m in (1, 5, 30)
         ),
         x_ticks=tuple((x.place(tick), f"{tick:g}") for tick in (1, 5, 10, 15, 20, 25, 30)),
@@ -189,10 +189,10 @@ def curve_chart(audit: Audit, *, height: int = 240) -> CurveChart | None:
 
 
 def _reach(values: list[float]) -> float:
-    """How far from zero the axis must go on both sides."""
+    """Return how far the axis extends from zero on both sides."""
     sizes = sorted(abs(value) for value in values)
-    held = sizes[min(len(sizes) - 1, math.ceil(_SHOWN_SHARE * len(sizes)) - 1)]
-    return min(_MOST_REACH, max(_LEAST_REACH, _MARGIN * held))
+    covered = sizes[min(len(sizes) - 1, math.ceil(_SHOWN_SHARE * len(sizes)) - 1)]
+    return min(_MOST_REACH, max(_LEAST_REACH, _MARGIN * covered))
 
 
 def _path(points: list[tuple[float, float]], *, closed: bool = False) -> str:
@@ -208,7 +208,7 @@ def _percent_tick(value: float, *, signed: bool = True) -> str:
 
 
 def _round_step(step: float) -> float:
-    """The next round number that is no smaller: 1, 2 or 5 times a power of ten."""
+    """Return the next larger 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)
 
@@ -220,7 +220,7 @@ def audit_page(
     changes_title: str = "",
     differences: Sequence[str] = (),
 ) -> str:
-    """The whole page; with `changes`, how it compares with another audit."""
+    """Return the HTML page; with `changes`, also the comparison with another audit."""
     style = asset("report.css") + asset("audit.css")
     return (
         template_engine()
@@ -236,7 +236,7 @@ def audit_page(
             curve=curve_chart(audit),
             disturbances=[
                 {
-                    "text": seen_text(one),
+                    "text": source_text(one),
                     "share": share_text(one),
                     "slower": slower_text(one),
                     "advice": one_line(one.advice),

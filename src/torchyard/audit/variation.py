@@ -33,19 +33,19 @@ from torchyard.stats.stopping import minimum_detectable
 
 _FEWEST_VALUES: Final = 2
 _FEWEST_LAUNCHES: Final = 3
-"""With two launches a variance that leaves one out does not exist."""
+"""With two launches, the jackknife variance without one of them does not exist."""
 _WIDEST: Final = math.log(100.0)
-"""An interval that reaches further up and down than a factor of 100 tells nothing: there is none."""
+"""An interval wider than a factor of 100 in either direction is not reported."""
 # E|x - y| of two independent normal values is 2 / sqrt(pi) standard deviations.
 _GINI_TO_SD: Final = math.sqrt(math.pi) / 2.0
 
 Values = Sequence[float] | NDArray[np.float64]
 _Log = tuple[float, float, float]
-"""Log of a spread, its standard error, and the degrees of freedom of that."""
+"""Log of a spread, its standard error, and the degrees of freedom of the error."""
 
 
 def deviation(values: Values) -> float | None:
-    """Standard deviation from the mean difference of all pairs of values; None below two."""
+    """Return the standard deviation from Gini's mean difference; None for fewer than two values."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     count = ordered.size
     if count < _FEWEST_VALUES:
@@ -56,7 +56,7 @@ def deviation(values: Values) -> float | None:
 
 
 def spread_within(deviations: Values, *, alpha: float = 0.05) -> Spread:
-    """The typical launch: geometric mean over the launches' own deviations."""
+    """Return the spread of the typical launch: geometric mean of the launches' deviations."""
     values = _usable(deviations)
     if not values.size:
         return Spread()
@@ -66,10 +66,9 @@ def spread_within(deviations: Values, *, alpha: float = 0.05) -> Spread:
 
 
 def spread_between(effects: Values, *, alpha: float = 0.05) -> Spread:
-    """Standard deviation of launch effects.
+    """Return the standard deviation of launch effects.
 
-    The interval speaks for the kinds of launches that were seen: a rare kind that was not drawn
-    is not in it.
+    The interval covers the kinds of launches that occurred, not rare kinds that did not.
     """
     values = np.asarray(effects, dtype=np.float64)
     if values.size < _FEWEST_VALUES:
@@ -79,7 +78,7 @@ def spread_between(effects: Values, *, alpha: float = 0.05) -> Spread:
 
 
 def change_within(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
-    """Whether launches are noisier inside than they were; takes the launches' deviations."""
+    """Compare the variation within launches; takes the launches' deviations."""
     one, other = _usable(before), _usable(after)
     return _change(
         name,
@@ -92,7 +91,7 @@ def change_within(name: str, before: Values, after: Values, *, alpha: float = 0.
 
 
 def change_between(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
-    """Whether launches lie further apart than they did; takes launch effects."""
+    """Compare the variation between launches; takes launch effects."""
     one = np.asarray(before, dtype=np.float64)
     other = np.asarray(after, dtype=np.float64)
     return _change(
@@ -118,14 +117,14 @@ def _log_within(values: NDArray[np.float64]) -> _Log | None:
 
 
 def _log_between(values: NDArray[np.float64]) -> _Log | None:
-    """Log of the standard deviation, half the log variance; the jackknife gives the error."""
+    """Return the log standard deviation (half the log variance) with its jackknife error."""
     count = values.size
     if count < _FEWEST_LAUNCHES:
         return None
-    apart = values - float(np.mean(values))
-    squares = float(apart @ apart)
-    # Sum of squares around their own mean of all values but one.
-    others = np.maximum(squares - apart**2 * count / (count - 1), 0.0)
+    deviations = values - float(np.mean(values))
+    squares = float(deviations @ deviations)
+    # Sums of squares of all values but one, around their own mean.
+    others = np.maximum(squares - deviations**2 * count / (count - 1), 0.0)
     whole = math.log(max(squares / (count - 1), SD_FLOOR**2))
     left_out = np.log(np.maximum(others / (count - 2), SD_FLOOR**2))
     pseudo = count * whole - (count - 1) * left_out
@@ -165,7 +164,7 @@ def _change(
         after=after,
         ratio=after / before,
         interval=interval,
-        verdict=_word(interval),
+        verdict=_verdict(interval),
     )
 
 
@@ -184,7 +183,7 @@ def _ends(centre: float, width: float, alpha: float) -> Interval | None:
     )
 
 
-def _word(interval: Interval | None) -> Change:
+def _verdict(interval: Interval | None) -> Change:
     if interval is None:
         return "unknown"
     if interval.high < 1.0:
@@ -194,7 +193,7 @@ def _word(interval: Interval | None) -> Change:
 
 _FEWEST_LAUNCHES_FOR_DRIFT: Final = 3
 _MOST_LAUNCHES: Final = 200
-"""Of more launches every n-th is taken: the exact distribution has no use for so many."""
+"""With more launches, every n-th is used, to limit the cost of the exact distribution."""
 
 
 def find_drift(
@@ -205,9 +204,9 @@ def find_drift(
     block_levels: Sequence[float],
     alpha: float = 0.05,
 ) -> Drift | None:
-    """The slope of log times over launches, and how much of the blocks' variance goes with it.
+    """Return the slope of log times over launches, and the share of the variance it explains.
 
-    None with fewer than three launches, or when no time passed between them.
+    None with fewer than three launches, or if no time passed between them.
     """
     step = max(1, -(-len(minutes) // _MOST_LAUNCHES))
     times = np.asarray(minutes, dtype=np.float64)[::step]
@@ -229,16 +228,16 @@ def find_drift(
 
 def _slopes(times: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
     first, second = np.triu_indices(times.size, k=1)
-    apart = times[second] - times[first]
-    kept = apart != 0.0
-    slopes: NDArray[np.float64] = np.sort((values[second] - values[first])[kept] / apart[kept])
+    gaps = times[second] - times[first]
+    kept = gaps != 0.0
+    slopes: NDArray[np.float64] = np.sort((values[second] - values[first])[kept] / gaps[kept])
     return slopes
 
 
 def _slope_interval(slopes: NDArray[np.float64], launches: int, alpha: float) -> Interval | None:
-    """The d-th smallest and d-th largest slope, with the largest d that keeps the confidence."""
+    """Return the d-th smallest and largest slope, for the largest d that keeps the confidence."""
     if slopes.size != launches * (launches - 1) // 2:
-        return None  # launches at one time: the distribution below is of another number
+        return None  # launches at the same time: the distribution below does not apply
     depth = _depth(launches, alpha)
     if depth == 0:
         return None
@@ -249,7 +248,7 @@ def _slope_interval(slopes: NDArray[np.float64], launches: int, alpha: float) ->
 
 @lru_cache(maxsize=256)
 def _depth(launches: int, alpha: float) -> int:
-    """How many slopes may be cut at each end: P(fewer than that many inversions) <= alpha / 2."""
+    """Return how many slopes to cut at each end: P(fewer inversions) <= alpha / 2."""
     chances = np.ones(1)
     for length in range(2, launches + 1):
         chances = np.convolve(chances, np.full(length, 1.0 / length))
@@ -273,9 +272,9 @@ _FEWEST_LAUNCHES_TO_RESOLVE: Final = 2
 def resolvable_in(
     minutes: float, between: Spread, *, launch_s: float, alpha: float = 0.05
 ) -> Resolvable:
-    """For a comparison whose launches take `launch_s` seconds each, starting included."""
+    """Return what a comparison resolves whose launches take `launch_s` seconds, start included."""
     if not launch_s > 0.0:
-        raise ValueError(f"a launch takes time: {launch_s=}")
+        raise ValueError(f"launch_s must be positive: {launch_s=}")
     launches = int(60.0 * minutes / launch_s)
     if between.sd is None or launches < _FEWEST_LAUNCHES_TO_RESOLVE:
         return Resolvable(minutes=minutes, launches=launches, difference=None)

@@ -18,36 +18,36 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.machine.quieting.journal import cannot_keep
+from torchyard.machine.quieting.journal import journal_error
 from torchyard.machine.system.file_tree import FileTree
 
 _CPU: Final = "sys/devices/system/cpu"
 _GRUB_FILE: Final = "etc/default/grub"
 _ADDED_BY_GRUB: Final = ("BOOT_IMAGE", "root", "ro", "rw", "initrd")
-"""What stands in /proc/cmdline and comes from the loader or from grub's other variables."""
+"""Parameters in /proc/cmdline that come from the loader or from other GRUB variables."""
 _ADDED_BY_LOADER: Final = ("BOOT_IMAGE", "initrd")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BootWish:
-    """What the next start of the machine should bring."""
+class BootRequest:
+    """Kernel parameters requested for the next boot."""
 
     cores: tuple[int, ...] = ()
-    """Set apart from the start; none when empty."""
+    """CPUs isolated at boot; empty: none."""
     cstates: bool = False
-    """Whether deep idle states are forbidden."""
+    """Whether deep idle states are disabled."""
     boot: str = ""
-    """The start of the machine in which this was wished."""
+    """Boot ID at the time of the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BootLines:
-    """Text for the files of boot loaders, and the commands that make it count."""
+    """Lines for the configuration of boot loaders."""
 
     words: tuple[str, ...]
     grub_line: str
     grub_from: str
-    """Where the rest of that line comes from."""
+    """Source of the rest of that line."""
     loader_line: str
     """For systemd-boot and kernel-install: the whole line."""
     warnings: tuple[str, ...] = ()
@@ -55,46 +55,48 @@ class BootLines:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Whether one word of the boot line is there, and whether the kernel follows it."""
+    """Whether one kernel parameter is on the command line, and whether it took effect."""
 
     word: str
     on_line: bool
     in_force: bool | None
-    """None when the kernel shows nothing about it."""
+    """None if the kernel does not report it."""
     shown: str
-    """What was looked at."""
+    """The evidence."""
 
     @property
     def good(self) -> bool:
-        """On the line, and not shown to be without effect."""
+        """On the command line, and not known to be ineffective."""
         return self.on_line and self.in_force is not False
 
 
-def wanted_words(files: FileTree, wish: BootWish) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The words, and what the user should know before the restart."""
+def requested_parameters(
+    files: FileTree, request: BootRequest
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the kernel parameters, and warnings for the user."""
     words: list[str] = []
     warnings: list[str] = []
-    if wish.cores:
-        listed = cpu_list(wish.cores)
-        # Flags must name `domain` when there are any; managed_irq keeps queues of devices away.
+    if request.cores:
+        listed = cpu_list(request.cores)
+        # With any flag, `domain` must be named; managed_irq keeps device queues away.
         words += [f"isolcpus=managed_irq,domain,{listed}", f"nohz_full={listed}"]
         words += [f"rcu_nocbs={listed}"]
-        warnings += _isolation_warnings(files, wish.cores)
-    if wish.cstates:
-        found, warning = _idle_words(files)
-        words += found
+        warnings += _isolation_warnings(files, request.cores)
+    if request.cstates:
+        idle_words, warning = _idle_words(files)
+        words += idle_words
         warnings += [warning] if warning else []
     return tuple(words), tuple(warnings)
 
 
-def boot_lines(files: FileTree, wish: BootWish) -> BootLines:
-    """What to put where. Existing words stay, ours replace those of the same name."""
-    words, warnings = wanted_words(files, wish)
+def boot_lines(files: FileTree, request: BootRequest) -> BootLines:
+    """Return the lines to write. Existing parameters stay; ours replace those of the same name."""
+    words, warnings = requested_parameters(files, request)
     now = _split(files.read("proc/cmdline").value or "")
     grub = _grub_default(files)
     if grub is None:
         base = [_for_shell(word) for word in now if _name(word) not in _ADDED_BY_GRUB]
-        grub_from = "/proc/cmdline, without what grub adds by itself"
+        grub_from = "/proc/cmdline, without the parameters that GRUB adds"
     else:
         base, grub_from = _split(grub), f"/{_GRUB_FILE}"
     loader = [word for word in now if _name(word) not in _ADDED_BY_LOADER]
@@ -107,24 +109,24 @@ def boot_lines(files: FileTree, wish: BootWish) -> BootLines:
     )
 
 
-def merged(there: Iterable[str], wanted: Iterable[str]) -> list[str]:
-    """The words that are there without those of a wanted name and without repeats, then the wanted.
+def merged(existing: Iterable[str], requested: Iterable[str]) -> list[str]:
+    """Return the existing words, less duplicates and replaced names, then the requested ones.
 
-    A kernel takes some words several times (`console=`), so only exact repeats go. What follows
-    `--` is not the kernel's but init's, and stays behind the wanted words.
+    The kernel accepts some parameters several times (`console=`), so only exact duplicates are
+    dropped. Words after `--` belong to init and stay at the end.
     """
-    there, wanted = list(there), list(wanted)
-    end = there.index("--") if "--" in there else len(there)
-    names = {_name(word) for word in wanted}
-    kept = [word for word in dict.fromkeys(there[:end]) if _name(word) not in names]
-    return [*kept, *wanted, *there[end:]]
+    existing, requested = list(existing), list(requested)
+    end = existing.index("--") if "--" in existing else len(existing)
+    names = {_name(word) for word in requested}
+    kept = [word for word in dict.fromkeys(existing[:end]) if _name(word) not in names]
+    return [*kept, *requested, *existing[end:]]
 
 
-def effects(files: FileTree, wish: BootWish) -> tuple[Effect, ...]:
-    """For each wanted word, what the running kernel shows."""
+def effects(files: FileTree, request: BootRequest) -> tuple[Effect, ...]:
+    """Check each requested parameter against the running kernel."""
     line = _split(files.read("proc/cmdline").value or "")
     line = line[: line.index("--")] if "--" in line else line
-    return tuple(_effect(files, word, line) for word in wanted_words(files, wish)[0])
+    return tuple(_effect(files, word, line) for word in requested_parameters(files, request)[0])
 
 
 def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
@@ -132,10 +134,11 @@ def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     on_line = word in line
     if name in ("isolcpus", "nohz_full"):
         path = f"{_CPU}/{'isolated' if name == 'isolcpus' else name}"
-        wanted = cpus_of_list(value.removeprefix("managed_irq,domain,"))
-        found = files.read(path)
-        shown = f"/{path}: {found.value or 'nothing'}" if found.value is not None else found.because
-        return Effect(word=word, on_line=on_line, in_force=_holds(found.value, wanted), shown=shown)
+        requested = cpus_of_list(value.removeprefix("managed_irq,domain,"))
+        reading = files.read(path)
+        shown = reading.because if reading.value is None else f"/{path}: {reading.value or 'none'}"
+        in_force = _includes(reading.value, requested)
+        return Effect(word=word, on_line=on_line, in_force=in_force, shown=shown)
     if name.endswith(".max_cstate"):
         path = f"sys/module/{name.partition('.')[0]}/parameters/max_cstate"
         number = files.read(path)
@@ -148,30 +151,30 @@ def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     return Effect(word=word, on_line=on_line, in_force=None, shown="/proc/cmdline")
 
 
-def _holds(text: str | None, wanted: tuple[int, ...]) -> bool:
+def _includes(text: str | None, cpus: tuple[int, ...]) -> bool:
     try:
-        return set(wanted) <= set(cpus_of_list(text or ""))
+        return set(cpus) <= set(cpus_of_list(text or ""))
     except ValueError:  # "(null)" on some kernels
         return False
 
 
 def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
     unbalanced = (
-        "isolcpus has no load balancing: threads of OpenMP pile up on one core unless each is "
+        "isolcpus disables load balancing: OpenMP threads pile up on one core unless each is "
         "pinned (OMP_PROC_BIND=true OMP_PLACES=cores), and nothing runs there without taskset"
     )
     warnings = [unbalanced]
     if 0 in cores:
-        warnings.append("the kernel keeps processor 0 for its own work: leave it out")
+        warnings.append("the kernel uses CPU 0 for housekeeping: leave it out")
     driver = files.read(f"{_CPU}/cpufreq/policy0/scaling_driver").value or ""
     if driver.startswith("intel_pstate") or files.exists(f"{_CPU}/intel_pstate/status"):
         warnings.append(
-            "nohz_full and intel_pstate clash: without ticks the driver may not raise the clock; "
-            "fix the clock with `torchyard machine tune`, or add intel_pstate=disable"
+            "nohz_full conflicts with intel_pstate: without ticks the driver may not raise the "
+            "clock; fix the clock with `torchyard machine quiet`, or add intel_pstate=disable"
         )
     if not files.exists(f"{_CPU}/nohz_full"):
         warnings.append(
-            "this kernel shows no nohz_full: it may be built without it and ignore the word"
+            "this kernel reports no nohz_full: it may be built without it and ignore the parameter"
         )
     return warnings
 
@@ -184,71 +187,71 @@ def _idle_words(files: FileTree) -> tuple[list[str], str]:
     if vendor is not None:
         return ["processor.max_cstate=1"], ""
     return [], (
-        "this processor has no word against deep idle states: "
-        "`torchyard machine tune` holds them off without a restart"
+        "no boot parameter disables deep idle states on this processor: "
+        "`torchyard machine quiet` disables them without a reboot"
     )
 
 
 def _replaced(now: list[str], words: tuple[str, ...]) -> list[str]:
     names = {_name(word) for word in words}
     old = [word for word in now if _name(word) in names and word not in words]
-    return [f"replaces {word}, which is on the line now" for word in old]
+    return [f"replaces {word}, which is on the present command line" for word in old]
 
 
 def _grub_default(files: FileTree) -> str | None:
-    """What the variable has now, as it stands between double quotes; the last assignment counts."""
+    """Return the variable's text between double quotes; the last assignment counts."""
     text = files.read(_GRUB_FILE).value
-    found = re.findall(
+    assignments = re.findall(
         r"""^\s*GRUB_CMDLINE_LINUX_DEFAULT=("(?:[^"\\]|\\.)*"|'[^']*'|\S*)""",
         text or "",
         re.MULTILINE,
     )
-    if not found:
+    if not assignments:
         return None
-    raw = str(found[-1])
-    # The file is a shell script: what is between double quotes now can stay there as it is.
+    raw = str(assignments[-1])
+    # The file is a shell script: text that is between double quotes already needs no escaping.
     return raw[1:-1] if raw.startswith('"') else _for_shell(raw.strip("'"))
 
 
 def _for_shell(text: str) -> str:
-    """As it must be written between double quotes of a shell."""
+    """Escape text for a shell's double quotes."""
     return re.sub(r'([\\"$`])', r"\\\1", text)
 
 
 def _name(word: str) -> str:
-    # The kernel takes - and _ in names for the same.
+    # The kernel treats - and _ in parameter names alike.
     return word.partition("=")[0].replace("-", "_")
 
 
 def _split(line: str) -> list[str]:
-    """Words of a boot line; blanks inside double quotes belong to a word."""
+    """Split a kernel command line; blanks inside double quotes do not separate."""
     return re.findall(r'(?:[^\s"\\]|\\.|"[^"]*")+', line)
 
 
-_FILE: Final = "boot-wish.json"
+_REQUEST_FILE: Final = "boot-wish.json"
 
 
-def remember_boot_wish(folder: Path, wish: BootWish) -> None:
-    """Keep it until another one is remembered; raises NotAllowed where nothing can be kept."""
+def save_boot_request(folder: Path, request: BootRequest) -> None:
+    """Save the request for `--check`; raises NotAllowed if the folder is not writable."""
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        replace_file(folder / _FILE, to_json_text(encode(wish)) + "\n")
+        replace_file(folder / _REQUEST_FILE, to_json_text(encode(request)) + "\n")
     except OSError as error:
-        raise cannot_keep(folder, error) from error
+        raise journal_error(folder, error) from error
     except TorchyardError as error:
         cause = error.__cause__
-        raise (cannot_keep(folder, cause) if isinstance(cause, OSError) else error) from error
+        raise (journal_error(folder, cause) if isinstance(cause, OSError) else error) from error
 
 
-def recall_boot_wish(folder: Path) -> BootWish | None:
-    """The last one that was remembered; None when there is none."""
-    path = folder / _FILE
+def read_boot_request(folder: Path) -> BootRequest | None:
+    """Return the last saved request, or None."""
+    path = folder / _REQUEST_FILE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return decode(BootWish, document, where=str(path), strict=False)
+        return decode(BootRequest, document, where=str(path), strict=False)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, UsageError) as error:
         raise ResultsDamaged(
-            f"{path} cannot be read", why=str(error), hint="remove it, and ask again"
+            f"cannot read {path}", why=str(error), hint="remove it and request the lines again"
         ) from error

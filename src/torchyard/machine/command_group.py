@@ -6,6 +6,7 @@ Subcommands are named as text and loaded on use: `audit` and `quiet` live in the
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import click
@@ -15,32 +16,59 @@ from torchyard.cli.group import CommandTable, LazyGroup
 __all__ = ["MACHINE_COMMANDS", "machine"]
 
 MACHINE_COMMANDS: Final[CommandTable] = {
-    "show": ("torchyard.machine.command:show", "facts and state, and whether it is fit"),
-    "tune": (
-        "torchyard.audit.command_quiet:tune",
-        "quiet the machine, for good or for one command",
+    "show": (
+        "torchyard.machine.command:show",
+        "show facts, current state and advice; is it fit for benchmarks?",
     ),
-    "restore": ("torchyard.machine.command:restore", "put back exactly what a tune found"),
-    "boot": ("torchyard.machine.command:boot", "lines for the boot loader, and check them"),
-    "audit": ("torchyard.audit.command:audit", "how noisy is it now, and what disturbs it"),
-    "peak": ("torchyard.bench.roofline.command:peak", "the highest rates of arithmetic and memory"),
+    "quiet": (
+        "torchyard.audit.command_quiet:quiet",
+        "reduce noise, for one command or until `restore`",
+    ),
+    "restore": ("torchyard.machine.command:restore", "restore the settings that `quiet` changed"),
+    "boot": ("torchyard.machine.command:boot", "print kernel boot parameters, and check them"),
+    "audit": ("torchyard.audit.command:audit", "measure the noise and name its sources"),
+    "peak": (
+        "torchyard.bench.roofline.command:peak",
+        "measure peak arithmetic throughput and memory bandwidth",
+    ),
 }
-"""Name -> (where the click command is, one line about it)."""
+"""Name -> (location of the click command, one-line summary)."""
+
+DEPRECATED_NAMES: Final = {"tune": "quiet"}
+"""Old name -> present name; accepted with a note on stderr and listed nowhere."""
 
 _HELP = """
 \b
 Examples:
-  torchyard machine show                       facts, state, advice; exit code 6 when unfit
-  torchyard machine audit --seconds 60         the smallest difference that can be seen here
-  torchyard machine peak                       what kernels are held against
-  sudo torchyard machine tune --dry-run        what would be changed, and what cannot be
-  sudo torchyard machine tune -- python train.py
+  torchyard machine show                       facts, state and advice; exit code 6 if unfit
+  torchyard machine audit --seconds 60         the smallest difference resolvable here
+  torchyard machine peak                       the peak rates that kernels are compared with
+  sudo torchyard machine quiet --dry-run       what would be changed, and what cannot be
+  sudo torchyard machine quiet -- python train.py
   sudo torchyard machine restore
 
-Look without root, change only what can be put back, put back what was found.
+Inspect this machine, reduce its noise and restore it. Inspection needs no root. `quiet` changes
+only settings that can be restored, and `restore` writes the original values back.
 """
 
 
-@click.group(cls=LazyGroup, table=MACHINE_COMMANDS, help=_HELP)
+class _MachineGroup(LazyGroup):
+    """The group, with the names of earlier releases."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Replace a deprecated name before the lookup."""
+        name = DEPRECATED_NAMES.get(args[0]) if args else None
+        if name is not None:
+            if not ctx.resilient_parsing:  # shell completion prints nothing
+                sys.stderr.write(
+                    f"`torchyard machine {args[0]}` is deprecated: use `torchyard machine {name}`\n"
+                )
+            args = [name, *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_MachineGroup, table=MACHINE_COMMANDS, help=_HELP)
 def machine() -> None:
-    """See, quiet and restore this machine."""
+    """Inspect, quiet and restore this machine."""

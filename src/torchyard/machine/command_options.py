@@ -21,97 +21,104 @@ __all__ = [
     "PROFILES",
     "machine_at",
     "profiles_of",
+    "quiet_options",
+    "request_from_options",
     "root_option",
-    "wish_of_options",
-    "wish_options",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PROFILES: Final = ("cpu", "gpu", "all")
 
-_which, _how = section("Which knobs"), section("What to set them to")
+_selection, _values = section("Knob selection"), section("Values")
 
 _OPTIONS: Final = (
-    _which(
+    _selection(
         "--profile",
         type=click.Choice(PROFILES),
         default="cpu",
         show_default=True,
-        help="Knobs of the processor and kernel, of the GPUs, or both.",
+        help="Knobs of the CPU and kernel, of the GPUs, or all.",
     ),
-    _which("--only", multiple=True, metavar="KNOB", help="This knob and no other; repeatable."),
-    _which("--also", multiple=True, metavar="KNOB", help="A knob that is off by default, too."),
-    _which("--without", multiple=True, metavar="KNOB", help="Not this knob; repeatable."),
-    _how(
+    _selection("--only", multiple=True, metavar="KNOB", help="Use only this knob; repeatable."),
+    _selection(
+        "--also",
+        multiple=True,
+        metavar="KNOB",
+        help="Also use this knob, which is off by default; repeatable.",
+    ),
+    _selection(
+        "--without", multiple=True, metavar="KNOB", help="Do not use this knob; repeatable."
+    ),
+    _values(
         "--cores",
         metavar="LIST|auto",
-        help="Set these processors apart for measuring, such as 2-7; auto: one NUMA node without "
-        "the core of processor 0. None when left out.",
+        help="Isolate these CPUs for measuring, such as 2-7; auto: one NUMA node without the core "
+        "of CPU 0.  [default: none]",
     ),
-    _how(
+    _values(
         "--partition",
         type=click.Choice(("root", "isolated")),
         default="root",
         show_default=True,
-        help="How cores are set apart: with load balancing among them, or without.",
+        help="cpuset partition of isolated cores: root balances load among them, isolated does not.",
     ),
-    _how(
+    _values(
         "--frequency",
         metavar="MHZ|base|max",
         default="base",
         show_default=True,
-        help="Fixed clock of the processor.",
+        help="Fixed CPU clock.",
     ),
-    _how(
+    _values(
         "--latency-us",
         type=Count(0),
         default=1,
         show_default=True,
-        help="Longest wake-up of idle states; 0 never sleeps (hot).",
+        help="Maximum wake-up latency of idle states; 0 never sleeps (hot).",
     ),
-    _how(
+    _values(
         "--aslr",
         type=click.Choice(("keep", "on", "off")),
         default="keep",
         show_default=True,
-        help="Address randomisation.",
+        help="Address space layout randomization.",
     ),
-    _how(
+    _values(
         "--thp",
         type=click.Choice(("keep", "always", "madvise", "never")),
         default="keep",
         show_default=True,
         help="Transparent huge pages.",
     ),
-    _how(
+    _values(
         "--gpu-clock",
         type=Count(1, 100_000),
         metavar="MHZ",
-        help="Locked clock of GPUs; below where they throttle when left out.",
+        help="Locked GPU clock.  [default: a clock below the throttling point]",
     ),
 )
 
 
-def wish_options(command: F) -> F:
-    """Every option that says what to tune."""
+def quiet_options(command: F) -> F:
+    """Add the options that select knobs and their values."""
     return all_options(_OPTIONS)(command)
 
 
 def root_option(command: F) -> F:
-    """`--root`: another machine's files."""
+    """Add `--root`, which reads another machine's files."""
     return click.option(
         "--root",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
         default=Path("/"),
-        metavar="FOLDER",
-        help="Use the /proc, /sys and /dev in this folder: a copy of a machine.",
+        metavar="DIR",
+        help="Use /proc, /sys and /dev below this directory: a copy of a machine.",
     )(command)
 
 
 @contextmanager
 def machine_at(root: Path, *, gpus: bool) -> Iterator[Machine]:
-    """The machine whose files are in the folder; its GPUs only where they matter (slow to open)."""
+    """Open the machine whose files are below `root`; with its GPU libraries only if `gpus` (slow)."""
     from torchyard.machine.gpu.library import open_gpu_libraries
     from torchyard.machine.knob import Machine
     from torchyard.machine.system.file_tree import FileTree
@@ -125,23 +132,23 @@ def machine_at(root: Path, *, gpus: bool) -> Iterator[Machine]:
 
 
 def profiles_of(name: str) -> tuple[Profile, ...]:
-    """The profiles that `--profile` names."""
+    """Return the profiles that a value of `--profile` selects."""
     if name == "all":
         return ("cpu", "gpu")
     return ("gpu",) if name == "gpu" else ("cpu",)
 
 
-def wish_of_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish, tuple[str, ...]]:
-    """The wish, and what the user should know about its cores."""
+def request_from_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish, tuple[str, ...]]:
+    """Return the request, and notes for the user about its cores."""
     from torchyard.machine.model import Wish
     from torchyard.machine.quieting.apply_settings import chosen_knobs
 
     also = list(options["also"])
-    # Asking for a value is asking for its knob, unless the knobs are named.
+    # A value other than `keep` selects its knob, unless --only lists the knobs.
     for option, knobs in (("aslr", ("aslr", "process-aslr")), ("thp", ("huge-pages",))):
         if options[option] != "keep" and not options["only"]:
             also += knobs
-    wish = Wish(
+    request = Wish(
         profiles=profiles_of(options["profile"]),
         only=tuple(options["only"]),
         also=tuple(dict.fromkeys(also)),
@@ -153,18 +160,18 @@ def wish_of_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish, tup
         huge_pages=options["thp"],
         gpu_clock_mhz=options["gpu_clock"],
     )
-    chosen_knobs(wish)  # names of knobs are checked before anything else
+    chosen_knobs(request)  # check the knob names before anything else
     if options["cores"] is None:
-        return wish, ()
-    return with_cores(files, wish, options["cores"], user=options.get("user", False))
+        return request, ()
+    return with_cores(files, request, options["cores"], user=options.get("user", False))
 
 
 def with_cores(
-    files: FileTree, wish: Wish, text: str, *, user: bool = False
+    files: FileTree, request: Wish, text: str, *, user: bool = False
 ) -> tuple[Wish, tuple[str, ...]]:
-    """The wish with the cores of `--cores`, and what the user should know about them.
+    """Return the request with the cores of `--cores`, and notes for the user about them.
 
-    Second threads that the tune itself takes offline cannot be among them.
+    SMT siblings that quieting takes offline are excluded.
     """
     from dataclasses import replace
 
@@ -175,11 +182,11 @@ def with_cores(
 
     smt_off = (
         not user
-        and "smt" in chosen_knobs(wish)
-        and not KNOBS["smt"].survey(Machine(files=files), wish).unavailable
+        and "smt" in chosen_knobs(request)
+        and not KNOBS["smt"].survey(Machine(files=files), request).unavailable
     )
     choice = choose_cores(files, text, smt_off=smt_off)
-    return replace(wish, cores=choice.cores), choice.notes
+    return replace(request, cores=choice.cores), choice.notes
 
 
 def _frequency_khz(files: FileTree, text: str) -> int | None:
@@ -187,14 +194,14 @@ def _frequency_khz(files: FileTree, text: str) -> int | None:
         return None
     if text == "max":
         paths = files.paths("sys/devices/system/cpu/cpufreq/policy*/cpuinfo_max_freq")
-        found = [files.read(path).number for path in paths]
-        return max((khz for khz in found if khz is not None), default=None)
+        clocks_khz = [files.read(path).number for path in paths]
+        return max((khz for khz in clocks_khz if khz is not None), default=None)
     try:
         mhz = float(text)
     except ValueError:
         mhz = 0.0
-    if not 1 <= mhz < 1e6:  # noqa: PLR2004  # a terahertz is a mistake
+    if not 1 <= mhz < 1e6:  # noqa: PLR2004  # 1 THz or more is a mistake
         raise UsageError(
-            f"--frequency: {text!r} is no clock", hint="write MHz such as 2500, base or max"
+            f"--frequency: invalid clock {text!r}", hint="use MHz such as 2500, or base or max"
         )
     return round(mhz * 1000)

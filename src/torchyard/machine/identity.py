@@ -16,22 +16,22 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from torchyard.machine.model import UNAVAILABLE
+
 __all__ = ["machine_name", "machine_text"]
 
 _NOISE: Final = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|@.*$|\bimplementer\b|\bpart\b")
 _SLUG_LETTERS: Final = 24
-_UNAVAILABLE: Final = "unavailable, because "
-"""How facts that could not be read begin."""
 
 
 def machine_name(info: Mapping[str, Any]) -> str:
-    """The name of the machine in `run.json`, such as `neoverse-n1-4c-1f3a`; `unknown` without facts."""
+    """Return the machine name of a `run.json`, such as `neoverse-n1-4c-1f3a`, or `unknown`."""
     facts = _facts(info)
     gpus = _gpus(info) if _used_gpu(info) else []
     parts = {key: facts.get(key, "") for key in ("architecture", "cpu", "cores")}
     if not parts["cpu"] and not gpus:
         return "unknown"
-    # Names may change with the slug's rules; what tells machines apart is the digest.
+    # The slug may change with its rules; the digest identifies the machine.
     identity = "\n".join([*parts.values(), *gpus])
     digest = hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest()[:4]
     slug = _slug(gpus[0] if gpus else parts["cpu"])
@@ -40,28 +40,28 @@ def machine_name(info: Mapping[str, Any]) -> str:
 
 
 def machine_text(info: Mapping[str, Any]) -> str:
-    """The same for people: `host: processor, 4 cores, 15.5 GiB; NVIDIA H200`."""
+    """Return a description for display: `host: processor, 4 cores, 15.5 GiB; NVIDIA H200`."""
     facts = _facts(info)
-    owner = info.get("measured_by") or info.get("owner")  # a joined run is not where it was joined
+    owner = info.get("measured_by") or info.get("owner")  # a merged run names where it was measured
     host = str(owner.get("host") or "") if isinstance(owner, Mapping) else ""
     cores = facts.get("cores", "")
-    said = [
+    parts = [
         facts.get("cpu", ""),
         f"{cores} core{'' if cores == '1' else 's'}" if cores else "",
         facts.get("memory", ""),
     ]
-    text = ", ".join(part for part in said if part)
+    text = ", ".join(part for part in parts if part)
     text = "; ".join([part for part in (text, *_gpus(info)) if part])
     return f"{host}: {text}" if host and text else host or text
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, str]:
-    """Facts that were read; what was unavailable then is left out."""
+    """Return the facts of a run without unavailable ones."""
     facts = info.get("machine")
     if not isinstance(facts, Mapping):
         return {}
     texts = {str(name): str(value).strip() for name, value in facts.items()}
-    return {name: text for name, text in texts.items() if not text.startswith(_UNAVAILABLE)}
+    return {name: text for name, text in texts.items() if not text.startswith(UNAVAILABLE)}
 
 
 def _used_gpu(info: Mapping[str, Any]) -> bool:
@@ -76,18 +76,18 @@ def _used_gpu(info: Mapping[str, Any]) -> bool:
 
 
 def _gpus(info: Mapping[str, Any]) -> list[str]:
-    """Models of the GPUs that torch saw, each once with its number: `NVIDIA H200`, `2 x NVIDIA T4`.
+    """Return the GPU models that torch listed, with counts: `NVIDIA H200`, `2 x NVIDIA T4`.
 
-    Of the target that saw most: a torch for the CPU sees none on the same machine.
+    Of the target that listed most: a CPU-only torch lists none on the same machine.
     """
     targets = info.get("targets")
-    seen: list[Counter[str]] = [Counter()]
+    counts: list[Counter[str]] = [Counter()]
     for target in targets.values() if isinstance(targets, Mapping) else ():
         devices = target.get("devices") if isinstance(target, Mapping) else None
         if isinstance(devices, list):
             texts = [str(device).partition(" ") for device in devices]
-            seen.append(Counter(model for _, _, model in texts if model))
-    most = max(seen, key=Counter.total)
+            counts.append(Counter(model for _, _, model in texts if model))
+    most = max(counts, key=Counter.total)
     return [f"{count} x {model}" if count > 1 else model for model, count in sorted(most.items())]
 
 

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 
 Reach = Literal["machine", "held", "process"]
-"""machine: stays until it is written again; held: as long as a process of ours lives; process: of
-one process and its children (what `tune --user` may use)."""
+"""How long a value lasts. machine: until it is written again; held: as long as a process of ours
+holds it; process: for one process and its children (the knobs of `quiet --user`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Everything a knob and a fact may touch."""
+    """What every reader and knob receives."""
 
     files: FileTree = field(default_factory=FileTree)
     gpus: GpuLibraries | None = None
-    """None when GPUs are not looked at."""
+    """None if GPUs are not used."""
 
 
-class LeftAlone(NotAllowed):
-    """What `write` raises for a place that needs no write now, such as one of an offline processor.
+class SkippedWrite(NotAllowed):
+    """Raised by `write` for a location that needs no write now, such as an offline CPU.
 
-    No failure of the tune: it is told with its reason. `restore` still has to bring the place back.
+    Reported with its reason, not as a failure. `restore` must still handle the location.
     """
 
 
@@ -51,23 +51,23 @@ class Knob(Protocol):
 
     @property
     def about(self) -> str:
-        """What it is, in half a line."""
+        """A short description."""
 
     @property
     def why(self) -> str:
-        """Why its benchmark value makes numbers steadier, and what it costs."""
+        """Why its benchmark value reduces noise, and what it costs."""
 
     @property
     def profile(self) -> Profile:
-        """Which profile it belongs to."""
+        """The profile it belongs to."""
 
     @property
     def effect(self) -> Effect:
-        """How much of the noise is at stake, at most."""
+        """Upper bound of its effect on noise."""
 
     @property
     def reach(self) -> Reach:
-        """How long a written value stays."""
+        """How long a written value lasts."""
 
     @property
     def needs_root(self) -> bool:
@@ -75,114 +75,116 @@ class Knob(Protocol):
 
     @property
     def default(self) -> bool:
-        """Whether a tune without `--only` uses it. False for those that change what is measured."""
+        """Whether it is used without `--only`. False for knobs that change what is measured."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """What is there and what it would be set to. Reads only, needs no root, never raises."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return present and requested values. Reads only, needs no root, never raises."""
 
     def read(self, machine: Machine, place: str) -> str:
-        """The present value of a place, in the form of `Setting.found`; raises TorchyardError."""
+        """Return the present value of a location, as in `Setting.found`; raises TorchyardError."""
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Bring the wanted value about; raises TorchyardError when the kernel refuses."""
+        """Write the requested value; raises TorchyardError if the kernel refuses."""
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Bring back the found value. Also right when `write` never ran, ran half, or ran twice."""
+        """Write the original value. Must work if `write` never ran, ran partly or ran twice."""
 
     def same(self, place: str, one: str, other: str) -> bool:
-        """Whether two values mean the same (`ff` and `000000ff`; clocks within a step)."""
+        """Whether two values are equivalent (`ff` and `000000ff`; clocks within a step)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wants:
-    """Which files a knob looks at, and what it wants in them."""
+class RequestedValues:
+    """Files of a knob, and the values requested for them."""
 
     values: Mapping[str, str | None] = field(default_factory=dict)
-    """Place -> wanted value; None for one that is only put back. In the order of writing."""
+    """Location -> requested value, in the order of writing; None: only restored."""
     unavailable: str = ""
-    """Why the knob can do nothing here."""
+    """Why the knob is unavailable here."""
     notes: tuple[str, ...] = ()
 
 
 def whole_text(place: str, text: str) -> str:  # noqa: ARG001
-    """The value of most files: all of their text, without blanks around it."""
+    """Return the value of a plain file: its text without surrounding blanks."""
     return text.strip()
 
 
 def chosen_word(place: str, text: str) -> str:  # noqa: ARG001
-    """The value of files that list every choice: `always` of `[always] madvise never`."""
+    """Return the value of a file that lists all choices: `always` of `[always] madvise never`."""
     return next((word[1:-1] for word in text.split() if word.startswith("[")), text.strip())
 
 
 def same_text(place: str, one: str, other: str) -> bool:  # noqa: ARG001
-    """Equal texts, however blanks are set."""
+    """Whether two texts are equal except for blanks."""
     return one.split() == other.split()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileKnob:
-    """A knob made of files; satisfies `Knob`."""
+    """A knob whose settings are files; satisfies `Knob`."""
 
     name: str
     about: str
     why: str
     effect: Effect
-    wants: Callable[[Machine, Wish], Wants]
+    requested: Callable[[Machine, Wish], RequestedValues]
     """Reads only, needs no root, never raises."""
     profile: Profile = "cpu"
     reach: Reach = "machine"
     needs_root: bool = True
     default: bool = True
     value_of: Callable[[str, str], str] = whole_text
-    """(place, text of the file) -> the value, in the form that can be written again."""
+    """(location, text of the file) -> the value, in a form that can be written."""
     same_value: Callable[[str, str, str], bool] = same_text
-    """(place, one, other) -> whether they mean the same."""
+    """(location, one, other) -> whether they are equivalent."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """What is in the files. One that cannot be read becomes a note, all of them a reason."""
-        wants = self.wants(machine, wish)
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Read the files. An unreadable one becomes a note; if all are, the knob is unavailable."""
+        requested = self.requested(machine, request)
         settings: list[Setting] = []
         unreadable: list[str] = []
-        for place, wanted in wants.values.items():
-            found = machine.files.read(place)
-            if found.value is None:
-                unreadable.append(found.because)
+        for place, wanted in requested.values.items():
+            reading = machine.files.read(place)
+            if reading.value is None:
+                unreadable.append(reading.because)
                 continue
-            value = self.value_of(place, found.value)
+            value = self.value_of(place, reading.value)
             settings.append(Setting(knob=self.name, place=place, found=value, wanted=wanted))
-        if wants.unavailable or (unreadable and not settings):
+        if requested.unavailable or (unreadable and not settings):
             return KnobState(
-                knob=self.name, unavailable=wants.unavailable or unreadable[0], notes=wants.notes
+                knob=self.name,
+                unavailable=requested.unavailable or unreadable[0],
+                notes=requested.notes,
             )
-        notes = (*wants.notes, *(f"left alone, because {reason}" for reason in unreadable))
+        notes = (*requested.notes, *(f"skipped, because {reason}" for reason in unreadable))
         return KnobState(knob=self.name, settings=tuple(settings), notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
-        """The present value of one file."""
-        found = machine.files.read(place)
-        if found.value is None:
-            raise MissingTool(f"cannot read {found.because}")
-        return self.value_of(place, found.value)
+        """Return the present value of one file."""
+        reading = machine.files.read(place)
+        if reading.value is None:
+            raise MissingTool(f"cannot read {reading.because}")
+        return self.value_of(place, reading.value)
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Hand the wanted value to the kernel."""
+        """Write the requested value."""
         if setting.wanted is not None:
             self._put(machine, setting.place, setting.wanted)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Hand the found value to the kernel, unless it is there: some files refuse their own."""
-        found = machine.files.read(setting.place)
-        if found.value is not None:
-            present = self.value_of(setting.place, found.value)
+        """Write the original value unless present: some files refuse their own value."""
+        reading = machine.files.read(setting.place)
+        if reading.value is not None:
+            present = self.value_of(setting.place, reading.value)
             if self.same(setting.place, present, setting.found):
                 return
         self._put(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:
-        """Whether two values mean the same."""
+        """Whether two values are equivalent."""
         return self.same_value(place, one, other)
 
     @staticmethod
     def _put(machine: Machine, place: str, value: str) -> None:
-        # A write of no bytes never reaches the kernel; a bare newline empties a list.
+        # A write of zero bytes never reaches the kernel; a bare newline empties a list.
         machine.files.write(place, value or "\n")

@@ -16,42 +16,42 @@ __all__ = ["MachineLimits", "read_limits"]
 
 _MIB_BYTES: Final = 1 << 20
 _NO_LIMIT_BYTES: Final = 1 << 60
-"""Version 1 of control groups writes almost 2**63 for "no limit"."""
+"""cgroup v1 writes almost 2**63 for "no limit"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineLimits:
-    """What this process may use."""
+    """Cores and memory that this process may use."""
 
     cores: int
-    """Whole cores at least one, after affinity, quota and job."""
+    """Whole cores, at least one, after affinity, quota and job."""
     total_mib: int
-    """Memory of the machine, or the limit of the control group or of the job where that is lower."""
+    """Memory of the machine, or the lower limit of the control group or the job."""
     available_mib: int
-    """What could be taken now without swapping."""
+    """Memory that can be allocated now without swapping."""
     cores_why: str
     memory_why: str
 
 
 def read_limits(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> MachineLimits:
-    """Cores and memory as the files below `root` and the variables of a job tell them."""
+    """Read the limits from the files below `root` and the Slurm variables of the job."""
     cores, cores_why = _cores(root)
     job_cores, job_bytes = _job(environ)
     if job_cores and job_cores < cores:
-        cores, cores_why = job_cores, f"{_cores_text(job_cores)} (of the job of Slurm)"
+        cores, cores_why = job_cores, f"{_cores_text(job_cores)} (Slurm job)"
     total, available = _machine_memory(root)
     memory_why = "on this machine"
     for group in _groups(root, "memory"):
         limit = _group_limit(group)
         if limit is None:
             continue
-        left = max(limit - _group_use(group), 0)
+        free = max(limit - _group_use(group), 0)
         if limit < total:
             total, memory_why = limit, "in the control group"
-        if left < available:
-            available, memory_why = left, "in the control group"
+        if free < available:
+            available, memory_why = free, "in the control group"
     if job_bytes and job_bytes < total:
-        total, memory_why = job_bytes, "in the job of Slurm"
+        total, memory_why = job_bytes, "in the Slurm job"
         available = min(available, total)
     return MachineLimits(
         cores=cores,
@@ -68,12 +68,15 @@ def _cores(root: Path) -> tuple[int, str]:
     cores = allowed or online or 1
     why = _cores_text(cores)
     if online > cores:
-        why = f"{cores} of {online} cores (the affinity of this process)"
-    quota = min((found for found in map(_quota, _groups(root, "cpu")) if found), default=None)
+        why = f"{cores} of {online} cores (affinity of this process)"
+    quota = min(
+        (group_quota for group_quota in map(_quota, _groups(root, "cpu")) if group_quota),
+        default=None,
+    )
     if quota is not None and quota < cores:
-        # Rounded up: half a core more than the quota only waits a little, a core less is lost.
+        # Rounded up: exceeding the quota by half a core waits a little, a core less is wasted.
         cores = max(int(-(-quota // 1)), 1)
-        why = f"{_cores_text(cores)} (a quota of {quota:.3g} in the control group)"
+        why = f"{_cores_text(cores)} (control group quota of {quota:.3g})"
     return cores, why
 
 
@@ -93,7 +96,7 @@ def _allowed_cores(status: str) -> int:
 
 
 def _job(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Cores and bytes of this node that belong to the job of Slurm we are in; 0 without a limit."""
+    """Return cores and bytes of this node that belong to our Slurm job; 0: no limit."""
     if not environ.get("SLURM_JOB_ID"):
         return 0, 0
     names = ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU")
@@ -116,10 +119,10 @@ def _machine_memory(root: Path) -> tuple[int, int]:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's control groups with that controller, from inner to outer.
+    """Yield the folders of this process's control groups with a controller, innermost first.
 
-    A container often sees its own group as the top of the tree while /proc names it by the host's
-    path, so folders that do not exist are passed over and the top is always looked at.
+    A container often sees its own group as the top of the tree, while /proc names it by the host's
+    path. Folders that do not exist are therefore skipped, and the top is always included.
     """
     top = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
@@ -141,13 +144,13 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 def _group_limit(group: Path) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
-    found = [limit for name in names if (limit := _number(group / name)) is not None]
-    limit = min(found, default=_NO_LIMIT_BYTES)
+    limits = [limit for name in names if (limit := _number(group / name)) is not None]
+    limit = min(limits, default=_NO_LIMIT_BYTES)
     return limit if limit < _NO_LIMIT_BYTES else None
 
 
 def _group_use(group: Path) -> int:
-    """Memory in use, without the file cache that the kernel gives back when it is needed."""
+    """Return the memory in use, without the file cache, which the kernel can reclaim."""
     for use_name, cache_name in (
         ("memory.current", "inactive_file"),
         ("memory.usage_in_bytes", "total_inactive_file"),

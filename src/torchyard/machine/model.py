@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+UNAVAILABLE: Final = "unavailable, because "
+"""Start of the text of a fact that could not be read; run folders and audits contain it."""
 
 Effect = Literal["large", "medium", "small"]
 EFFECTS: tuple[Effect, ...] = ("large", "medium", "small")
@@ -19,36 +22,36 @@ Profile = Literal["cpu", "gpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One thing that was read, or why it is unavailable."""
+    """One value that was read, or why it is unavailable."""
 
     section: str
     """Where it is shown: processor, frequency, idle, isolation, interrupts, memory, kernel, ..."""
     name: str
     value: str | None = None
     unavailable: str = ""
-    """Why there is no value; empty exactly when there is one."""
+    """Why there is no value; empty if and only if there is one."""
 
     @property
     def text(self) -> str:
         """The value, or `unavailable, because ...`."""
-        return self.value if self.value is not None else f"unavailable, because {self.unavailable}"
+        return self.value if self.value is not None else UNAVAILABLE + self.unavailable
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Something that makes numbers worse, and how to mend it."""
+    """Something that makes measurements worse, and how to fix it."""
 
     name: str
     effect: Effect
     what: str
     why: str
-    """With where the size of the effect is known from, where it is known."""
+    """With the source for the size of the effect, if known."""
     mend: str = ""
-    """A command or a line for the boot loader; empty when nothing can be done on this machine."""
+    """A command or a kernel parameter; empty if nothing can be done on this machine."""
     needs_root: bool = False
     needs_reboot: bool = False
     unfit: bool = False
-    """Numbers taken now must not be believed, whatever the method."""
+    """Measurements taken now are not trustworthy, whatever the method."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,49 +64,49 @@ class MachineView:
 
     @property
     def fit(self) -> bool:
-        """Whether numbers taken now can be believed."""
+        """Whether measurements taken now are trustworthy."""
         return not any(advice.unfit for advice in self.advice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a tune is asked for; None leaves the choice to the knob."""
+    """What quieting should do; None leaves the choice to the knob."""
 
     profiles: tuple[Profile, ...] = ("cpu",)
     only: tuple[str, ...] = ()
-    """Names of knobs; empty means all of the profiles that are on by default."""
+    """Names of knobs; empty: all default knobs of the profiles."""
     also: tuple[str, ...] = ()
-    """Knobs that are off by default and asked for."""
+    """Additional knobs that are off by default."""
     without: tuple[str, ...] = ()
     cores: tuple[int, ...] = ()
-    """Logical processors for measuring; empty means that no core is set apart."""
+    """CPUs for measuring; empty: no core is isolated."""
     partition: Literal["root", "isolated"] = "root"
-    """How cores are set apart: `root` balances load among them, `isolated` leaves threads alone."""
+    """cpuset partition of isolated cores: `root` balances load among them, `isolated` does not."""
     frequency_khz: int | None = None
-    """Fixed clock of the processor; the knob's own choice is the base clock."""
+    """Fixed CPU clock; None: the base clock."""
     latency_us: int = 1
-    """Longest wake-up that idle states may have; 0 polls."""
+    """Maximum wake-up latency of idle states; 0: polling."""
     randomize: Literal["keep", "on", "off"] = "keep"
-    """Address randomisation."""
+    """Address space layout randomization."""
     huge_pages: Literal["keep", "always", "madvise", "never"] = "keep"
     gpu_clock_mhz: int | None = None
-    """Locked clock of the GPU; the knob's own choice is below where it throttles."""
+    """Locked GPU clock; None: a clock below the throttling point."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One value of one knob: where it is, what was found, what is wanted."""
+    """One value of one knob: its location, its original and its requested value."""
 
     knob: str
     place: str
-    """What the knob calls it: usually a path below the root, without a leading slash."""
+    """The knob's name for the location: usually a path without a leading slash."""
     found: str
     wanted: str | None
-    """None: not changed by us, but lost when something else changes, so it is put back, too."""
+    """None: not changed by us, but lost when another setting changes, so it is restored, too."""
 
     @property
     def where(self) -> str:
-        """The place as a person reads it: paths begin with a slash."""
+        """The location for display: paths start with a slash."""
         is_path = self.place.startswith(("proc/", "sys/", "dev/"))
         return f"/{self.place}" if is_path else self.place
 
@@ -115,14 +118,14 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class KnobState:
-    """What a knob found on this machine."""
+    """State of a knob on this machine."""
 
     knob: str
     unavailable: str = ""
-    """Why the knob can do nothing here; empty when it can."""
+    """Why the knob is unavailable here; empty if it is available."""
     settings: tuple[Setting, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the user should know: limits, what was left alone and why."""
+    """Notes for the user: limits, what is skipped and why."""
 
 
 Mode = Literal["standing", "session"]
@@ -131,69 +134,69 @@ Mode = Literal["standing", "session"]
 ChangeState = Literal["written", "already so", "refused", "left alone"]
 
 ReturnState = Literal["restored", "was so", "not restored"]
-"""was so: the found value was there, nothing had to be written."""
+"""was so: the original value was present, nothing had to be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingChange:
-    """What became of one setting."""
+    """Outcome of writing one setting."""
 
     setting: Setting
     state: ChangeState
     reason: str = ""
-    """Why it was refused or left alone."""
+    """Why it was refused or skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a tune found, wrote and could not write."""
+    """What quieting read, wrote and could not write."""
 
-    wish: Wish
+    request: Wish
     knobs: tuple[KnobState, ...]
-    """Every knob that was looked at, also those that can do nothing here."""
+    """Every surveyed knob, also unavailable ones."""
     changes: tuple[SettingChange, ...] = ()
 
     @property
     def written(self) -> tuple[SettingChange, ...]:
-        """What is changed now."""
+        """Changes in force."""
         return tuple(change for change in self.changes if change.state == "written")
 
     @property
     def refused(self) -> tuple[SettingChange, ...]:
-        """What the machine did not take."""
+        """Changes that the machine refused."""
         return tuple(change for change in self.changes if change.state == "refused")
 
     def of_knob(self, name: str) -> Iterator[SettingChange]:
-        """The settings of one knob."""
+        """Yield the changes of one knob."""
         return (change for change in self.changes if change.setting.knob == name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettingReturn:
-    """Whether one setting is as it was found."""
+    """Outcome of restoring one setting."""
 
     setting: Setting
     state: ReturnState
     reason: str = ""
     """Why it is not restored."""
     meanwhile: str = ""
-    """A value that was there and that neither was found nor is ours: somebody else wrote it."""
+    """A value that is neither the original nor ours: another program wrote it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """What a restore put back."""
+    """Outcome of a restore."""
 
     settings: tuple[SettingReturn, ...]
     rebooted: bool = False
-    """The machine was started anew since the tune, which undid it: nothing was written."""
+    """The machine was rebooted, which reset the settings: nothing was written."""
 
     @property
     def missing(self) -> tuple[SettingReturn, ...]:
-        """What is not as it was found."""
+        """Settings that are not restored."""
         return tuple(item for item in self.settings if item.state == "not restored")
 
     @property
     def complete(self) -> bool:
-        """Whether everything is as it was found."""
+        """Whether everything is restored."""
         return not self.missing

@@ -24,7 +24,7 @@ _LEAST_WIDTH: Final = 60
 
 
 def machine_text(view: MachineView, *, notes: tuple[str, ...] = (), width: int = 0) -> str:
-    """Facts by section, then advice, then the verdict: what matters most is read last."""
+    """Format facts by section, then advice, then the verdict (last, next to the prompt)."""
     width = max(width or DEFAULT_WIDTH, _LEAST_WIDTH)
     lines: list[str] = []
     for section in dict.fromkeys(fact.section for fact in view.facts):
@@ -40,32 +40,32 @@ def machine_text(view: MachineView, *, notes: tuple[str, ...] = (), width: int =
     return "\n".join(lines[1:])
 
 
-def machine_json(view: MachineView, *, tune: dict[str, Any] | None) -> dict[str, Any]:
-    """The same as plain values."""
+def machine_json(view: MachineView, *, quieting: dict[str, Any] | None) -> dict[str, Any]:
+    """Return a view as JSON values."""
     return {
         "fit": view.fit,
         "facts": [encode(fact) for fact in view.facts],
         "advice": [encode(advice) for advice in view.advice],
-        "tune": tune,
+        "tune": quieting,
     }
 
 
 def verdict(view: MachineView) -> str:
-    """One sentence."""
-    wrong = [advice.name for advice in view.advice if advice.unfit]
-    if wrong:
-        return f"not fit for benchmarks now ({', '.join(wrong)}): numbers must not be believed"
+    """Say in one sentence whether the machine is fit for benchmarks."""
+    causes = [advice.name for advice in view.advice if advice.unfit]
+    if causes:
+        return f"not fit for benchmarks now ({', '.join(causes)}): measurements not trustworthy"
     if not view.advice:
-        return "fit for benchmarks, and nothing to advise"
+        return "fit for benchmarks, no advice"
     large = sum(advice.effect == "large" for advice in view.advice)
     return (
-        f"fit for benchmarks, with advice: {large} of {len(view.advice)} with a large effect; "
-        "`torchyard machine audit` measures what it is worth"
+        f"fit for benchmarks, {len(view.advice)} suggestions, {large} with a large effect; "
+        "`torchyard machine audit` measures the noise"
     )
 
 
 def _section_lines(facts: list[Fact], width: int) -> Iterator[str]:
-    """What is known first, then what is not, by reason."""
+    """Format the values first, then the names of unavailable facts grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for fact in facts:
         if fact.value is None:
@@ -91,15 +91,15 @@ def _advice_lines(number: int, advice: Advice, width: int) -> Iterator[str]:
     inner = " " * 5
     yield from _wrapped(inner + "why     ", advice.why, width)
     if advice.mend:
-        needs = [("root", advice.needs_root), ("a restart of the machine", advice.needs_reboot)]
-        needed = " and ".join(word for word, wanted in needs if wanted)
+        needs = [("root", advice.needs_root), ("a reboot", advice.needs_reboot)]
+        needed = " and ".join(word for word, is_needed in needs if is_needed)
         yield from _wrapped(
-            inner + "mend    ", advice.mend + (f"  (needs {needed})" if needed else ""), width
+            inner + "fix     ", advice.mend + (f"  (needs {needed})" if needed else ""), width
         )
 
 
 def _wrapped(head: str, text: str, width: int) -> Iterator[str]:
-    # Commands are copied from here: a break behind a hyphen would cut an option in two.
+    # Commands are copied from here: a break after a hyphen would split an option.
     wrapped = textwrap.wrap(
         text, width - len(head), break_on_hyphens=False, break_long_words=False
     ) or [""]
@@ -108,40 +108,42 @@ def _wrapped(head: str, text: str, width: int) -> Iterator[str]:
         yield " " * len(head) + line
 
 
-_STATE = 14
-"""Width of that column."""
+_STATE: Final = 14
+"""Width of the state column."""
+_STATE_TEXTS: Final = {"already so": "unchanged", "left alone": "skipped"}
+"""How states are shown that the JSON output and the journal call otherwise."""
 
 
-def tuned_text(tuned: Tuned, *, dry_run: bool = False) -> str:
-    """One line per knob and value, with the reason below where there is one."""
-    width = 2 + max((len(state.knob) for state in tuned.knobs), default=4)
-    lines = [f"{'knob':<{width}}{'state':<{_STATE}}found -> wanted, and where"]
-    for state in tuned.knobs:
-        lines += _knob_lines(state, list(_changes(tuned, state)), width=width, dry_run=dry_run)
+def quieting_table(applied: Tuned, *, dry_run: bool = False) -> str:
+    """Format one line per knob and value, with the reason below where there is one."""
+    width = 2 + max((len(state.knob) for state in applied.knobs), default=4)
+    lines = [f"{'knob':<{width}}{'state':<{_STATE}}original -> requested value, location"]
+    for state in applied.knobs:
+        lines += _knob_lines(state, list(_changes(applied, state)), width=width, dry_run=dry_run)
     return "\n".join(lines)
 
 
-def tuned_summary(tuned: Tuned, *, dry_run: bool = False) -> str:
-    """Counts, in one line."""
-    settings = [change for state in tuned.knobs for change in _changes(tuned, state)]
+def quieting_summary(applied: Tuned, *, dry_run: bool = False) -> str:
+    """Count the settings by state, in one line."""
+    settings = [change for state in applied.knobs for change in _changes(applied, state)]
     counts = {"written": 0, "already so": 0, "refused": 0}
     for change in settings:
         if change.state in counts:
             counts[change.state] += 1
-    unavailable = sum(bool(state.unavailable) for state in tuned.knobs)
-    said = "would be written" if dry_run else "written"
+    unavailable = sum(bool(state.unavailable) for state in applied.knobs)
+    verb = "would be written" if dry_run else "written"
     return (
-        f"{counts['written']} {said}, {counts['already so']} already so, "
+        f"{counts['written']} {verb}, {counts['already so']} unchanged, "
         f"{counts['refused']} refused, {unavailable} knobs unavailable"
     )
 
 
-def tuned_json(tuned: Tuned, *, mode: str) -> dict[str, Any]:
-    """Everything a tune did, as plain values."""
+def quieting_json(applied: Tuned, *, mode: str) -> dict[str, Any]:
+    """Return everything that quieting did, as JSON values."""
     return {
         "mode": mode,
-        "profiles": list(tuned.wish.profiles),
-        "cores": list(tuned.wish.cores),
+        "profiles": list(applied.request.profiles),
+        "cores": list(applied.request.cores),
         "knobs": [
             {
                 "knob": state.knob,
@@ -155,37 +157,37 @@ def tuned_json(tuned: Tuned, *, mode: str) -> dict[str, Any]:
                         "state": change.state,
                         "reason": change.reason,
                     }
-                    for change in _changes(tuned, state)
+                    for change in _changes(applied, state)
                 ],
             }
-            for state in tuned.knobs
+            for state in applied.knobs
         ],
     }
 
 
 def restored_text(restored: Restored) -> str:
-    """What was put back, what was not and what others had changed."""
+    """Format what was restored, what was not, and what other programs had changed."""
     if restored.rebooted:
-        lines = ["the machine was started anew since the tune, which undid it: nothing to write"]
+        lines = ["nothing to restore: a reboot has reset the settings"]
     else:
-        back = [item for item in restored.settings if item.state == "restored"]
+        written = [item for item in restored.settings if item.state == "restored"]
         same = sum(item.state == "was so" for item in restored.settings)
-        lines = [f"{len(back)} put back, {same} were so, {len(restored.missing)} not put back"]
-        lines += [f"  {_where(item)}: {item.setting.found}" for item in back]
+        lines = [f"{len(written)} restored, {same} unchanged, {len(restored.missing)} not restored"]
+        lines += [f"  {_where(item)}: {item.setting.found}" for item in written]
     for item in restored.settings:
         if item.meanwhile and restored.rebooted:
             lines.append(f"  {_where(item)} is {item.meanwhile!r}, was {item.setting.found!r}")
         elif item.meanwhile:
-            lines.append(f"  somebody else had changed {_where(item)} to {item.meanwhile!r}")
+            lines.append(f"  another program had set {_where(item)} to {item.meanwhile!r}")
     lines += [
-        f"  NOT put back: {_where(item)} to {item.setting.found!r}, because {item.reason}"
+        f"  NOT restored: {_where(item)} to {item.setting.found!r}, because {item.reason}"
         for item in restored.missing
     ]
     return "\n".join(lines)
 
 
 def restored_json(restored: Restored) -> dict[str, Any]:
-    """The same as plain values."""
+    """Return a restore as JSON values."""
     return {
         "complete": restored.complete,
         "rebooted": restored.rebooted,
@@ -208,11 +210,11 @@ def _where(item: SettingReturn) -> str:
     return f"{item.setting.knob} ({item.setting.where})"
 
 
-def _changes(tuned: Tuned, state: KnobState) -> Iterator[SettingChange]:
-    """What became of each setting; in a dry run those that would be written have no change yet."""
-    known = {change.setting: change for change in tuned.of_knob(state.knob)}
+def _changes(applied: Tuned, state: KnobState) -> Iterator[SettingChange]:
+    """Yield the change of each setting; a dry run has none yet for settings it would write."""
+    changes = {change.setting: change for change in applied.of_knob(state.knob)}
     for setting in state.settings:
-        yield known.get(setting) or SettingChange(setting=setting, state="written")
+        yield changes.get(setting) or SettingChange(setting=setting, state="written")
 
 
 def _knob_lines(
@@ -223,12 +225,14 @@ def _knob_lines(
     if state.unavailable:
         yield f"{start}{'unavailable':<{_STATE}}because {state.unavailable}"
     elif not changes:
-        yield f"{start}{'left alone':<{_STATE}}{'; '.join(state.notes)}".rstrip()
+        yield f"{start}{'skipped':<{_STATE}}{'; '.join(state.notes)}".rstrip()
         return
     for group in _alike(changes):
         first = group[0]
-        said = "to be written" if dry_run and first.state == "written" else first.state
-        yield f"{start}{said:<{_STATE}}{_values(first)}  {_places(group)}".rstrip()
+        shown = _STATE_TEXTS.get(first.state, first.state)
+        if dry_run and first.state == "written":
+            shown = "to be written"
+        yield f"{start}{shown:<{_STATE}}{_values(first)}  {_places(group)}".rstrip()
         if first.reason and first.state == "refused":
             yield f"{below}because {first.reason}"
         start = " " * width
@@ -251,7 +255,7 @@ def _places(group: list[SettingChange]) -> str:
 
 
 def _alike(changes: Iterable[SettingChange]) -> Iterator[list[SettingChange]]:
-    """Settings of the same values and the same end, as one line."""
+    """Group settings with the same values, state and file name into one line."""
     groups: dict[tuple[str, str, str | None, str], list[SettingChange]] = {}
     for change in changes:
         name = change.setting.place.rpartition("/")[2]

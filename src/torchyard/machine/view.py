@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from torchyard.machine.advice import disturbances, gpu_advice, host_configuration
-from torchyard.machine.advice import host_configuration as settings
-from torchyard.machine.advice import host_configuration as surroundings
-from torchyard.machine.advice.activity import WINDOW_S, Activity, activity_facts, watch_activity
+from torchyard.machine.advice.activity import WINDOW_S, Activity, activity_facts, observe_activity
 from torchyard.machine.facts import load, read_sections
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import EFFECTS, Advice, MachineView
@@ -20,24 +18,24 @@ from torchyard.machine.model import EFFECTS, Advice, MachineView
 ADVISERS: Final[tuple[Callable[[Machine, Activity], Iterator[Advice]], ...]] = (
     disturbances.advise,
     host_configuration.advise_limits,
-    settings.advise_settings,
-    surroundings.advise_surroundings,
+    host_configuration.advise_settings,
+    host_configuration.advise_surroundings,
     gpu_advice.advise,
 )
 
 
 def advise(machine: Machine, activity: Activity) -> tuple[Advice, ...]:
-    """Everything that can be said: what spoils numbers now first, then by effect."""
-    found = [advice for adviser in ADVISERS for advice in adviser(machine, activity)]
-    return tuple(sorted(found, key=lambda each: (not each.unfit, EFFECTS.index(each.effect))))
+    """Return all advice: what makes the machine unfit first, then by effect."""
+    advice = [item for adviser in ADVISERS for item in adviser(machine, activity)]
+    return tuple(sorted(advice, key=lambda item: (not item.unfit, EFFECTS.index(item.effect))))
 
 
 def view_machine(machine: Machine, *, window_s: float = WINDOW_S) -> MachineView:
-    """Look at the machine; takes the window's time, and none of it for a copy.
+    """Return facts and advice. Samples the load for `window_s`; a copy of a machine takes no time.
 
-    The window comes first: asking compilers for their versions would be seen in it.
+    The load is sampled first, because running compilers for their versions would appear in it.
     """
-    activity = watch_activity(machine, window_s=window_s if machine.files.live else 0.0)
+    activity = observe_activity(machine, window_s=window_s if machine.files.live else 0.0)
     facts = list(read_sections(machine))
     last = max(
         (n for n, fact in enumerate(facts, start=1) if fact.section == load.LOAD_SECTION), default=0

@@ -11,7 +11,6 @@ from typing import Final
 
 from torchyard.machine.advice.activity import Activity
 from torchyard.machine.facts import load
-from torchyard.machine.facts import load as power
 from torchyard.machine.guards.block_check import (
     MEMORY_STALL_SHARE_LIMIT,
     STEAL_SHARE_LIMIT,
@@ -24,14 +23,14 @@ from torchyard.machine.model import Advice
 __all__ = ["advise"]
 
 BUSY_SHARE_UNFIT: Final = 0.25
-"""A quarter of all processors in use: clocks, caches and memory bandwidth are shared with others,
-and a program with a thread on every core waits. Chosen, not measured."""
+"""A quarter of all CPUs in use: clocks, caches and memory bandwidth are shared, and a program with
+a thread on every core waits. Chosen, not measured."""
 WAITING_BUSY_SHARE: Final = 0.10
-"""Below it, somebody may wait on one core while nearly all others are free: advice only."""
+"""Below it, a process may wait on one core while nearly all others are idle: advice only."""
 BUSY_PROCESSORS_ADVICE: Final = 0.2
 """A desktop or a few daemons. Chosen, not measured."""
-STOLEN_OF_WANTED_ADVICE: Final = 0.01
-"""Since boot, of the time that this guest wanted: while it is idle nothing can be stolen, so the
+STOLEN_OF_DEMAND_ADVICE: Final = 0.01
+"""Since boot, of the time that this guest requested: nothing can be stolen while it is idle, so the
 present moment says little."""
 _CONTENTION: Final = (
     "two cores under load 4 to 7, measured: 23 % of calls were preempted, and comparing one variant "
@@ -40,7 +39,7 @@ _CONTENTION: Final = (
 
 
 def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:
-    """What is wrong now."""
+    """Yield advice on current disturbances."""
     yield from _processors(activity)
     yield from _stolen(machine, activity)
     yield from _memory(activity)
@@ -53,11 +52,11 @@ def _processors(activity: Activity) -> Iterator[Advice]:
         return
     waiting = activity.waiting_share or 0.0
     named = ", ".join(each.name for each in activity.busiest)
-    what = f"other programs use {busy:.1f} of {activity.processors} processors"
+    what = f"other programs use {busy:.1f} of {activity.processors} CPUs"
     if not activity.window_s:
-        what = f"{busy:.1f} programs ran or waited on {activity.processors} processors"
+        what = f"load average {busy:.1f} on {activity.processors} CPUs"
     if waiting >= WAIT_SHARE_LIMIT:
-        what += f", and somebody waited for one during {waiting:.0%} of the time"
+        what += f"; processes waited for a CPU {waiting:.0%} of the time"
     contended = waiting >= WAIT_SHARE_LIMIT and share >= WAITING_BUSY_SHARE
     if contended or share >= BUSY_SHARE_UNFIT:
         yield Advice(
@@ -65,7 +64,7 @@ def _processors(activity: Activity) -> Iterator[Advice]:
             effect="large",
             what=what + (f": {named}" if named else ""),
             why=_CONTENTION,
-            mend="wait until they end, or stop them",
+            mend="wait until they finish, or stop them",
             unfit=True,
         )
     elif waiting >= WAIT_SHARE_LIMIT or busy >= BUSY_PROCESSORS_ADVICE:
@@ -73,8 +72,8 @@ def _processors(activity: Activity) -> Iterator[Advice]:
             name="busy",
             effect="medium",
             what=what + (f": {named}" if named else ""),
-            why="whoever shares a core, a cache or the clock with the measurement moves it",
-            mend="stop them, or keep them away: sudo torchyard machine tune --cores auto -- COMMAND",
+            why="programs that share cores, caches or the power budget change the timings",
+            mend="stop them, or isolate cores: sudo torchyard machine quiet --cores auto -- COMMAND",
         )
 
 
@@ -84,9 +83,9 @@ def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
         yield Advice(
             name="stolen",
             effect="large",
-            what=f"the host takes {now:.0%} of the time of this machine's processors",
-            why="while it is taken, a measurement stands still and its clock runs on",
-            mend="measure at another time, on dedicated processors or on another host",
+            what=f"steal time: the host takes {now:.0%} of this machine's CPU time",
+            why="a measurement stands still during steal time while its clock keeps running",
+            mend="measure at another time, on dedicated CPUs or on another host",
             unfit=True,
         )
         return
@@ -94,15 +93,16 @@ def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
     if len(times) <= load.STEAL:
         return
     idle = times[3] + times[4]
-    wanted = sum(times) - idle
-    if wanted and times[load.STEAL] / wanted >= STOLEN_OF_WANTED_ADVICE:
+    demand = sum(times) - idle
+    if demand and times[load.STEAL] / demand >= STOLEN_OF_DEMAND_ADVICE:
         yield Advice(
             name="stolen",
             effect="medium",
-            what=f"the host took {times[load.STEAL] / wanted:.1%} of what was wanted since boot",
-            why="it comes in bursts, when neighbours work; on one guest whose own processors were "
-            "all busy it was 0.2 %, measured",
-            mend="use dedicated processors where the host offers them",
+            what=f"steal time: the host took {times[load.STEAL] / demand:.1%} of the CPU time "
+            "requested since boot",
+            why="it comes in bursts when other guests are active; 0.2 % was measured on one guest "
+            "whose own CPUs were all busy",
+            mend="use dedicated CPUs if the host offers them",
         )
 
 
@@ -113,10 +113,10 @@ def _memory(activity: Activity) -> Iterator[Advice]:
         yield Advice(
             name="memory-short",
             effect="large",
-            what=f"memory is short: {pages:.0f} pages swapped per second, somebody waited for "
-            f"memory during {stalled:.0%} of the time",
-            why="whoever touches a page that was driven out waits for the disk, in the middle of a call",
-            mend="end what uses the memory",
+            what=f"memory pressure: {pages:.0f} pages swapped per second, processes waited for "
+            f"memory {stalled:.0%} of the time",
+            why="an access to a swapped-out page waits for the disk in the middle of a call",
+            mend="stop the programs that use the memory",
             unfit=True,
         )
 
@@ -126,29 +126,29 @@ def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
         yield Advice(
             name="throttled",
             effect="large",
-            what="heat holds the clock of the processor down now",
+            what="the CPU is thermally throttled now",
             why="the clock follows the temperature, so the same code takes longer as it warms up",
-            mend="let it cool down, look at its fans, or fix a lower clock: "
-            "sudo torchyard machine tune --frequency MHZ",
+            mend="let it cool down, check its fans, or fix a lower clock: "
+            "sudo torchyard machine quiet --frequency MHZ",
             unfit=True,
         )
-    elif any(power.throttle_counts(machine.files).values()):
+    elif any(load.throttle_counts(machine.files).values()):
         yield Advice(
             name="throttled",
             effect="medium",
-            what="heat has held the clock of the processor down since boot",
-            why="long measurements at full load will meet it again; Krun repeats a measurement "
-            "whenever these counters move",
-            mend="look at the cooling, or fix a lower clock: sudo torchyard machine tune "
+            what="the CPU was thermally throttled since boot",
+            why="it will happen again in long measurements at full load; Krun repeats a "
+            "measurement whenever these counters change",
+            mend="check the cooling, or fix a lower clock: sudo torchyard machine quiet "
             "--frequency MHZ",
             needs_root=True,
         )
-    if power.on_battery(machine.files):
+    if load.on_battery(machine.files):
         yield Advice(
             name="battery",
             effect="large",
-            what="the machine runs on its battery",
-            why="firmware lowers clocks with the charge, and no setting here shows or stops that",
+            what="the machine runs on battery power",
+            why="firmware lowers clocks with the charge; no setting shows or prevents that",
             mend="plug it in",
             unfit=True,
         )

@@ -2,7 +2,7 @@
 
 Sizes of effects: a GPU locked below its power limit keeps its clock; unlocked, the clock moves by
 several percent between days (4 % on one continuous-integration fleet, 1384 to 1755 MHz on H100
-cards in one badly cooled server). What is not known is not claimed.
+cards in one badly cooled server).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torchyard.machine.gpu.nvidia import HOLDS_DOWN, THERMAL, USER_SETTING, Nvid
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice
 
-_TUNE: Final = "sudo torchyard machine tune --profile gpu"
+_QUIET_GPU: Final = "sudo torchyard machine quiet --profile gpu"
 _HARDWARE: Final = HOLDS_DOWN - THERMAL - {"power cap"}
-_MANY: Final = 3
-"""So many processes are named; the rest is counted."""
+_MOST_NAMED: Final = 3
+"""Processes that are named; the rest is counted."""
 
 
 def advise_reading(view: GpuView) -> tuple[Advice, ...]:
-    """For every GPU, in no order: the caller sorts by effect."""
+    """Return advice for every GPU, unsorted."""
     advice: list[Advice] = []
     for gpu in view.nvidia:
         advice += _nvidia(gpu)
@@ -48,9 +48,9 @@ def _nvidia(gpu: NvidiaGpu) -> list[Advice]:
                 name="gpu-persistence",
                 effect="medium",
                 what=f"{label}: persistence mode is off",
-                why="the driver lets go of the card with its last user: every start waits for it, "
-                "and a clock lock is lost",
-                mend=f"{_TUNE} --only nvidia-persistence",
+                why="the driver unloads when the last client exits: every start waits for it, and "
+                "a clock lock is lost",
+                mend=f"{_QUIET_GPU} --only nvidia-persistence",
                 needs_root=True,
             )
         )
@@ -59,10 +59,10 @@ def _nvidia(gpu: NvidiaGpu) -> list[Advice]:
             Advice(
                 name="gpu-clocks",
                 effect="large",
-                what=f"{label}: nothing shows that its clock is locked",
-                why="the clock follows power and temperature, so the same kernel takes another time "
-                "on a warm card; fleets without a lock report around 4 % from day to day",
-                mend=_TUNE,
+                what=f"{label}: its clock is probably not locked",
+                why="the clock follows power and temperature, so the same kernel takes longer on a "
+                "warm card; around 4 % from day to day is reported without a lock",
+                mend=_QUIET_GPU,
                 needs_root=True,
             )
         )
@@ -78,10 +78,11 @@ def _held_down(label: str, reasons: set[str]) -> list[Advice]:
             Advice(
                 name="gpu-slowdown",
                 effect="large",
-                what=f"{label}: slows itself down now ({', '.join([*hot, *braked])})",
-                why="a hardware slowdown halves the clock or worse, a thermal one follows the air",
-                mend="let it cool down, look at its fans and its power supply, or lock a lower "
-                "clock: torchyard machine tune --profile gpu --gpu-clock MHZ",
+                what=f"{label}: throttled now ({', '.join([*hot, *braked])})",
+                why="a hardware slowdown halves the clock or worse; a thermal one follows the "
+                "temperature",
+                mend="let it cool down, check its fans and power supply, or lock a lower "
+                "clock: sudo torchyard machine quiet --profile gpu --gpu-clock MHZ",
                 unfit=True,
             )
         )
@@ -90,10 +91,10 @@ def _held_down(label: str, reasons: set[str]) -> list[Advice]:
             Advice(
                 name="gpu-power-cap",
                 effect="medium",
-                what=f"{label}: the power limit holds its clock down now",
-                why="at the power limit the clock depends on temperature and on the numbers that "
-                "are multiplied; below it, it is constant",
-                mend=_TUNE,
+                what=f"{label}: its clock is limited by the power cap now",
+                why="at the power cap the clock depends on temperature and on the data; below it, "
+                "it is constant",
+                mend=_QUIET_GPU,
                 needs_root=True,
             )
         )
@@ -111,8 +112,8 @@ def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
             Advice(
                 name="gpu-processes",
                 effect="large",
-                what=f"{label}: used by others ({_listed(computing)})",
-                why="GPUs take turns between processes; a neighbour that computes costs any share",
+                what=f"{label}: used by other processes ({_listed(computing)})",
+                why="GPUs time-slice between processes; another process can take any share",
                 mend="wait for them, or measure on another GPU (CUDA_VISIBLE_DEVICES)",
                 unfit=True,
             )
@@ -122,8 +123,8 @@ def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
             Advice(
                 name="gpu-display",
                 effect="small",
-                what=f"{label}: draws a screen ({_listed(drawing)})",
-                why="drawing takes turns with computing",
+                what=f"{label}: drives a display ({_listed(drawing)})",
+                why="graphics and compute are time-sliced",
                 mend="measure without a desktop, or on another GPU",
             )
         )
@@ -132,9 +133,9 @@ def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
             Advice(
                 name="gpu-hidden-processes",
                 effect="medium",
-                what=f"{label}: {hidden} process(es) that are not visible from here",
-                why="in a container it cannot be told whether they are ours or disturb us",
-                mend="look from the host: nvidia-smi",
+                what=f"{label}: {hidden} process(es) not visible from here",
+                why="in a container it is unknown whether they are ours",
+                mend="check on the host: nvidia-smi",
             )
         )
     return advice
@@ -148,8 +149,8 @@ def _power(label: str, limit_w: float | None, default_w: float | None) -> list[A
             name="gpu-power-limit",
             effect="medium",
             what=f"{label}: power is limited to {limit_w:.0f} of {default_w:.0f} W",
-            why="somebody lowered it: the numbers do not compare with other cards of this type",
-            mend=f"{_TUNE} --only nvidia-power" if label.startswith("GPU") else "",
+            why="the limit was lowered: numbers are not comparable with other cards of this type",
+            mend=f"{_QUIET_GPU} --only nvidia-power" if label.startswith("GPU") else "",
             needs_root=True,
         )
     ]
@@ -165,9 +166,9 @@ def _memory_checks(label: str, gpu: NvidiaGpu) -> list[Advice]:
                 name="gpu-ecc",
                 effect="medium",
                 what=f"{label}: ECC is {_on(now)} now and {_on(pending)} after the next reset",
-                why="numbers before and after the reset may not compare: on some cards ECC costs "
-                "bandwidth",
-                mend="reset the GPU now, or take the change back: nvidia-smi -e",
+                why="numbers before and after the reset may not be comparable: on some cards ECC "
+                "costs bandwidth",
+                mend="reset the GPU now, or revert the change: nvidia-smi -e",
                 needs_root=True,
                 needs_reboot=True,
             )
@@ -191,9 +192,9 @@ def _slices(label: str, gpu: NvidiaGpu) -> list[Advice]:
         Advice(
             name="gpu-mig",
             effect="medium",
-            what=f"{label}: is cut into slices (MIG)",
-            why="slices share power, clock and the link: what a neighbour does is not visible in "
-            "ours, and NVML shows no clocks and no reasons of a slice",
+            what=f"{label}: partitioned with MIG",
+            why="MIG instances share power, clock and the PCIe link: the load of other instances "
+            "is not visible, and NVML reports no clocks or event reasons for an instance",
             mend="measure on a whole GPU: nvidia-smi -mig 0",
             needs_root=True,
         )
@@ -212,9 +213,9 @@ def _amd(card: AmdGpu) -> list[Advice]:
             Advice(
                 name="gpu-slowdown",
                 effect="large",
-                what=f"{label}: is at {temperature} °C, where it slows itself down ({limit} °C)",
-                why="a thermal slowdown follows the air around the card",
-                mend="let it cool down and look at its fans",
+                what=f"{label}: at {temperature} °C, above its slowdown temperature ({limit} °C)",
+                why="a thermal slowdown follows the temperature of the card",
+                mend="let it cool down and check its fans",
                 unfit=True,
             )
         )
@@ -225,8 +226,8 @@ def _amd(card: AmdGpu) -> list[Advice]:
                 name="gpu-clocks",
                 effect="large",
                 what=f"{label}: its clock is not capped (performance level {level})",
-                why="the clock follows power and temperature; a cap below that keeps it steady",
-                mend=_TUNE,
+                why="the clock follows power and temperature; a lower cap keeps it constant",
+                mend=_QUIET_GPU,
                 needs_root=True,
             )
         )
@@ -234,8 +235,8 @@ def _amd(card: AmdGpu) -> list[Advice]:
 
 
 def _listed(processes: list[GpuProcess]) -> str:
-    named = [f"{process.pid} {process.name}".strip() for process in processes[:_MANY]]
-    more = len(processes) - _MANY
+    named = [f"{process.pid} {process.name}".strip() for process in processes[:_MOST_NAMED]]
+    more = len(processes) - _MOST_NAMED
     return ", ".join([*named, *([f"{more} more"] if more > 0 else [])])
 
 
@@ -244,5 +245,5 @@ def _on(state: bool) -> str:
 
 
 def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001
-    """For every GPU that can be asked."""
+    """Yield advice for every GPU."""
     yield from advise_reading(read_gpus(machine))

@@ -12,10 +12,9 @@ from typing import Final
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.errors import UsageError
 from torchyard.machine.advice.activity import Activity
-from torchyard.machine.facts import clocks as frequency
-from torchyard.machine.facts import isolation, memory, software
+from torchyard.machine.facts import clocks, isolation, memory, software
 from torchyard.machine.facts.isolation import boot_values
-from torchyard.machine.facts.reading import or_none
+from torchyard.machine.facts.reading import cpus_or_none
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import Advice, Setting, Wish
@@ -24,18 +23,18 @@ from torchyard.machine.system.cpu_states import idle_states
 from torchyard.machine.system.file_tree import FileTree
 
 LITTLE_MEMORY: Final = 0.05
-"""Part of all memory; the kernel begins to look for pages to take back around there."""
+"""Share of all memory; around there the kernel starts to reclaim pages."""
 
 
 def advise_limits(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001
-    """What the limits of this process do to a measurement."""
+    """Yield advice on the limits of this process."""
     yield from _quota(machine)
     yield from _unbalanced(machine)
     yield from _little_memory(machine)
 
 
 def _quota(machine: Machine) -> Iterator[Advice]:
-    allowed = len(or_none(isolation.allowed(machine.files)))
+    allowed = len(cpus_or_none(isolation.allowed(machine.files)))
     try:
         quota = float(isolation.quota_processors(machine.files).value or "inf")
     except ValueError:  # `all`
@@ -44,26 +43,28 @@ def _quota(machine: Machine) -> Iterator[Advice]:
         yield Advice(
             name="quota",
             effect="large",
-            what=f"this process may run on {allowed} processors and may use the time of {quota:g}",
-            why="with more threads than that the kernel stops all of them until the next period, "
-            "usually a tenth of a second",
-            mend=f"OMP_NUM_THREADS={max(1, int(quota))}, or give the container whole processors "
+            what=f"this process may run on {allowed} CPUs, but its quota is {quota:g} CPUs",
+            why="with more threads than that, the kernel throttles all of them until the next "
+            "period, usually 100 ms",
+            mend=f"OMP_NUM_THREADS={max(1, int(quota))}, or give the container whole CPUs "
             "(docker run --cpuset-cpus)",
         )
 
 
 def _unbalanced(machine: Machine) -> Iterator[Advice]:
-    """Processors of isolcpus: the kernel never moves a thread from one to another."""
-    apart = set(isolation.apart(machine.files))
-    own = tuple(cpu for cpu in or_none(isolation.allowed(machine.files)) if cpu in apart)
+    """Advise on CPUs of isolcpus, between which the kernel does not balance load."""
+    isolated_cpus = set(isolation.isolated_cpus(machine.files))
+    own = tuple(
+        cpu for cpu in cpus_or_none(isolation.allowed(machine.files)) if cpu in isolated_cpus
+    )
     if len(own) > 1:
         yield Advice(
             name="unbalanced",
             effect="large",
-            what=f"this process may use {cpu_list(own)}, where the kernel balances no load",
-            why="all threads of a process that is not pinned thread by thread may stay on one of "
-            "these processors",
-            mend="OMP_PROC_BIND=true OMP_PLACES=threads, or leave them to work of one thread",
+            what=f"this process may use CPUs {cpu_list(own)}, which have no load balancing",
+            why="unless each thread is pinned, all threads of a process may stay on one of these "
+            "CPUs",
+            mend="OMP_PROC_BIND=true OMP_PLACES=threads, or use them for single-threaded work only",
         )
 
 
@@ -75,8 +76,8 @@ def _little_memory(machine: Machine) -> Iterator[Advice]:
             name="little-memory",
             effect="large",
             what=f"{available / total:.1%} of the memory is available",
-            why="a measurement that needs more drives pages out to the disk, its own among them",
-            mend="end what uses the memory",
+            why="a measurement that needs more swaps pages out, its own among them",
+            mend="stop the programs that use the memory",
         )
 
 
@@ -85,16 +86,16 @@ _LATENCY: Final = "idle-latency"
 
 
 def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001
-    """One for each knob of a plain tune of the processor that would write something.
+    """Yield one advice for each default CPU knob that would write something.
 
-    Knobs of a process are left out: nothing about the machine is wrong without them. GPUs have
-    advice of their own, which sees more than settings.
+    Process knobs are excluded, because they do not describe the machine. GPUs have advice of their
+    own, which uses more than settings.
     """
     for knob in KNOBS.values():
         if knob.profile != "cpu" or not knob.default or knob.reach == "process":
             continue
         if knob.name == _LATENCY and not idle_states(machine.files):
-            continue  # the device is there and can be held, but nothing sleeps
+            continue  # the device exists, but there are no idle states
         changes = [
             setting
             for setting in knob.survey(machine, Wish()).settings
@@ -107,37 +108,37 @@ def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  
                 effect=knob.effect,
                 what=f"{knob.about}: {_values(changes)}",
                 why=knob.why,
-                mend=f"{'sudo ' * knob.needs_root}torchyard machine tune --only {knob.name}",
+                mend=f"{'sudo ' * knob.needs_root}torchyard machine quiet --only {knob.name}",
                 needs_root=knob.needs_root,
             )
 
 
 def _values(changes: list[Setting]) -> str:
-    """Found and wanted values under the names of their files, with how many places have them."""
+    """Format present and requested values by file name, with the number of locations."""
     counts = Counter(
-        (_file_name(setting.place), setting.found or "nothing", setting.wanted or "nothing")
+        (_file_name(setting.place), setting.found or "none", setting.wanted or "none")
         for setting in changes
     )
     shown = [
-        f"{name}{found} instead of {wanted}" + (f" ({count} places)" if count > 1 else "")
-        for (name, found, wanted), count in counts.most_common(_MOST_VALUES)
+        f"{name}{present} instead of {requested}" + (f" ({count} times)" if count > 1 else "")
+        for (name, present, requested), count in counts.most_common(_MOST_VALUES)
     ]
     more = len(counts) - _MOST_VALUES
     return ", ".join([*shown, *([f"{more} more"] if more > 0 else [])])
 
 
 def _file_name(place: str) -> str:
-    """`no_turbo ` of a path; nothing for places that are one of many or no file of settings."""
+    """Return `no_turbo ` for a path; empty for numbered files, devices and other locations."""
     name = place.rpartition("/")[2]
     return "" if name == place or name[-1:].isdecimal() or place.startswith("dev/") else f"{name} "
 
 
 _SLOW_CLOCKS: Final = frozenset({"hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies", "xen"})
-"""Sources that a program cannot read without asking the kernel."""
+"""Clock sources that need a system call to read."""
 
 
 def advise_surroundings(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001
-    """What stays as it is until the machine, or its place, is another."""
+    """Yield advice on conditions that settings cannot change at run time."""
     yield from _guest(machine.files)
     yield from _cores(machine.files)
     yield from _tickless_clock(machine.files)
@@ -146,22 +147,22 @@ def advise_surroundings(machine: Machine, activity: Activity) -> Iterator[Advice
 
 
 def _guest(files: FileTree) -> Iterator[Advice]:
-    who = software.virtualisation(files).value or ""
-    if who.startswith("guest of"):
+    hypervisor = software.virtualisation(files).value or ""
+    if hypervisor.startswith(software.GUEST_OF):
         yield Advice(
             name="guest",
             effect="medium",
-            what=f"this machine is a {who}",
-            why="neighbours on the host share caches, memory bandwidth and the clock, and nothing "
-            "here shows them; across clouds a benchmark's spread was published as 0.03 % to over "
-            "100 %, on rented runners of one vendor as 2.7 %, on its own machines as 0.6 %",
-            mend="compare in one run, in pairs of random order, as `torchyard bench` does; "
-            "numbers of different days or instances do not compare",
+            what=f"this machine is a {hypervisor}",
+            why="other guests share caches, memory bandwidth and the clock, and are not visible "
+            "here; published spreads of benchmarks are 0.03 % to over 100 % across clouds, and "
+            "2.7 % on one vendor's rented runners against 0.6 % on its own machines",
+            mend="compare within one run, in pairs of random order, as `torchyard bench` does; "
+            "numbers of different days or instances are not comparable",
         )
 
 
 def _cores(files: FileTree) -> Iterator[Advice]:
-    if isolation.apart(files):
+    if isolation.isolated_cpus(files):
         return
     try:
         choose_cores(files, "auto")
@@ -170,19 +171,19 @@ def _cores(files: FileTree) -> Iterator[Advice]:
     yield Advice(
         name="cores",
         effect="medium",
-        what="no core is set apart for measuring",
+        what="no core is isolated for measuring",
         why="the kernel and other programs run on every core; published for a microbenchmark of "
-        "36.6 ns: the standard deviation fell from 1.3 to 0.1 ns, the median stayed",
-        mend="sudo torchyard machine tune --cores auto -- COMMAND",
+        "36.6 ns: isolation reduced the standard deviation from 1.3 to 0.1 ns at the same median",
+        mend="sudo torchyard machine quiet --cores auto -- COMMAND",
         needs_root=True,
     )
     if "isolcpus" not in boot_values(files):
         yield Advice(
             name="cores-at-boot",
             effect="small",
-            what="the boot line sets no cores apart",
-            why="it keeps timer ticks and callbacks of the kernel away as well, which cannot be "
-            "done later; for machines that do nothing but measure",
+            what="no cores are isolated at boot",
+            why="isolation at boot also removes timer ticks and RCU callbacks, which is not "
+            "possible later; for dedicated benchmark machines",
             mend="torchyard machine boot --cores auto",
             needs_root=True,
             needs_reboot=True,
@@ -190,15 +191,15 @@ def _cores(files: FileTree) -> Iterator[Advice]:
 
 
 def _tickless_clock(files: FileTree) -> Iterator[Advice]:
-    tickless = or_none(files.read("sys/devices/system/cpu/nohz_full"))
-    if tickless and frequency.driver(files).value == "intel_pstate":
+    tickless = cpus_or_none(files.read("sys/devices/system/cpu/nohz_full"))
+    if tickless and clocks.driver(files).value == "intel_pstate":
         yield Advice(
             name="tickless-clock",
             effect="large",
-            what="processors without timer ticks, and a clock that intel_pstate sets",
-            why="the driver's own governor needs the tick to see load, so these processors may "
-            "stay at a low clock (Red Hat bug 1378529)",
-            mend="sudo torchyard machine tune --only governor, or intel_pstate=passive",
+            what="nohz_full CPUs with the intel_pstate driver",
+            why="the driver's governor needs the timer tick to detect load, so these CPUs may stay "
+            "at a low clock (Red Hat bug 1378529)",
+            mend="sudo torchyard machine quiet --only governor, or intel_pstate=passive",
             needs_root=True,
         )
 
@@ -209,9 +210,9 @@ def _clock_source(files: FileTree) -> Iterator[Advice]:
         yield Advice(
             name="clock-source",
             effect="small",
-            what=f"clocks are read from {source}",
-            why="each look at the clock is a call into the kernel, which short measurements feel",
-            mend="look in the kernel's log why it gave up the processor's own counter; "
+            what=f"the clock source is {source}",
+            why="each read of the clock is a system call, which disturbs short measurements",
+            mend="check the kernel log for why it rejected the TSC; "
             "clocksource=tsc tsc=reliable keeps it",
             needs_reboot=True,
         )
@@ -222,10 +223,9 @@ def _one_layout(files: FileTree) -> Iterator[Advice]:
         yield Advice(
             name="one-layout",
             effect="medium",
-            what="address randomisation is off",
-            why="processes agree better (standard deviation between launches 1.2 instead of 3.2 %, "
-            "measured), but all share one memory layout, whose luck then counts as a difference "
-            "between two builds",
-            mend="sudo torchyard machine tune --aslr on",
+            what="address space layout randomization is off",
+            why="launches agree better (measured standard deviation 1.2 instead of 3.2 %), but all "
+            "share one memory layout, whose bias then counts as a difference between two builds",
+            mend="sudo torchyard machine quiet --aslr on",
             needs_root=True,
         )

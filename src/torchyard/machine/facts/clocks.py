@@ -6,17 +6,17 @@ from typing import Final
 
 from torchyard.machine.facts.reading import (
     Reader,
-    agreed,
+    combined,
     facts_of,
+    file_reader,
     ghz,
     in_words,
     line_of,
-    of_file,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 from torchyard.machine.system.cpu_states import CPU, NO_POLICY, base_clock, idle_states, policies
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.system.file_tree import FileTree, Reading
 
 FREQUENCY_SECTION: Final = "frequency"
 _NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
@@ -24,61 +24,61 @@ _BOOST: Final = f"{CPU}/cpufreq/boost"
 
 
 def read_frequency(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(FREQUENCY_SECTION, FREQUENCY_READERS, machine.files)
 
 
-def of_policies(files: FileTree, name: str) -> Found:
-    """A file of every policy: one value when all agree."""
+def of_policies(files: FileTree, name: str) -> Reading:
+    """Read a file of every policy: one value if all agree."""
     values = {
         path.split("/")[-2].removeprefix("policy"): text
         for path in files.paths(f"{CPU}/cpufreq/policy*/{name}")
         if (text := line_of(files, path).value) is not None
     }
     if values or files.paths(f"{CPU}/cpufreq/policy*"):
-        return agreed(values, f"/{CPU}/cpufreq/policy*/{name}: no such file")
-    # Kernels before 4.3 and some copies have the folder of each processor only.
-    found = line_of(files, f"{CPU}/cpu0/cpufreq/{name}")
-    return found if found.value is not None else Found(because=NO_POLICY)
+        return combined(values, f"/{CPU}/cpufreq/policy*/{name}: no such file")
+    # Kernels before 4.3 and some copies have only the folder of each CPU.
+    reading = line_of(files, f"{CPU}/cpu0/cpufreq/{name}")
+    return reading if reading.value is not None else Reading(because=NO_POLICY)
 
 
-def driver(files: FileTree) -> Found:
-    """Which driver sets the clock."""
+def driver(files: FileTree) -> Reading:
+    """Return the cpufreq driver."""
     return of_policies(files, "scaling_driver")
 
 
-def governor(files: FileTree) -> Found:
-    """What decides about the clock."""
+def governor(files: FileTree) -> Reading:
+    """Return the cpufreq governor."""
     return of_policies(files, "scaling_governor")
 
 
-def preference(files: FileTree) -> Found:
-    """What the hardware is told to prefer (EPP)."""
+def preference(files: FileTree) -> Reading:
+    """Return the energy performance preference (EPP)."""
     return of_policies(files, "energy_performance_preference")
 
 
-def turbo_off(files: FileTree) -> Found:
-    """`1` when clocks above the base clock are off, `0` when on, in Intel's sense for all."""
-    found = line_of(files, _NO_TURBO)
-    if found.value is not None:
-        return found
+def turbo_off(files: FileTree) -> Reading:
+    """Return `1` if turbo is off, `0` if it is on, as in Intel's `no_turbo`."""
+    reading = line_of(files, _NO_TURBO)
+    if reading.value is not None:
+        return reading
     boost = line_of(files, _BOOST)
     if boost.value is None:
         boost = of_policies(files, "boost")
     if boost.value is None:
-        return Found(because=f"/{_BOOST} and {found.because}")
-    return Found(value={"0": "1", "1": "0"}.get(boost.value, f"boost is {boost.value}"))
+        return Reading(because=f"/{_BOOST} and {reading.because}")
+    return Reading(value={"0": "1", "1": "0"}.get(boost.value, f"boost is {boost.value}"))
 
 
-def turbo(files: FileTree) -> Found:
-    """`on`, `off`, or what differs."""
+def turbo(files: FileTree) -> Reading:
+    """Return `on`, `off`, or the values that differ."""
     return in_words(turbo_off(files), lambda text: {"0": "on", "1": "off"}.get(text, text))
 
 
 def _range(lowest: str, highest: str) -> Reader:
-    """Two files of every policy as one range."""
+    """Return a reader of two files of every policy as one range."""
 
-    def read_range(files: FileTree) -> Found:
+    def read_range(files: FileTree) -> Reading:
         ranges: dict[str, str] = {}
         for path in files.paths(f"{CPU}/cpufreq/policy*/{lowest}"):
             folder = path.rsplit("/", 1)[0]
@@ -86,63 +86,63 @@ def _range(lowest: str, highest: str) -> Reader:
             try:
                 shown = " to ".join(dict.fromkeys(ghz(khz) for khz in pair if khz))
             except ValueError:
-                shown = f"{pair[0]} to {pair[1]} (no clocks)"
+                shown = f"{pair[0]} to {pair[1]} (invalid)"
             ranges[folder.rsplit("policy", 1)[1]] = shown
-        return agreed(ranges, NO_POLICY)
+        return combined(ranges, NO_POLICY)
 
     return read_range
 
 
-def _now(files: FileTree) -> Found:
-    """The slowest and the fastest processor at this moment, as the driver sees them."""
+def _now(files: FileTree) -> Reading:
+    """Return the lowest and the highest present clock, as the driver reports them."""
     numbers = [
         number
         for path in files.paths(f"{CPU}/cpufreq/policy*/scaling_cur_freq")
         if (number := line_of(files, path).number) is not None
     ]
     if not numbers:
-        return Found(because=NO_POLICY)
+        return Reading(because=NO_POLICY)
     clocks = dict.fromkeys((ghz(str(min(numbers))), ghz(str(max(numbers)))))
-    return Found(value=" to ".join(clocks))
+    return Reading(value=" to ".join(clocks))
 
 
-def _base(files: FileTree) -> Found:
+def _base(files: FileTree) -> Reading:
     clocks: dict[str, str] = {}
     for policy in policies(files):
         clock = base_clock(files, policy)
         if clock is not None:
-            shown = ghz(str(clock.khz)) + (", a guess: the highest one" if clock.guessed else "")
+            shown = ghz(str(clock.khz)) + (" (a guess: the maximum clock)" if clock.guessed else "")
             clocks[policy.rsplit("policy", 1)[1]] = shown
-    return agreed(clocks, NO_POLICY)
+    return combined(clocks, NO_POLICY)
 
 
-def _bias(files: FileTree) -> Found:
+def _bias(files: FileTree) -> Reading:
     values = {
         path.split("/")[-3].removeprefix("cpu"): text
         for path in files.paths(f"{CPU}/cpu*/power/energy_perf_bias")
         if (text := line_of(files, path).value) is not None
     }
-    return agreed(values, f"/{CPU}/cpu*/power/energy_perf_bias: no such file")
+    return combined(values, f"/{CPU}/cpu*/power/energy_perf_bias: no such file")
 
 
-def _mode(files: FileTree) -> Found:
+def _mode(files: FileTree) -> Reading:
     for driver_folder in ("intel_pstate", "amd_pstate"):
-        found = line_of(files, f"{CPU}/{driver_folder}/status")
-        if found.value is not None:
-            return found
-    return Found(because=f"/{CPU} has neither intel_pstate nor amd_pstate")
+        reading = line_of(files, f"{CPU}/{driver_folder}/status")
+        if reading.value is not None:
+            return reading
+    return Reading(because=f"/{CPU} has neither intel_pstate nor amd_pstate")
 
 
 FREQUENCY_READERS: Final[dict[str, Reader]] = {
     "driver": driver,
-    "driver's mode": _mode,
+    "driver mode": _mode,
     "governor": governor,
-    "governors to choose from": lambda files: of_policies(files, "scaling_available_governors"),
+    "available governors": lambda files: of_policies(files, "scaling_available_governors"),
     "turbo": turbo,
     "base clock": _base,
-    "clocks of the hardware": _range("cpuinfo_min_freq", "cpuinfo_max_freq"),
-    "clocks allowed": _range("scaling_min_freq", "scaling_max_freq"),
-    "clocks now": _now,
+    "hardware clock range": _range("cpuinfo_min_freq", "cpuinfo_max_freq"),
+    "allowed clock range": _range("scaling_min_freq", "scaling_max_freq"),
+    "present clocks": _now,
     "energy preference": preference,
     "energy bias": _bias,
 }
@@ -151,66 +151,68 @@ FREQUENCY_READERS: Final[dict[str, Reader]] = {
 IDLE_SECTION: Final = "idle"
 _CPU: Final = "sys/devices/system/cpu"
 DEVICE: Final = "dev/cpu_dma_latency"
-"""Whoever holds it open limits how long waking may take."""
-_NO_STATES: Final = f"/{_CPU}/cpu*/cpuidle: no idle driver, or the hypervisor idles for us"
+"""A process that holds it open limits the wake-up latency."""
+_NO_STATES: Final = f"/{_CPU}/cpu*/cpuidle: no idle driver, or the hypervisor controls idling"
 
 
 def read_idle(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(IDLE_SECTION, IDLE_READERS, machine.files)
 
 
 def _by_name(files: FileTree) -> dict[str, tuple[int, bool]]:
-    """State -> (how long waking takes, whether it is disabled everywhere), lightest first."""
-    found: dict[str, tuple[int, bool]] = {}
+    """Return state -> (wake-up latency, disabled on all CPUs), lightest first."""
+    states: dict[str, tuple[int, bool]] = {}
     for state in idle_states(files):
         disabled = line_of(files, f"{state.folder}/disable").number == 1
-        latency_us, before = found.get(state.name, (state.latency_us, True))
-        found[state.name] = (max(latency_us, state.latency_us), disabled and before)
-    return dict(sorted(found.items(), key=lambda item: item[1][0]))
+        latency_us, before = states.get(state.name, (state.latency_us, True))
+        states[state.name] = (max(latency_us, state.latency_us), disabled and before)
+    return dict(sorted(states.items(), key=lambda item: item[1][0]))
 
 
-def _states(files: FileTree) -> Found:
+def _states(files: FileTree) -> Reading:
     shown = [
         f"{name} {latency_us} us" + (" (disabled)" if disabled else "")
         for name, (latency_us, disabled) in _by_name(files).items()
     ]
-    return Found(value=", ".join(shown)) if shown else Found(because=_NO_STATES)
+    return Reading(value=", ".join(shown)) if shown else Reading(because=_NO_STATES)
 
 
-def _deepest(files: FileTree) -> Found:
+def _deepest(files: FileTree) -> Reading:
     allowed = [
-        f"{name}, {latency_us} us to wake"
+        f"{name}, {latency_us} us wake-up latency"
         for name, (latency_us, disabled) in _by_name(files).items()
         if not disabled
     ]
-    return Found(value=allowed[-1]) if allowed else Found(because=_NO_STATES)
+    return Reading(value=allowed[-1]) if allowed else Reading(because=_NO_STATES)
 
 
-def _limits(files: FileTree) -> Found:
+def _limits(files: FileTree) -> Reading:
     values = {
-        path.split("/")[-3].removeprefix("cpu"): {"0": "none", "n/a": "no idling at all"}.get(
+        path.split("/")[-3].removeprefix("cpu"): {"0": "none", "n/a": "no idle states"}.get(
             text, f"{text} us"
         )
         for path in files.paths(f"{_CPU}/cpu*/power/pm_qos_resume_latency_us")
         if (text := line_of(files, path).value) is not None
     }
-    return agreed(values, f"/{_CPU}/cpu*/power/pm_qos_resume_latency_us: no such file")
+    return combined(values, f"/{_CPU}/cpu*/power/pm_qos_resume_latency_us: no such file")
 
 
-def _device(files: FileTree) -> Found:
+def _device(files: FileTree) -> Reading:
     if not files.exists(DEVICE):
-        return Found(because=f"/{DEVICE}: no such device")
+        return Reading(because=f"/{DEVICE}: no such device")
     if not files.live:
-        return Found(value="there")
-    return Found(value="there, and this user may hold it" if files.writable(DEVICE) else "for root")
+        return Reading(value="present")
+    return Reading(
+        value="present, usable by this user" if files.writable(DEVICE) else "present, root only"
+    )
 
 
 IDLE_READERS: Final[dict[str, Reader]] = {
-    "driver": of_file(f"{_CPU}/cpuidle/current_driver", {"none": "nothing idles the processors"}),
-    "governor": of_file(f"{_CPU}/cpuidle/current_governor"),
+    "driver": file_reader(f"{_CPU}/cpuidle/current_driver", {"none": "no idle driver"}),
+    "governor": file_reader(f"{_CPU}/cpuidle/current_governor"),
     "states": _states,
     "deepest allowed": _deepest,
-    "latency limit of processors": _limits,
+    "latency limit per CPU": _limits,
     "latency device": _device,
 }

@@ -19,7 +19,7 @@ from torchyard.machine.model import Fact
 
 @dataclass(frozen=True, kw_only=True)
 class GpuView:
-    """What was found, and why a vendor's GPUs could not be asked."""
+    """Readings of all GPUs, and why NVIDIA GPUs could not be queried."""
 
     nvidia: tuple[NvidiaGpu, ...] = ()
     nvidia_because: str = ""
@@ -27,26 +27,26 @@ class GpuView:
 
 
 def read_gpus(machine: Machine) -> GpuView:
-    """Ask every vendor; what is not there is a reason, never an error."""
+    """Read the GPUs of all vendors; never raises."""
     amd = read_amd(machine.files)
     if machine.gpus is None:
-        return GpuView(nvidia_because="NVIDIA's library is not asked here", amd=amd)
+        return GpuView(nvidia_because="NVML is not used here", amd=amd)
     if machine.gpus.nvml is None:
         return GpuView(nvidia_because=machine.gpus.nvml_because, amd=amd)
     nvidia = read_nvidia(machine.gpus.nvml, machine.files)
     return GpuView(nvidia=nvidia.value or (), nvidia_because=nvidia.because, amd=amd)
 
 
-_NO_LOCK_READING = "NVML can set a clock lock and cannot read it; see the event reasons"
+_NO_LOCK_READING = "NVML can set a clock lock but not read it; see the event reasons"
 
 
 def read(machine: Machine) -> tuple[Fact, ...]:
-    """Everything that can be said about GPUs; one fact with the reason when there are none."""
+    """Return all GPU facts; one fact with the reason if there is no GPU."""
     return gpu_facts(read_gpus(machine))
 
 
 def gpu_facts(view: GpuView) -> tuple[Fact, ...]:
-    """The same from a reading that was taken already."""
+    """Return all GPU facts of a reading."""
     facts: list[Fact] = []
     for gpu in view.nvidia:
         facts += _nvidia(gpu)
@@ -59,79 +59,79 @@ def gpu_facts(view: GpuView) -> tuple[Fact, ...]:
 
 
 def _nvidia(gpu: NvidiaGpu) -> list[Fact]:
-    say = _speaker(f"gpu {gpu.index}")
+    make_fact = _fact_factory(f"gpu {gpu.index}")
     return [
-        say("name", gpu.name),
-        say("identity", gpu.uuid),
-        say("driver", gpu.driver),
-        say("CUDA of the driver", gpu.cuda),
-        say("VBIOS", gpu.vbios),
-        say("performance state", gpu.performance_state, lambda state: f"P{state}"),
-        say("graphics clock", gpu.sm_clock_mhz, _mhz),
-        say("highest graphics clock", gpu.max_sm_clock_mhz, _mhz),
-        say("application clock", gpu.application_clock_mhz, _mhz),
-        say("default application clock", gpu.default_application_clock_mhz, _mhz),
-        say("graphics clock lock", Answer(because=_NO_LOCK_READING)),
-        say("graphics clocks to choose from", gpu.supported_clocks_mhz, _range),
-        say("memory clock", gpu.memory_clock_mhz, _mhz),
-        say("highest memory clock", gpu.max_memory_clock_mhz, _mhz),
-        say("memory clocks to choose from", gpu.supported_memory_clocks_mhz, _range),
-        say("clock event reasons", gpu.reasons, lambda reasons: ", ".join(reasons) or "none"),
-        say("power", gpu.power_w, _watts),
-        say("power limit", gpu.power_limit_w, _watts),
-        say("default power limit", gpu.default_power_limit_w, _watts),
-        say("temperature", gpu.temperature_c, _celsius),
-        say("slowdown temperature", gpu.slowdown_temperature_c, _celsius),
-        say("persistence mode", gpu.persistence, _on_off),
-        say("compute mode", gpu.compute_mode),
-        say("ECC", gpu.ecc, _on_off),
-        say("ECC after the next reset", gpu.pending_ecc, _on_off),
-        say("MIG", gpu.mig, _on_off),
-        say("PCIe link", _nvidia_link(gpu.link_generation, gpu.link_width)),
-        say("best PCIe link", _nvidia_link(gpu.max_link_generation, gpu.max_link_width)),
-        say("busy", gpu.busy_percent, _percent),
-        say("memory used", gpu.memory_used_bytes, _gib),
-        say("memory", gpu.memory_bytes, _gib),
-        say("processes", gpu.processes, _processes),
+        make_fact("name", gpu.name),
+        make_fact("UUID", gpu.uuid),
+        make_fact("driver", gpu.driver),
+        make_fact("CUDA version of the driver", gpu.cuda),
+        make_fact("VBIOS", gpu.vbios),
+        make_fact("performance state", gpu.performance_state, lambda state: f"P{state}"),
+        make_fact("graphics clock", gpu.sm_clock_mhz, _mhz),
+        make_fact("maximum graphics clock", gpu.max_sm_clock_mhz, _mhz),
+        make_fact("application clock", gpu.application_clock_mhz, _mhz),
+        make_fact("default application clock", gpu.default_application_clock_mhz, _mhz),
+        make_fact("graphics clock lock", Answer(because=_NO_LOCK_READING)),
+        make_fact("supported graphics clocks", gpu.supported_clocks_mhz, _range),
+        make_fact("memory clock", gpu.memory_clock_mhz, _mhz),
+        make_fact("maximum memory clock", gpu.max_memory_clock_mhz, _mhz),
+        make_fact("supported memory clocks", gpu.supported_memory_clocks_mhz, _range),
+        make_fact("clock event reasons", gpu.reasons, lambda reasons: ", ".join(reasons) or "none"),
+        make_fact("power", gpu.power_w, _watts),
+        make_fact("power limit", gpu.power_limit_w, _watts),
+        make_fact("default power limit", gpu.default_power_limit_w, _watts),
+        make_fact("temperature", gpu.temperature_c, _celsius),
+        make_fact("slowdown temperature", gpu.slowdown_temperature_c, _celsius),
+        make_fact("persistence mode", gpu.persistence, _on_off),
+        make_fact("compute mode", gpu.compute_mode),
+        make_fact("ECC", gpu.ecc, _on_off),
+        make_fact("ECC after the next reset", gpu.pending_ecc, _on_off),
+        make_fact("MIG", gpu.mig, _on_off),
+        make_fact("PCIe link", _nvidia_link(gpu.link_generation, gpu.link_width)),
+        make_fact("maximum PCIe link", _nvidia_link(gpu.max_link_generation, gpu.max_link_width)),
+        make_fact("utilization", gpu.busy_percent, _percent),
+        make_fact("memory used", gpu.memory_used_bytes, _gib),
+        make_fact("memory", gpu.memory_bytes, _gib),
+        make_fact("processes", gpu.processes, _processes),
     ]
 
 
 def _amd(number: int, card: AmdGpu) -> list[Fact]:
-    say = _speaker(f"gpu {number}")
+    make_fact = _fact_factory(f"gpu {number}")
     return [
-        say("name", card.name),
-        say("identity", Answer(value=f"{card.card} at {card.address}")),
-        say("chip", card.chip),
-        say("VBIOS", card.vbios),
-        say("performance level", card.performance_level),
-        say("graphics clock", card.graphics_clock_mhz, _mhz),
-        say("highest graphics clock", card.max_graphics_clock_mhz, _mhz),
-        say(
+        make_fact("name", card.name),
+        make_fact("location", Answer(value=f"{card.card} at {card.address}")),
+        make_fact("chip", card.chip),
+        make_fact("VBIOS", card.vbios),
+        make_fact("performance level", card.performance_level),
+        make_fact("graphics clock", card.graphics_clock_mhz, _mhz),
+        make_fact("maximum graphics clock", card.max_graphics_clock_mhz, _mhz),
+        make_fact(
             "graphics clock limits",
             card.graphics_limits_mhz,
             lambda limits: f"{limits[0]} to {limits[1]} MHz",
         ),
-        say("memory clock", card.memory_clock_mhz, _mhz),
-        say("highest memory clock", card.max_memory_clock_mhz, _mhz),
-        say("power", card.power_w, _watts),
-        say("power limit", card.power_limit_w, _watts),
-        say("default power limit", card.default_power_limit_w, _watts),
-        say("temperature", card.temperature_c, _celsius),
-        say("slowdown temperature", card.slowdown_temperature_c, _celsius),
-        say("PCIe link", card.link),
-        say("best PCIe link", card.max_link),
-        say("busy", card.busy_percent, _percent),
-        say("processes", card.processes, _processes),
+        make_fact("memory clock", card.memory_clock_mhz, _mhz),
+        make_fact("maximum memory clock", card.max_memory_clock_mhz, _mhz),
+        make_fact("power", card.power_w, _watts),
+        make_fact("power limit", card.power_limit_w, _watts),
+        make_fact("default power limit", card.default_power_limit_w, _watts),
+        make_fact("temperature", card.temperature_c, _celsius),
+        make_fact("slowdown temperature", card.slowdown_temperature_c, _celsius),
+        make_fact("PCIe link", card.link),
+        make_fact("maximum PCIe link", card.max_link),
+        make_fact("utilization", card.busy_percent, _percent),
+        make_fact("processes", card.processes, _processes),
     ]
 
 
-def _speaker(section: str) -> Callable[..., Fact]:
-    def say(name: str, answer: Answer[Any], form: Callable[[Any], str] = str) -> Fact:
+def _fact_factory(section: str) -> Callable[..., Fact]:
+    def make_fact(name: str, answer: Answer[Any], form: Callable[[Any], str] = str) -> Fact:
         if answer.value is None:
             return Fact(section=section, name=name, unavailable=answer.because)
         return Fact(section=section, name=name, value=form(answer.value))
 
-    return say
+    return make_fact
 
 
 def _nvidia_link(generation: Answer[int], width: Answer[int]) -> Answer[str]:

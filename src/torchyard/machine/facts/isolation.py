@@ -9,105 +9,103 @@ from typing import Final
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.facts.reading import (
     Reader,
+    cpus_or_none,
     facts_of,
     fields_of,
     in_words,
     line_of,
-    or_none,
     processors,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.system.file_tree import FileTree, Reading
 
-NOISE_WORDS: Final = (
+NOISE_PARAMETERS: Final = (
     *("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "skew_tick", "nohz"),
     *("nosmt", "maxcpus", "mitigations", "idle", "intel_idle.max_cstate"),
     *("processor.max_cstate", "cpuidle.off", "intel_pstate", "amd_pstate", "cpufreq.off"),
     *("transparent_hugepage", "hugepages", "default_hugepagesz", "numa_balancing", "numa"),
     *("nmi_watchdog", "nowatchdog", "clocksource", "tsc", "preempt", "threadirqs", "psi"),
 )
-"""Words that change how steady or how fast this machine is."""
+"""Kernel parameters that affect speed or noise."""
 
 
-def boot_line(files: FileTree) -> Found:
-    """The whole line."""
+def boot_line(files: FileTree) -> Reading:
+    """Return the kernel command line."""
     return line_of(files, "proc/cmdline")
 
 
 def boot_values(files: FileTree) -> dict[str, str]:
-    """Word -> value, the last of each; a word without a value has an empty one."""
+    """Return parameter -> value; the last of each counts, and flags have an empty value."""
     values: dict[str, str] = {}
     for word in (boot_line(files).value or "").split():
-        if word == "--":  # what follows is for the first process, not for the kernel
+        if word == "--":  # the rest is for init
             break
         name, _, value = word.partition("=")
         values[name.replace("-", "_")] = value
     return values
 
 
-def noise_words(files: FileTree) -> Found:
-    """Those of `NOISE_WORDS` that are on the line."""
-    found = boot_line(files)
-    if found.value is None:
-        return found
+def noise_parameters(files: FileTree) -> Reading:
+    """Return the parameters of `NOISE_PARAMETERS` that are on the command line."""
+    reading = boot_line(files)
+    if reading.value is None:
+        return reading
     values = boot_values(files)
-    shown = [f"{n}={values[n]}" if values[n] else n for n in NOISE_WORDS if n in values]
-    return Found(value=" ".join(shown) or "nothing about noise")
+    shown = [f"{n}={values[n]}" if values[n] else n for n in NOISE_PARAMETERS if n in values]
+    return Reading(value=" ".join(shown) or "none that affects noise")
 
 
 ISOLATION_SECTION: Final = "isolation"
 _CPU: Final = "sys/devices/system/cpu"
 _STATUS: Final = "proc/self/status"
-_NO_GROUP: Final = "this process is in no control group that is mounted"
+_NO_GROUP: Final = "this process is in no mounted control group"
 
 
 def read_isolation(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(ISOLATION_SECTION, ISOLATION_READERS, machine.files)
 
 
-def allowed(files: FileTree) -> Found:
-    """The processors that this process may use, as a list."""
-    found = files.read(_STATUS)
-    named = fields_of(found).get("Cpus_allowed_list")
-    if named is None and files.live:  # some sandboxes leave the line out
-        return Found(value=cpu_list(tuple(os.sched_getaffinity(0))))
-    if named is None:
-        return Found(because=found.because or f"/{_STATUS} has no Cpus_allowed_list")
-    return in_words(Found(value=named), lambda text: cpu_list(cpus_of_list(text)))
+def allowed(files: FileTree) -> Reading:
+    """Return the CPUs that this process may use, as a list."""
+    reading = files.read(_STATUS)
+    listed = fields_of(reading).get("Cpus_allowed_list")
+    if listed is None and files.live:  # some sandboxes omit the line
+        return Reading(value=cpu_list(tuple(os.sched_getaffinity(0))))
+    if listed is None:
+        return Reading(because=reading.because or f"/{_STATUS} has no Cpus_allowed_list")
+    return in_words(Reading(value=listed), lambda text: cpu_list(cpus_of_list(text)))
 
 
-def apart(files: FileTree) -> tuple[int, ...]:
-    """Processors without load balancing: of the boot line, and of isolated partitions."""
-    at_boot = or_none(files.read(f"{_CPU}/isolated"))
+def isolated_cpus(files: FileTree) -> tuple[int, ...]:
+    """Return the CPUs without load balancing: isolated at boot, and in isolated partitions."""
+    at_boot = cpus_or_none(files.read(f"{_CPU}/isolated"))
     root = _mounts(files).get("cgroup2")
-    at_run_time = or_none(files.read(f"{root}/cpuset.cpus.isolated")) if root else ()
+    at_run_time = cpus_or_none(files.read(f"{root}/cpuset.cpus.isolated")) if root else ()
     return tuple(sorted({*at_boot, *at_run_time}))
 
 
-def set_apart(files: FileTree) -> Found:
-    """The same as a list, in words when there is none."""
+def isolated_text(files: FileTree) -> Reading:
+    """Return the isolated CPUs as a list, or `none`."""
     if files.read(f"{_CPU}/isolated").value is None:
         return files.read(f"{_CPU}/isolated")
-    return Found(value=cpu_list(apart(files)) or "none")
+    return Reading(value=cpu_list(isolated_cpus(files)) or "none")
 
 
-def group_version(files: FileTree) -> Found:
-    """Which control groups hold cpusets here."""
+def group_version(files: FileTree) -> Reading:
+    """Return the control group version of cpusets."""
     mounts = _mounts(files)
     if "cpuset" in mounts:
-        return Found(
-            value="1" + (" (version 2 is mounted beside it)" if "cgroup2" in mounts else "")
-        )
+        return Reading(value="1" + (" (version 2 is also mounted)" if "cgroup2" in mounts else ""))
     if "cgroup2" in mounts:
-        return Found(value="2")
-    found = files.read("proc/mounts")
-    return Found(because=found.because or "/proc/mounts has no control groups")
+        return Reading(value="2")
+    reading = files.read("proc/mounts")
+    return Reading(because=reading.because or "/proc/mounts has no control groups")
 
 
 def own_groups(files: FileTree, controller: str) -> tuple[str, ...]:
-    """Folders, below the root, of this process's group for a controller and of its parents."""
+    """Return the folders of this process's group for a controller, and of its parents."""
     mounts = _mounts(files)
     mount = mounts.get(controller if controller in mounts else "cgroup2")
     text = files.read("proc/self/cgroup").value or ""
@@ -118,97 +116,97 @@ def own_groups(files: FileTree, controller: str) -> tuple[str, ...]:
         if own and mount is not None:
             steps = [step for step in path.split("/") if step]
             groups = ["/".join((mount, *steps[:count])) for count in range(len(steps), -1, -1)]
-            # A container sees the path that its group has outside, and its own group as the root.
+            # A container sees the host's path of its group, and its own group as the root.
             return tuple(groups) if files.exists(groups[0]) else (mount,)
     return ()
 
 
-def quota_processors(files: FileTree) -> Found:
-    """How many processors the groups of this process may use, as a number; `all` without limit."""
+def quota_processors(files: FileTree) -> Reading:
+    """Return the CPU quota of this process's groups as a number of CPUs, or `all`."""
     groups = own_groups(files, "cpu")
     if not groups:
-        return Found(because=_NO_GROUP)
+        return Reading(because=_NO_GROUP)
     shares: list[float] = []
-    for group in groups:  # the limit of every parent holds, too
-        found = files.read(f"{group}/cpu.max")
-        quota, _, period = (found.value or "").partition(" ")
-        if found.value is None:
+    for group in groups:  # the limits of all parents apply, too
+        reading = files.read(f"{group}/cpu.max")
+        quota, _, period = (reading.value or "").partition(" ")
+        if reading.value is None:
             quota = files.read(f"{group}/cpu.cfs_quota_us").value or ""
             period = files.read(f"{group}/cpu.cfs_period_us").value or ""
         if quota.isdecimal() and period.strip().isdecimal() and int(period):
             shares.append(int(quota) / int(period))
-    return Found(value=f"{min(shares):g}" if shares else "all")
+    return Reading(value=f"{min(shares):g}" if shares else "all")
 
 
 def _mounts(files: FileTree) -> dict[str, str]:
-    """Controller of version 1, or `cgroup2` -> mount point below the root."""
-    found: dict[str, str] = {}
+    """Return controller of version 1, or `cgroup2` -> mount point."""
+    mounts: dict[str, str] = {}
     for line in (files.read("proc/mounts").value or "").splitlines():
         match line.split():
             case [_, place, "cgroup2", *_]:
-                found.setdefault("cgroup2", place.strip("/"))
+                mounts.setdefault("cgroup2", place.strip("/"))
             case [_, place, "cgroup", options, *_]:
                 for option in options.split(","):
-                    found.setdefault(option, place.strip("/"))
-    return found
+                    mounts.setdefault(option, place.strip("/"))
+    return mounts
 
 
-def _group(files: FileTree) -> Found:
+def _group(files: FileTree) -> Reading:
     groups = own_groups(files, "cpuset")
-    return Found(value=f"/{groups[0]}") if groups else Found(because=_NO_GROUP)
+    return Reading(value=f"/{groups[0]}") if groups else Reading(because=_NO_GROUP)
 
 
 def _of_group(*names: str, nothing: str) -> Reader:
-    """The first of some files that the group of this process has."""
+    """Return a reader of the first existing file in this process's group."""
 
-    def read_file(files: FileTree) -> Found:
+    def read_file(files: FileTree) -> Reading:
         groups = own_groups(files, "cpuset")
         if not groups:
-            return Found(because=_NO_GROUP)
+            return Reading(because=_NO_GROUP)
         for name in names:
-            found = files.read(f"{groups[0]}/{name}")
-            if found.value is not None:
-                return Found(value=found.value.strip() or nothing)
-        return Found(because=f"/{groups[0]} has no {names[0]}: it is the root, or has no cpuset")
+            reading = files.read(f"{groups[0]}/{name}")
+            if reading.value is not None:
+                return Reading(value=reading.value.strip() or nothing)
+        return Reading(because=f"/{groups[0]} has no {names[0]}: it is the root, or has no cpuset")
 
     return read_file
 
 
-def _rcu(files: FileTree) -> Found:
+def _rcu(files: FileTree) -> Reading:
     if files.read("proc/cmdline").value is None:
         return files.read("proc/cmdline")
     values = boot_values(files)
     if "rcu_nocbs" not in values:
-        return Found(value="none")
-    return Found(value=values["rcu_nocbs"] or "all")
+        return Reading(value="none")
+    return Reading(value=values["rcu_nocbs"] or "all")
 
 
-def _workqueues(files: FileTree) -> Found:
+def _workqueues(files: FileTree) -> Reading:
     path = "sys/devices/virtual/workqueue/cpumask"
     return in_words(line_of(files, path), lambda text: cpu_list(cpus_of_mask(text)))
 
 
-def _partitions(files: FileTree) -> Found:
+def _partitions(files: FileTree) -> Reading:
     root = _mounts(files).get("cgroup2")
     if root is None:
-        return Found(because="control groups of version 2 are not mounted")
+        return Reading(because="control groups of version 2 are not mounted")
     return processors(f"{root}/cpuset.cpus.isolated")(files)
 
 
 ISOLATION_READERS: Final[dict[str, Reader]] = {
-    "set apart at boot": processors(f"{_CPU}/isolated"),
-    "without timer ticks": processors(f"{_CPU}/nohz_full"),
-    "without RCU callbacks": _rcu,
-    "set apart at run time": _partitions,
-    "the boot line says": noise_words,
-    "this process may use": allowed,
-    "cpusets of version": group_version,
-    "group of this process": _group,
+    "isolated at boot": processors(f"{_CPU}/isolated"),
+    "no timer ticks (nohz_full)": processors(f"{_CPU}/nohz_full"),
+    "no RCU callbacks (rcu_nocbs)": _rcu,
+    "isolated at run time": _partitions,
+    "kernel parameters": noise_parameters,
+    "CPUs of this process": allowed,
+    "control group version": group_version,
+    "control group of this process": _group,
     "cpuset of this process": _of_group(
         "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus", nothing="none"
     ),
     "partition of this process": _of_group("cpuset.cpus.partition", nothing="none"),
-    "processors that limits leave": quota_processors,
+    "CPU quota": quota_processors,
     "unbound workqueues": _workqueues,
 }
 
@@ -219,64 +217,64 @@ _BUSIEST: Final = 3
 
 
 def read_interrupts(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(INTERRUPTS_SECTION, INTERRUPTS_READERS, machine.files)
 
 
 def placement(files: FileTree) -> dict[str, tuple[int, ...]]:
-    """Interrupt -> processors that serve it now; those that no device uses are left out."""
+    """Return interrupt -> CPUs that handle it now, without unused interrupts."""
     used = _used(files)
-    found: dict[str, tuple[int, ...]] = {}
+    placements: dict[str, tuple[int, ...]] = {}
     for number in files.names(_IRQ):
         if number.isdecimal() and (not used or used.get(number)):
             effective = files.read(f"{_IRQ}/{number}/effective_affinity_list")
             if not (effective.value or "").strip():
                 effective = files.read(f"{_IRQ}/{number}/smp_affinity_list")
-            if cpus := or_none(effective):
-                found[number] = cpus
-    return found
+            if cpus := cpus_or_none(effective):
+                placements[number] = cpus
+    return placements
 
 
-def balancer(files: FileTree) -> Found:
-    """The process number of irqbalance, or `not running`."""
+def balancer(files: FileTree) -> Reading:
+    """Return the process of irqbalance, or `not running`."""
     if not files.exists("proc"):
-        return Found(because="/proc: No such file or directory")
+        return Reading(because="/proc: No such file or directory")
     for name in files.names("proc"):
         if name.isdecimal() and files.read(f"proc/{name}/comm").value == "irqbalance":
-            return Found(value=f"running as process {name}")
-    return Found(value="not running")
+            return Reading(value=f"running as process {name}")
+    return Reading(value="not running")
 
 
 def _used(files: FileTree) -> dict[str, int]:
-    """Interrupt -> how often it was served since boot, over all processors."""
+    """Return interrupt -> count since boot, over all CPUs."""
     counts: dict[str, int] = {}
     for line in (files.read("proc/interrupts").value or "").splitlines()[1:]:
         number, colon, rest = line.strip().partition(":")
         if colon and number.isdecimal():
-            served = 0
+            count = 0
             for word in rest.split():
                 if not word.isdecimal():
                     break
-                served += int(word)
-            counts[number] = served
+                count += int(word)
+            counts[number] = count
     return counts
 
 
-def _default(files: FileTree) -> Found:
-    found = line_of(files, f"{_IRQ}/default_smp_affinity")
-    return in_words(found, lambda text: cpu_list(cpus_of_mask(text)))
+def _default(files: FileTree) -> Reading:
+    reading = line_of(files, f"{_IRQ}/default_smp_affinity")
+    return in_words(reading, lambda text: cpu_list(cpus_of_mask(text)))
 
 
-def _placement(files: FileTree) -> Found:
-    every = placement(files)
-    if not every:
-        return Found(because=f"/{_IRQ} has no interrupt that says where it is served")
-    on = sorted({cpu for cpus in every.values() for cpu in cpus})
-    return Found(value=f"{len(every)} in use, served by {cpu_list(tuple(on))}")
+def _placement(files: FileTree) -> Reading:
+    placements = placement(files)
+    if not placements:
+        return Reading(because=f"/{_IRQ} has no interrupt with an affinity")
+    on = sorted({cpu for cpus in placements.values() for cpu in cpus})
+    return Reading(value=f"{len(placements)} in use, handled by {cpu_list(tuple(on))}")
 
 
-def _busiest(files: FileTree) -> Found:
-    """Where most of the devices' interrupts went since boot: a core to keep away from."""
+def _busiest(files: FileTree) -> Reading:
+    """Return the CPUs that handled most device interrupts since boot."""
     lines = (files.read("proc/interrupts").value or "").splitlines()
     names = lines[0].split() if lines else []
     totals: Counter[str] = Counter()
@@ -291,13 +289,13 @@ def _busiest(files: FileTree) -> Found:
         if count
     ]
     if not shown:
-        return Found(because="/proc/interrupts is missing or counts nothing")
-    return Found(value=", ".join(shown))
+        return Reading(because="/proc/interrupts is missing or empty")
+    return Reading(value=", ".join(shown))
 
 
 INTERRUPTS_READERS: Final[dict[str, Reader]] = {
-    "new interrupts go to": _default,
+    "default affinity": _default,
     "placement": _placement,
-    "served most since boot": _busiest,
+    "most interrupts since boot": _busiest,
     "irqbalance": balancer,
 }

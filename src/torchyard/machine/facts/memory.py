@@ -8,14 +8,14 @@ from torchyard.machine.facts.reading import (
     Reader,
     facts_of,
     fields_of,
+    file_reader,
     gib,
     in_words,
     line_of,
-    of_file,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.system.file_tree import FileTree, Reading
 
 __all__ = [
     "SECTION",
@@ -34,79 +34,82 @@ _HUGE: Final = "sys/kernel/mm/transparent_hugepage"
 
 
 def read(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(SECTION, READERS, machine.files)
 
 
 def amount_kib(files: FileTree, name: str) -> int | None:
-    """An amount of meminfo; None when it is not there."""
+    """Return an amount of meminfo, or None."""
     words = fields_of(files.read(_INFO)).get(name, "").split()
     return int(words[0]) if words and words[0].isdecimal() else None
 
 
-def total(files: FileTree) -> Found:
-    """All memory that the kernel manages."""
+def total(files: FileTree) -> Reading:
+    """Return the total memory."""
     return _amount("MemTotal")(files)
 
 
-def huge_pages(files: FileTree) -> Found:
-    """When the kernel backs memory with huge pages by itself; the choice is in brackets."""
+def huge_pages(files: FileTree) -> Reading:
+    """Return the modes of transparent huge pages, the present one in brackets."""
     return line_of(files, f"{_HUGE}/enabled")
 
 
-def numa_balancing(files: FileTree) -> Found:
-    """Whether the kernel moves pages between nodes by itself."""
+def numa_balancing(files: FileTree) -> Reading:
+    """Return the state of automatic NUMA balancing."""
     return line_of(files, "proc/sys/kernel/numa_balancing")
 
 
-def randomisation(files: FileTree) -> Found:
-    """How much of the address space of a new process is drawn at random."""
+def randomisation(files: FileTree) -> Reading:
+    """Return the state of address space layout randomization."""
     return line_of(files, "proc/sys/kernel/randomize_va_space")
 
 
 def swaps(files: FileTree) -> tuple[tuple[str, int, int], ...]:
-    """(name, size, used) of every swap, in KiB."""
-    found: list[tuple[str, int, int]] = []
+    """Return (name, size, used) of every swap area, in KiB."""
+    areas: list[tuple[str, int, int]] = []
     for line in (files.read("proc/swaps").value or "").splitlines()[1:]:
         match line.split():
             case [name, _, size, used, *_] if size.isdecimal() and used.isdecimal():
-                found.append((name, int(size), int(used)))
-    return tuple(found)
+                areas.append((name, int(size), int(used)))
+    return tuple(areas)
 
 
 def _amount(name: str) -> Reader:
-    def read_amount(files: FileTree) -> Found:
+    def read_amount(files: FileTree) -> Reading:
         kib = amount_kib(files, name)
-        return Found(value=gib(kib)) if kib is not None else Found(because=f"meminfo has no {name}")
+        return (
+            Reading(value=gib(kib))
+            if kib is not None
+            else Reading(because=f"meminfo has no {name}")
+        )
 
     return read_amount
 
 
-def _swap(files: FileTree) -> Found:
-    found = files.read("proc/swaps")
-    if found.value is None:
-        return found
-    every = swaps(files)
-    shown = (f"{name} {gib(size)}, {gib(used)} used" for name, size, used in every)
-    return Found(value="; ".join(shown) or "none")
+def _swap(files: FileTree) -> Reading:
+    reading = files.read("proc/swaps")
+    if reading.value is None:
+        return reading
+    shown = (f"{name} {gib(size)}, {gib(used)} used" for name, size, used in swaps(files))
+    return Reading(value="; ".join(shown) or "none")
 
 
-def _reserved(files: FileTree) -> Found:
-    found = files.read(_INFO)
-    fields = fields_of(found)
+def _reserved(files: FileTree) -> Reading:
+    reading = files.read(_INFO)
+    fields = fields_of(reading)
     if "HugePages_Total" not in fields:
-        return Found(because=found.because or "meminfo has no HugePages_Total")
-    return Found(value=f"{fields['HugePages_Total']} of {fields.get('Hugepagesize', '?')}")
+        return Reading(because=reading.because or "meminfo has no HugePages_Total")
+    return Reading(value=f"{fields['HugePages_Total']} of {fields.get('Hugepagesize', '?')}")
 
 
 READERS: Final[dict[str, Reader]] = {
     "total": total,
     "available": _amount("MemAvailable"),
     "swap": _swap,
-    "swappiness": of_file("proc/sys/vm/swappiness"),
+    "swappiness": file_reader("proc/sys/vm/swappiness"),
     "transparent huge pages": huge_pages,
-    "huge pages on a fault": of_file(f"{_HUGE}/defrag"),
-    "huge pages reserved": _reserved,
+    "huge page defragmentation": file_reader(f"{_HUGE}/defrag"),
+    "reserved huge pages": _reserved,
     "same-page merging": lambda files: in_words(
         line_of(files, "sys/kernel/mm/ksm/run"),
         lambda text: {"0": "off", "1": "on"}.get(text, text),
@@ -114,7 +117,7 @@ READERS: Final[dict[str, Reader]] = {
     "NUMA balancing": lambda files: in_words(
         numa_balancing(files), lambda text: {"0": "off", "1": "on"}.get(text, f"on ({text})")
     ),
-    "address randomisation": of_file(
+    "address space randomization": file_reader(
         "proc/sys/kernel/randomize_va_space", {"0": "off", "1": "without the heap", "2": "full"}
     ),
 }

@@ -13,21 +13,21 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.machine.facts.reading import (
     Reader,
     as_fact,
-    as_found,
+    as_reading,
+    cpus_or_none,
     facts_of,
     fields_of,
     in_words,
     line_of,
-    or_none,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 from torchyard.machine.system.cores import Topology
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.system.file_tree import FileTree, Reading
 
 PROCESSOR_SECTION: Final = "processor"
 _INFO: Final = "proc/cpuinfo"
-_FLAWS: Final = "sys/devices/system/cpu/vulnerabilities"
+_VULNERABILITIES: Final = "sys/devices/system/cpu/vulnerabilities"
 
 ARM_DESIGNS: Final = {
     ("0x41", "0xd03"): "Cortex-A53",
@@ -54,58 +54,58 @@ VECTORS: Final = (
     *("amx_tile", "amx_bf16", "amx_int8"),
     *("asimd", "asimdhp", "asimddp", "sve", "sve2", "i8mm", "bf16", "sme"),
 )
-"""Instructions that PyTorch's kernels ask for, under the kernel's names."""
+"""Instruction sets that PyTorch's kernels use, under the kernel's names."""
 
 
 def read_processor(machine: Machine) -> tuple[Fact, ...]:
-    """The section. cpuinfo is read once: the kernel asks every core for its clock to write it."""
-    found = machine.files.read(_INFO)
-    fields = fields_of(found)
-    because = found.because or "cpuinfo does not name it"
-    named = {
+    """Read the section. cpuinfo is read once: the kernel queries every core's clock for it."""
+    reading = machine.files.read(_INFO)
+    fields = fields_of(reading)
+    because = reading.because or "cpuinfo does not report it"
+    readings = {
         "architecture": architecture(machine.files),
-        "model": _model(found),
-        "design": as_found(_design(fields), because),
-        "microcode": as_found(fields.get("microcode"), because),
-        "vector instructions": as_found(_vectors(fields), because),
+        "model": _model(reading),
+        "design": as_reading(_design(fields), because),
+        "microcode": as_reading(fields.get("microcode"), because),
+        "vector instructions": as_reading(_vectors(fields), because),
         "mitigations": _mitigations(machine.files),
     }
-    return tuple(as_fact(PROCESSOR_SECTION, name, value) for name, value in named.items())
+    return tuple(as_fact(PROCESSOR_SECTION, name, value) for name, value in readings.items())
 
 
-def architecture(files: FileTree) -> Found:
-    """`x86_64` or `aarch64`. Kernels before 6.1 have no file for it, so a copy is guessed at."""
-    found = line_of(files, "proc/sys/kernel/arch")
-    if found.value is not None:
-        return found
+def architecture(files: FileTree) -> Reading:
+    """Return `x86_64` or `aarch64`; for copies of kernels before 6.1, inferred from cpuinfo."""
+    reading = line_of(files, "proc/sys/kernel/arch")
+    if reading.value is not None:
+        return reading
     if files.live:
-        return Found(value=os.uname().machine)
+        return Reading(value=os.uname().machine)
     fields = fields_of(files.read(_INFO))
     if "CPU implementer" in fields:
-        return Found(value="aarch64")
-    return Found(value="x86_64") if "lm" in _flags(fields) else found
+        return Reading(value="aarch64")
+    return Reading(value="x86_64") if "lm" in _flags(fields) else reading
 
 
-def model(files: FileTree) -> Found:
-    """The processor's name, or its numbers where Arm gives no name."""
+def model(files: FileTree) -> Reading:
+    """Return the CPU model, or its part number for Arm CPUs without a name."""
     return _model(files.read(_INFO))
 
 
 def flags(files: FileTree) -> tuple[str, ...]:
-    """Features of the first processor; x86 calls them flags."""
+    """Return the features of the first CPU (flags on x86)."""
     return _flags(fields_of(files.read(_INFO)))
 
 
-def _model(found: Found) -> Found:
-    if found.value is None:
-        return found
-    fields = fields_of(found)
+def _model(reading: Reading) -> Reading:
+    if reading.value is None:
+        return reading
+    fields = fields_of(reading)
     if fields.get("model name"):
-        return Found(value=fields["model name"])
+        return Reading(value=fields["model name"])
     if "CPU part" in fields:
         implementer = fields.get("CPU implementer", "?")
-        return Found(value=f"Arm implementer {implementer} part {fields['CPU part']}")
-    return Found(because="cpuinfo names no model")
+        return Reading(value=f"Arm implementer {implementer} part {fields['CPU part']}")
+    return Reading(because="cpuinfo reports no model")
 
 
 def _design(fields: dict[str, str]) -> str | None:
@@ -131,19 +131,19 @@ def _flags(fields: dict[str, str]) -> tuple[str, ...]:
 
 
 def _vectors(fields: dict[str, str]) -> str:
-    have = set(_flags(fields))
-    return ", ".join(name for name in VECTORS if name in have)
+    available = set(_flags(fields))
+    return ", ".join(name for name in VECTORS if name in available)
 
 
-def _mitigations(files: FileTree) -> Found:
-    """How many flaws are mitigated: another boot line can change speed by these alone."""
+def _mitigations(files: FileTree) -> Reading:
+    """Count the CPU vulnerabilities by state: mitigations change the speed."""
     counts: Counter[str] = Counter()
-    for name in files.names(_FLAWS):
-        text = files.read(f"{_FLAWS}/{name}").value or ""
+    for name in files.names(_VULNERABILITIES):
+        text = files.read(f"{_VULNERABILITIES}/{name}").value or ""
         word = text.partition(":")[0].strip()
         counts["in force" if word == "Mitigation" else word.lower() or "unreadable"] += 1
     shown = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    return as_found(shown, f"/{_FLAWS} is empty or missing")
+    return as_reading(shown, f"/{_VULNERABILITIES} is empty or missing")
 
 
 TOPOLOGY_SECTION: Final = "topology"
@@ -152,75 +152,75 @@ _NODE: Final = "sys/devices/system/node"
 
 _SMT_WORDS: Final = {
     "on": "on",
-    "off": "off, can be switched on",
-    "forceoff": "off since boot, cannot be switched on before the next one",
-    "notsupported": "the processor has none",
-    "notimplemented": "the kernel cannot switch it here",
-    "-1": "the kernel never set it up here",
+    "off": "off, can be enabled",
+    "forceoff": "off until the next boot",
+    "notsupported": "not supported by the CPU",
+    "notimplemented": "not controllable by this kernel",
+    "-1": "not set up by the kernel",
 }
 
 
 def read_topology(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(TOPOLOGY_SECTION, READERS, machine.files)
 
 
 def _nodes_with_processors(files: FileTree) -> dict[int, tuple[int, ...]]:
-    """NUMA nodes with their processors; nodes of memory only have none."""
+    """Return the NUMA nodes with their CPUs; memory-only nodes have none."""
     return {
-        node: or_none(files.read(f"{_NODE}/node{node}/cpulist"))
-        for node in or_none(files.read(f"{_NODE}/online"))
+        node: cpus_or_none(files.read(f"{_NODE}/node{node}/cpulist"))
+        for node in cpus_or_none(files.read(f"{_NODE}/online"))
     }
 
 
-def smt(files: FileTree) -> Found:
-    """The kernel's word for simultaneous multithreading."""
+def smt(files: FileTree) -> Reading:
+    """Return the SMT state as the kernel reports it."""
     return line_of(files, f"{_CPU}/smt/control")
 
 
-def _processors(files: FileTree) -> Found:
-    present = or_none(files.read(f"{_CPU}/present"))
+def _processors(files: FileTree) -> Reading:
+    present = cpus_or_none(files.read(f"{_CPU}/present"))
 
-    def say(text: str) -> str:
+    def rephrase(text: str) -> str:
         cpus = cpus_of_list(text)
         missing = tuple(sorted(set(present) - set(cpus)))
         return f"{len(cpus)} online ({cpu_list(cpus)})" + (
             f", {len(missing)} offline ({cpu_list(missing)})" if missing else ""
         )
 
-    return in_words(line_of(files, f"{_CPU}/online"), say)
+    return in_words(line_of(files, f"{_CPU}/online"), rephrase)
 
 
-def _cores(files: FileTree) -> Found:
+def _cores(files: FileTree) -> Reading:
     physical = Topology.read(files).physical
     if not physical or not files.exists(f"{_CPU}/cpu{physical[0][0]}/topology"):
-        return Found(because=f"/{_CPU}/cpu*/topology is missing")
+        return Reading(because=f"/{_CPU}/cpu*/topology is missing")
     sockets = {
         line_of(files, f"{_CPU}/cpu{core[0]}/topology/physical_package_id").value
         for core in physical
     }
     threads = max(len(core) for core in physical)
     shown = f"{len(physical)} in {_count(len(sockets), 'socket')}"
-    return Found(value=f"{shown}, {_count(threads, 'thread')} per core")
+    return Reading(value=f"{shown}, {_count(threads, 'thread')} per core")
 
 
-def _smt(files: FileTree) -> Found:
-    found = smt(files)
-    return in_words(found, lambda text: _SMT_WORDS.get(text, f"{text} threads per core"))
+def _smt(files: FileTree) -> Reading:
+    reading = smt(files)
+    return in_words(reading, lambda text: _SMT_WORDS.get(text, f"{text} threads per core"))
 
 
-def _nodes(files: FileTree) -> Found:
-    every = _nodes_with_processors(files)
-    if not every:
-        return files.read(f"{_NODE}/online") if not files.exists(_NODE) else Found(because="none")
+def _nodes(files: FileTree) -> Reading:
+    nodes = _nodes_with_processors(files)
+    if not nodes:
+        return files.read(f"{_NODE}/online") if not files.exists(_NODE) else Reading(because="none")
     shown = ", ".join(
-        f"node {node} has {cpu_list(cpus) or 'memory only'}" for node, cpus in every.items()
+        f"node {node} has {cpu_list(cpus) or 'memory only'}" for node, cpus in nodes.items()
     )
-    return Found(value=f"{len(every)}: {shown}")
+    return Reading(value=f"{len(nodes)}: {shown}")
 
 
-def _caches(files: FileTree) -> Found:
-    """Those of the first processor that is online: others are the same on nearly all machines."""
+def _caches(files: FileTree) -> Reading:
+    """Read the caches of the first online CPU: others are the same on nearly all machines."""
     first = next(iter(Topology.read(files).online), 0)
     shown: list[str] = []
     for folder in files.paths(f"{_CPU}/cpu{first}/cache/index*"):
@@ -231,11 +231,11 @@ def _caches(files: FileTree) -> Found:
             name = f"L{level}" + {"Data": " data", "Instruction": " instruction"}.get(
                 kind or "", ""
             )
-            shared = len(or_none(files.read(f"{folder}/shared_cpu_list")))
+            shared = len(cpus_or_none(files.read(f"{folder}/shared_cpu_list")))
             shown.append(f"{name} {size}" + (f" shared by {shared}" if shared > 1 else ""))
     if not shown:
-        return Found(because=f"/{_CPU}/cpu{first}/cache is empty or missing")
-    return Found(value=", ".join(shown))
+        return Reading(because=f"/{_CPU}/cpu{first}/cache is empty or missing")
+    return Reading(value=", ".join(shown))
 
 
 def _count(number: int, noun: str) -> str:
@@ -243,7 +243,7 @@ def _count(number: int, noun: str) -> str:
 
 
 READERS: Final[dict[str, Reader]] = {
-    "processors": _processors,
+    "CPUs": _processors,
     "cores": _cores,
     "simultaneous multithreading": _smt,
     "NUMA nodes": _nodes,

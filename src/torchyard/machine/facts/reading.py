@@ -1,7 +1,7 @@
-"""Turn files into facts: one value, one value of many files, a value in other words.
+"""Turn files into facts: one value, one value of many files, a rephrased value.
 
 Every reader is `(FileTree) -> Found`, so that a section shows it as a fact, an adviser judges it
-and a run records it, all from one place. Knows no file by name.
+and a run records it, all from one place.
 """
 
 from __future__ import annotations
@@ -10,103 +10,105 @@ from collections.abc import Callable, Mapping
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.system.file_tree import FileTree, Reading
 
 __all__ = [
     "Reader",
-    "agreed",
-    "as_found",
+    "as_reading",
+    "combined",
+    "cpus_or_none",
     "facts_of",
     "fields_of",
+    "file_reader",
     "ghz",
     "gib",
     "in_words",
     "line_of",
-    "of_file",
-    "or_none",
     "processors",
 ]
 
-Reader = Callable[[FileTree], Found]
+Reader = Callable[[FileTree], Reading]
 
 
 def facts_of(section: str, readers: Mapping[str, Reader], files: FileTree) -> tuple[Fact, ...]:
-    """One fact for each reader, in their order."""
+    """Return one fact for each reader, in their order."""
     return tuple(as_fact(section, name, reader(files)) for name, reader in readers.items())
 
 
-def as_fact(section: str, name: str, found: Found) -> Fact:
-    """The fact of a value; an empty value without a reason would be a blank, so it gets one."""
-    if found.value:
-        return Fact(section=section, name=name, value=found.value)
-    because = found.because or "it is empty"
+def as_fact(section: str, name: str, reading: Reading) -> Fact:
+    """Return the fact of a reading; an empty value becomes unavailable."""
+    if reading.value:
+        return Fact(section=section, name=name, value=reading.value)
+    because = reading.because or "it is empty"
     return Fact(section=section, name=name, unavailable=because)
 
 
-def line_of(files: FileTree, path: str) -> Found:
-    """The first line of a file; an empty file is a reason."""
-    found = files.read(path)
-    if found.value is None:
-        return found
-    text = found.value.strip()
-    return Found(value=text.splitlines()[0]) if text else Found(because=f"/{path} is empty")
+def line_of(files: FileTree, path: str) -> Reading:
+    """Read the first line of a file; an empty file is unavailable."""
+    reading = files.read(path)
+    if reading.value is None:
+        return reading
+    text = reading.value.strip()
+    return Reading(value=text.splitlines()[0]) if text else Reading(because=f"/{path} is empty")
 
 
-def of_file(path: str, words: Mapping[str, str] | None = None) -> Reader:
-    """A reader of one line, with the meaning of known values behind it: `2 (full)`."""
+def file_reader(path: str, words: Mapping[str, str] | None = None) -> Reader:
+    """Return a reader of one line that appends the meaning of known values: `2 (full)`."""
 
-    def read(files: FileTree) -> Found:
-        found = line_of(files, path)
-        meaning = (words or {}).get(found.value or "")
-        return Found(value=f"{found.value} ({meaning})") if meaning else found
+    def read(files: FileTree) -> Reading:
+        reading = line_of(files, path)
+        meaning = (words or {}).get(reading.value or "")
+        return Reading(value=f"{reading.value} ({meaning})") if meaning else reading
 
     return read
 
 
-def in_words(found: Found, say: Callable[[str], str]) -> Found:
-    """The value in other words; one that cannot be understood becomes a reason."""
-    if found.value is None:
-        return found
+def in_words(reading: Reading, rephrase: Callable[[str], str]) -> Reading:
+    """Rephrase a value; one that cannot be parsed becomes unavailable."""
+    if reading.value is None:
+        return reading
     try:
-        return Found(value=say(found.value))
+        return Reading(value=rephrase(reading.value))
     except (ValueError, IndexError, KeyError, ArithmeticError):
-        return Found(because=f"{found.value[:80]!r} is not of the form that the kernel documents")
+        return Reading(because=f"{reading.value[:80]!r} has an unexpected format")
 
 
 def processors(path: str, nothing: str = "none") -> Reader:
-    """A reader of a list of processors, where an empty list means nothing and is a value."""
+    """Return a reader of a CPU list; an empty list is the value `nothing`."""
 
-    def read(files: FileTree) -> Found:
-        found = files.read(path)
-        # nohz_full and isolated show `(null)` when the kernel was not asked for any.
-        if found.value is not None and found.value.strip() in ("", "(null)"):
-            return Found(value=nothing)
-        return in_words(found, lambda text: cpu_list(cpus_of_list(text)))
+    def read(files: FileTree) -> Reading:
+        reading = files.read(path)
+        # nohz_full and isolated show `(null)` if the parameter was not given.
+        if reading.value is not None and reading.value.strip() in ("", "(null)"):
+            return Reading(value=nothing)
+        return in_words(reading, lambda text: cpu_list(cpus_of_list(text)))
 
     return read
 
 
-def or_none(found: Found) -> tuple[int, ...]:
-    """The processors or nodes of a list; nothing when it is unavailable or none."""
+def cpus_or_none(reading: Reading) -> tuple[int, ...]:
+    """Return the CPUs or nodes of a list; empty if it is unavailable or invalid."""
     try:
-        return cpus_of_list(found.value or "")
+        return cpus_of_list(reading.value or "")
     except ValueError:
         return ()
 
 
-def agreed(values: Mapping[str, str], because: str) -> Found:
-    """One value when all places agree, else every value with its places: `a (0-3), b (4)`.
+def combined(values: Mapping[str, str], because: str) -> Reading:
+    """Return one value if all locations agree, else all values: `a (0-3), b (4)`.
 
-    `values` maps places to values. Places that are numbers are shown as lists.
+    `values` maps locations to values. Numbered locations are shown as lists.
     """
     if not values:
-        return Found(because=because)
+        return Reading(because=because)
     places: dict[str, list[str]] = {}
     for place, value in values.items():
         places.setdefault(value, []).append(place)
     if len(places) == 1:
-        return Found(value=next(iter(places)))
-    return Found(value=", ".join(f"{value} ({_places(names)})" for value, names in places.items()))
+        return Reading(value=next(iter(places)))
+    return Reading(
+        value=", ".join(f"{value} ({_places(names)})" for value, names in places.items())
+    )
 
 
 def _places(names: list[str]) -> str:
@@ -115,26 +117,26 @@ def _places(names: list[str]) -> str:
     return ", ".join(names)
 
 
-def fields_of(found: Found) -> dict[str, str]:
-    """`name: value` lines; the first of each name counts. Empty when it cannot be read."""
+def fields_of(reading: Reading) -> dict[str, str]:
+    """Parse `name: value` lines; the first of each name counts. Empty if unreadable."""
     fields: dict[str, str] = {}
-    for line in (found.value or "").splitlines():
+    for line in (reading.value or "").splitlines():
         name, colon, value = line.partition(":")
         if colon:
             fields.setdefault(name.strip(), value.strip())
     return fields
 
 
-def as_found(value: str | None, because: str) -> Found:
-    """A value, or the reason."""
-    return Found(value=value) if value else Found(because=because)
+def as_reading(value: str | None, because: str) -> Reading:
+    """Return a reading with the value, or with the reason if there is none."""
+    return Reading(value=value) if value else Reading(because=because)
 
 
 def gib(kib: float) -> str:
-    """An amount of memory that was given in KiB."""
+    """Format an amount of memory given in KiB."""
     return f"{kib / 2**20:.1f} GiB"
 
 
 def ghz(khz: str) -> str:
-    """A clock that was given in kHz; raises ValueError when it is none."""
+    """Format a clock given in kHz; raises ValueError."""
     return f"{int(khz) / 1e6:.2f} GHz"

@@ -12,19 +12,19 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.facts import clocks, isolation, load, memory, processor, software
-from torchyard.machine.facts import processor as topology
 from torchyard.machine.facts.reading import Reader
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.model import UNAVAILABLE
+from torchyard.machine.system.file_tree import FileTree, Reading
 
 __all__ = ["RUN_FACTS", "read_facts"]
 
 
-def _cores(files: FileTree) -> Found:
-    """How many processors this process may use."""
-    found = isolation.allowed(files)
-    if found.value is None:
-        return found
-    return Found(value=str(len(cpus_of_list(found.value))))
+def _cores(files: FileTree) -> Reading:
+    """Return the number of CPUs this process may use."""
+    reading = isolation.allowed(files)
+    if reading.value is None:
+        return reading
+    return Reading(value=str(len(cpus_of_list(reading.value))))
 
 
 RUN_FACTS: Final[dict[str, Reader]] = {
@@ -38,8 +38,8 @@ RUN_FACTS: Final[dict[str, Reader]] = {
     "governor": clocks.governor,
     "turbo off": clocks.turbo_off,
     "energy preference": clocks.preference,
-    "smt": topology.smt,
-    "set apart": isolation.set_apart,
+    "smt": processor.smt,
+    "set apart": isolation.isolated_text,
     "processors that limits leave": isolation.quota_processors,
     "transparent huge pages": memory.huge_pages,
     "NUMA balancing": memory.numa_balancing,
@@ -47,17 +47,17 @@ RUN_FACTS: Final[dict[str, Reader]] = {
     "virtualisation": software.virtualisation,
     "clock source": software.clock_source,
 }
-"""Name in the record of a run -> reader. Names stay: older runs are compared by them."""
+"""Name in the record of a run -> reader. Names are fixed: runs are compared by them."""
 
 
 def read_facts(root: Path = Path("/")) -> dict[str, str]:
-    """Facts that belong beside every number."""
+    """Return the facts to record with every run."""
     files = FileTree(root)
     return {name: _text(reader(files)) for name, reader in RUN_FACTS.items()}
 
 
-def _text(found: Found) -> str:
-    """The value, or the reason without the folders of its file: a record is read in a table."""
-    if found.value:
-        return found.value
-    return f"unavailable, because {(found.because or 'it is empty').rpartition('/')[2]}"
+def _text(reading: Reading) -> str:
+    """Return the value, or the reason with only the file name of its path."""
+    if reading.value:
+        return reading.value
+    return UNAVAILABLE + (reading.because or "it is empty").rpartition("/")[2]

@@ -1,7 +1,7 @@
 """Kernel and software facts: kernel, virtualization, allocators, OpenMP, compilers, drivers.
 
 Libraries are found in the loader's cache and in the usual directories, programs on PATH. Programs
-are asked for their version on the running machine only, not for a copy of another machine.
+are run for their version on the live machine only, not for a copy of another machine.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from torchyard.machine.facts.processor import flags
 from torchyard.machine.facts.reading import (
     Reader,
     as_fact,
-    as_found,
+    as_reading,
     facts_of,
+    file_reader,
     in_words,
     line_of,
-    of_file,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Found
+from torchyard.machine.system.file_tree import FileTree, Reading
 from torchyard.machine.system.programs import find_program, run_program
 
 KERNEL_SECTION: Final = "kernel"
+GUEST_OF: Final = "guest of "
+"""Start of `virtualisation` in a virtual machine; recorded in runs."""
 _SYS: Final = "proc/sys/kernel"
 _ON_OFF: Final = {"0": "off", "1": "on"}
 
@@ -45,57 +47,61 @@ HYPERVISORS: Final = (
     ("parallels", "Parallels"),
     ("bhyve", "bhyve"),
 )
-"""What names of vendors and products say (lower case) -> who it is."""
+"""(part of a vendor or product name in lower case, hypervisor)"""
 
 
 def read_kernel(machine: Machine) -> tuple[Fact, ...]:
-    """The section."""
+    """Read the section."""
     return facts_of(KERNEL_SECTION, KERNEL_READERS, machine.files)
 
 
-def release(files: FileTree) -> Found:
-    """The kernel's version."""
+def release(files: FileTree) -> Reading:
+    """Return the kernel release."""
     return line_of(files, f"{_SYS}/osrelease")
 
 
-def clock_source(files: FileTree) -> Found:
-    """What clocks are read from."""
+def clock_source(files: FileTree) -> Reading:
+    """Return the clock source."""
     return line_of(files, "sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
-def virtualisation(files: FileTree) -> Found:
-    """Who runs this machine as a guest, or `none seen`: a guest may be hidden well."""
+def virtualisation(files: FileTree) -> Reading:
+    """Return the hypervisor of this guest, or `none seen`: a hypervisor may hide itself."""
     board = [
         line_of(files, f"sys/class/dmi/id/{name}").value or ""
         for name in ("sys_vendor", "product_name", "board_vendor")
     ]
-    named = " ".join(board).lower()
-    who = next((name for part, name in HYPERVISORS if part in named), "")
-    if ".metal" in named:  # bare machines of Amazon carry the same vendor as its guests
-        who = ""
+    board_text = " ".join(board).lower()
+    hypervisor = next((name for part, name in HYPERVISORS if part in board_text), "")
+    if ".metal" in board_text:  # Amazon's bare-metal instances have the same vendor as its guests
+        hypervisor = ""
     type_file = line_of(files, "sys/hypervisor/type").value or ""
     tree = files.read("proc/device-tree/compatible").value or ""
-    if not who and type_file and type_file != "none":
-        who = type_file
-    if not who and "dummy-virt" in tree:
-        who = "a hypervisor (linux,dummy-virt)"
-    if not who and ("hypervisor" in flags(files) or files.exists("proc/device-tree/hypervisor")):
-        who = "a hypervisor that does not say its name"
-    if who:
-        return Found(value=f"guest of {who}")
+    if not hypervisor and type_file and type_file != "none":
+        hypervisor = type_file
+    if not hypervisor and "dummy-virt" in tree:
+        hypervisor = "a hypervisor (linux,dummy-virt)"
+    if not hypervisor and (
+        "hypervisor" in flags(files) or files.exists("proc/device-tree/hypervisor")
+    ):
+        hypervisor = "a hypervisor that does not say its name"
+    if hypervisor:
+        return Reading(value=f"{GUEST_OF}{hypervisor}")
     if not files.exists("proc/cpuinfo"):
-        return Found(because=files.read("proc/cpuinfo").because)
-    return Found(value="none seen")
+        return Reading(because=files.read("proc/cpuinfo").because)
+    return Reading(value="none seen")
 
 
-def _container(files: FileTree) -> Found:
+def _container(files: FileTree) -> Reading:
     for path, name in ((".dockerenv", "Docker"), ("run/.containerenv", "Podman")):
         if files.exists(path):
-            return Found(value=name)
-    named = line_of(files, "run/systemd/container").value
-    if named:
-        return Found(value=named)
-    return Found(value="none seen") if files.exists("proc") else Found(because="/proc is missing")
+            return Reading(value=name)
+    container = line_of(files, "run/systemd/container").value
+    if container:
+        return Reading(value=container)
+    return (
+        Reading(value="none seen") if files.exists("proc") else Reading(because="/proc is missing")
+    )
 
 
 def _switch(name: str) -> Reader:
@@ -107,25 +113,25 @@ def _switch(name: str) -> Reader:
 KERNEL_READERS: Final[dict[str, Reader]] = {
     "release": release,
     "clock source": clock_source,
-    "virtualisation": virtualisation,
+    "virtualization": virtualisation,
     "container": _container,
-    "watchdog for hard lockups": _switch("nmi_watchdog"),
-    "watchdog for soft lockups": _switch("soft_watchdog"),
-    "statistics of memory every": lambda files: in_words(
+    "hard lockup watchdog": _switch("nmi_watchdog"),
+    "soft lockup watchdog": _switch("soft_watchdog"),
+    "memory statistics interval": lambda files: in_words(
         line_of(files, "proc/sys/vm/stat_interval"), lambda text: f"{int(text)} s"
     ),
-    "timers move between processors": _switch("timer_migration"),
-    "samples of perf at most": lambda files: in_words(
+    "timer migration": _switch("timer_migration"),
+    "perf sample rate limit": lambda files: in_words(
         line_of(files, f"{_SYS}/perf_event_max_sample_rate"), lambda text: f"{int(text)} per s"
     ),
-    "time of perf at most": lambda files: in_words(
+    "perf CPU time limit": lambda files: in_words(
         line_of(files, f"{_SYS}/perf_cpu_time_max_percent"), lambda text: f"{int(text)} %"
     ),
-    "perf for users": of_file(
+    "perf for unprivileged users": file_reader(
         f"{_SYS}/perf_event_paranoid",
-        {"-1": "everything", "0": "no raw tracepoints", "1": "no processors", "2": "own code only"},
+        {"-1": "all", "0": "no raw tracepoints", "1": "no CPU events", "2": "user space only"},
     ),
-    "real-time time at most": lambda files: in_words(
+    "real-time scheduling limit": lambda files: in_words(
         line_of(files, f"{_SYS}/sched_rt_runtime_us"),
         lambda text: "no limit" if text == "-1" else f"{int(text) / 1e4:g} % of a second",
     ),
@@ -149,102 +155,102 @@ PROGRAMS: Final = {
     "hipcc": r"HIP version: (\S+)",
     "cmake": r"cmake version (\S+)",
 }
-"""Program -> where its version stands in what `--version` prints."""
+"""Program -> pattern of its version in the output of `--version`."""
 _ANSWER_LIMIT_S: Final = 10.0
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
 def read_software(machine: Machine) -> tuple[Fact, ...]:
-    """The section; programs are asked at the same time, because some take a second."""
+    """Read the section; programs run in parallel, because some take a second."""
     with ThreadPoolExecutor(max_workers=len(PROGRAMS)) as pool:
         versions = pool.map(lambda name: program_version(machine.files, name), PROGRAMS)
-        asked = [
-            as_fact(SOFTWARE_SECTION, name, found)
-            for name, found in zip(PROGRAMS, versions, strict=True)
+        programs = [
+            as_fact(SOFTWARE_SECTION, name, version)
+            for name, version in zip(PROGRAMS, versions, strict=True)
         ]
-    return (*facts_of(SOFTWARE_SECTION, SOFTWARE_READERS, machine.files), *asked)
+    return (*facts_of(SOFTWARE_SECTION, SOFTWARE_READERS, machine.files), *programs)
 
 
 def find_libraries(files: FileTree, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Paths of shared libraries of these names (`libgomp.so` finds `libgomp.so.1`)."""
-    found: dict[str, None] = {}
-    # The cache is binary; its texts are ended by zeros, so paths can be picked out of it.
+    """Return the paths of shared libraries by name (`libgomp.so` finds `libgomp.so.1`)."""
+    paths: dict[str, None] = {}
+    # The cache is binary, with zero-terminated strings, so paths can be extracted from it.
     cache = files.read("etc/ld.so.cache").value or ""
     for text in cache.split("\0"):
         if text.startswith("/") and _is_one(text.rsplit("/", 1)[1], names):
-            found[text] = None
+            paths[text] = None
     for folder in _FOLDERS:
         for name in names:
             for path in files.paths(f"{folder}/{name}*"):
                 if _is_one(path.rsplit("/", 1)[1], names):
-                    found[f"/{path}"] = None
+                    paths[f"/{path}"] = None
     kept: dict[str, str] = {}
-    for path in found:  # one of the several names that a file has
+    for path in paths:  # keep one name of each file
         kept.setdefault(os.path.realpath(files.path(path.lstrip("/"))), path)
     return tuple(sorted(kept.values()))
 
 
-def program_version(files: FileTree, name: str) -> Found:
-    """What a program of `PROGRAMS` says it is, and where it is."""
+def program_version(files: FileTree, name: str) -> Reading:
+    """Return the version and path of a program of `PROGRAMS`."""
     if not files.live:
-        return Found(because="this is a copy: programs are not asked")
+        return Reading(because="this is a copy: programs are not run")
     try:
         text = run_program(files, name, "--version", limit_s=_ANSWER_LIMIT_S)
     except TorchyardError as error:
-        return Found(because=error.what)
+        return Reading(because=error.what)
     match = re.search(PROGRAMS[name], text)
     if match is None:
-        return Found(because=f"`{name} --version` says no version: {text.strip()[:80]!r}")
-    return Found(value=f"{match[1]} ({find_program(files, name)})")
+        return Reading(because=f"`{name} --version` prints no version: {text.strip()[:80]!r}")
+    return Reading(value=f"{match[1]} ({find_program(files, name)})")
 
 
 def _is_one(file_name: str, names: tuple[str, ...]) -> bool:
-    """Whether a file is one of the libraries and not a linker script, object or other library."""
+    """Whether a file name is one of the libraries, not a linker script or another library."""
     stem = _LIBRARY.sub(".so", file_name)
     return stem in names
 
 
-def _found(names: tuple[str, ...]) -> Reader:
-    def read_libraries(files: FileTree) -> Found:
+def _library_reader(names: tuple[str, ...]) -> Reader:
+    def read_libraries(files: FileTree) -> Reading:
         shown = [_with_target(files, path) for path in find_libraries(files, names)]
-        return as_found(", ".join(shown), "none is in the loader's cache or the usual folders")
+        return as_reading(", ".join(shown), "none in the loader's cache or the usual directories")
 
     return read_libraries
 
 
 def _with_target(files: FileTree, path: str) -> str:
-    """The path, with the file behind it when that tells more of the version."""
+    """Return the path, with the symlink's target if that contains the version."""
     target = os.path.realpath(files.path(path.lstrip("/"))).rsplit("/", 1)[-1]
     return path if path.endswith(target) else f"{path} ({target})"
 
 
-def _c_library(files: FileTree) -> Found:
+def _c_library(files: FileTree) -> Reading:
     if not files.live:
-        return Found(because="this is a copy: programs are not asked")
+        return Reading(because="this is a copy: programs are not run")
     name, version = platform.libc_ver()
-    return as_found(f"{name} {version}".strip(), "the C library does not say its version")
+    return as_reading(f"{name} {version}".strip(), "the C library does not report its version")
 
 
-def _nvidia(files: FileTree) -> Found:
-    found = line_of(files, "proc/driver/nvidia/version")
-    if found.value is None:
-        return found
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", found.value)
-    return Found(value=match[1] if match else found.value)
+def _nvidia(files: FileTree) -> Reading:
+    reading = line_of(files, "proc/driver/nvidia/version")
+    if reading.value is None:
+        return reading
+    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", reading.value)
+    return Reading(value=match[1] if match else reading.value)
 
 
-def _allocators(files: FileTree) -> Found:
-    """The C library's own is always there, and is what a process has without LD_PRELOAD."""
-    own, others = _c_library(files), _found(ALLOCATORS)(files)
-    shown = [f"of {own.value}"] if own.value else []
+def _allocators(files: FileTree) -> Reading:
+    """List allocators; that of the C library is the default without LD_PRELOAD."""
+    own, others = _c_library(files), _library_reader(ALLOCATORS)(files)
+    shown = [own.value] if own.value else []
     shown += [others.value] if others.value else []
-    return as_found(", ".join(shown), others.because)
+    return as_reading(", ".join(shown), others.because)
 
 
 SOFTWARE_READERS: Final[dict[str, Reader]] = {
     "C library": _c_library,
     "allocators": _allocators,
-    "OpenMP runtimes": _found(OPENMP),
+    "OpenMP runtimes": _library_reader(OPENMP),
     "NVIDIA driver": _nvidia,
     "AMD driver": lambda files: line_of(files, "sys/module/amdgpu/version"),
 }

@@ -18,26 +18,26 @@ from torchyard.machine.gpu.library import Answer
 from torchyard.machine.system.file_tree import FileTree
 
 _STATE: Final = re.compile(r"^\s*(?:\d+|S):\s*(\d+)\s*mhz\b.*?(\*?)\s*$", re.IGNORECASE)
-"""`1: 1700Mhz *`; S is deep sleep; the star marks the present one."""
+"""`1: 1700Mhz *`; S is deep sleep; the asterisk marks the present state."""
 _GRAPHICS_HEADINGS: Final = ("GFXCLK:", "OD_SCLK:")
-"""MI200 says the first, MI300 and RDNA the second."""
+"""MI200 uses the first, MI300 and RDNA the second."""
 
 
 def clock_states(files: FileTree, path: str) -> Answer[tuple[tuple[int, bool], ...]]:
-    """(megahertz, whether it is the present one) for every state, as listed."""
-    found = files.read(path)
-    if found.value is None:
-        return Answer(because=found.because)
+    """Return (MHz, whether it is the present state) of every state, as listed."""
+    reading = files.read(path)
+    if reading.value is None:
+        return Answer(because=reading.because)
     states = tuple(
         (int(state[1]), state[2] == "*")
-        for state in map(_STATE.match, found.value.splitlines())
+        for state in map(_STATE.match, reading.value.splitlines())
         if state
     )
     return Answer(value=states) if states else Answer(because=f"/{path} lists no clocks")
 
 
 def clock_now(states: Answer[tuple[tuple[int, bool], ...]]) -> Answer[int]:
-    """The clock with the star."""
+    """Return the present clock."""
     if states.value is None:
         return Answer(because=states.because)
     present = [mhz for mhz, now in states.value if now]
@@ -45,34 +45,34 @@ def clock_now(states: Answer[tuple[tuple[int, bool], ...]]) -> Answer[int]:
 
 
 def graphics_limits(files: FileTree, card: str) -> Answer[tuple[int, int]]:
-    """Lowest and highest graphics clock allowed now.
+    """Return the lowest and highest allowed graphics clock.
 
     First and last line of the block: MI200 puts the present clock between them while it lies
     between, so the line called 1 is not always the upper limit.
     """
     path = f"{card}/device/pp_od_clk_voltage"
-    found = files.read(path)
-    if found.value is None:
-        return Answer(because=found.because)
+    reading = files.read(path)
+    if reading.value is None:
+        return Answer(because=reading.because)
     clocks: list[int] = []
     inside = False
-    for line in found.value.splitlines():
+    for line in reading.value.splitlines():
         state = _STATE.match(line)
         if inside and state:
             clocks.append(int(state[1]))
         else:
             inside = line.strip() in _GRAPHICS_HEADINGS
     if not clocks:
-        return Answer(because=f"/{path} has no limits of the graphics clock")
+        return Answer(because=f"/{path} has no graphics clock limits")
     return Answer(value=(clocks[0], clocks[-1]))
 
 
 _HOTTEST_FIRST: Final = ("junction", "edge")
-"""Sensors by label: the hottest spot is what throttles; some chips have only the other one."""
+"""Sensors by label: the hot spot is what throttles; some chips have only the edge sensor."""
 
 
 class AmdSensors:
-    """Of one card, by its folder such as `sys/class/drm/card1`."""
+    """Sensors of one card, by its folder such as `sys/class/drm/card1`."""
 
     def __init__(self, files: FileTree, card: str) -> None:
         self._files = files
@@ -88,27 +88,27 @@ class AmdSensors:
         )
 
     def graphics_clock_mhz(self) -> Answer[int]:
-        """The present one."""
+        """Return the present graphics clock."""
         return clock_now(clock_states(self._files, f"{self._device}/pp_dpm_sclk"))
 
     def power_w(self) -> Answer[float]:
-        """Newer chips say a moment's power, older ones an average."""
+        """Return the power: instantaneous on newer chips, an average on older ones."""
         return self._watts("power1_average", "power1_input")
 
     def power_limit_w(self) -> Answer[float]:
-        """As set now."""
+        """Return the power limit in force."""
         return self._watts("power1_cap")
 
     def default_power_limit_w(self) -> Answer[float]:
-        """As the maker set it."""
+        """Return the vendor's default power limit."""
         return self._watts("power1_cap_default")
 
     def temperature_c(self) -> Answer[int]:
-        """Of the hottest spot."""
+        """Return the temperature of the hot spot."""
         return first_number(self._files, f"{self._hottest}_input", unit=1000).map(round)
 
     def slowdown_temperature_c(self) -> Answer[int]:
-        """Where the card slows itself down."""
+        """Return the temperature at which the card throttles."""
         return first_number(self._files, f"{self._hottest}_crit", unit=1000).map(round)
 
     def _watts(self, *names: str) -> Answer[float]:
@@ -117,22 +117,22 @@ class AmdSensors:
 
 
 def text_of(files: FileTree, path: str) -> Answer[str]:
-    """The text of a file that says something."""
-    found = files.read(path)
-    if not (found.value or "").strip():
-        return Answer(because=found.because or f"/{path} is empty")
-    return Answer(value=(found.value or "").strip())
+    """Read a file; an empty one is unavailable."""
+    reading = files.read(path)
+    if not (reading.value or "").strip():
+        return Answer(because=reading.because or f"/{path} is empty")
+    return Answer(value=(reading.value or "").strip())
 
 
 def first_number(files: FileTree, *paths: str, unit: int) -> Answer[float]:
-    """The number of the first file that holds one, in whole units."""
+    """Return the number of the first file that contains one, divided by `unit`."""
     because = ""
     for path in paths:
-        found = files.read(path)
-        number = found.number
+        reading = files.read(path)
+        number = reading.number
         if number is not None:
             return Answer(value=number / unit)
-        because = because or found.because or f"/{path} holds no number"
+        because = because or reading.because or f"/{path} contains no number"
     return Answer(because=because)
 
 
@@ -142,15 +142,15 @@ _KFD: Final = "sys/class/kfd/kfd"
 
 @dataclass(frozen=True, kw_only=True)
 class AmdGpu:
-    """One GPU. Names end in their unit."""
+    """State of one GPU. Field names end in their unit."""
 
     card: str
     """Its folder below /sys/class/drm."""
     address: str
-    """On the PCI bus, which stays the same when cards are counted anew; else the card's name."""
+    """PCI address, which is stable when cards are renumbered; else the card's name."""
     name: Answer[str]
     chip: Answer[str]
-    """The compiler's name of the generation: gfx90a, gfx942, gfx1100."""
+    """LLVM target name: gfx90a, gfx942, gfx1100."""
     vbios: Answer[str]
     performance_level: Answer[str]
     graphics_clock_mhz: Answer[int]
@@ -170,7 +170,7 @@ class AmdGpu:
 
 
 def amd_cards(files: FileTree) -> tuple[str, ...]:
-    """Folders of AMD's cards, such as `sys/class/drm/card1`; connectors are no cards."""
+    """Return the folders of AMD cards, such as `sys/class/drm/card1`, without connectors."""
     return tuple(
         path
         for path in files.paths("sys/class/drm/card*")
@@ -180,12 +180,12 @@ def amd_cards(files: FileTree) -> tuple[str, ...]:
 
 
 def card_at(files: FileTree, address: str) -> str | None:
-    """The folder of the card with this address."""
+    """Return the folder of the card with this address."""
     return next((card for card in amd_cards(files) if _address(files, card) == address), None)
 
 
 def read_amd(files: FileTree) -> tuple[AmdGpu, ...]:
-    """Every card; cards without power management show little."""
+    """Read every card; cards without power management have few values."""
     return tuple(_read_one(files, card) for card in amd_cards(files))
 
 
@@ -222,8 +222,8 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
 
 def _address(files: FileTree, card: str) -> str:
     events = files.read(f"{card}/device/uevent").value or ""
-    found = re.search(r"^PCI_SLOT_NAME=([0-9a-fA-F:.]+)$", events, re.MULTILINE)
-    return found[1].lower() if found else card.rpartition("/")[2]
+    match = re.search(r"^PCI_SLOT_NAME=([0-9a-fA-F:.]+)$", events, re.MULTILINE)
+    return match[1].lower() if match else card.rpartition("/")[2]
 
 
 def _name(files: FileTree, device: str) -> Answer[str]:
@@ -234,15 +234,17 @@ def _name(files: FileTree, device: str) -> Answer[str]:
 
 
 def _kfd_node(files: FileTree, address: str) -> str | None:
-    """The compute driver's folder of the card: it counts by bus, device and function."""
-    found = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", address)
-    if not found:
+    """Return the compute driver's folder of the card, matched by bus, device and function."""
+    match = re.fullmatch(r"([0-9a-f]+):([0-9a-f]+):([0-9a-f]+)\.([0-7])", address)
+    if not match:
         return None
-    domain, bus, slot, function = (int(part, 16) for part in found.groups())
-    wanted = {("domain", str(domain)), ("location_id", str(bus << 8 | slot << 3 | function))}
+    domain, bus, slot, function = (int(part, 16) for part in match.groups())
+    location = {("domain", str(domain)), ("location_id", str(bus << 8 | slot << 3 | function))}
     for path in files.paths(f"{_KFD}/topology/nodes/*/properties"):
         lines = (files.read(path).value or "").splitlines()
-        if wanted <= {(name, value) for name, _, value in (line.partition(" ") for line in lines)}:
+        if location <= {
+            (name, value) for name, _, value in (line.partition(" ") for line in lines)
+        }:
             return path.rpartition("/")[0]
     return None
 
@@ -251,10 +253,10 @@ def _chip(files: FileTree, node: str | None) -> Answer[str]:
     if node is None:
         return Answer(because="the compute driver (/sys/class/kfd) does not list this card")
     text = files.read(f"{node}/properties").value or ""
-    found = re.search(r"^gfx_target_version (\d+)$", text, re.MULTILINE)
-    if not found or not int(found[1]):
-        return Answer(because=f"/{node}/properties names no generation")
-    number = int(found[1])
+    match = re.search(r"^gfx_target_version (\d+)$", text, re.MULTILINE)
+    if not match or not int(match[1]):
+        return Answer(because=f"/{node}/properties has no gfx_target_version")
+    number = int(match[1])
     return Answer(value=f"gfx{number // 10000}{number // 100 % 100:x}{number % 100:x}")
 
 
@@ -270,12 +272,12 @@ def _processes(files: FileTree, node: str | None) -> Answer[tuple[GpuProcess, ..
     if node is None or not files.exists(f"{_KFD}/proc"):
         return Answer(because=f"/{_KFD}/proc does not list this card's processes")
     number = (files.read(f"{node}/gpu_id").value or "").strip()
-    found: list[GpuProcess] = []
+    processes: list[GpuProcess] = []
     for name in files.names(f"{_KFD}/proc"):
         used = files.read(f"{_KFD}/proc/{name}/vram_{number}").number
         if name.isdigit() and used:
             pid = int(name)
-            found.append(
+            processes.append(
                 GpuProcess(
                     pid=pid,
                     kind="compute",
@@ -284,4 +286,4 @@ def _processes(files: FileTree, node: str | None) -> Answer[tuple[GpuProcess, ..
                     owner=owner_of(pid, files),
                 )
             )
-    return Answer(value=tuple(found))
+    return Answer(value=tuple(processes))

@@ -1,7 +1,7 @@
 """List the processes that compute on a GPU, and tell which are ours.
 
-NVML reports process ids as the host sees them. In a container such an id may name no process, or
-none that can be told from our own: it is then unknown, not somebody else's.
+NVML reports process IDs of the host. In a container such an ID may name no process, or one that
+cannot be distinguished from our own: its owner is then unknown, not "other".
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class GpuProcess:
     kind: Literal["compute", "graphics"]
     memory_bytes: int | None
     name: str
-    """Chosen by the process itself: never to be trusted. Empty when it is not visible."""
+    """Set by the process itself, so untrusted. Empty if not visible."""
     owner: Owner
 
 
 def read_processes(nvml: Any, handle: Any, files: FileTree) -> Answer[tuple[GpuProcess, ...]]:
-    """Everything that holds a context, once each; computing counts more than drawing."""
+    """Return the processes with a context; one with both kinds counts as compute."""
     computing = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", of=(handle,))
     if computing.value is None:
         return Answer(because=computing.because)
     drawing = ask(nvml, "nvmlDeviceGetGraphicsRunningProcesses", of=(handle,))
-    found: dict[int, GpuProcess] = {}
+    processes: dict[int, GpuProcess] = {}
     for process in computing.value:
-        found[int(process.pid)] = _process(process, "compute", files)
+        processes[int(process.pid)] = _process(process, "compute", files)
     for process in drawing.value or ():
-        found.setdefault(int(process.pid), _process(process, "graphics", files))
-    return Answer(value=tuple(found.values()))
+        processes.setdefault(int(process.pid), _process(process, "graphics", files))
+    return Answer(value=tuple(processes.values()))
 
 
 def owner_of(pid: int, files: FileTree, *, environment: Mapping[str, str] = os.environ) -> Owner:
@@ -52,16 +52,16 @@ def owner_of(pid: int, files: FileTree, *, environment: Mapping[str, str] = os.e
     ours = {os.getpid()}
     if environment.get(TURN_VARIABLE) and environment.get(DRIVER_VARIABLE, "").isdecimal():
         ours.add(int(environment[DRIVER_VARIABLE]))
-    seen: set[int] = set()
+    visited: set[int] = set()
     current = pid
-    while current not in seen:
+    while current not in visited:
         if current in ours:
             return "ours"
-        seen.add(current)
+        visited.add(current)
         stat = files.read(f"proc/{current}/stat").value
         if stat is None:
             return "unknown" if current == pid else "other"
-        # The name is in brackets and may hold anything; the parent is the second word behind it.
+        # The name in parentheses may contain anything; the parent is the second word after it.
         words = stat.rpartition(")")[2].split()
         current = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         if current <= 0:

@@ -2,7 +2,7 @@
 
 The boundary to NVML: tests put a recorded library here. AMD GPUs need no library: they are files
 below `Machine.files`. NVML has more queries than any one card answers, and names change between
-releases: every query may end in "Not Supported", which is an answer, too. Knows no single query.
+releases: every query may end in "Not Supported", which is an answer, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchyard.machine.system.file_tree import FileTree
 NO_PERMISSION: Final = 4
 NOTHING_FOUND: Final = 6
 FUNCTION_NOT_FOUND: Final = 13
-"""Numbers of NVML's errors; they are part of its interface."""
+"""NVML error codes, which are part of its interface."""
 
 Value = TypeVar("Value")
 Other = TypeVar("Other")
@@ -27,30 +27,30 @@ Other = TypeVar("Other")
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Generic[Value]):
-    """A value that was read, or why not."""
+    """A value that was read, or why there is none."""
 
     value: Value | None = None
     because: str = ""
-    """Empty exactly when there is a value."""
+    """Empty if and only if there is a value."""
     code: int | None = None
-    """NVML's number of the error, where it was one."""
+    """The NVML error code, if any."""
 
     def map(self, change: Callable[[Value], Other]) -> Answer[Other]:
-        """The same answer in another form; no answer stays none."""
+        """Convert the value; the reason is kept if there is none."""
         if self.value is None:
             return Answer(because=self.because, code=self.code)
         return Answer(value=change(self.value))
 
 
-def ask(nvml: Any, *question: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
-    """Call the first function that this library and this driver know.
+def ask(nvml: Any, *names: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
+    """Call the first function that this library and this driver support.
 
-    Several names are one question under its newer and older names: the newer may be missing in the
-    Python package (AttributeError) or in the driver ("Function Not Found").
+    `names` are newer and older names of the same query: the newer may be missing in the Python
+    package (AttributeError) or in the driver ("Function Not Found").
     """
-    because = "nothing was asked"
+    because = "no function was given"
     code: int | None = None
-    for name in question:
+    for name in names:
         function = getattr(nvml, name, None)
         if function is None:
             because = f"{name} is not in this release of nvidia-ml-py"
@@ -58,7 +58,7 @@ def ask(nvml: Any, *question: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
         try:
             return Answer(value=function(*of))
         except Exception as error:  # noqa: BLE001 - NVML raises its own family of errors
-            because = f"NVML says {str(error).strip().rstrip('.') or type(error).__name__}"
+            because = f"NVML reports {str(error).strip().rstrip('.') or type(error).__name__}"
             code = getattr(error, "value", None)
             if code != FUNCTION_NOT_FOUND:
                 break
@@ -67,28 +67,28 @@ def ask(nvml: Any, *question: str, of: tuple[Any, ...] = ()) -> Answer[Any]:
 
 _INSTALL: Final = "nvidia-ml-py is not installed: pip install 'torchyard[nvidia]'"
 _DRIVER_SIGNS: Final = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
-"""What the kernel's driver leaves; the last one is Windows' Linux."""
+"""Files of the kernel driver; the last one is WSL."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuLibraries:
-    """What can be asked about GPUs. A context manager, so that NVML is shut down again."""
+    """GPU libraries. A context manager that shuts NVML down."""
 
     nvml: Any = None
-    """The `pynvml` module (or one that answers like it), already initialised."""
+    """The initialized `pynvml` module, or one with the same interface."""
     nvml_because: str = ""
-    """Why it is not there."""
+    """Why it is unavailable."""
     _closed: threading.Event = field(default_factory=threading.Event, repr=False, compare=False)
 
     def close(self) -> None:
-        """Shut NVML down; a second call does nothing.
+        """Shut NVML down. Idempotent.
 
-        NVML counts its users, so one shutdown too many would take it away from somebody else.
+        NVML counts its users, so an extra shutdown would affect other users in this process.
         """
         if self.nvml is None or self._closed.is_set():
             return
         self._closed.set()
-        with suppress(Exception):  # it is the end: a driver that went away needs no shutdown
+        with suppress(Exception):  # a driver that was unloaded needs no shutdown
             self.nvml.nvmlShutdown()
 
     def __enter__(self) -> Self:
@@ -99,9 +99,9 @@ class GpuLibraries:
 
 
 def open_gpu_libraries(files: FileTree | None = None) -> GpuLibraries:
-    """Load and start what is there; never raises. Takes seconds where persistence mode is off.
+    """Load and initialize the libraries; never raises. Takes seconds if persistence mode is off.
 
-    NVML speaks about the running machine, so it is left out when the files are a copy of another.
+    NVML describes the running machine, so it is not used for a copy of another machine.
     """
     files = files or FileTree()
     if not files.live:
@@ -115,5 +115,5 @@ def open_gpu_libraries(files: FileTree | None = None) -> GpuLibraries:
     try:
         nvml.nvmlInit()
     except Exception as error:  # noqa: BLE001 - NVML raises its own family of errors
-        return GpuLibraries(nvml_because=f"NVML does not answer: {error}")
+        return GpuLibraries(nvml_because=f"NVML cannot be initialized: {error}")
     return GpuLibraries(nvml=nvml)

@@ -42,18 +42,18 @@ REASONS: Final[dict[int, str]] = {
 
 THERMAL: Final = frozenset({"software thermal", "hardware thermal"})
 HOLDS_DOWN: Final = THERMAL | {"power cap", "hardware slowdown", "power brake"}
-"""Those that take clock away which the card would have given."""
+"""Reasons that lower the clock below what the card would reach."""
 
 
 def reasons_of(bits: int) -> tuple[str, ...]:
-    """The names of the bits; one that NVML adds later is shown as a number."""
-    named = [said for bit, said in REASONS.items() if bits & bit]
+    """Return the names of the bits; unknown bits are shown as a number."""
+    named = [name for bit, name in REASONS.items() if bits & bit]
     unknown = bits & ~sum(REASONS)
     return (*named, f"{unknown:#x}") if unknown else tuple(named)
 
 
 def read_event_bits(nvml: Any, handle: Any) -> Answer[int]:
-    """The reasons at this moment, as bits."""
+    """Return the present event reasons as bits."""
     return ask(
         nvml,
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -63,36 +63,36 @@ def read_event_bits(nvml: Any, handle: Any) -> Answer[int]:
 
 
 def nvml_handle(nvml: Any, device: str, environment: Mapping[str, str]) -> Answer[Any]:
-    """The handle of torch's device, or why it is not known which one it is."""
+    """Return the NVML handle of a torch device, or why it is unknown."""
     number = int(device.partition(":")[2] or 0)
     visible = environment.get("CUDA_VISIBLE_DEVICES", "")
     if visible:
-        shown = [name.strip() for name in visible.split(",")]
-        if number >= len(shown):
-            return Answer(because=f"CUDA_VISIBLE_DEVICES={visible} shows no device {number}")
-        if not shown[number].isdigit():
-            return _by_uuid(nvml, shown[number])
-        number = int(shown[number])
+        names = [name.strip() for name in visible.split(",")]
+        if number >= len(names):
+            return Answer(because=f"CUDA_VISIBLE_DEVICES={visible} has no device {number}")
+        if not names[number].isdigit():
+            return _by_uuid(nvml, names[number])
+        number = int(names[number])
     if environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len(_names(nvml)) > 1:
         return Answer(
-            because="GPUs of several types, which CUDA counts by speed and NVML by place: "
+            because="GPUs of several types, which CUDA orders by speed and NVML by PCI address: "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
     return ask(nvml, "nvmlDeviceGetHandleByIndex", of=(number,))
 
 
 def _by_uuid(nvml: Any, start: str) -> Answer[Any]:
-    """CUDA takes the beginning of an identity, as long as it fits one GPU."""
-    fits: list[Any] = []
+    """Find a GPU by a UUID prefix; CUDA accepts a prefix that matches one GPU."""
+    matches: list[Any] = []
     if start.startswith("GPU-"):
         for handle in _handles(nvml):
             uuid = ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).value
             text = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
             if text.startswith(start):
-                fits.append(handle)
-    if len(fits) == 1:
-        return Answer(value=fits[0])
-    return Answer(because=f"CUDA_VISIBLE_DEVICES names {start}, which is not one whole GPU here")
+                matches.append(handle)
+    if len(matches) == 1:
+        return Answer(value=matches[0])
+    return Answer(because=f"CUDA_VISIBLE_DEVICES={start} does not name one whole GPU here")
 
 
 def _names(nvml: Any) -> set[str]:
@@ -101,12 +101,12 @@ def _names(nvml: Any) -> set[str]:
 
 def _handles(nvml: Any) -> list[Any]:
     count = ask(nvml, "nvmlDeviceGetCount").value or 0
-    found = [ask(nvml, "nvmlDeviceGetHandleByIndex", of=(index,)) for index in range(int(count))]
-    return [handle.value for handle in found if handle.value is not None]
+    handles = [ask(nvml, "nvmlDeviceGetHandleByIndex", of=(index,)) for index in range(int(count))]
+    return [handle.value for handle in handles if handle.value is not None]
 
 
 def read_energy_j(nvml: Any, handle: Any) -> Answer[float]:
-    """What the counter shows, or why the card has none."""
+    """Return the energy counter, or why there is none."""
     counted: Answer[int] = ask(nvml, "nvmlDeviceGetTotalEnergyConsumption", of=(handle,))
     return counted.map(lambda millijoules: millijoules / 1000)
 
@@ -120,7 +120,7 @@ COMPUTE_MODES: Final = {
 GRAPHICS: Final = 0
 SM: Final = 1
 MEMORY: Final = 2
-"""NVML's kinds of clocks."""
+"""NVML clock types."""
 _SLOWDOWN: Final = 1
 _VOLTA: Final = 5
 _SENSOR_GPU: Final = 0
@@ -128,25 +128,25 @@ _SENSOR_GPU: Final = 0
 
 @dataclass(frozen=True, kw_only=True)
 class NvidiaGpu:
-    """One GPU. Names end in their unit; on and off are booleans."""
+    """State of one GPU. Field names end in their unit; on and off are booleans."""
 
     index: int
-    """NVML's number, in the order of the PCI bus; CUDA's may differ."""
+    """NVML index, in PCI bus order; CUDA's may differ."""
     name: Answer[str]
     uuid: Answer[str]
     driver: Answer[str]
     cuda: Answer[str]
-    """The newest CUDA that the driver takes."""
+    """Newest CUDA version that the driver supports."""
     vbios: Answer[str]
     locks_clocks: Answer[bool]
-    """Whether the chip takes a clock lock: Volta and newer."""
+    """Whether the chip supports clock locks: Volta and newer."""
     performance_state: Answer[int]
     sm_clock_mhz: Answer[int]
     max_sm_clock_mhz: Answer[int]
     application_clock_mhz: Answer[int]
     default_application_clock_mhz: Answer[int]
     supported_clocks_mhz: Answer[tuple[int, ...]]
-    """Of the graphics clock, lowest first."""
+    """Graphics clocks, lowest first."""
     memory_clock_mhz: Answer[int]
     max_memory_clock_mhz: Answer[int]
     supported_memory_clocks_mhz: Answer[tuple[int, ...]]
@@ -172,7 +172,7 @@ class NvidiaGpu:
 
 
 def read_nvidia(nvml: Any, files: FileTree) -> Answer[tuple[NvidiaGpu, ...]]:
-    """Every GPU that NVML counts. One that is lost still has its place, with reasons."""
+    """Read every GPU that NVML counts; a lost one has reasons instead of values."""
     count = ask(nvml, "nvmlDeviceGetCount", of=())
     if count.value is None:
         return Answer(because=count.because)
@@ -180,28 +180,28 @@ def read_nvidia(nvml: Any, files: FileTree) -> Answer[tuple[NvidiaGpu, ...]]:
 
 
 def read_temperature(nvml: Any, handle: Any) -> Answer[int]:
-    """Of the chip, in degrees Celsius."""
+    """Return the temperature of the chip in degrees Celsius."""
     return ask(
         nvml, "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", of=(handle, _SENSOR_GPU)
     )
 
 
 def supported_sm_clocks(nvml: Any, handle: Any) -> Answer[tuple[int, ...]]:
-    """Graphics clocks beside the highest memory clock, lowest first."""
+    """Return the graphics clocks at the highest memory clock, lowest first."""
     memory = ask(nvml, "nvmlDeviceGetSupportedMemoryClocks", of=(handle,))
     if not memory.value:
-        return Answer(because=memory.because or "the card lists no memory clocks")
+        return Answer(because=memory.because or "the card reports no memory clocks")
     clocks = ask(nvml, "nvmlDeviceGetSupportedGraphicsClocks", of=(handle, max(memory.value)))
-    return clocks.map(lambda found: tuple(sorted(int(clock) for clock in found)))
+    return clocks.map(lambda graphics: tuple(sorted(int(clock) for clock in graphics)))
 
 
 def _read_one(nvml: Any, index: int, files: FileTree) -> NvidiaGpu:
-    found = ask(nvml, "nvmlDeviceGetHandleByIndex", of=(index,))
-    handle = found.value
+    handle_answer = ask(nvml, "nvmlDeviceGetHandleByIndex", of=(index,))
+    handle = handle_answer.value
 
     def get(*names: str, more: tuple[Any, ...] = ()) -> Answer[Any]:
         if handle is None:
-            return Answer(because=found.because)
+            return Answer(because=handle_answer.because)
         return ask(nvml, *names, of=(handle, *more))
 
     def clock(name: str, kind: int) -> Answer[int]:
@@ -211,10 +211,10 @@ def _read_one(nvml: Any, index: int, files: FileTree) -> NvidiaGpu:
         return get("nvmlDeviceGetMemoryInfo").map(lambda memory: int(getattr(memory, name)))
 
     ecc = get("nvmlDeviceGetEccMode")
-    supported: Answer[tuple[int, ...]] = Answer(because=found.because)
-    processes: Answer[tuple[GpuProcess, ...]] = Answer(because=found.because)
-    reasons: Answer[tuple[str, ...]] = Answer(because=found.because)
-    temperature: Answer[int] = Answer(because=found.because)
+    supported: Answer[tuple[int, ...]] = Answer(because=handle_answer.because)
+    processes: Answer[tuple[GpuProcess, ...]] = Answer(because=handle_answer.because)
+    reasons: Answer[tuple[str, ...]] = Answer(because=handle_answer.because)
+    temperature: Answer[int] = Answer(because=handle_answer.because)
     if handle is not None:
         supported = supported_sm_clocks(nvml, handle)
         processes = read_processes(nvml, handle, files)
@@ -266,7 +266,7 @@ def _read_one(nvml: Any, index: int, files: FileTree) -> NvidiaGpu:
 
 
 def _text(value: str | bytes) -> str:
-    """Old releases of nvidia-ml-py answer in bytes."""
+    """Decode a text; old releases of nvidia-ml-py return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 

@@ -52,45 +52,45 @@ REASONS: Final = (
     SLOWED,
     SHARED_GPU,
 )
-"""Why a block can be dirty, besides why a GPU's clock is held down; `torchyard explain` knows each."""
+"""Why a block can be dirty, besides throttling of a GPU; `torchyard explain` describes each."""
 
 WAIT_SHARE_LIMIT: Final = 0.10
-"""Waiting for a core, summed over threads. Of the blocks of two runs on a quiet two-core machine the
-median waited 0.06 % and 97 of 100 less than 3 %; of two runs beside other busy processes the median
+"""Waiting for a core, summed over threads. In two runs on a quiet two-core machine the median block
+waited 0.06 % and 97 % of the blocks less than 3 %; in two runs with other busy processes the median
 waited 39 % and 50 %. The limit lies between; it was not tuned."""
 WAIT_SHARE_LIMIT_FEW_SAMPLES: Final = 0.02
-"""With fewer samples than this many the median has nothing to choose from."""
+"""The limit below `FEW_SAMPLES` samples, where the median does not filter outliers."""
 FEW_SAMPLES: Final = 5
 STEAL_SHARE_LIMIT: Final = 0.05
 TICK_NS: Final = 10_000_000
-"""Stolen time is counted in ticks, nearly everywhere of this length. In runs of earlier releases one
-tick is not counted: it may be a microsecond that was missing to the next whole one."""
+"""Steal time is counted in ticks, nearly everywhere of this length. For runs of earlier releases one
+tick is subtracted: it may be a microsecond that completed a tick."""
 CPU_SHARE_FLOOR: Final = 0.90
 SWITCHES_PER_SECOND_LIMIT: Final = 100.0
 SWAPPED_PAGES_PER_SECOND_LIMIT: Final = 256.0
-"""1 MiB of small pages. Any page of the worker itself is a major fault and counts; a few pages of
-other programs do not disturb it. Chosen, not measured."""
+"""1 MiB of small pages. A page of the worker itself counts as a major fault; a few pages of other
+programs do not disturb it. Chosen, not measured."""
 MEMORY_STALL_SHARE_LIMIT: Final = 0.05
-"""As for stolen time: from there on the median may have moved. Chosen, not measured."""
+"""As for steal time: above it, the median may have moved. Chosen, not measured."""
 MEMORY_STALL_PERIOD_NS: Final = 2_000_000_000
-"""The kernel adds to the total every two seconds, so a block can see the stalls of so long a time."""
+"""The kernel updates the total every two seconds, so a block may include stalls of that time."""
 
 _HARMFUL_THROTTLE: Final = frozenset(
     {"hardware slowdown", "software thermal", "hardware thermal", "power brake"}
 )
-"""Not the power cap: a kernel that draws much power reaches it by itself (seen on an H200 with
-bfloat16 products), so it belongs to the variant and is recorded, not held against the block."""
+"""Without the power cap: a kernel that draws much power reaches it by itself (seen on an H200 with
+bfloat16 matrix products), so it belongs to the variant. It is recorded and the block stays clean."""
 _FIELDS: Final = frozenset(field.name for field in fields(GuardReading))
 
 
-def reading_from(*seen: Mapping[str, Any]) -> GuardReading:
-    """What the worker and the yard read, as a record; names that it does not have are skipped."""
-    known = {name: value for each in seen for name, value in each.items() if name in _FIELDS}
-    return GuardReading(**known)
+def reading_from(*readings: Mapping[str, Any]) -> GuardReading:
+    """Combine the readings of worker and controller; unknown names are ignored."""
+    values = {name: value for each in readings for name, value in each.items() if name in _FIELDS}
+    return GuardReading(**values)
 
 
 def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) -> tuple[str, ...]:
-    """Why the block is dirty; empty when it is clean. Limits are shares of the block's wall time."""
+    """Return why a block is dirty; empty if it is clean. Limits are shares of its wall time."""
     reasons: list[str] = []
     wall = max(1, wall_ns)
     if reading.run_queue_wait_ns is not None:
@@ -112,7 +112,7 @@ def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) ->
         reasons.append(STOLEN)
     if reading.major_faults:
         reasons.append(FAULTED)
-    reasons.extend(_of_the_machine(reading, wall))
+    reasons.extend(_machine_reasons(reading, wall))
     reasons.extend(
         f"GPU clock held: {reason}"
         for reason in reading.throttle_reasons
@@ -123,7 +123,7 @@ def judge(reading: GuardReading, *, wall_ns: int, samples: int, threads: int) ->
     return tuple(reasons)
 
 
-def _of_the_machine(reading: GuardReading, wall_ns: int) -> list[str]:
+def _machine_reasons(reading: GuardReading, wall_ns: int) -> list[str]:
     reasons = []
     watched_ns = max(wall_ns, reading.watched_ns or 0)
     pages_per_second = (reading.swapped_pages or 0) * 1e9 / watched_ns
@@ -141,27 +141,27 @@ def _of_the_machine(reading: GuardReading, wall_ns: int) -> list[str]:
 
 
 SMALLEST_LIMIT: Final = 0.05
-"""Three times the most that was seen on a steady clock, and two steps of 100 MHz at 4 GHz."""
+"""Three times the maximum observed at a constant clock, and two steps of 100 MHz at 4 GHz."""
 SPREADS: Final = 5.0
 """Median absolute deviations above the median; 3.4 standard deviations of a normal distribution."""
 FEWEST: Final = 10
-"""Blocks before the machine's own spread is known; until then the probe is recorded only."""
-_REMEMBERED: Final = 200
+"""Blocks before the machine's own spread is known; until then the probe is only recorded."""
+_WINDOW: Final = 200
 
 
 class UsualProbe:
-    """Learns from one block after the other, for a whole session."""
+    """Usual probe duration and its limit, updated with every block of a session."""
 
     def __init__(self) -> None:
         self._levels: dict[str, list[int]] = {}
-        self._strays: deque[float] = deque(maxlen=_REMEMBERED)
+        self._deviations: deque[float] = deque(maxlen=_WINDOW)
 
     def begin_launch(self) -> None:
-        """Forget the levels, not how much this machine strays."""
+        """Reset the levels; the deviations of this machine are kept."""
         self._levels.clear()
 
     def beside(self, variant: str, reading: GuardReading) -> GuardReading:
-        """The reading with what is usual by now, and with the limit once there is one."""
+        """Add the block, and return the reading with the usual duration and the limit, if known."""
         probes = [
             probe
             for probe in (reading.probe_before_ns, reading.probe_after_ns)
@@ -169,11 +169,11 @@ class UsualProbe:
         ]
         if not probes:
             return reading
-        seen = self._levels.setdefault(variant, [])
-        insort(seen, min(probes))
-        usual_ns = seen[(len(seen) - 1) // 2]
+        levels = self._levels.setdefault(variant, [])
+        insort(levels, min(probes))
+        usual_ns = levels[(len(levels) - 1) // 2]
         limit = self._limit()
-        self._strays.append(max(probes) / usual_ns)
+        self._deviations.append(max(probes) / usual_ns)
         return replace(
             reading,
             probe_usual_ns=usual_ns,
@@ -181,35 +181,35 @@ class UsualProbe:
         )
 
     def _limit(self) -> float | None:
-        """As a multiple of the level."""
-        if len(self._strays) < FEWEST:
+        """Return the limit as a multiple of the level."""
+        if len(self._deviations) < FEWEST:
             return None
-        centre = median(self._strays)
-        spread = median(abs(stray - centre) for stray in self._strays)
+        centre = median(self._deviations)
+        spread = median(abs(deviation - centre) for deviation in self._deviations)
         return max(1 + SMALLEST_LIMIT, centre + SPREADS * spread)
 
 
-_OF_THE_WORKER: Final = (
+_WORKER_GUARDS: Final = (
     (
         "run-queue wait",
         "run_queue_wait_ns",
-        "the kernel shows the worker no /proc/self/task/*/schedstat; switches and CPU time stand in",
+        "the worker has no /proc/self/task/*/schedstat; context switches and CPU time are used instead",
     ),
-    ("steal", "steal_ns", "/proc/stat shows no stolen time"),
+    ("steal", "steal_ns", "/proc/stat has no steal time"),
     ("switches", "involuntary_switches", "the worker could not read them"),
     ("major faults", "major_faults", "the worker could not read them"),
-    ("frequency probe", "probe_before_ns", "the work is not timed on a core of the processor"),
+    ("frequency probe", "probe_before_ns", "the workload does not run on the CPU"),
 )
-"""Name, field of the reading, and why it is missing where it is."""
+"""Name, field of the reading, and the reason if it is missing."""
 
 
 def guard_states(
-    readings: Iterable[GuardReading], of_the_machine: Mapping[str, str]
+    readings: Iterable[GuardReading], machine_states: Mapping[str, str]
 ) -> dict[str, str]:
-    """Each guard by its name, and why it is unavailable: empty when it read something."""
-    seen = list(readings)
+    """Return guard name -> why it is unavailable; empty if it is available."""
+    all_readings = list(readings)
     states = {
-        name: "" if any(getattr(each, field) is not None for each in seen) else because
-        for name, field, because in _OF_THE_WORKER
+        name: "" if any(getattr(each, field) is not None for each in all_readings) else because
+        for name, field, because in _WORKER_GUARDS
     }
-    return states | dict(of_the_machine)
+    return states | dict(machine_states)

@@ -35,27 +35,27 @@ from torchyard.machine.system.file_tree import FileTree
 __all__ = ["NEIGHBOURS_EVERY_S", "GpuGuard", "GpuReading"]
 
 NEIGHBOURS_EVERY_S: Final = 2.0
-"""How often neighbours are looked for. On an H200 a reading takes 21 us (median of 200; each of
-clock, reasons, power and temperature 3 to 5 us), the list of processes 48 us beside one process and
-more beside many, and what each of them used 2 ms. The last is asked for only when there is a
-neighbour; a block takes about 100 ms."""
+"""Interval of the query for other processes. On an H200 a reading takes 21 us (median of 200; each
+of clock, reasons, power and temperature 3 to 5 us), the process list 48 us with one process and more
+with many, and the utilization by process 2 ms. The last is queried only if there are other
+processes; a block takes about 100 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """One GPU at one moment; None is unavailable."""
+    """One reading of a GPU; None: unavailable."""
 
     sm_clock_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
-    """Those that hold the clock down."""
+    """Reasons that lower the clock."""
     temperature_c: int | None = None
     power_w: float | None = None
     other_processes: int | None = None
-    """Processes that are not ours and have computed on it since the last look."""
+    """Other processes that computed on it since the last query."""
 
 
 class GpuGuard:
-    """Reads the GPU that torch calls `device`; `why_not` says why when it cannot."""
+    """Reads the GPU that torch calls `device`; `why_not` is the reason if it cannot."""
 
     def __init__(
         self,
@@ -73,21 +73,21 @@ class GpuGuard:
         self._amd: AmdSensors | None = None
         self._clock = clock
         self._others: int | None = None
-        self._looked_s: float | None = None
+        self._queried_s: float | None = None
         self._sampled_us = 0
         if not device.startswith("cuda"):
             self.why_not = "the device is not a CUDA device"
             return
         self._libraries = libraries or open_gpu_libraries(self._files)
         if self._libraries.nvml is None:
-            self._take_amd(self._libraries.nvml_because)
+            self._use_amd(self._libraries.nvml_because)
             return
         environment = os.environ if environment is None else environment
-        found = nvml_handle(self._libraries.nvml, device, environment)
-        self._handle, self.why_not = found.value, found.because
+        handle = nvml_handle(self._libraries.nvml, device, environment)
+        self._handle, self.why_not = handle.value, handle.because
 
     def read(self) -> GpuReading | None:
-        """The present state, or None when nothing can be read."""
+        """Read the present state; None if nothing can be read."""
         if self._amd is not None:
             return GpuReading(
                 sm_clock_mhz=self._amd.graphics_clock_mhz().value,
@@ -115,41 +115,43 @@ class GpuGuard:
         )
 
     def read_energy_j(self) -> Answer[float]:
-        """The card's energy counter; its differences are what a stretch of work took."""
+        """Read the card's energy counter; the difference of two readings is the energy used."""
         if self._amd is not None:
-            return Answer(because="the energy counter of AMD's cards is not read")
+            return Answer(because="the energy counter of AMD cards is not supported")
         if self._handle is None or self._libraries is None:
             return Answer(because=self.why_not or "the GPU is no longer read")
         return read_energy_j(self._libraries.nvml, self._handle)
 
     def close(self) -> None:
-        """Give NVML back; nothing is read afterwards."""
+        """Close NVML; later readings are None."""
         self._handle = None
         self._amd = None
         if self._libraries is not None:
             self._libraries.close()
 
-    def _take_amd(self, because: str) -> None:
-        """ROCm's torch says `cuda`, too. With several cards it is not known which one is meant."""
+    def _use_amd(self, because: str) -> None:
+        """Use the AMD card: torch for ROCm also says `cuda`. Unknown if there are several."""
         cards = amd_cards(self._files)
         if len(cards) == 1:
             self._amd = AmdSensors(self._files, cards[0])
         else:
-            self.why_not = "several AMD GPUs: which one is meant is not known" if cards else because
+            self.why_not = (
+                "several AMD GPUs: it is unknown which one torch uses" if cards else because
+            )
 
     def _other_processes(self, nvml: Any) -> int | None:
         now = self._clock()
-        if self._looked_s is None or now - self._looked_s >= NEIGHBOURS_EVERY_S:
-            self._looked_s = now
+        if self._queried_s is None or now - self._queried_s >= NEIGHBOURS_EVERY_S:
+            self._queried_s = now
             self._others = self._count_others(nvml)
         return self._others
 
     def _count_others(self, nvml: Any) -> int | None:
-        """Those that computed; an idle notebook that only holds memory disturbs nothing."""
-        found = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", of=(self._handle,))
-        if found.value is None:
+        """Count the processes that computed; an idle one that only holds memory does not disturb."""
+        running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", of=(self._handle,))
+        if running.value is None:
             return None
-        owners = {int(item.pid): owner_of(int(item.pid), self._files) for item in found.value}
+        owners = {int(item.pid): owner_of(int(item.pid), self._files) for item in running.value}
         others = {pid for pid, owner in owners.items() if owner == "other"}
         if "unknown" in owners.values():
             return None
@@ -158,7 +160,7 @@ class GpuGuard:
         since_us = self._sampled_us or int((time.time() - NEIGHBOURS_EVERY_S) * 1e6)
         samples = ask(nvml, "nvmlDeviceGetProcessUtilization", of=(self._handle, since_us))
         if samples.value is None:
-            # No samples: nobody computed. Any other refusal: it cannot be told, so all may have.
+            # No samples: none computed. Any other error: unknown, so all may have.
             return 0 if samples.code == NOTHING_FOUND else len(others)
         self._sampled_us = max(
             (int(sample.timeStamp) for sample in samples.value), default=since_us

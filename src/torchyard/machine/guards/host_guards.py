@@ -31,21 +31,21 @@ Number = int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """One number, or why there is none."""
+    """Reader of one number, or why it is unavailable."""
 
     name: str
-    """As reports call the guard."""
+    """Name of the guard in reports."""
     reading: str
     """The field of `GuardReading` that it fills."""
     grows: bool
-    """Whether the number counts from the start of the machine, so that differences matter."""
+    """Whether the number is a counter since boot, so that the difference is reported."""
     unavailable: str = ""
-    """Why it cannot be read; empty when it can."""
+    """Why it is unavailable; empty if available."""
     files: tuple[HeldFile, ...] = ()
     parse: Callable[[Sequence[bytes]], Number | None] = lambda _: None
 
     def read(self) -> Number | None:
-        """The present number; None when it cannot be read (any more)."""
+        """Return the present number; None if it cannot be read."""
         if self.unavailable:
             return None
         return self.parse([file.read() for file in self.files])
@@ -57,7 +57,7 @@ class Reader:
 
 
 def number_of(text: bytes) -> int | None:
-    """The whole number that the text is."""
+    """Parse an integer; None if the text is not one."""
     try:
         return int(text)
     except ValueError:
@@ -65,31 +65,28 @@ def number_of(text: bytes) -> int | None:
 
 
 def total_of(texts: Sequence[bytes]) -> int | None:
-    """The sum; None when one is no number, because a sum that loses a part falls."""
-    numbers = [number_of(text) for text in texts]
-    known = [number for number in numbers if number is not None]
-    return sum(known) if known and len(known) == len(numbers) else None
+    """Return the sum; None if one is not a number, because a partial sum would decrease."""
+    numbers = [number for number in map(number_of, texts) if number is not None]
+    return sum(numbers) if numbers and len(numbers) == len(texts) else None
 
 
 def highest(texts: Sequence[bytes]) -> int | None:
-    """The highest of those that are numbers."""
-    known = [number for number in map(number_of, texts) if number is not None]
-    return max(known) if known else None
+    """Return the highest of the texts that are numbers."""
+    return max((n for n in map(number_of, texts) if n is not None), default=None)
 
 
-_NAME: Final = "swap"
-_COUNTERS: Final = (b"\npswpin ", b"\npswpout ")
+_SWAP_COUNTERS: Final = (b"\npswpin ", b"\npswpout ")
 
 
 def open_swapping(machine: Machine) -> Reader:
-    """Pages in and out since the machine started."""
+    """Open the count of pages swapped in and out since boot."""
     file = machine.files.hold("proc/vmstat")
     because = file.because
     if not because and _pages([file.read()]) is None:
         because = "/proc/vmstat has no pswpin and pswpout: the kernel is built without swap"
         file.close()
     return Reader(
-        name=_NAME,
+        name="swap",
         reading="swapped_pages",
         grows=True,
         unavailable=because,
@@ -99,9 +96,9 @@ def open_swapping(machine: Machine) -> Reader:
 
 
 def _pages(texts: Sequence[bytes]) -> int | None:
-    """Searches instead of matching patterns: the table is long, and that took four times as long."""
+    """Parse by searching, which was four times as fast as a regular expression on this table."""
     text, pages = texts[0], 0
-    for name in _COUNTERS:
+    for name in _SWAP_COUNTERS:
         start = text.find(name)
         number = text[start + len(name) :].split(maxsplit=1)[:1] if start >= 0 else []
         if not number:
@@ -114,7 +111,7 @@ _TOTAL_US: Final = re.compile(rb"^some .*\btotal=(\d+)", re.MULTILINE)
 
 
 def open_memory_pressure(machine: Machine) -> Reader:
-    """Nanoseconds since the machine started."""
+    """Open the memory stall time since boot, in nanoseconds."""
     file = machine.files.hold("proc/pressure/memory")
     because = file.because
     if not because and _stall_ns([file.read()]) is None:
@@ -131,23 +128,23 @@ def open_memory_pressure(machine: Machine) -> Reader:
 
 
 def _stall_ns(texts: Sequence[bytes]) -> int | None:
-    found = _TOTAL_US.search(texts[0])
-    return int(found[1]) * 1000 if found else None
+    match = _TOTAL_US.search(texts[0])
+    return int(match[1]) * 1000 if match else None
 
 
 MOST_CORES: Final = 64
-"""With more cores only packages are counted: each file costs about 2 us, before and after a block,
-and a core that gets too hot on such a machine is one of many."""
+"""With more cores, only the package counters are read: each file costs about 2 us before and after a
+block."""
 
 _CPUS: Final = "sys/devices/system/cpu"
 _MISSING: Final = (
-    f"/{_CPUS}/cpu*/thermal_throttle is missing: only Intel's processors have it, and virtual"
-    " machines hide it"
+    f"/{_CPUS}/cpu*/thermal_throttle is missing: only Intel CPUs have it, and virtual machines"
+    " hide it"
 )
 
 
 def open_throttling(machine: Machine) -> Reader:
-    """Events since the machine started, of all packages and cores together."""
+    """Open the count of throttling events since boot, over all packages and cores."""
     paths = _counters(machine.files)
     because = "" if paths else _MISSING
     files = tuple(machine.files.hold(path) for path in paths)
@@ -170,33 +167,33 @@ def _counters(files: FileTree) -> list[str]:
         topology = f"{folder.rpartition('/')[0]}/topology"
         package = files.read(f"{topology}/physical_package_id").value or ""
         siblings = files.read(f"{topology}/thread_siblings_list").value or folder
-        for found, key, name in (
+        for paths_by_key, key, name in (
             (packages, package, "package_throttle_count"),
             (cores, siblings, "core_throttle_count"),
         ):
             path = f"{folder}/{name}"
-            if key not in found and files.exists(path):
-                found[key] = path
+            if key not in paths_by_key and files.exists(path):
+                paths_by_key[key] = path
     return [*packages.values(), *(cores.values() if len(cores) <= MOST_CORES else ())]
 
 
 _DEVICES: Final = "sys/class/thermal"
 _PROCESSOR_TYPES: Final = ("Processor", "cpufreq-", "thermal-cpufreq-", "cpuidle-", "idle-")
-"""How the types of cooling devices begin that slow processors; fans and others do not matter, and
+"""Prefixes of the types of cooling devices that slow CPUs; others, such as fans, are ignored, and
 some of them (powerclamp, TCC offset) are not 0 at rest."""
 MOST_DEVICES: Final = 16
-"""Firmware lists one for each logical processor; a hot zone holds all of its processors alike."""
+"""Firmware lists one for each CPU; a hot zone limits all of its CPUs alike."""
 
 
 def open_cooling(machine: Machine) -> Reader:
-    """The highest state."""
+    """Open the highest state of the CPU cooling devices."""
     folders = [
         path.rpartition("/")[0]
         for path in machine.files.paths(f"{_DEVICES}/cooling_device*/type")
         if (machine.files.read(path).value or "").startswith(_PROCESSOR_TYPES)
     ]
     files = tuple(machine.files.hold(f"{path}/cur_state") for path in folders[:MOST_DEVICES])
-    because = "" if files else f"/{_DEVICES} has no cooling device of a processor"
+    because = "" if files else f"/{_DEVICES} has no CPU cooling device"
     for file in files:
         because = because or file.because
     return Reader(
@@ -216,10 +213,10 @@ MOST_SENSORS: Final = 8
 
 
 def open_temperature(machine: Machine) -> Reader:
-    """Degrees Celsius of the hottest sensor."""
+    """Open the hottest CPU sensor, in degrees Celsius."""
     paths = _zones(machine.files) or _sensors(machine.files)
     files = tuple(machine.files.hold(path) for path in paths[:MOST_SENSORS])
-    because = "" if files else f"/{_ZONES} and /{_CHIPS} have no sensor of a processor"
+    because = "" if files else f"/{_ZONES} and /{_CHIPS} have no CPU sensor"
     if files and all(file.because for file in files):
         because = files[0].because
     return Reader(
@@ -233,31 +230,31 @@ def open_temperature(machine: Machine) -> Reader:
 
 
 def _zones(files: FileTree) -> list[str]:
-    found = []
+    paths = []
     for path in files.paths(f"{_ZONES}/thermal_zone*/type"):
         kind = (files.read(path).value or "").lower()
         if kind == "x86_pkg_temp" or "cpu" in kind or kind.startswith("soc"):
-            found.append(f"{path.rpartition('/')[0]}/temp")
-    return found
+            paths.append(f"{path.rpartition('/')[0]}/temp")
+    return paths
 
 
 def _sensors(files: FileTree) -> list[str]:
-    """A chip's sensors of the whole package where they are labelled, else all of them."""
-    found = []
+    """Return the package sensors of each chip if labelled, else all of its sensors."""
+    paths = []
     for path in files.paths(f"{_CHIPS}/hwmon*/name"):
         if files.read(path).value not in _PROCESSOR_CHIPS:
             continue
         folder = path.rpartition("/")[0]
         inputs = files.paths(f"{folder}/temp*_input")
-        whole = [
+        package_inputs = [
             each
             for each in inputs
             if (files.read(each.replace("_input", "_label")).value or "").startswith(
                 ("Package", "Tctl", "Tdie")
             )
         ]
-        found += whole or inputs
-    return found
+        paths += package_inputs or inputs
+    return paths
 
 
 def _degrees(texts: Sequence[bytes]) -> float | None:
@@ -275,13 +272,13 @@ READERS: Final[tuple[Callable[[Machine], Reader], ...]] = (
 
 
 SLOW_READING_S: Final = 0.001
-"""A reader that takes longer is left out. Sensors behind firmware can take milliseconds; a block
-lasts about 100 of them."""
+"""A slower reader is not used. Sensors behind firmware can take milliseconds; a block takes about
+100 ms."""
 _TRIES: Final = 3
 
 
 class Watch:
-    """Reads around blocks. Use as a context manager, or close it: it holds files open."""
+    """Reads the host before and after each block. A context manager, because it keeps files open."""
 
     def __init__(
         self,
@@ -291,7 +288,7 @@ class Watch:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.states: dict[str, str] = {}
-        """Each reader by its name, and why it is unavailable: empty when it is not."""
+        """Reader name -> why it is unavailable; empty if available."""
         self._clock = clock
         self._readers: list[Reader] = []
         self._before: list[Number | None] = []
@@ -317,22 +314,22 @@ class Watch:
         self.close()
 
     def begin(self) -> None:
-        """Just before a block."""
+        """Read just before a block."""
         self._started_ns = self._clock()
         self._before = [reader.read() if reader.grows else None for reader in self._readers]
 
     def end(self) -> dict[str, Number | None]:
-        """Just after it: fields of `GuardReading`."""
-        seen: dict[str, Number | None] = {"watched_ns": self._clock() - self._started_ns}
+        """Read just after it; return fields of `GuardReading`."""
+        readings: dict[str, Number | None] = {"watched_ns": self._clock() - self._started_ns}
         for reader, before in zip(self._readers, self._before, strict=True):
             after = reader.read()
             if reader.grows:
                 after = None if after is None or before is None else max(0, after - before)
-            seen[reader.reading] = after
-        return seen
+            readings[reader.reading] = after
+        return readings
 
     def close(self) -> None:
-        """Close what the readers hold open."""
+        """Close the files of the readers."""
         for reader in self._readers:
             reader.close()
 
@@ -343,4 +340,8 @@ class Watch:
             reader.read()
             durations_ns.append(self._clock() - started_ns)
         fastest_s = min(durations_ns) / 1e9
-        return f"reading it takes {fastest_s * 1e3:.1f} ms" if fastest_s > SLOW_READING_S else ""
+        return (
+            f"too slow: a reading takes {fastest_s * 1e3:.1f} ms"
+            if fastest_s > SLOW_READING_S
+            else ""
+        )

@@ -23,39 +23,22 @@ from torchyard.machine.knobs import (
     process_knobs,
     smt,
 )
-from torchyard.machine.knobs import cpu_frequency as governor
-from torchyard.machine.knobs import cpu_frequency as preference
-from torchyard.machine.knobs import cpu_frequency as turbo
-from torchyard.machine.knobs import gpu_clocks as nvidia_clocks
-from torchyard.machine.knobs import gpu_clocks as nvidia_memory_clock
-from torchyard.machine.knobs import idle as idle_states
-from torchyard.machine.knobs import interrupts as irqbalance
-from torchyard.machine.knobs import interrupts as workqueues
-from torchyard.machine.knobs import kernel_timers as watchdogs
-from torchyard.machine.knobs import memory_settings as huge_pages
-from torchyard.machine.knobs import memory_settings as numa_balancing
-from torchyard.machine.knobs import memory_settings as swap
-from torchyard.machine.knobs import nvidia_settings as nvidia_persistence
-from torchyard.machine.knobs import nvidia_settings as nvidia_power
-from torchyard.machine.knobs import process_knobs as pinning
-from torchyard.machine.knobs import process_knobs as priority
-from torchyard.machine.knobs import process_knobs as process_aslr
 
 Order = tuple[tuple[str, str, str], ...]
 
 WRITE_ORDER: Final[Order] = (
-    ("smt", "governor", "policies of processors that go offline vanish"),
-    ("smt", "interrupts", "the kernel moves interrupts away from processors that go offline"),
-    ("smt", "isolation", "a partition must hold online processors only"),
+    ("smt", "governor", "policies of CPUs that go offline disappear"),
+    ("smt", "interrupts", "the kernel moves interrupts away from CPUs that go offline"),
+    ("smt", "isolation", "a partition may contain online CPUs only"),
     ("governor", "turbo", "some drivers reset no_turbo when the governor changes"),
-    ("smt", "turbo", "policies of processors that go offline vanish"),
-    ("smt", "preference", "policies of processors that go offline vanish"),
-    ("smt", "frequency", "policies of processors that go offline vanish"),
-    ("smt", "idle-states", "what is written for processors that go offline is written for nothing"),
-    ("governor", "preference", "the governor performance brings its own preference along"),
-    ("turbo", "frequency", "some drivers set the highest clock anew when boost changes"),
+    ("smt", "turbo", "policies of CPUs that go offline disappear"),
+    ("smt", "preference", "policies of CPUs that go offline disappear"),
+    ("smt", "frequency", "policies of CPUs that go offline disappear"),
+    ("smt", "idle-states", "writes for CPUs that go offline have no effect"),
+    ("governor", "preference", "the governor `performance` sets its own preference"),
+    ("turbo", "frequency", "some drivers reset the maximum clock when boost changes"),
     ("irqbalance", "interrupts", "irqbalance would move the interrupts again"),
-    ("workqueues", "isolation", "a partition takes its processors out of the workqueues' mask"),
+    ("workqueues", "isolation", "a partition removes its CPUs from the workqueue mask"),
     (
         "nvidia-persistence",
         "nvidia-clocks",
@@ -71,28 +54,28 @@ WRITE_ORDER: Final[Order] = (
 """(first, then, reason)"""
 
 RESTORE_ORDER: Final[Order] = (
-    ("isolation", "affinities", "tasks may have the cores only when these are shared again"),
-    ("smt", "affinities", "nothing can be pinned to processors that are offline"),
-    ("isolation", "workqueues", "the mask is only free again when the partition is gone"),
-    ("isolation", "smt", "as it was written, backwards"),
-    ("smt", "frequency", "policies of processors that are offline cannot be written"),
-    ("smt", "governor", "policies of processors that are offline cannot be written"),
-    ("smt", "interrupts", "a mask may not name processors that are offline"),
-    ("smt", "turbo", "policies of processors that are offline cannot be written"),
-    ("smt", "preference", "policies of processors that are offline cannot be written"),
-    ("smt", "idle-states", "files of processors that are offline may be gone"),
+    ("isolation", "affinities", "tasks may use the cores only after isolation ends"),
+    ("smt", "affinities", "tasks cannot be pinned to offline CPUs"),
+    ("isolation", "workqueues", "the mask can be written only after the partition is removed"),
+    ("isolation", "smt", "reverse of the write order"),
+    ("smt", "frequency", "policies of offline CPUs cannot be written"),
+    ("smt", "governor", "policies of offline CPUs cannot be written"),
+    ("smt", "interrupts", "a mask may not contain offline CPUs"),
+    ("smt", "turbo", "policies of offline CPUs cannot be written"),
+    ("smt", "preference", "policies of offline CPUs cannot be written"),
+    ("smt", "idle-states", "files of offline CPUs may be missing"),
     ("governor", "turbo", "some drivers reset no_turbo when the governor changes"),
     ("governor", "preference", "drivers refuse preferences while the governor is performance"),
-    ("turbo", "frequency", "limits above the base clock need turbo back first or are clamped"),
-    ("interrupts", "irqbalance", "irqbalance must find the masks as they were"),
-    ("nvidia-clocks", "nvidia-persistence", "as it was written, backwards"),
-    ("nvidia-memory-clock", "nvidia-persistence", "as it was written, backwards"),
-    ("nvidia-power", "nvidia-persistence", "as it was written, backwards"),
+    ("turbo", "frequency", "limits above the base clock are clamped while turbo is off"),
+    ("interrupts", "irqbalance", "irqbalance must start with the original masks"),
+    ("nvidia-clocks", "nvidia-persistence", "reverse of the write order"),
+    ("nvidia-memory-clock", "nvidia-persistence", "reverse of the write order"),
+    ("nvidia-power", "nvidia-persistence", "reverse of the write order"),
 )
 
 
 def in_order(names: list[str], order: Order) -> list[str]:
-    """The names so that every pair of the order holds; otherwise as they were given."""
+    """Sort names so that every pair of the order holds, and stably otherwise."""
     sorter: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(names, ()))
     for first, then, _ in order:
         if first in names and then in names:
@@ -112,31 +95,31 @@ KNOBS: Final[dict[str, Knob]] = {
     for knob in (
         affinities.KNOB,
         smt.KNOB,
-        governor.GOVERNOR_KNOB,
-        turbo.TURBO_KNOB,
-        preference.PREFERENCE_KNOB,
+        cpu_frequency.GOVERNOR_KNOB,
+        cpu_frequency.TURBO_KNOB,
+        cpu_frequency.PREFERENCE_KNOB,
         cpu_frequency.FREQUENCY_KNOB,
         idle.IDLE_LATENCY_KNOB,
-        idle_states.IDLE_STATES_KNOB,
-        irqbalance.IRQBALANCE_KNOB,
+        idle.IDLE_STATES_KNOB,
+        interrupts.IRQBALANCE_KNOB,
         interrupts.INTERRUPTS_KNOB,
-        workqueues.WORKQUEUES_KNOB,
+        interrupts.WORKQUEUES_KNOB,
         core_isolation.KNOB,
-        numa_balancing.NUMA_BALANCING_KNOB,
-        huge_pages.HUGE_PAGES_KNOB,
-        swap.SWAP_KNOB,
+        memory_settings.NUMA_BALANCING_KNOB,
+        memory_settings.HUGE_PAGES_KNOB,
+        memory_settings.SWAP_KNOB,
         kernel_timers.PERF_RATE_KNOB,
-        watchdogs.WATCHDOGS_KNOB,
+        kernel_timers.WATCHDOGS_KNOB,
         memory_settings.ASLR_KNOB,
-        nvidia_persistence.PERSISTENCE_KNOB,
-        nvidia_clocks.GRAPHICS_CLOCK_KNOB,
-        nvidia_memory_clock.MEMORY_CLOCK_KNOB,
-        nvidia_power.POWER_LIMIT_KNOB,
+        nvidia_settings.PERSISTENCE_KNOB,
+        gpu_clocks.GRAPHICS_CLOCK_KNOB,
+        gpu_clocks.MEMORY_CLOCK_KNOB,
+        nvidia_settings.POWER_LIMIT_KNOB,
         nvidia_settings.COMPUTE_MODE_KNOB,
         gpu_clocks.AMD_DETERMINISM_KNOB,
-        pinning.PINNING_KNOB,
-        priority.PRIORITY_KNOB,
+        process_knobs.PINNING_KNOB,
+        process_knobs.PRIORITY_KNOB,
         process_knobs.OPENMP_KNOB,
-        process_aslr.PROCESS_ASLR_KNOB,
+        process_knobs.PROCESS_ASLR_KNOB,
     )
 }

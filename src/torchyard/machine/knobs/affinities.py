@@ -24,7 +24,7 @@ from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 __all__ = ["KNOB"]
 
 GONE: Final = "gone"
-"""The value of a task that ended: nothing is left to put back."""
+"""The value of a task that exited: there is nothing to restore."""
 
 _TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
 
@@ -32,10 +32,10 @@ _TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
 @dataclass(frozen=True, kw_only=True)
 class _Affinities:
     name: str = "affinities"
-    about: str = "processors that other programs are pinned to"
+    about: str = "CPU affinity of other programs"
     why: str = (
-        "Nothing is changed here. Switching threads of cores off and setting cores apart makes "
-        "the kernel forget what other programs are pinned to; this is what brings it back."
+        "Changes nothing by itself. Disabling SMT and isolating cores make the kernel lose the "
+        "affinity of other programs; this knob records and restores it."
     )
     profile: Profile = "cpu"
     effect: Effect = "small"
@@ -43,21 +43,21 @@ class _Affinities:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:  # noqa: ARG002
-        """Tasks that may not run on all processors of their group."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
+        """Record the tasks that may not run on all CPUs of their group."""
         files = machine.files
         try:
             cpusets: Cpusets | None = find_cpusets(files)
         except MissingTool:
             cpusets = None
         settings = (
-            Setting(knob=self.name, place=place, found=found, wanted=None)
-            for place, found in _pinned_tasks(files, cpusets).items()
+            Setting(knob=self.name, place=place, found=allowed, wanted=None)
+            for place, allowed in _pinned_tasks(files, cpusets).items()
         )
         return KnobState(knob=self.name, settings=tuple(settings))
 
     def read(self, machine: Machine, place: str) -> str:
-        """The processors, as a list."""
+        """Return the affinity of a task as a list."""
         number, started = _parts(place)
         task = read_task(machine.files, number)
         if task is None or task.start_ticks != started:
@@ -65,14 +65,14 @@ class _Affinities:
         return read_allowed(machine.files, number) or GONE
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Nothing is wanted."""
+        """Do nothing: the affinity is only restored."""
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Pin again what is pinned to something else now."""
+        """Set the affinity again if it differs."""
         if self.same(setting.place, self.read(machine, setting.place), setting.found):
             return
         if not machine.files.live:
-            raise NotAllowed("tasks of a copy of a machine cannot be pinned")
+            raise NotAllowed("cannot pin tasks of a copy of a machine")
         number, _ = _parts(setting.place)
         try:
             os.sched_setaffinity(number, cpus_of_list(setting.found))
@@ -80,36 +80,36 @@ class _Affinities:
             return
         except OSError as error:
             raise NotAllowed(
-                f"cannot pin task {number} to processors {setting.found}: {error.strerror}"
+                f"cannot pin task {number} to CPUs {setting.found}: {error.strerror}"
             ) from error
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """The same processors, or nobody there to pin."""
+        """Whether the CPUs are equal, or the task is gone."""
         return GONE in (one, other) or cpus_of_list(one) == cpus_of_list(other)
 
 
 def _pinned_tasks(files: FileTree, cpusets: Cpusets | None) -> dict[str, str]:
     online = Topology.read(files).online
-    found: dict[str, str] = {}
-    of_group: dict[str, tuple[int, ...]] = {}
+    pinned: dict[str, str] = {}
+    group_cpus: dict[str, tuple[int, ...]] = {}
     for number in tasks_of(files, "*"):
         allowed = read_allowed(files, number)
         if allowed is None or cpus_of_list(allowed) == online:
             continue
         group = cpusets.group_of(files, number) if cpusets else None
         if cpusets and group:
-            if group not in of_group:
-                of_group[group] = _processors(files, cpusets, group) or online
-            if cpus_of_list(allowed) == of_group[group]:
+            if group not in group_cpus:
+                group_cpus[group] = _processors(files, cpusets, group) or online
+            if cpus_of_list(allowed) == group_cpus[group]:
                 continue
         task = read_task(files, number)
         if task is not None and not task.bound:
-            found[f"proc/{number} started {task.start_ticks}"] = allowed
-    return found
+            pinned[f"proc/{number} started {task.start_ticks}"] = allowed
+    return pinned
 
 
 def _processors(files: FileTree, cpusets: Cpusets, group: str) -> tuple[int, ...]:
-    """Of the group, or of the next one above that says."""
+    """Return the CPUs of the group, or of the nearest parent that has any."""
     while group.startswith(cpusets.top):
         text = files.read(f"{group}/{cpusets.effective}").value
         if text:
@@ -121,7 +121,7 @@ def _processors(files: FileTree, cpusets: Cpusets, group: str) -> tuple[int, ...
 def _parts(place: str) -> tuple[int, int]:
     match = _TASK.fullmatch(place)
     if match is None:
-        raise UsageError(f"{place!r} names no task")
+        raise UsageError(f"{place!r} is not a task")
     return int(match[1]), int(match[2])
 
 

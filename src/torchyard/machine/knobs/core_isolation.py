@@ -22,69 +22,68 @@ from torchyard.errors import MissingTool, NotAllowed, TorchyardError
 from torchyard.machine.knob import Knob, Machine, Reach
 from torchyard.machine.knobs.process_knobs import ProcessSetting
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
-from torchyard.machine.system.cores import house_cores
+from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.cpusets import (
     GROUP,
-    HOUSE,
+    HOUSEKEEPING,
     MEASURE,
     Cpusets,
     find_cpusets,
     folders_below,
     make_mirror,
     measuring_group,
-    take_down,
+    remove_groups,
 )
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
 _LATE_S: Final = 0.01
-"""A task whose parent was moved while it was being started can appear in the old group afterwards."""
+"""A task that starts while its parent is moved can appear in the old group afterwards."""
 
 
 def make_shield(files: FileTree, cpusets: Cpusets, ours: str, cores: tuple[int, ...]) -> None:
-    """Make both sets and move everybody; takes everything down again when it is refused."""
+    """Create both sets and move all tasks; undone if the kernel refuses."""
     base = ours.rpartition("/")[0]
     all_cpus = _list(files, f"{base}/{cpusets.effective}") or _list(files, f"{base}/cpuset.cpus")
-    # As it is now: second threads may have gone offline since the survey.
-    house = tuple(cpu for cpu in all_cpus if cpu not in cores)
-    if not house or set(cores) - set(all_cpus):
+    # Read again: SMT siblings may have gone offline since the survey.
+    housekeeping = tuple(cpu for cpu in all_cpus if cpu not in cores)
+    if not housekeeping or set(cores) - set(all_cpus):
         raise NotAllowed(
-            f"cores {cpu_list(cores)} cannot be set apart from processors {cpu_list(all_cpus)}, "
-            f"which /{base} has"
+            f"cannot isolate cores {cpu_list(cores)}: /{base} has CPUs {cpu_list(all_cpus)}"
         )
     mems = files.read(f"{base}/cpuset.mems").value or ""
-    crowded = crowded_groups(files, cpusets, base, cores)
+    occupied = groups_on_cores(files, cpusets, base, cores)
     try:
         for group, cpus in (
             (ours, all_cpus),
             (f"{ours}/{MEASURE}", cores),
-            (f"{ours}/{HOUSE}", house),
+            (f"{ours}/{HOUSEKEEPING}", housekeeping),
         ):
             files.make_folder(group)
             files.write(f"{group}/cpuset.cpus", cpu_list(cpus))
             files.write(f"{group}/cpuset.mems", mems)
         goals = {
-            origin: make_mirror(files, cpusets, ours=ours, part=HOUSE, origin=origin)
-            for origin in crowded
+            origin: make_mirror(files, cpusets, ours=ours, part=HOUSEKEEPING, origin=origin)
+            for origin in occupied
         }
-        for late in (False, True):
-            time.sleep(_LATE_S if late else 0.0)
+        for second_pass in (False, True):
+            time.sleep(_LATE_S if second_pass else 0.0)
             for origin, goal in goals.items():
                 cpusets.move(files, origin, goal)
     except TorchyardError:
-        take_down(files, cpusets, ours)
+        remove_groups(files, cpusets, ours)
         raise
 
 
 def read_shield(files: FileTree, ours: str) -> str:
-    """`shield 2-3`."""
+    """Return the present state, such as `shield 2-3`."""
     return f"shield {files.read(f'{ours}/{MEASURE}/cpuset.cpus').value or 'without cores'}"
 
 
-def crowded_groups(
+def groups_on_cores(
     files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...]
 ) -> list[str]:
-    """Groups with members that may run on the cores."""
+    """Return the groups with members that may run on the cores."""
     return [
         group
         for group in [base, *folders_below(files, base)]
@@ -109,33 +108,33 @@ _PARTITION: Final = "cpuset.cpus.partition"
 
 
 def why_no_partition(files: FileTree, base: str) -> str:
-    """Why there can be none in a group; empty when nothing is known against it."""
-    # The topmost group has no such file, and can always be divided.
+    """Return why a group cannot have a partition; empty if no obstacle is known."""
+    # The root group has no such file, and can always be partitioned.
     own = files.read(f"{base}/{_PARTITION}").value
     if own is not None and own.split()[:1] not in (["root"], ["isolated"]):
         return (
-            f"/{base} is no partition itself ({own}): in a container, only the machine around "
-            "it can set cores apart"
+            f"/{base} is not a partition itself ({own}): in a container, only the host can "
+            "isolate cores"
         )
     children = files.paths(f"{base}/*/cpuset.cpus")
     if children and not files.paths(f"{base}/*/{_PARTITION}"):
-        return "this kernel has no partitions (Linux 5.0 has)"
+        return "this kernel has no cpuset partitions (needs Linux 5.0)"
     return ""
 
 
 def make_partition(
     files: FileTree, cpusets: Cpusets, ours: str, kind: str, cores: tuple[int, ...]
 ) -> None:
-    """Make the partition; takes it down again when the kernel does not make it a valid one."""
+    """Create the partition; removed again if the kernel reports it as invalid."""
     try:
         files.make_folder(ours)
         files.write(f"{ours}/cpuset.cpus", cpu_list(cores))
         files.write(f"{ours}/{_PARTITION}", kind)
-        said = files.read(f"{ours}/{_PARTITION}").value or ""
-        if said != kind:
-            raise NotAllowed(f"the kernel makes no partition of cores {cpu_list(cores)}: {said}")
-        # systemd switches controllers off in the topmost group that none of its units needs. The
-        # kernel refuses that while a group below has passed the controller on.
+        state = files.read(f"{ours}/{_PARTITION}").value or ""
+        if state != kind:
+            raise NotAllowed(f"invalid cpuset partition of cores {cpu_list(cores)}: {state}")
+        # systemd disables controllers in the root group that none of its units needs. The kernel
+        # refuses that while a group below has enabled the controller for its children.
         files.write(f"{ours}/cgroup.subtree_control", "+cpuset")
         files.make_folder(f"{ours}/{MEASURE}")
     except TorchyardError:
@@ -144,16 +143,16 @@ def make_partition(
 
 
 def read_partition(files: FileTree, ours: str) -> str:
-    """`root 2-3`."""
-    said = files.read(f"{ours}/{_PARTITION}").value or "no partition"
-    return f"{said} {files.read(f'{ours}/cpuset.cpus').value or 'without cores'}"
+    """Return the present state, such as `root 2-3`."""
+    state = files.read(f"{ours}/{_PARTITION}").value or "no partition"
+    return f"{state} {files.read(f'{ours}/cpuset.cpus').value or 'without cores'}"
 
 
 def remove_partition(files: FileTree, cpusets: Cpusets, ours: str) -> None:
-    """Give the processors back to everybody and remove our groups."""
+    """Release the CPUs and remove our groups."""
     if files.exists(f"{ours}/{_PARTITION}"):
         files.write(f"{ours}/{_PARTITION}", "member")
-    take_down(files, cpusets, ours)
+    remove_groups(files, cpusets, ours)
 
 
 ABSENT: Final = "absent"
@@ -166,13 +165,13 @@ class Isolation:
     """Satisfies `Knob`."""
 
     base: str = ""
-    """The group, below the topmost one, whose tasks are looked at; empty: everybody's."""
+    """The group below the root whose tasks are handled; empty: all tasks."""
     name: str = "isolation"
-    about: str = "cores that nobody but the measuring process runs on"
+    about: str = "cores reserved for the measurement"
     why: str = (
-        "Any other program that gets a turn on a core stops what is measured there and leaves "
-        "its caches behind. Set apart, cores run nothing but the measurement and what the kernel "
-        "binds to them. Everybody else shares the rest, and gets slower."
+        "Any other program scheduled on a core interrupts the measurement and evicts its caches. "
+        "Isolated cores run only the measurement and kernel threads bound to them. All other "
+        "programs share the remaining cores and get slower."
     )
     profile: Profile = "cpu"
     effect: Effect = "large"
@@ -180,10 +179,10 @@ class Isolation:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """One group of ours that is not there yet."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return one group of ours, which does not exist yet."""
         files = machine.files
-        cores = house_cores(files, wish)
+        cores = split_cores(files, request)
         if cores.because:
             return KnobState(knob=self.name, unavailable=cores.because)
         try:
@@ -195,34 +194,34 @@ class Isolation:
         version_1 = cpusets.version == 1
         reason = "" if version_1 else why_no_partition(files, base)
         if files.exists(ours):
-            reason = f"/{ours} is there already: `torchyard machine restore` takes it down"
+            reason = f"/{ours} already exists: `sudo torchyard machine restore` removes it"
         if reason:
             return KnobState(knob=self.name, unavailable=reason)
-        wanted = f"{_SHIELD if version_1 else wish.partition} {cpu_list(cores.measuring)}"
+        wanted = f"{_SHIELD if version_1 else request.partition} {cpu_list(cores.measuring)}"
         settings = [Setting(knob=self.name, place=ours, found=ABSENT, wanted=wanted)]
         controllers = files.read(f"{base}/{_CONTROLLERS}").value
         if not version_1 and "cpuset" not in (controllers or "").split():
-            place, found = f"{base}/{_CONTROLLERS}", controllers or ""
-            more = f"{found} cpuset".strip()
-            settings.insert(0, Setting(knob=self.name, place=place, found=found, wanted=more))
-        notes = _notes(files, cpusets, base, cores.measuring, wish)
+            place, enabled = f"{base}/{_CONTROLLERS}", controllers or ""
+            more = f"{enabled} cpuset".strip()
+            settings.insert(0, Setting(knob=self.name, place=place, found=enabled, wanted=more))
+        notes = _notes(files, cpusets, base, cores.measuring, request)
         return KnobState(knob=self.name, settings=tuple(settings), notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
-        """What our group is at present."""
+        """Return the present state of our group."""
         files = machine.files
         if place.endswith(_CONTROLLERS):
-            found = files.read(place)
-            if found.value is None:
-                raise MissingTool(f"cannot read {found.because}")
-            return _without_others(files, place, found.value)
+            reading = files.read(place)
+            if reading.value is None:
+                raise MissingTool(f"cannot read {reading.because}")
+            return _without_others(files, place, reading.value)
         if not files.exists(place):
             return ABSENT
         version_1 = _cpusets_at(files, place).version == 1
         return read_shield(files, place) if version_1 else read_partition(files, place)
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Set the cores apart."""
+        """Isolate the cores."""
         files = machine.files
         if setting.wanted is None:
             return
@@ -238,7 +237,7 @@ class Isolation:
             make_partition(files, cpusets, setting.place, kind, cores)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Everybody back to where they were, and no trace of ours."""
+        """Move all tasks back and remove our groups."""
         files = machine.files
         if setting.place.endswith(_CONTROLLERS):
             now = self.read(machine, setting.place)
@@ -247,22 +246,21 @@ class Isolation:
             return
         cpusets = _cpusets_at(files, setting.place)
         if cpusets.version == 1:
-            take_down(files, cpusets, setting.place)
+            remove_groups(files, cpusets, setting.place)
         else:
             remove_partition(files, cpusets, setting.place)
 
     def same(self, place: str, one: str, other: str) -> bool:
-        """Equal; of controllers only ours counts, others come and go."""
+        """Whether two values are equal; of controllers only cpuset counts."""
         if place.endswith(_CONTROLLERS):
             return ("cpuset" in one.split()) == ("cpuset" in other.split())
         return one == other
 
 
 def join(machine: Machine, pid: int, *, base: str = "") -> None:
-    """Move a process, with its threads, onto the cores that are set apart.
+    """Move a process with its threads onto the isolated cores; children started later inherit this.
 
-    Raises MissingTool when none are. Children that it starts from then on are there, too. It goes
-    back to its own group when the machine is restored.
+    Raises MissingTool if no cores are isolated. A restore moves it back to its own group.
     """
     files = machine.files
     cpusets = find_cpusets(files)
@@ -272,11 +270,11 @@ def join(machine: Machine, pid: int, *, base: str = "") -> None:
         cpusets.put(files, measuring_group(files, cpusets, ours, number), number)
 
 
-def joining(machine: Machine, *, base: str = "") -> ProcessSetting:
-    """The same for a command that this process is about to start."""
+def join_setting(machine: Machine, *, base: str = "") -> ProcessSetting:
+    """Return the setting that moves a command to the isolated cores when it starts."""
     files = machine.files
     if not files.live:
-        return ProcessSetting(unavailable="a copy of a machine runs nothing")
+        return ProcessSetting(unavailable="a copy of a machine cannot run commands")
     try:
         cpusets = find_cpusets(files)
         ours = f"{_base(cpusets, base)}/{GROUP}"
@@ -288,7 +286,7 @@ def joining(machine: Machine, *, base: str = "") -> ProcessSetting:
     def enter() -> None:
         descriptor = os.open(members, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            os.write(descriptor, b"0")  # whoever writes
+            os.write(descriptor, b"0")  # 0: the writing process
         finally:
             os.close(descriptor)
 
@@ -300,35 +298,35 @@ def _base(cpusets: Cpusets, base: str) -> str:
 
 
 def _cpusets_at(files: FileTree, ours: str) -> Cpusets:
-    """The tree that a group of ours is in, also while the group is not there."""
+    """Return the hierarchy of a group of ours, even if the group does not exist."""
     parent = ours.rpartition("/")[0]
     try:
-        found = find_cpusets(files)
+        cpusets = find_cpusets(files)
     except MissingTool:
-        found = Cpusets(version=2, top=parent)
-    # Found again by its place, as the journal knows nothing else.
+        cpusets = Cpusets(version=2, top=parent)
+    # Identified by its path, because the journal stores nothing else.
     version_1 = files.exists(f"{parent}/cpuset.sched_load_balance")
-    return Cpusets(version=1 if version_1 else 2, top=found.top)
+    return Cpusets(version=1 if version_1 else 2, top=cpusets.top)
 
 
 def _without_others(files: FileTree, place: str, value: str) -> str:
-    """The controllers without `cpuset` when others have come to need it: then it is theirs."""
-    theirs = (
+    """Return the controllers, without `cpuset` if other groups use it meanwhile."""
+    used_by_others = (
         "cpuset" in (files.read(path).value or "").split()
         for path in files.paths(f"{place.rpartition('/')[0]}/*/{_CONTROLLERS}")
         if path.split("/")[-2] != GROUP
     )
     words = value.split()
-    return " ".join(word for word in words if word != "cpuset") if any(theirs) else value
+    return " ".join(word for word in words if word != "cpuset") if any(used_by_others) else value
 
 
 def _notes(
-    files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...], wish: Wish
+    files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...], request: Wish
 ) -> tuple[str, ...]:
     notes: list[str] = []
     numbers = set(tasks_of(files, "*"))
     if cpusets.version == 1:
-        groups = crowded_groups(files, cpusets, base, cores)
+        groups = groups_on_cores(files, cpusets, base, cores)
         numbers = {number for group in groups for number in cpusets.numbers(files, group)}
     bound = movable = 0
     for number in numbers:
@@ -338,15 +336,15 @@ def _notes(
             bound += task.bound
             movable += not task.bound
     if bound:
-        notes.append(f"{bound} threads of the kernel are bound to processors and stay on the cores")
+        notes.append(f"{bound} kernel threads are bound to CPUs and stay on the cores")
     if cpusets.version == 1:
         notes.append(
-            f"{movable} tasks are moved to the house; containers that are started later are not"
+            f"{movable} tasks are moved to the housekeeping cores; containers started later are not"
         )
-        if wish.partition == "isolated":
-            notes.append("control groups of version 1 keep load balancing among the cores")
-    elif wish.partition == "isolated":
-        notes.append("no load balancing among the cores: pin every thread, or all share one")
+        if request.partition == "isolated":
+            notes.append("control groups version 1 keep load balancing among the cores")
+    elif request.partition == "isolated":
+        notes.append("no load balancing among the cores: pin every thread, or all run on one")
     return tuple(notes)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import Knob, Machine, Reach, Wants, same_text
+from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 from torchyard.machine.system.cpu_states import (
     CPU,
@@ -31,13 +31,13 @@ from torchyard.machine.system.cpu_states import (
     NO_POLICY,
     ProcessorKnob,
     base_clock,
-    leave_offline_alone,
     policies,
     reachable_khz,
+    skip_offline,
 )
 from torchyard.machine.system.file_tree import FileTree, WriteRefused, read_device
 
-WANTED: Final = "performance"
+PERFORMANCE: Final = "performance"
 _NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
 _FILES: Final = (
     "scaling_governor",
@@ -45,15 +45,15 @@ _FILES: Final = (
     "energy_performance_preference",
     "no_turbo",
 )
-"""Places that are files; every other place of this knob is a folder of tunables."""
+"""Locations that are files; all others of this knob are folders of tunables."""
 
 
 class GovernorKnob(ProcessorKnob):
-    """Governors are files; the tunables of one governor are one setting, a whole folder."""
+    """Governor files; all tunables of one governor, a folder, are one setting."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """Tunables first: a restore goes backwards, and needs the governor before them."""
-        state = super().survey(machine, wish)
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Survey tunables first: a restore runs in reverse and needs the governor before them."""
+        state = super().survey(machine, request)
         tunables = tuple(
             Setting(knob=self.name, place=folder, found=text, wanted=None)
             for folder in _tunable_folders(machine.files)
@@ -64,44 +64,46 @@ class GovernorKnob(ProcessorKnob):
         return KnobState(knob=self.name, settings=tunables + state.settings, notes=state.notes)
 
     def read(self, machine: Machine, place: str) -> str:
-        """A governor, or all tunables of a folder as `name=value` words."""
+        """Return a governor, or all tunables of a folder as `name=value` words."""
         if _is_file(place):
             return super().read(machine, place)
         text = _tunables(machine.files, place)
         if not text:
-            raise MissingTool(f"/{place} is not there: no policy has that governor now")
+            raise MissingTool(f"/{place} does not exist: no policy has that governor now")
         return text
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Bring back a governor, or those tunables that are others now."""
+        """Restore a governor, or the tunables that differ."""
         if _is_file(setting.place):
             super().restore(machine, setting)
         else:
             _put_tunables(machine.files, setting.place, setting.found)
 
 
-def _governor_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _governor_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     files = machine.files
-    found = policies(files)
-    if not found:
-        return Wants(unavailable=NO_POLICY)
-    # A restore goes backwards: what is kept comes after the governor.
-    kept: dict[str, str | None] = {_NO_TURBO: None} if files.exists(_NO_TURBO) else {}
-    wanted: dict[str, str | None] = {}
+    all_policies = policies(files)
+    if not all_policies:
+        return RequestedValues(unavailable=NO_POLICY)
+    # A restore runs in reverse: these values are restored after the governor.
+    restored_only: dict[str, str | None] = {_NO_TURBO: None} if files.exists(_NO_TURBO) else {}
+    requested: dict[str, str | None] = {}
     notes: list[str] = []
-    for policy in found:
+    for policy in all_policies:
         if files.read(f"{policy}/scaling_governor").value == "userspace":
-            kept[f"{policy}/scaling_setspeed"] = None
+            restored_only[f"{policy}/scaling_setspeed"] = None
         if files.exists(f"{policy}/energy_performance_preference"):
-            kept[f"{policy}/energy_performance_preference"] = None
+            restored_only[f"{policy}/energy_performance_preference"] = None
         choices = (files.read(f"{policy}/scaling_available_governors").value or "").split()
-        if WANTED in choices:
-            wanted[f"{policy}/scaling_governor"] = WANTED
+        if PERFORMANCE in choices:
+            requested[f"{policy}/scaling_governor"] = PERFORMANCE
         else:
-            notes.append(f"/{policy} has no governor {WANTED!r}, only {' '.join(choices) or '?'}")
-    if not wanted:
-        return Wants(unavailable=notes[0])
-    return Wants(values={**kept, **wanted}, notes=tuple(notes))
+            notes.append(
+                f"/{policy} has no governor {PERFORMANCE!r}, only {' '.join(choices) or '?'}"
+            )
+    if not requested:
+        return RequestedValues(unavailable=notes[0])
+    return RequestedValues(values={**restored_only, **requested}, notes=tuple(notes))
 
 
 def _is_file(place: str) -> bool:
@@ -109,7 +111,7 @@ def _is_file(place: str) -> bool:
 
 
 def _tunable_folders(files: FileTree) -> list[str]:
-    """Most drivers share one folder between all policies; some have one in each policy."""
+    """Return the folders of tunables: one for all policies with most drivers, else one for each."""
     folders: dict[str, None] = {}
     for policy in policies(files):
         governor = files.read(f"{policy}/scaling_governor").value or ""
@@ -120,24 +122,24 @@ def _tunable_folders(files: FileTree) -> list[str]:
 
 
 def _tunables(files: FileTree, folder: str) -> str:
-    """`rate_limit_us=1000 up_threshold=95`, quoted as in a shell; empty when there are none."""
-    found = ((name, files.read(f"{folder}/{name}").value) for name in files.names(folder))
-    return shlex.join(f"{name}={value.strip()}" for name, value in found if value is not None)
+    """Format tunables as `rate_limit_us=1000 up_threshold=95`, shell-quoted; empty if none."""
+    values = ((name, files.read(f"{folder}/{name}").value) for name in files.names(folder))
+    return shlex.join(f"{name}={value.strip()}" for name, value in values if value is not None)
 
 
 def _put_tunables(files: FileTree, folder: str, text: str) -> None:
-    """Write what differs, again and again while one more is taken.
+    """Write the tunables that differ, repeatedly as long as one more is accepted.
 
-    The thresholds of `conservative` are each refused while they cross the other one, so the right
-    order depends on the values. Read-only tunables do not differ and are not written.
+    Each threshold of `conservative` is refused while it crosses the other one, so the right order
+    depends on the values. Read-only tunables do not differ and are not written.
     """
-    wanted = dict(word.split("=", 1) for word in shlex.split(text))
+    original = dict(word.split("=", 1) for word in shlex.split(text))
     refused: dict[str, WriteRefused] = {}
     progress = True
     while progress:
         progress = False
         refused.clear()
-        for name, value in wanted.items():
+        for name, value in original.items():
             path = f"{folder}/{name}"
             if (files.read(path).value or "").strip() == value:
                 continue
@@ -153,14 +155,14 @@ def _put_tunables(files: FileTree, folder: str, text: str) -> None:
 
 GOVERNOR_KNOB: Final[Knob] = GovernorKnob(
     name="governor",
-    about="what decides about the clock of each processor",
+    about="CPU frequency governor",
     why=(
         "Most governors follow the load: the clock rises some milliseconds after work begins, so "
-        "short measurements run at clocks of their own. `performance` always asks for the highest "
-        "allowed clock. Costs power and heat while the machine idles."
+        "short measurements run at varying clocks. `performance` always requests the highest "
+        "allowed clock. Costs power and heat while the machine is idle."
     ),
     effect="large",
-    wants=_governor_wants,
+    requested=_governor_values,
 )
 
 
@@ -173,23 +175,23 @@ _BIAS_OF_WORD: Final = {
     "balance-power": "8",
     "power": "15",
 }
-"""arch/x86/kernel/cpu/intel_epb.c takes words and numbers, and always shows the number."""
+"""arch/x86/kernel/cpu/intel_epb.c accepts words and numbers, and always shows the number."""
 
 
-def _preference_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _preference_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     values: dict[str, str | None] = {
         path: "performance"
         for policy in policies(files)
         if files.exists(path := f"{policy}/{_PREFERENCE}")
     }
-    # Both where there are both: which one a processor follows depends on its model. On models where
-    # the preference is only another name of the bias, the exact bias has to come back first and the
-    # preference then needs no write; a restore goes backwards, so the bias stands last.
+    # Both if there are both: which one a CPU follows depends on its model. On models where the
+    # preference is only another name of the bias, the exact bias has to be restored first, and the
+    # preference then needs no write; a restore runs in reverse, so the bias comes last.
     values |= dict.fromkeys(files.paths(f"{CPU}/cpu[0-9]*/power/{_BIAS}"), "0")
     if not values:
-        return Wants(unavailable=f"no policy has {_PREFERENCE} and no processor has {_BIAS}")
-    return Wants(values=values)
+        return RequestedValues(unavailable=f"no policy has {_PREFERENCE} and no CPU has {_BIAS}")
+    return RequestedValues(values=values)
 
 
 def _same_preference(place: str, one: str, other: str) -> bool:
@@ -200,13 +202,13 @@ def _same_preference(place: str, one: str, other: str) -> bool:
 
 PREFERENCE_KNOB: Final[Knob] = ProcessorKnob(
     name="preference",
-    about="what the hardware prefers: speed or power",
+    about="energy performance preference (EPP, EPB)",
     why=(
-        "Where the hardware chooses the clock itself, this decides how fast and how far it rises. "
-        "A balanced preference lowers clocks between kernels. Costs power."
+        "If the hardware chooses the clock itself, the preference decides how fast and how far it "
+        "rises. A balanced preference lowers clocks between kernels. Costs power."
     ),
     effect="medium",
-    wants=_preference_wants,
+    requested=_preference_values,
     same_value=_same_preference,
 )
 
@@ -219,25 +221,25 @@ _MISC_ENABLE: Final = 0x1A0
 _TURBO_OFF_BIT: Final = 38
 
 
-def _turbo_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _turbo_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     files = machine.files
-    # What is lost with a switch stands before it, because a restore goes backwards.
+    # Values that are lost with a switch come before it, because a restore runs in reverse.
     if files.exists(NO_TURBO):
-        # store_no_turbo() squashes the lowest share into what is left and does not give it back.
-        return Wants(values={**_kept(files, [_LOWEST_SHARE]), NO_TURBO: "1"})
-    found = policies(files)
-    # Drivers of boost ask for their highest clock anew, whatever limit was there.
-    limits = _kept(files, [f"{policy}/scaling_max_freq" for policy in found])
-    own = _kept(files, [f"{policy}/boost" for policy in found])
+        # store_no_turbo() clamps the minimum share and does not restore it.
+        return RequestedValues(values={**_restored_only(files, [_LOWEST_SHARE]), NO_TURBO: "1"})
+    all_policies = policies(files)
+    # Boost drivers reset the maximum clock, whatever the limit was.
+    limits = _restored_only(files, [f"{policy}/scaling_max_freq" for policy in all_policies])
+    boost_files = _restored_only(files, [f"{policy}/boost" for policy in all_policies])
     if files.exists(BOOST):
-        # The switch for all sets every policy's, both ways: one may have been found without boost.
-        return Wants(values={**limits, **own, BOOST: "0"})
-    if own:
-        return Wants(values={**limits, **dict.fromkeys(own, "0")})
-    return Wants(unavailable=_why_not(files))
+        # The global switch also sets that of every policy; one may have been off before.
+        return RequestedValues(values={**limits, **boost_files, BOOST: "0"})
+    if boost_files:
+        return RequestedValues(values={**limits, **dict.fromkeys(boost_files, "0")})
+    return RequestedValues(unavailable=_why_not(files))
 
 
-def _kept(files: FileTree, places: list[str]) -> dict[str, str | None]:
+def _restored_only(files: FileTree, places: list[str]) -> dict[str, str | None]:
     return {place: None for place in places if files.exists(place)}
 
 
@@ -248,12 +250,12 @@ def _why_not(files: FileTree) -> str:
             off = int.from_bytes(bits.value, "little") >> _TURBO_OFF_BIT & 1
             return (
                 f"turbo is {'off' if off else 'on'} (MSR 0x1a0) and this driver has no switch; "
-                "kernels filter writes to MSRs, so set it in the firmware"
+                "kernels filter MSR writes, so set it in the firmware"
             )
     if policies(files):
         return (
             f"the driver has no switch: neither /{NO_TURBO} nor /{BOOST}; "
-            "the knob `frequency` keeps clocks at the base clock all the same"
+            "the knob `frequency` still limits clocks to the base clock"
         )
     return f"there is no switch: neither /{NO_TURBO} nor /{BOOST}"
 
@@ -262,12 +264,12 @@ TURBO_KNOB: Final[Knob] = ProcessorKnob(
     name="turbo",
     about="clocks above the base clock (turbo, boost)",
     why=(
-        "Turbo clocks depend on temperature, on how many cores work and on the instructions they "
-        "run, so the same code runs at other clocks a minute later. Off, work on one core is "
-        "slower by the ratio of both clocks."
+        "Turbo clocks depend on temperature, on the number of active cores and on their "
+        "instructions, so the same code runs at other clocks a minute later. With turbo off, work "
+        "on one core is slower by the ratio of both clocks."
     ),
     effect="large",
-    wants=_turbo_wants,
+    requested=_turbo_values,
 )
 
 
@@ -279,14 +281,14 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class FrequencyKnob:
-    """Pairs of limits."""
+    """Lowest and highest clock of every policy, as pairs."""
 
     name: str = "frequency"
-    about: str = "a fixed clock: lowest and highest limit are the same"
+    about: str = "fixed CPU clock (equal minimum and maximum limits)"
     why: str = (
-        "Between its limits the hardware moves the clock by load, heat and power. Fixed at the base "
-        "clock, which any load can keep up, two runs get the same clock. Costs the speed of turbo: "
-        "numbers are of a slower machine."
+        "Between its limits the hardware changes the clock with load, heat and power. At the base "
+        "clock, which the CPU sustains under any load, two runs get the same clock. Costs the speed "
+        "of turbo: the numbers are those of a slower machine."
     )
     profile: Profile = "cpu"
     effect: Effect = "large"
@@ -294,19 +296,19 @@ class FrequencyKnob:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """Limits of every policy, and the clock they would be fixed at."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return the limits of every policy, and the clock they would be fixed at."""
         files = machine.files
-        found = policies(files)
-        if not found:
+        all_policies = policies(files)
+        if not all_policies:
             return KnobState(knob=self.name, unavailable=NO_POLICY)
         settings: list[Setting] = self._percent(files)
         notes: dict[str, None] = {}
-        for policy in found:
+        for policy in all_policies:
             pair = _read_pair(files, policy)
-            khz = _fixed_khz(files, policy, wish, notes)
+            khz = _fixed_khz(files, policy, request, notes)
             if pair is None or khz is None:
-                notes[f"left alone, because /{policy} does not show its limits"] = None
+                notes[f"skipped, because /{policy} does not report its limits"] = None
                 continue
             settings.append(
                 Setting(knob=self.name, place=policy, found=_text(pair), wanted=_text((khz, khz)))
@@ -316,28 +318,28 @@ class FrequencyKnob:
         return KnobState(knob=self.name, settings=tuple(settings), notes=tuple(notes))
 
     def read(self, machine: Machine, place: str) -> str:
-        """`lowest-highest`."""
+        """Return `lowest-highest`."""
         pair = _read_pair(machine.files, place)
         if pair is None:
-            raise MissingTool(f"/{place} does not show its limits")
+            raise MissingTool(f"/{place} does not report its limits")
         return _text(pair)
 
     def write(self, machine: Machine, setting: Setting) -> None:
         """Fix the clock."""
-        leave_offline_alone(machine.files, setting.place)
+        skip_offline(machine.files, setting.place)
         if setting.wanted is not None:
             _put_pair(machine.files, setting.place, _pair(setting.wanted))
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Bring back both limits."""
+        """Restore both limits."""
         _put_pair(machine.files, setting.place, _pair(setting.found))
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """To the kHz: wanted clocks are ones that the hardware has, found ones were shown by it."""
+        """Compare exactly: requested clocks are supported ones, original ones were reported."""
         return one == other
 
     def _percent(self, files: FileTree) -> list[Setting]:
-        """Intel's limits for all policies; the highest may be below the base clock."""
+        """Return Intel's limits for all policies; the maximum may be below the base clock."""
         pair = _read_pair(files, PERCENT)
         if pair is None:
             return []
@@ -345,24 +347,24 @@ class FrequencyKnob:
         return [Setting(knob=self.name, place=PERCENT, found=_text(pair), wanted=wanted)]
 
 
-def _fixed_khz(files: FileTree, policy: str, wish: Wish, notes: dict[str, None]) -> int | None:
+def _fixed_khz(files: FileTree, policy: str, request: Wish, notes: dict[str, None]) -> int | None:
     base = base_clock(files, policy)
     if base is None:
         return None
-    if wish.frequency_khz is None:
+    if request.frequency_khz is None:
         if base.guessed:
             notes[
-                "no base clock is published here: the highest clock is used, which heat may take "
-                "away again; choose a lower one yourself"
+                "the base clock is unknown: using the maximum clock, which heat may reduce; choose "
+                "a lower one with --frequency"
             ] = None
         return reachable_khz(files, policy, base.khz)
-    khz = reachable_khz(files, policy, wish.frequency_khz)
-    if khz != wish.frequency_khz:
-        notes[f"{wish.frequency_khz} kHz is no clock of this processor: {khz} kHz is used"] = None
+    khz = reachable_khz(files, policy, request.frequency_khz)
+    if khz != request.frequency_khz:
+        notes[f"{request.frequency_khz} kHz is not supported by this CPU: using {khz} kHz"] = None
     if khz > base.khz and not base.guessed:
         notes[
-            f"{khz} kHz is above the base clock of {base.khz} kHz: it needs turbo, so leave the "
-            "knob `turbo` out"
+            f"{khz} kHz is above the base clock of {base.khz} kHz and needs turbo: add "
+            "`--without turbo`"
         ] = None
     return khz
 
@@ -378,25 +380,23 @@ def _read_pair(files: FileTree, place: str) -> Pair | None:
     return None if lowest is None or highest is None else (lowest, highest)
 
 
-def _put_pair(files: FileTree, place: str, wanted: Pair) -> None:
+def _put_pair(files: FileTree, place: str, limits: Pair) -> None:
     """Write both limits so that they never cross, and only those that differ.
 
-    Kernels before 5.4 refuse a lowest clock above the highest and the reverse; later ones take it
-    and clamp. So when the new highest is not below the present lowest, the highest goes first
-    (max before raising min); otherwise the lowest has to get out of its way first. One of both
-    orders always works, because wanted limits do not cross each other.
+    Kernels before 5.4 refuse a minimum above the maximum and the reverse; later ones accept it and
+    clamp. So if the new maximum is not below the present minimum, the maximum is written first;
+    otherwise the minimum is. One of both orders always works, because the new limits do not cross.
 
-    What differs only, because since 5.4 the kernel keeps what was asked for apart from what is in
-    force and shows the latter. With turbo off the highest limit shows the base clock while 3.9 GHz
-    were asked for: writing the base clock would change nothing now, and keep the processor there
-    when turbo comes back.
+    Only those that differ, because since 5.4 the kernel stores the requested limit and shows the
+    one in force. With turbo off, the maximum shows the base clock while 3.9 GHz were requested:
+    writing the base clock would change nothing now, and keep the CPU there when turbo is restored.
     """
     present = _read_pair(files, place)
     if present is None:
-        raise MissingTool(f"/{place} does not show its limits")
+        raise MissingTool(f"/{place} does not report its limits")
     lowest, highest = _names(place)
-    steps = [(lowest, wanted[0], present[0]), (highest, wanted[1], present[1])]
-    if wanted[1] >= present[0]:
+    steps = [(lowest, limits[0], present[0]), (highest, limits[1], present[1])]
+    if limits[1] >= present[0]:
         steps.reverse()
     for path, number, before in steps:
         if number != before:

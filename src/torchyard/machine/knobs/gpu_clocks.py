@@ -3,8 +3,8 @@
 NVIDIA graphics clock: a lock on Volta and newer, application clocks before. NVML sets a lock and
 has no call that reads one. What can be known, and is used here:
 
-- Found: a card with "clocks set by a user" among its event reasons is held by somebody, by a lock
-  or by application clocks. It is left alone, since it could not be restored. Any other card
+- Found: a card with "clocks set by a user" among its event reasons is already fixed, by a lock
+  or by application clocks. It is skipped, since it could not be restored. Any other card
   counts as unlocked, and is restored by a reset, after which it is unlocked.
 - Present: the clock that the card runs at (`seen at 1590 MHz`). It contradicts a lock when it
   lies elsewhere without an excuse: an idle card may sleep, a card at its limits may run lower. It
@@ -43,36 +43,38 @@ from torchyard.machine.gpu.nvidia import (
     supported_sm_clocks,
 )
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.knobs.nvidia_settings import CardWant, NvidiaCard, NvidiaKnob
+from torchyard.machine.knobs.nvidia_settings import CardRequest, NvidiaCard, NvidiaKnob
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 
 SHARE_OF_HIGHEST: Final = 0.7
-"""A card at its highest clock leaves it again when it gets warm or reaches its power limit. On an
-H200 (highest clock 1980 MHz, limit 700 W) products of 8192 x 8192 bfloat16 matrices ran at 1455 to
-1545 MHz, 73 to 78 % of the highest, with the power cap as the reason of every one of 149 readings:
-the 80 % that XLA's guide uses for the A100 would not hold there. Cards whose default application
-clock (what the maker promises at full load) is lower still are locked to that: 585 of 1590 MHz on a
-T4. It is no promise: a card that draws more for its clocks reaches its limit below this one, and
-then the clock event reasons of its blocks say so."""
+"""A card does not sustain its maximum clock when it gets warm or reaches its power limit. On an H200
+(maximum clock 1980 MHz, limit 700 W) products of 8192 x 8192 bfloat16 matrices ran at 1455 to 1545
+MHz, 73 to 78 % of the maximum, with the power cap as the reason of all 149 readings: the 80 % that
+XLA's guide uses for the A100 would be too high there. Cards whose default application clock (the
+vendor's clock for full load) is lower still are locked to that: 585 of 1590 MHz on a T4. No
+guarantee: a card that draws more power per clock reaches its limit below this clock, and the clock
+event reasons of its blocks then show it."""
 _STEP_MHZ: Final = 15
-"""What the clocks of NVIDIA's chips are multiples of, where the card lists none."""
+"""NVIDIA clocks are multiples of this, if the card lists none."""
 
 
 def chosen_clock(
     *, highest_mhz: int, promised_mhz: int | None, supported_mhz: Sequence[int]
 ) -> int:
-    """The highest supported clock that is not above what the card can hold."""
-    aim = SHARE_OF_HIGHEST * highest_mhz
+    """Return the highest supported clock that the card can sustain."""
+    target = SHARE_OF_HIGHEST * highest_mhz
     if promised_mhz:
-        aim = min(aim, promised_mhz)
+        target = min(target, promised_mhz)
     if not supported_mhz:
-        return max(_STEP_MHZ, int(aim) // _STEP_MHZ * _STEP_MHZ)
-    return max((clock for clock in supported_mhz if clock <= aim), default=min(supported_mhz))
+        return max(_STEP_MHZ, int(target) // _STEP_MHZ * _STEP_MHZ)
+    return max((clock for clock in supported_mhz if clock <= target), default=min(supported_mhz))
 
 
-def nearest(asked_mhz: int, supported_mhz: Sequence[int]) -> int:
-    """The supported clock beside the asked one; the lower of two that are as near."""
-    return min(sorted(supported_mhz), key=lambda clock: abs(clock - asked_mhz), default=asked_mhz)
+def nearest(requested_mhz: int, supported_mhz: Sequence[int]) -> int:
+    """Return the supported clock nearest to the requested one; the lower of two equally near."""
+    return min(
+        sorted(supported_mhz), key=lambda clock: abs(clock - requested_mhz), default=requested_mhz
+    )
 
 
 UNLOCKED: Final = "unlocked"
@@ -84,49 +86,53 @@ _TOLERANCE_MHZ: Final = 15
 _VOLTA: Final = 5
 _SETTLE_S: Final = 1.0
 _NOTE: Final = (
-    "NVML cannot read a clock lock: the card counts as unlocked, and `restore` unlocks it; "
-    "set a lock of your own again afterwards"
+    "NVML cannot read a clock lock: the card is assumed to be unlocked, and `restore` unlocks it; "
+    "set your own lock again afterwards"
 )
 
 
-def _graphics_wants(card: NvidiaCard, wish: Wish) -> CardWant:
+def _graphics_request(card: NvidiaCard, request: Wish) -> CardRequest:
     highest = card.ask("nvmlDeviceGetMaxClockInfo", more=(SM,))
     if highest.value is None:
-        return CardWant(because=f"its highest clock cannot be read: {highest.because}")
+        return CardRequest(because=f"cannot read its maximum clock: {highest.because}")
     supported = supported_sm_clocks(card.nvml, card.handle).value or ()
     promised = card.ask("nvmlDeviceGetDefaultApplicationsClock", more=(GRAPHICS,)).value
     notes: list[str] = []
-    if wish.gpu_clock_mhz is None:
+    if request.gpu_clock_mhz is None:
         clock = chosen_clock(
             highest_mhz=highest.value, promised_mhz=promised, supported_mhz=supported
         )
         share = 100 * clock / highest.value
-        notes.append(f"{clock} MHz is {share:.0f} % of its highest clock; --gpu-clock chooses")
+        notes.append(
+            f"{clock} MHz is {share:.0f} % of its maximum clock; change it with --gpu-clock"
+        )
     else:
-        clock = nearest(wish.gpu_clock_mhz, supported)
-        if clock != wish.gpu_clock_mhz:
-            notes.append(f"has no clock of {wish.gpu_clock_mhz} MHz: {clock} MHz is the nearest")
+        clock = nearest(request.gpu_clock_mhz, supported)
+        if clock != request.gpu_clock_mhz:
+            notes.append(
+                f"does not support {request.gpu_clock_mhz} MHz: using {clock} MHz, the nearest"
+            )
     architecture = card.ask("nvmlDeviceGetArchitecture").value
     if architecture is not None and architecture < _VOLTA:
-        return _application_want(card, clock, notes)
+        return _application_request(card, clock, notes)
     reasons = read_event_bits(card.nvml, card.handle).map(reasons_of)
     if USER_SETTING in (reasons.value or ()):
-        return CardWant(
-            because="somebody holds its clocks already, which could not be put back; "
-            "`nvidia-smi -rgc` and `nvidia-smi -rac` let go"
+        return CardRequest(
+            because="its clocks are locked already, and the lock could not be restored; "
+            "`nvidia-smi -rgc` and `nvidia-smi -rac` release it"
         )
-    return CardWant(found=UNLOCKED, wanted=f"{clock} MHz", notes=(*notes, _NOTE))
+    return CardRequest(found=UNLOCKED, wanted=f"{clock} MHz", notes=(*notes, _NOTE))
 
 
-def _application_want(card: NvidiaCard, clock: int, notes: list[str]) -> CardWant:
-    found = _application_clocks(card)
-    if found.value is None:
-        return CardWant(because=f"it is older than clock locks, and {found.because}")
+def _application_request(card: NvidiaCard, clock: int, notes: list[str]) -> CardRequest:
+    clocks = _application_clocks(card)
+    if clocks.value is None:
+        return CardRequest(because=f"it does not support clock locks, and {clocks.because}")
     memory = card.ask("nvmlDeviceGetMaxClockInfo", more=(MEMORY,)).value
-    parts = _APPLICATION.fullmatch(found.value)
+    parts = _APPLICATION.fullmatch(clocks.value)
     wanted = f"memory {memory or (parts and parts[1])} MHz, graphics {clock} MHz"
-    notes.append("older than clock locks: application clocks are set instead")
-    return CardWant(found=found.value, wanted=wanted, notes=tuple(notes))
+    notes.append("no clock locks before Volta: application clocks are set instead")
+    return CardRequest(found=clocks.value, wanted=wanted, notes=tuple(notes))
 
 
 def _application_clocks(card: NvidiaCard) -> Answer[str]:
@@ -138,12 +144,12 @@ def _application_clocks(card: NvidiaCard) -> Answer[str]:
 
 
 def seen_clock(card: NvidiaCard, kind: int) -> Answer[str]:
-    """The clock that the card runs at, with its excuse when it has one."""
+    """Return the clock that the card runs at, with the reasons that explain a lower one."""
     clock = card.ask("nvmlDeviceGetClockInfo", more=(kind,))
     reasons = read_event_bits(card.nvml, card.handle).map(reasons_of).value or ()
-    excuses = [reason for reason in reasons if reason == IDLE or reason in HOLDS_DOWN]
-    behind = f", {' and '.join(excuses)}" if excuses else ""
-    return clock.map(lambda mhz: f"seen at {mhz} MHz{behind}")
+    explanations = [reason for reason in reasons if reason == IDLE or reason in HOLDS_DOWN]
+    suffix = f", {' and '.join(explanations)}" if explanations else ""
+    return clock.map(lambda mhz: f"seen at {mhz} MHz{suffix}")
 
 
 def _value_of(card: NvidiaCard) -> Answer[str]:
@@ -160,9 +166,9 @@ def _put_graphics(card: NvidiaCard, value: str) -> None:
         return
     locked = _LOCKED.fullmatch(value)
     if locked is None:
-        card.order("nvmlDeviceResetGpuLockedClocks")
+        card.call("nvmlDeviceResetGpuLockedClocks")
         return
-    card.order("nvmlDeviceSetGpuLockedClocks", int(locked[1]), int(locked[1]))
+    card.call("nvmlDeviceSetGpuLockedClocks", int(locked[1]), int(locked[1]))
     deadline = time.monotonic() + _SETTLE_S
     while not same_clock(seen_clock(card, SM).value or value, value):
         if time.monotonic() > deadline:
@@ -176,42 +182,41 @@ def _put_application(card: NvidiaCard, memory: int, graphics: int) -> None:
         for kind in (MEMORY, GRAPHICS)
     ]
     if default == [memory, graphics]:
-        # Setting the default would hold the clocks there; a reset lets them boost again.
-        card.order("nvmlDeviceResetApplicationsClocks")
+        # Setting the default would fix the clocks there; a reset lets them boost again.
+        card.call("nvmlDeviceResetApplicationsClocks")
     else:
-        card.order("nvmlDeviceSetApplicationsClocks", memory, graphics)
+        card.call("nvmlDeviceSetApplicationsClocks", memory, graphics)
 
 
 def same_clock(one: str, other: str) -> bool:
-    """Whether they agree; a clock that was seen agrees with what it does not contradict."""
+    """Whether two values agree; an observed clock agrees with a lock it does not contradict."""
     if one == other:
         return True
-    for seen, said in ((one, other), (other, one)):
-        sight = _SEEN.fullmatch(seen)
-        if sight is None:
+    for value, stated in ((one, other), (other, one)):
+        observed = _SEEN.fullmatch(value)
+        if observed is None:
             continue
-        if said == UNLOCKED:
+        if stated == UNLOCKED:
             return True
-        lock = _LOCKED.fullmatch(said) or _SEEN.fullmatch(said)
+        lock = _LOCKED.fullmatch(stated) or _SEEN.fullmatch(stated)
         if lock is None:
             return False
-        above = int(sight[1]) - int(lock[1])
-        return abs(above) <= _TOLERANCE_MHZ or (bool(sight[2]) and above < 0)
+        above = int(observed[1]) - int(lock[1])
+        return abs(above) <= _TOLERANCE_MHZ or (bool(observed[2]) and above < 0)
     return False
 
 
 GRAPHICS_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-clocks",
-    about="NVIDIA cards run at one graphics clock",
+    about="locked graphics clock of NVIDIA GPUs",
     why=(
-        "A free clock follows temperature, power and the numbers that are multiplied, by several "
-        "percent. A lock below the card's limits makes kernels take the same time every time. "
-        "Kernels get slower, all of them alike, unless memory or the processor is what they wait "
-        "for: compare numbers with the same lock only."
+        "An unlocked clock varies by several percent with temperature, power and data. With a lock "
+        "below the card's limits, kernels take the same time every time. All kernels get slower, "
+        "except those bound by memory or the CPU: compare only numbers with the same lock."
     ),
     effect="large",
     property="graphics-clock",
-    wants=_graphics_wants,
+    requested=_graphics_request,
     value_of=_value_of,
     put=_put_graphics,
     same_value=same_clock,
@@ -221,16 +226,16 @@ GRAPHICS_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
 _AMPERE: Final = 7
 
 
-def _memory_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
+def _memory_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
     architecture = card.ask("nvmlDeviceGetArchitecture").value
     if architecture is not None and architecture < _AMPERE:
-        return CardWant(because="it is older than locks of the memory clock (Ampere)")
+        return CardRequest(because="memory clock locks need Ampere or newer")
     clocks = card.ask("nvmlDeviceGetSupportedMemoryClocks")
     if not clocks.value:
-        return CardWant(because=clocks.because or "it lists no memory clocks")
+        return CardRequest(because=clocks.because or "it reports no memory clocks")
     if len(clocks.value) == 1:
-        return CardWant(because=f"its memory has one clock only, {clocks.value[0]} MHz")
-    return CardWant(
+        return CardRequest(because=f"its memory has only one clock, {clocks.value[0]} MHz")
+    return CardRequest(
         found=UNLOCKED,
         wanted=f"{max(clocks.value)} MHz",
         notes=("NVML cannot read a memory lock: `restore` unlocks it",),
@@ -244,21 +249,21 @@ def _seen_memory(card: NvidiaCard) -> Answer[str]:
 def _put_memory(card: NvidiaCard, value: str) -> None:
     locked = re.fullmatch(r"(\d+) MHz", value)
     if locked is None:
-        card.order("nvmlDeviceResetMemoryLockedClocks")
+        card.call("nvmlDeviceResetMemoryLockedClocks")
     else:
-        card.order("nvmlDeviceSetMemoryLockedClocks", int(locked[1]), int(locked[1]))
+        card.call("nvmlDeviceSetMemoryLockedClocks", int(locked[1]), int(locked[1]))
 
 
 MEMORY_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-memory-clock",
-    about="NVIDIA cards run their memory at its highest clock",
+    about="locked memory clock of NVIDIA GPUs",
     why=(
-        "Between kernels the memory clock may fall and takes time to rise. Under load it is at its "
-        "highest anyway, so it is left alone unless asked for. Costs power while idle."
+        "Between kernels the memory clock may drop and takes time to rise. Under load it is at its "
+        "maximum anyway, so the knob is off by default. Costs power while idle."
     ),
     effect="small",
     property="memory-clock",
-    wants=_memory_wants,
+    requested=_memory_request,
     value_of=_seen_memory,
     put=_put_memory,
     same_value=same_clock,
@@ -266,17 +271,17 @@ MEMORY_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
 )
 
 
-_LEVEL: Final = "perf_determinism"
-_KEEPS_LIMITS: Final = (_LEVEL, "manual")
-"""Levels whose limits are the user's; at all others the driver sets them."""
+_DETERMINISM: Final = "perf_determinism"
+_KEEPS_LIMITS: Final = (_DETERMINISM, "manual")
+"""Levels whose limits the user sets; at all others the driver sets them."""
 _VALUE: Final = re.compile(r"(\w+) (\d+)-(\d+)")
-_REFUSING: Final[dict[str, str]] = {
-    "gfx95": "its driver has no determinism (MI350)",
-    "gfx10": "RDNA cards have no determinism",
-    "gfx11": "RDNA cards have no determinism",
-    "gfx12": "RDNA cards have no determinism",
+_UNSUPPORTED_CHIPS: Final[dict[str, str]] = {
+    "gfx95": "its driver does not support perf_determinism (MI350)",
+    "gfx10": "RDNA cards do not support perf_determinism",
+    "gfx11": "RDNA cards do not support perf_determinism",
+    "gfx12": "RDNA cards do not support perf_determinism",
 }
-"""Start of the chip's name -> why not."""
+"""Prefix of the chip's name -> why it is unsupported."""
 _AMD_STEP_MHZ: Final = 10
 
 
@@ -284,11 +289,11 @@ class AmdDeterminism:
     """One setting per AMD card, at `gpu/ADDRESS/determinism`; satisfies `Knob`."""
 
     name = "amd-determinism"
-    about = "AMD cards cap their graphics clock"
+    about = "capped graphics clock of AMD GPUs"
     why = (
-        "A free clock follows temperature and power. Capped below its limits the card holds it, "
-        "though it may still fall. Kernels get slower, all of them alike, unless memory or the "
-        "processor is what they wait for: compare numbers with the same cap only."
+        "An uncapped clock follows temperature and power. With a cap below its limits the card "
+        "sustains the clock, though it may still drop. All kernels get slower, except those bound "
+        "by memory or the CPU: compare only numbers with the same cap."
     )
     profile: Profile = "gpu"
     effect: Effect = "large"
@@ -296,34 +301,36 @@ class AmdDeterminism:
     needs_root = True
     default = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """Every card; one that cannot becomes a note, all of them a reason."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Survey every card; an unsupported one becomes a note, and all of them a reason."""
         settings: list[Setting] = []
         notes: list[str] = []
         for card in read_amd(machine.files):
-            because = self._refusal(card, wish)
+            because = self._refusal(card, request)
             level, limits = card.performance_level.value, card.graphics_limits_mhz.value
             if because or level is None or limits is None:
                 because = because or card.performance_level.because
                 because = because or card.graphics_limits_mhz.because
-                notes.append(f"{card.card}: left alone, because {because}")
+                notes.append(f"{card.card}: skipped, because {because}")
                 continue
-            cap = _cap(card, wish)
-            notes.append(f"{card.card}: whether it takes determinism is known when it is written")
+            cap = _cap(card, request)
+            notes.append(
+                f"{card.card}: support for perf_determinism is known only after writing it"
+            )
             settings.append(
                 Setting(
                     knob=self.name,
                     place=f"gpu/{card.address}/determinism",
                     found=f"{level} {limits[0]}-{limits[1]}",
-                    wanted=f"{_LEVEL} {limits[0]}-{cap}",
+                    wanted=f"{_DETERMINISM} {limits[0]}-{cap}",
                 )
             )
         if not settings:
-            return KnobState(knob=self.name, unavailable="; ".join(notes) or "no AMD GPU here")
+            return KnobState(knob=self.name, unavailable="; ".join(notes) or "no AMD GPU")
         return KnobState(knob=self.name, settings=tuple(settings), notes=tuple(notes))
 
     def read(self, machine: Machine, place: str) -> str:
-        """Level and limits at this moment."""
+        """Return the present level and limits."""
         card = _card(machine, place)
         level = machine.files.read(f"{card}/device/power_dpm_force_performance_level")
         limits = graphics_limits(machine.files, card)
@@ -332,34 +339,34 @@ class AmdDeterminism:
         return f"{level.value.strip()} {limits.value[0]}-{limits.value[1]}"
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Set level and limit; a card that takes only half of it is put back."""
+        """Set level and limit; a card that accepts only one of them is restored."""
         if setting.wanted is None:
             return
         try:
             self._put(machine, setting.place, setting.wanted)
             now = self.read(machine, setting.place)
             if not self.same(setting.place, now, setting.wanted):
-                raise MissingTool(f"the card took the level and has {now!r}")
+                raise MissingTool(f"the card accepted the level, but has {now!r}")
         except TorchyardError:
             with suppress(TorchyardError):
                 self.restore(machine, setting)
             raise
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Bring back level and limits."""
+        """Restore level and limits."""
         with suppress(TorchyardError):
             if self.same(setting.place, self.read(machine, setting.place), setting.found):
                 return
         self._put(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether level and upper limit agree; the lower one only where the user may set it."""
+        """Whether level and upper limit agree, and the lower limit if the user may set it."""
         first, second = _VALUE.fullmatch(one), _VALUE.fullmatch(other)
         if first is None or second is None:
             return one == other
         if first[1] != second[1]:
             return False
-        if first[1] == _LEVEL:
+        if first[1] == _DETERMINISM:
             return first[3] == second[3]
         return first[1] not in _KEEPS_LIMITS or first.groups() == second.groups()
 
@@ -367,38 +374,40 @@ class AmdDeterminism:
     def _put(machine: Machine, place: str, value: str) -> None:
         parts = _VALUE.fullmatch(value)
         if parts is None:
-            raise MissingTool(f"{value!r} is no level with limits")
+            raise MissingTool(f"{value!r} is not a level with limits")
         device = f"{_card(machine, place)}/device"
         level, lowest, highest = parts.groups()
         machine.files.write(f"{device}/power_dpm_force_performance_level", level)
         if level not in _KEEPS_LIMITS:
             return
         table = f"{device}/pp_od_clk_voltage"
-        if level != _LEVEL:  # determinism has no lower limit
+        if level != _DETERMINISM:  # which has no lower limit
             machine.files.write(table, f"s 0 {lowest}")
         machine.files.write(table, f"s 1 {highest}")
         machine.files.write(table, "c")
 
-    def _refusal(self, card: AmdGpu, wish: Wish) -> str:
+    def _refusal(self, card: AmdGpu, request: Wish) -> str:
         chip = card.chip.value or ""
-        for start, because in _REFUSING.items():
+        for start, because in _UNSUPPORTED_CHIPS.items():
             if chip.startswith(start):
                 return because
         others = [
             str(process.pid) for process in card.processes.value or () if process.owner == "other"
         ]
-        if others and self.name not in (*wish.only, *wish.also):
-            return f"others compute on it (process {', '.join(others)}); --only {self.name} insists"
+        if others and self.name not in (*request.only, *request.also):
+            return (
+                f"other processes use it ({', '.join(others)}); --only {self.name} overrides this"
+            )
         return ""
 
 
-def _cap(card: AmdGpu, wish: Wish) -> int:
-    """The wish inside the card's range, or a share of its highest clock."""
+def _cap(card: AmdGpu, request: Wish) -> int:
+    """Return the requested clock within the card's range, or a share of its maximum clock."""
     limits = card.graphics_limits_mhz.value or (0, 0)
-    # At `auto` the limits are the chip's own; at other levels the list of states may be wider.
+    # At `auto` the limits are the chip's own; at other levels the states may cover more.
     highest = max(limits[1], card.max_graphics_clock_mhz.value or 0)
-    if wish.gpu_clock_mhz is not None:
-        return min(max(wish.gpu_clock_mhz, limits[0]), highest)
+    if request.gpu_clock_mhz is not None:
+        return min(max(request.gpu_clock_mhz, limits[0]), highest)
     return int(SHARE_OF_HIGHEST * highest) // _AMD_STEP_MHZ * _AMD_STEP_MHZ
 
 
@@ -406,7 +415,7 @@ def _card(machine: Machine, place: str) -> str:
     address = place.split("/")[1]
     card = card_at(machine.files, address)
     if card is None:
-        raise MissingTool(f"there is no AMD GPU at {address}", hint="is its driver still loaded?")
+        raise MissingTool(f"no AMD GPU at {address}", hint="check that its driver is loaded")
     return card
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import Knob, Machine, Reach, Wants
+from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
 from torchyard.machine.system.cpu_states import CPU, ProcessorKnob, allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import (
+    DeviceReading,
     FileTree,
-    FoundBytes,
     HeldDevice,
     empty_copy,
     read_device,
@@ -28,21 +28,21 @@ from torchyard.machine.system.file_tree import (
 DEVICE: Final = "dev/cpu_dma_latency"
 _SIZE_BYTES: Final = 4
 _NO_LIMIT_US: Final = 2_000_000_000
-"""PM_QOS_CPU_LATENCY_DEFAULT_VALUE of the kernel: nobody holds a limit."""
+"""PM_QOS_CPU_LATENCY_DEFAULT_VALUE of the kernel: no process holds a limit."""
 NO_LIMIT: Final = "no limit"
 _UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdleLatencyKnob:
-    """Microseconds as text, or `no limit`."""
+    """Wake-up latency limit; values are microseconds as text, or `no limit`."""
 
     name: str = "idle-latency"
-    about: str = "deep sleep of idle processors, limited by how long waking up takes"
+    about: str = "wake-up latency limit of idle states (C-states)"
     why: str = (
-        "Waking up from a deep state takes tens to hundreds of microseconds, which lands in gaps "
-        "between kernels and in the first work of every thread. Costs power, and turbo clocks that "
-        "sleeping neighbours would allow. Long loops do not notice."
+        "Waking up from a deep idle state takes tens to hundreds of microseconds, which adds to "
+        "gaps between kernels and to the first work of every thread. Costs power, and turbo clocks "
+        "that sleeping cores would allow. Long loops are not affected."
     )
     profile: Profile = "cpu"
     effect: Effect = "medium"
@@ -50,46 +50,46 @@ class IdleLatencyKnob:
     needs_root: bool = True
     default: bool = True
     held: dict[str, HeldDevice] = field(default_factory=dict, compare=False, repr=False)
-    """What this process holds, by the file's path."""
+    """Devices that this process holds, by path."""
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """The limit in force, and the one that would be held. Only root can read the former."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return the limit in force, which only root can read, and the one that would be held."""
         files = machine.files
         if not files.exists(DEVICE):
-            return KnobState(knob=self.name, unavailable=f"/{DEVICE}: there is no such device")
+            return KnobState(knob=self.name, unavailable=f"/{DEVICE}: no such device")
         states = idle_states(files)
-        allowed_us = allowed_latency_us(states, wish)
+        allowed_us = allowed_latency_us(states, request)
         notes: list[str] = []
         if not states:
             notes.append(
-                "this kernel has no idle driver: in a virtual machine the host decides about sleep, "
-                "and this changes nothing"
+                "this kernel has no idle driver: in a virtual machine the host controls idling, and "
+                "this has no effect"
             )
-        elif allowed_us > wish.latency_us:
+        elif allowed_us > request.latency_us:
             notes.append(
-                f"the lightest sleep here takes {allowed_us} us: with less, processors would spin; "
-                "ask for 0 to have that"
+                f"the lightest idle state takes {allowed_us} us: with less, CPUs would spin; use 0 "
+                "for that"
             )
-        bytes_found = read_device(files, DEVICE, size_bytes=_SIZE_BYTES)
-        found = _UNKNOWN if bytes_found.value is None else _text(bytes_found.value)
-        if bytes_found.value is None:
-            notes.append(f"the limit in force cannot be read: {bytes_found.because}")
+        device_reading = read_device(files, DEVICE, size_bytes=_SIZE_BYTES)
+        present = _UNKNOWN if device_reading.value is None else _text(device_reading.value)
+        if device_reading.value is None:
+            notes.append(f"cannot read the limit in force: {device_reading.because}")
         wanted = str(allowed_us)
-        if found.isdigit() and int(found) <= allowed_us:
-            notes.append(f"another process holds {found} us already; nothing is added to that")
-            wanted = found
-        setting = Setting(knob=self.name, place=DEVICE, found=found, wanted=wanted)
+        if present.isdigit() and int(present) <= allowed_us:
+            notes.append(f"another process holds {present} us already")
+            wanted = present
+        setting = Setting(knob=self.name, place=DEVICE, found=present, wanted=wanted)
         return KnobState(knob=self.name, settings=(setting,), notes=tuple(notes))
 
     def read(self, machine: Machine, place: str) -> str:
-        """The limit in force: the least of all that processes hold."""
-        found: FoundBytes = read_device(machine.files, place, size_bytes=_SIZE_BYTES)
-        if found.value is None:
-            raise MissingTool(f"cannot read {found.because}", hint="run as root")
-        return _text(found.value)
+        """Return the limit in force: the minimum of all limits that processes hold."""
+        reading: DeviceReading = read_device(machine.files, place, size_bytes=_SIZE_BYTES)
+        if reading.value is None:
+            raise MissingTool(f"cannot read {reading.because}", hint="run as root")
+        return _text(reading.value)
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Hold the limit from now on, in place of one that this process held before."""
+        """Hold the limit, in place of one that this process held before."""
         if setting.wanted is None:
             return
         key = str(machine.files.path(setting.place))
@@ -100,19 +100,19 @@ class IdleLatencyKnob:
             earlier.close()
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Let go. What another process held is gone with it or ended by who restores."""
+        """Release the limit. One that a holder process keeps ends with that process."""
         held = self.held.pop(str(machine.files.path(setting.place)), None)
         if held is not None:
             held.release(_bytes(_NO_LIMIT_US))
         if not machine.files.live:
-            _forget(machine.files, setting.place)
+            _clear_copy(machine.files, setting.place)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Equal limits."""
+        """Whether two limits are equal."""
         return one == other
 
 
-def _forget(files: FileTree, place: str) -> None:
+def _clear_copy(files: FileTree, place: str) -> None:
     if files.exists(place):
         empty_copy(files, place)
 
@@ -122,7 +122,7 @@ def _bytes(latency_us: int) -> bytes:
 
 
 def _text(value: bytes) -> str:
-    """A copy of a machine has an empty file for the device."""
+    """Format the device's value; a copy of a machine has an empty file for the device."""
     latency_us = int.from_bytes(value, sys.byteorder, signed=True) if value else _NO_LIMIT_US
     return NO_LIMIT if latency_us == _NO_LIMIT_US else str(latency_us)
 
@@ -130,31 +130,33 @@ def _text(value: bytes) -> str:
 IDLE_LATENCY_KNOB: Final[Knob] = IdleLatencyKnob()
 
 
-def _wants(machine: Machine, wish: Wish) -> Wants:
+def _requested_values(machine: Machine, request: Wish) -> RequestedValues:
     states = idle_states(machine.files)
     if not states:
-        return Wants(unavailable=f"no processor has idle states below /{CPU}: no idle driver")
-    allowed_us = allowed_latency_us(states, wish)
+        return RequestedValues(unavailable=f"no idle states below /{CPU}: no idle driver")
+    allowed_us = allowed_latency_us(states, request)
     deep = [state for state in states if state.latency_us > allowed_us]
     if not deep:
-        return Wants(unavailable=f"no idle state takes longer than {allowed_us} us")
+        return RequestedValues(
+            unavailable=f"no idle state has a wake-up latency above {allowed_us} us"
+        )
     names = ", ".join(dict.fromkeys(state.name for state in deep))
-    return Wants(
+    return RequestedValues(
         values={f"{state.folder}/disable": "1" for state in deep},
-        notes=(f"longer than {allowed_us} us: {names}",),
+        notes=(f"wake-up latency above {allowed_us} us: {names}",),
     )
 
 
 IDLE_STATES_KNOB: Final[Knob] = ProcessorKnob(
     name="idle-states",
-    about="deep sleep of idle processors, state by state",
+    about="deep idle states (C-states), disabled one by one",
     why=(
-        "Waking up from a deep state takes tens to hundreds of microseconds, which lands in gaps "
-        "between kernels. The knob `idle-latency` does the same through one device and is undone by "
-        "the kernel itself should everything be killed, so this one is only used when asked for: "
-        "where the device is missing, or where an idle driver does not heed it. Costs power."
+        "Waking up from a deep idle state takes tens to hundreds of microseconds, which adds to gaps "
+        "between kernels. The knob `idle-latency` does the same through one device, and the kernel "
+        "itself undoes it if everything is killed. This knob is for machines without the device, or "
+        "whose idle driver ignores it. Costs power."
     ),
     effect="medium",
-    wants=_wants,
+    requested=_requested_values,
     default=False,
 )

@@ -6,7 +6,7 @@
   not ended: that can be undone without knowing how it was started.
 - The kernel shows two workqueue masks: `cpumask`, in force, and `cpumask_requested` (newer
   kernels), from which the CPUs of isolated partitions are removed. The requested one is restored,
-  or a partition made by somebody else would cut the mask for good. Both are written through
+  or a partition of another program would reduce the mask permanently. Both are written through
   `cpumask`.
 """
 
@@ -24,11 +24,11 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, Wants
+from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues
 from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
-from torchyard.machine.system.cores import house_cores
+from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
-from torchyard.machine.system.programs import run_program, why_no_program
+from torchyard.machine.system.programs import missing_programs, run_program
 from torchyard.machine.system.tasks import Task, read_task
 
 RUNNING: Final = "running"
@@ -45,10 +45,10 @@ _PROCESS: Final = re.compile(r"process (\d+) started (\d+)")
 @dataclass(frozen=True, kw_only=True)
 class _Irqbalance:
     name: str = "irqbalance"
-    about: str = "the program that moves interrupts"
+    about: str = "the irqbalance daemon"
     why: str = (
-        "It moves interrupts every ten seconds by load, also onto the cores that measure, and "
-        "back to where this tune took them from. At rest, interrupts stay where they are."
+        "It redistributes interrupts by load every ten seconds, also onto the measuring cores, "
+        "and reverts the knob `interrupts`. While it is stopped, interrupts stay where they are."
     )
     profile: Profile = "cpu"
     effect: Effect = "small"
@@ -56,12 +56,12 @@ class _Irqbalance:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:  # noqa: ARG002
-        """Its service, or its process where no service is behind it."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
+        """Return its service, or its process if it is not a service."""
         files = machine.files
         tasks = list(_tasks(files))
         if not tasks:
-            why = f"{_PROGRAM} does not run here"
+            why = f"{_PROGRAM} is not running"
             if not any(files.exists(f"{folder}/{_PROGRAM}") for folder in _FOLDERS):
                 why += " and is not installed"
             return KnobState(knob=self.name, unavailable=why)
@@ -69,18 +69,18 @@ class _Irqbalance:
         for task in tasks:
             unit = _unit(files, task)
             if unit:
-                missing = why_no_program(files, "systemctl")
+                missing = missing_programs(files, "systemctl")
             else:
-                missing = "" if files.live else "processes of a copy of a machine cannot be stopped"
+                missing = "" if files.live else "cannot stop processes of a copy of a machine"
             if missing:
                 return KnobState(knob=self.name, unavailable=missing)
             place = unit or f"process {task.number} started {task.start_ticks}"
-            found = self.read(machine, place)
-            settings.append(Setting(knob=self.name, place=place, found=found, wanted=STOPPED))
+            state = self.read(machine, place)
+            settings.append(Setting(knob=self.name, place=place, found=state, wanted=STOPPED))
         return KnobState(knob=self.name, settings=tuple(settings))
 
     def read(self, machine: Machine, place: str) -> str:
-        """Whether it runs."""
+        """Return whether it runs."""
         match = _PROCESS.fullmatch(place)
         if match is None:
             units = (_unit(machine.files, task) for task in _tasks(machine.files))
@@ -91,33 +91,33 @@ class _Irqbalance:
         return STOPPED if task.state in ("T", "t") else RUNNING
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Bring it to rest."""
+        """Stop or suspend it."""
         if setting.wanted is not None:
-            self._bring_about(machine, setting.place, setting.wanted)
+            self._set_state(machine, setting.place, setting.wanted)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Let it run again."""
+        """Start or continue it."""
         if self.read(machine, setting.place) not in (setting.found, IRQBALANCE_GONE):
-            self._bring_about(machine, setting.place, setting.found)
+            self._set_state(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Equal; one that ended by itself needs nothing put back."""
+        """Whether the states are equal, or the process is gone."""
         return one == other or IRQBALANCE_GONE in (one, other)
 
-    def _bring_about(self, machine: Machine, place: str, state: str) -> None:
+    def _set_state(self, machine: Machine, place: str, state: str) -> None:
         match = _PROCESS.fullmatch(place)
         if match is None:
             if not _UNIT.fullmatch(f"/{place}"):
-                raise UsageError(f"{place!r} is no name of a service")
+                raise UsageError(f"{place!r} is not a service name")
             verb = "start" if state == RUNNING else "stop"
             run_program(machine.files, "systemctl", verb, place, limit_s=_LIMIT_S)
             return
         if not machine.files.live:
-            raise NotAllowed("processes of a copy of a machine cannot be stopped")
+            raise NotAllowed("cannot stop processes of a copy of a machine")
         self._signal(machine, match, state)
 
     def _signal(self, machine: Machine, match: re.Match[str], state: str) -> None:
-        # By descriptor: the number may pass to another process, the descriptor cannot.
+        # By descriptor: a PID can be reused, a descriptor cannot.
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(int(match[1]))
             try:
@@ -154,11 +154,11 @@ def _same_task(files: FileTree, match: re.Match[str]) -> Task | None:
 
 
 def _unit(files: FileTree, task: Task) -> str:
-    """The service that systemd runs it as; empty when systemd does not."""
+    """Return its systemd service; empty if there is none."""
     if files.read("proc/1/comm").value != "systemd":
         return ""
-    found = _UNIT.search(files.read(f"proc/{task.number}/cgroup").value or "")
-    return found[1] if found else ""
+    match = _UNIT.search(files.read(f"proc/{task.number}/cgroup").value or "")
+    return match[1] if match else ""
 
 
 IRQBALANCE_KNOB: Final[Knob] = _Irqbalance()
@@ -166,12 +166,12 @@ IRQBALANCE_KNOB: Final[Knob] = _Irqbalance()
 
 DEFAULT: Final = "proc/irq/default_smp_affinity"
 INTERRUPT_GONE: Final = "gone"
-"""The value of an interrupt whose device was taken away: nothing is left to put back."""
+"""The value of an interrupt whose device was removed: there is nothing to restore."""
 _HANDLED_BY: Final = " handled by "
 
 
 def same_mask(place: str, one: str, other: str) -> bool:  # noqa: ARG001
-    """Whether two masks name the same processors: `ff` and `00000000,000000ff`."""
+    """Whether two masks contain the same CPUs: `ff` and `00000000,000000ff`."""
     try:
         return cpus_of_mask(_mask_of(one)) == cpus_of_mask(_mask_of(other))
     except ValueError:
@@ -183,15 +183,15 @@ def _mask_of(value: str) -> str:
 
 
 def mask_text(cpus: tuple[int, ...]) -> str:
-    """The mask as the kernel shows it on small machines: `3`, not `00000003`."""
+    """Format a mask as the kernel does on small machines: `3`, not `00000003`."""
     return cpu_mask(cpus).lstrip("0,") or "0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Interrupts(FileKnob):
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """With each mask the processor of it that handles the interrupt now: `3 handled by 1`."""
-        state = super().survey(machine, wish)
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Append the CPU that handles the interrupt now to each mask: `3 handled by 1`."""
+        state = super().survey(machine, request)
         settings = [
             replace(setting, found=setting.found + _handler(machine.files, setting.place))
             for setting in state.settings
@@ -199,13 +199,13 @@ class _Interrupts(FileKnob):
         return replace(state, settings=tuple(settings))
 
     def read(self, machine: Machine, place: str) -> str:
-        """The mask, or that there is no such interrupt any more."""
+        """Return the mask, or that the interrupt is gone."""
         if place != DEFAULT and not machine.files.exists(place):
             return INTERRUPT_GONE
         return super().read(machine, place)
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """The wanted mask; a refusal says what it means."""
+        """Write the requested mask, and explain a refusal."""
         try:
             super().write(machine, setting)
         except WriteRefused as error:
@@ -213,15 +213,15 @@ class _Interrupts(FileKnob):
                 raise
             number = setting.place.split("/")[2]
             raise NotAllowed(
-                f"interrupt {number} belongs to one processor or to its driver and stays there",
+                f"interrupt {number} is bound to one CPU or managed by its driver and stays there",
                 why=error.what,
             ) from error
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """The found mask, if the interrupt is still there.
+        """Write the original mask if the interrupt still exists.
 
-        Some kernels leave an interrupt where it is when the new mask allows it. So it is sent to
-        where it was handled first. Others choose anew, and that is theirs.
+        Some kernels leave an interrupt where it is if the new mask allows it, so it is first moved
+        to the CPU that handled it. Other kernels choose again.
         """
         present = self.read(machine, setting.place)
         if present == INTERRUPT_GONE or self.same(setting.place, present, setting.found):
@@ -233,59 +233,61 @@ class _Interrupts(FileKnob):
         machine.files.write(setting.place, mask)
 
 
-def _interrupt_wants(machine: Machine, wish: Wish) -> Wants:
+def _interrupt_values(machine: Machine, request: Wish) -> RequestedValues:
     files = machine.files
     if not files.exists(DEFAULT):
-        return Wants(unavailable="this kernel lets nobody move interrupts (no /proc/irq masks)")
-    every = files.paths("proc/irq/[0-9]*/smp_affinity")
-    movable = [path for path in every if _offered(files, path)]
-    cores = house_cores(files, wish)
+        return RequestedValues(
+            unavailable="this kernel does not support interrupt affinity (no /proc/irq masks)"
+        )
+    masks = files.paths("proc/irq/[0-9]*/smp_affinity")
+    movable = [path for path in masks if _is_writable(files, path)]
+    cores = split_cores(files, request)
     if cores.because:
-        return Wants(unavailable=cores.because)
-    stay = len(every) - len(movable)
-    note = f"{stay} of {len(every)} interrupts belong to one processor or to their driver, and stay"
-    return Wants(
+        return RequestedValues(unavailable=cores.because)
+    fixed = len(masks) - len(movable)
+    note = f"{fixed} of {len(masks)} interrupts are bound to one CPU or managed by their driver"
+    return RequestedValues(
         values={
-            DEFAULT: mask_text(cores.house),
-            **{path: _in_the_house(files, path, cores.house) for path in movable},
+            DEFAULT: mask_text(cores.housekeeping),
+            **{path: _on_housekeeping(files, path, cores.housekeeping) for path in movable},
         },
-        notes=(note,) if stay else (),
+        notes=(note,) if fixed else (),
     )
 
 
-def _offered(files: FileTree, path: str) -> bool:
-    """Whether the kernel offers the mask for writing to anybody, also when this is not root."""
+def _is_writable(files: FileTree, path: str) -> bool:
+    """Whether the mask is writable for root, also if this process is not root."""
     try:
         return bool(files.path(path).stat().st_mode & 0o222)
-    except OSError:  # gone since the folder was read
+    except OSError:  # removed meanwhile
         return False
 
 
 def _handler(files: FileTree, place: str) -> str:
-    """The mask of the one processor that handles it; nothing where the kernel does not say."""
+    """Return the suffix with the mask of the handling CPU; empty if the kernel does not report it."""
     text = files.read(place.replace("/smp_affinity", "/effective_affinity")).value or ""
     return f"{_HANDLED_BY}{text}" if place != DEFAULT and text.strip("0,") else ""
 
 
-def _in_the_house(files: FileTree, path: str, house: tuple[int, ...]) -> str | None:
-    """What is left of its processors, so that it stays near its device; else the whole house."""
+def _on_housekeeping(files: FileTree, path: str, housekeeping: tuple[int, ...]) -> str | None:
+    """Return the housekeeping CPUs of its mask, so that it stays near its device, or all of them."""
     try:
         now = cpus_of_mask(files.read(path).value or "")
     except ValueError:
         return None
-    return mask_text(tuple(cpu for cpu in now if cpu in house) or house)
+    return mask_text(tuple(cpu for cpu in now if cpu in housekeeping) or housekeeping)
 
 
 INTERRUPTS_KNOB: Final[Knob] = _Interrupts(
     name="interrupts",
-    about="which processors handle interrupts of devices",
+    about="CPU affinity of device interrupts",
     why=(
-        "A packet or a finished read stops whatever runs on the processor that gets the "
-        "interrupt. Moved to the house, devices disturb measuring cores no more; heavy traffic "
-        "may get slower, as fewer processors share it."
+        "A network packet or a completed read interrupts the program on the CPU that handles it. "
+        "Moved to the housekeeping cores, interrupts do not disturb the measuring cores. Heavy "
+        "I/O may get slower, because fewer CPUs handle it."
     ),
     effect="medium",
-    wants=_interrupt_wants,
+    requested=_interrupt_values,
     same_value=same_mask,
 )
 
@@ -298,7 +300,7 @@ REQUESTED: Final = f"{FOLDER}/cpumask_requested"
 @dataclass(frozen=True, kw_only=True)
 class _Workqueues(FileKnob):
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Hand the found mask back in any case: the one in force may differ from the requested."""
+        """Always write the original mask: the one in force may differ from the requested one."""
         self._put(machine, setting.place, setting.found)
 
     @staticmethod
@@ -306,29 +308,31 @@ class _Workqueues(FileKnob):
         machine.files.write(MASK if place == REQUESTED else place, value)
 
 
-def _workqueue_wants(machine: Machine, wish: Wish) -> Wants:
+def _workqueue_values(machine: Machine, request: Wish) -> RequestedValues:
     files = machine.files
     if not files.exists(MASK):
-        return Wants(unavailable=f"this kernel shows no workqueues (/{MASK} is not there)")
-    cores = house_cores(files, wish)
+        return RequestedValues(
+            unavailable=f"this kernel does not expose workqueues (/{MASK} is missing)"
+        )
+    cores = split_cores(files, request)
     if cores.because:
-        return Wants(unavailable=cores.because)
+        return RequestedValues(unavailable=cores.because)
     first = REQUESTED if files.exists(REQUESTED) else MASK
     places = [first, *files.paths(f"{FOLDER}/*/cpumask")]
-    return Wants(
-        values=dict.fromkeys(places, mask_text(cores.house)),
-        notes=("work that is bound to its processor stays there",),
+    return RequestedValues(
+        values=dict.fromkeys(places, mask_text(cores.housekeeping)),
+        notes=("work that is bound to a CPU stays there",),
     )
 
 
 WORKQUEUES_KNOB: Final[Knob] = _Workqueues(
     name="workqueues",
-    about="which processors do the kernel's deferred work",
+    about="CPU affinity of kernel workqueues",
     why=(
-        "Writing dirty pages back and other work of the kernel runs on any processor that is "
-        "free, also between two kernels of a benchmark. Kept to the house, it is done there."
+        "Page writeback and other deferred kernel work runs on any idle CPU, also between two "
+        "kernels of a benchmark. With this knob it runs on the housekeeping cores."
     ),
     effect="small",
-    wants=_workqueue_wants,
+    requested=_workqueue_values,
     same_value=same_mask,
 )

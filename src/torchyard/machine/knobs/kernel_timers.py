@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.knob import FileKnob, Knob, Machine, Wants
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.model import Setting, Wish
 
 NMI_WATCHDOG: Final = "proc/sys/kernel/nmi_watchdog"
@@ -23,12 +23,12 @@ TIMER_MIGRATION: Final = "proc/sys/kernel/timer_migration"
 _STAT_INTERVAL_S: Final = 10
 
 
-def _watchdog_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
+def _watchdog_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
     interval_s = machine.files.read(STAT_INTERVAL).number or 0
-    return Wants(
+    return RequestedValues(
         values={
             NMI_WATCHDOG: "0",
-            # Somebody who asked for even fewer of these gets them.
+            # A longer interval that is already set stays.
             STAT_INTERVAL: str(max(_STAT_INTERVAL_S, interval_s)),
             TIMER_MIGRATION: "0",
         }
@@ -37,15 +37,14 @@ def _watchdog_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
 
 WATCHDOGS_KNOB: Final[Knob] = FileKnob(
     name="watchdogs",
-    about="watchdog, statistics and timers of the kernel",
+    about="kernel watchdog, statistics and timer migration",
     why=(
-        "The watchdog takes a hardware counter and interrupts each processor; memory statistics "
-        "are collected on each processor every second; timers of idle processors move to busy "
-        "ones, which are those that measure. Without the watchdog a hard lock-up of the kernel "
-        "stays unnoticed."
+        "The watchdog uses a hardware counter and interrupts each CPU; memory statistics are "
+        "collected on each CPU every second; timers of idle CPUs migrate to busy ones, which are "
+        "the measuring ones. Without the watchdog, a hard lockup of the kernel is not detected."
     ),
     effect="small",
-    wants=_watchdog_wants,
+    requested=_watchdog_values,
 )
 
 
@@ -58,12 +57,12 @@ _SOME_LIMIT: Final = "25"
 @dataclass(frozen=True, kw_only=True)
 class _PerfRate(FileKnob):
     def write(self, machine: Machine, setting: Setting) -> None:
-        """The wanted value, also where the share says that there is no limit."""
+        """Write the requested value, also if the share means no limit."""
         with _limit_for(machine, setting.place):
             super().write(machine, setting)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """The found value; the share may be back already and forbid the rate."""
+        """Write the original value; the share may be restored already and forbid the rate."""
         if self.same(setting.place, self.read(machine, setting.place), setting.found):
             return
         with _limit_for(machine, setting.place):
@@ -72,7 +71,7 @@ class _PerfRate(FileKnob):
 
 @contextmanager
 def _limit_for(machine: Machine, place: str) -> Iterator[None]:
-    """While a rate is written, a share that allows rates; others are not touched."""
+    """Set a share that allows rates while a rate is written; do nothing for other files."""
     share = machine.files.read(SHARE)
     if place != RATE or share.value is None or share.number not in _NO_LIMIT:
         yield
@@ -84,17 +83,17 @@ def _limit_for(machine: Machine, place: str) -> Iterator[None]:
         machine.files.write(SHARE, share.value)
 
 
-def _perf_rate_wants(machine: Machine, wish: Wish) -> Wants:  # noqa: ARG001
-    return Wants(values={SHARE: "1", RATE: "1"})
+def _perf_rate_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+    return RequestedValues(values={SHARE: "1", RATE: "1"})
 
 
 PERF_RATE_KNOB: Final[Knob] = _PerfRate(
     name="perf-rate",
-    about="how often the kernel's profiler may interrupt",
+    about="sampling rate limit of perf",
     why=(
-        "A profiler that somebody left running interrupts every processor thousands of times a "
-        "second. At the lowest rate it cannot. Profiling is useless until the rate is put back."
+        "A profiler that was left running interrupts every CPU thousands of times per second. The "
+        "lowest rate prevents that. Profiling is useless until the rate is restored."
     ),
     effect="small",
-    wants=_perf_rate_wants,
+    requested=_perf_rate_values,
 )

@@ -24,7 +24,7 @@ from torchyard.machine.system.file_tree import FileTree
 
 @dataclass(frozen=True, kw_only=True)
 class NvidiaCard:
-    """One card and how to ask it."""
+    """One card, with its NVML handle."""
 
     nvml: Any
     handle: Any
@@ -32,36 +32,36 @@ class NvidiaCard:
     uuid: str
 
     def ask(self, *names: str, more: tuple[Any, ...] = ()) -> Answer[Any]:
-        """One question, under its newer and older names."""
+        """Call a query by its newer and older names."""
         return ask(self.nvml, *names, of=(self.handle, *more))
 
-    def order(self, name: str, *values: Any) -> None:
-        """Change something; raises TorchyardError when NVML refuses."""
+    def call(self, name: str, *values: Any) -> None:
+        """Call a function that changes the card; raises TorchyardError if NVML refuses."""
         function = getattr(self.nvml, name, None)
         if function is None:
             raise MissingTool(f"{name} is not in this release of nvidia-ml-py")
         try:
             function(self.handle, *values)
         except Exception as error:
-            said = f"GPU {self.index}: NVML refuses {name}{values}: {error}"
+            message = f"GPU {self.index}: NVML refuses {name}{values}: {error}"
             if getattr(error, "value", None) == NO_PERMISSION:
-                raise NotAllowed(said, hint="run as root, outside a container") from error
-            raise MissingTool(said) from error
+                raise NotAllowed(message, hint="run as root, outside a container") from error
+            raise MissingTool(message) from error
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardWant:
-    """What a knob found on a card and wants of it."""
+class CardRequest:
+    """Present and requested value of one card."""
 
     found: str | None = None
     wanted: str | None = None
     because: str = ""
-    """Why nothing is found: the card cannot, or must not."""
+    """Why there is no value: the card does not support it, or must not be changed."""
     notes: tuple[str, ...] = ()
 
 
 def same_text(one: str, other: str) -> bool:
-    """For values that have one form."""
+    """Compare values that have only one form."""
     return one == other
 
 
@@ -74,66 +74,71 @@ class NvidiaKnob:
     why: str
     effect: Effect
     property: str
-    """The last part of the place."""
-    wants: Callable[[NvidiaCard, Wish], CardWant]
+    """Last part of the location."""
+    requested: Callable[[NvidiaCard, Wish], CardRequest]
     """Reads only, never raises."""
     value_of: Callable[[NvidiaCard], Answer[str]]
     put: Callable[[NvidiaCard, str], None]
-    """Set a value that was found or wanted; raises TorchyardError."""
+    """Set an original or requested value; raises TorchyardError."""
     same_value: Callable[[str, str], bool] = same_text
     disturbs: bool = True
-    """Whether it changes the work of other processes on the card."""
+    """Whether it affects other processes on the card."""
     profile: Profile = "gpu"
     reach: Reach = "machine"
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """Every card; one that cannot becomes a note, all of them a reason."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Survey every card; an unsupported one becomes a note, and all of them a reason."""
         cards = _cards(machine)
         if cards.value is None:
             return KnobState(knob=self.name, unavailable=cards.because)
         settings: list[Setting] = []
         notes: list[str] = []
         for card in cards.value:
-            busy = self._used_by_others(card, machine.files, wish)
-            want = CardWant(because=busy) if busy else self.wants(card, wish)
-            notes += [f"GPU {card.index}: {note}" for note in want.notes]
-            if want.found is None:
-                notes.append(f"GPU {card.index}: left alone, because {want.because}")
+            in_use = self._used_by_others(card, machine.files, request)
+            card_request = CardRequest(because=in_use) if in_use else self.requested(card, request)
+            notes += [f"GPU {card.index}: {note}" for note in card_request.notes]
+            if card_request.found is None:
+                notes.append(f"GPU {card.index}: skipped, because {card_request.because}")
                 continue
             place = f"gpu/{card.uuid}/{self.property}"
             settings.append(
-                Setting(knob=self.name, place=place, found=want.found, wanted=want.wanted)
+                Setting(
+                    knob=self.name,
+                    place=place,
+                    found=card_request.found,
+                    wanted=card_request.wanted,
+                )
             )
         if not settings:
-            return KnobState(knob=self.name, unavailable="; ".join(notes) or "NVML counts no GPU")
+            return KnobState(knob=self.name, unavailable="; ".join(notes) or "NVML reports no GPU")
         return KnobState(knob=self.name, settings=tuple(settings), notes=tuple(notes))
 
     def read(self, machine: Machine, place: str) -> str:
-        """The present value of one card."""
+        """Return the present value of one card."""
         card = self._card(machine, place)
-        found = self.value_of(card)
-        if found.value is None:
-            raise MissingTool(f"GPU {card.index}: cannot read {self.property}: {found.because}")
-        return found.value
+        answer = self.value_of(card)
+        if answer.value is None:
+            raise MissingTool(f"GPU {card.index}: cannot read {self.property}: {answer.because}")
+        return answer.value
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Set the wanted value."""
+        """Set the requested value."""
         if setting.wanted is not None:
             self.put(self._card(machine, setting.place), setting.wanted)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Set the found value."""
+        """Set the original value."""
         self.put(self._card(machine, setting.place), setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether two values mean the same."""
+        """Whether two values are equivalent."""
         return self.same_value(one, other)
 
-    def _used_by_others(self, card: NvidiaCard, files: FileTree, wish: Wish) -> str:
-        """Why it must not be touched: a card that somebody else computes on, unless asked for."""
-        if not self.disturbs or self.name in (*wish.only, *wish.also):
+    def _used_by_others(self, card: NvidiaCard, files: FileTree, request: Wish) -> str:
+        """Return why a card must not be changed: other processes use it. Empty with --only."""
+        if not self.disturbs or self.name in (*request.only, *request.also):
             return ""
         processes = read_processes(card.nvml, card.handle, files).value or ()
         others = [
@@ -143,7 +148,7 @@ class NvidiaKnob:
         ]
         if not others:
             return ""
-        return f"others compute on it (process {', '.join(others)}); --only {self.name} insists"
+        return f"other processes use it ({', '.join(others)}); --only {self.name} overrides this"
 
     @staticmethod
     def _card(machine: Machine, place: str) -> NvidiaCard:
@@ -153,13 +158,13 @@ class NvidiaKnob:
             if card.uuid == uuid:
                 return card
         raise MissingTool(
-            f"there is no GPU {uuid}", why=cards.because, hint="is its driver still loaded?"
+            f"no GPU {uuid}", why=cards.because, hint="check that its driver is loaded"
         )
 
 
 def _cards(machine: Machine) -> Answer[tuple[NvidiaCard, ...]]:
     if machine.gpus is None:
-        return Answer(because="NVIDIA's library is not asked here")
+        return Answer(because="NVML is not used here")
     nvml = machine.gpus.nvml
     if nvml is None:
         return Answer(because=machine.gpus.nvml_because)
@@ -184,27 +189,27 @@ def _persistence_mode(card: NvidiaCard) -> Answer[str]:
     return card.ask("nvmlDeviceGetPersistenceMode").map(lambda mode: _ON if mode else _OFF)
 
 
-def _persistence_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
-    found = _persistence_mode(card)
-    return CardWant(found=found.value, wanted=_ON, because=found.because)
+def _persistence_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+    answer = _persistence_mode(card)
+    return CardRequest(found=answer.value, wanted=_ON, because=answer.because)
 
 
 def _put_persistence(card: NvidiaCard, value: str) -> None:
-    # Nothing to ask for, then no root is needed either.
+    # No call if it is set already: the call needs root.
     if _persistence_mode(card).value != value:
-        card.order("nvmlDeviceSetPersistenceMode", int(value == _ON))
+        card.call("nvmlDeviceSetPersistenceMode", int(value == _ON))
 
 
 PERSISTENCE_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-persistence",
-    about="NVIDIA cards stay awake without a user",
+    about="persistence mode of NVIDIA GPUs",
     why=(
-        "Without it the driver lets go of the card with its last user. Every new process then "
-        "waits for the card to start, and a clock lock is lost. Costs some watts while idle."
+        "Without it the driver shuts the card down when its last client exits. Every new process "
+        "then waits for the card to start, and a clock lock is lost. Costs some watts while idle."
     ),
     effect="medium",
     property="persistence",
-    wants=_persistence_wants,
+    requested=_persistence_request,
     value_of=_persistence_mode,
     put=_put_persistence,
     disturbs=False,
@@ -212,20 +217,20 @@ PERSISTENCE_KNOB: Final[Knob] = NvidiaKnob(
 
 
 def _limit(card: NvidiaCard) -> Answer[str]:
-    # The limit that was asked for, not the one enforced now: only the former can be put back.
+    # The requested limit, not the enforced one: only the former can be restored.
     return card.ask("nvmlDeviceGetPowerManagementLimit").map(_text)
 
 
-def _power_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
-    found = _limit(card)
+def _power_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+    answer = _limit(card)
     default = card.ask("nvmlDeviceGetPowerManagementDefaultLimit").map(_text)
-    if found.value is None or default.value is None:
-        return CardWant(because=found.because or default.because)
-    return CardWant(found=found.value, wanted=default.value)
+    if answer.value is None or default.value is None:
+        return CardRequest(because=answer.because or default.because)
+    return CardRequest(found=answer.value, wanted=default.value)
 
 
 def _put_power(card: NvidiaCard, value: str) -> None:
-    card.order("nvmlDeviceSetPowerManagementLimit", int(value.removesuffix(" mW")))
+    card.call("nvmlDeviceSetPowerManagementLimit", int(value.removesuffix(" mW")))
 
 
 def _text(milliwatts: int) -> str:
@@ -234,15 +239,15 @@ def _text(milliwatts: int) -> str:
 
 POWER_LIMIT_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-power",
-    about="NVIDIA cards may draw the power they were made for",
+    about="default power limit of NVIDIA GPUs",
     why=(
-        "A lowered limit holds the clock down under load, so numbers do not compare with other "
-        "cards of the type. Somebody may have lowered it for a reason (supply, heat, noise): it is "
-        "left alone unless asked for."
+        "A lowered limit reduces the clock under load, so numbers are not comparable with other "
+        "cards of the type. It may have been lowered for a reason (power supply, heat, fan noise), "
+        "so the knob is off by default."
     ),
     effect="medium",
     property="power-limit",
-    wants=_power_wants,
+    requested=_power_request,
     value_of=_limit,
     put=_put_power,
     default=False,
@@ -254,34 +259,33 @@ _NUMBERS: Final = {name: number for number, name in COMPUTE_MODES.items()}
 
 
 def _compute_mode(card: NvidiaCard) -> Answer[str]:
-    found = card.ask("nvmlDeviceGetComputeMode")
-    if found.value is not None and int(found.value) not in COMPUTE_MODES:
-        return Answer(because=f"NVML says mode {found.value}, which has no name here")
-    return found.map(lambda mode: COMPUTE_MODES[int(mode)])
+    answer = card.ask("nvmlDeviceGetComputeMode")
+    if answer.value is not None and int(answer.value) not in COMPUTE_MODES:
+        return Answer(because=f"unknown compute mode {answer.value}")
+    return answer.map(lambda mode: COMPUTE_MODES[int(mode)])
 
 
-def _compute_mode_wants(card: NvidiaCard, wish: Wish) -> CardWant:  # noqa: ARG001
-    found = _compute_mode(card)
-    if found.value == "prohibited":
-        return CardWant(because="somebody forbade computing on it")
-    return CardWant(found=found.value, wanted=_EXCLUSIVE, because=found.because)
+def _compute_mode_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+    answer = _compute_mode(card)
+    if answer.value == "prohibited":
+        return CardRequest(because="its compute mode is `prohibited`")
+    return CardRequest(found=answer.value, wanted=_EXCLUSIVE, because=answer.because)
 
 
 def _put_compute_mode(card: NvidiaCard, value: str) -> None:
-    card.order("nvmlDeviceSetComputeMode", _NUMBERS[value])
+    card.call("nvmlDeviceSetComputeMode", _NUMBERS[value])
 
 
 COMPUTE_MODE_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-compute-mode",
-    about="NVIDIA cards take one process at a time",
+    about="exclusive compute mode of NVIDIA GPUs",
     why=(
-        "Keeps other users off the card: their programs fail instead of sharing it. So does a "
-        "comparison of two interpreters, which holds two processes on the card. It is left alone "
-        "unless asked for."
+        "Keeps other users off the card: their programs fail instead of sharing it. A comparison "
+        "of two interpreters fails, too, because it has two processes on the card. Off by default."
     ),
     effect="medium",
     property="compute-mode",
-    wants=_compute_mode_wants,
+    requested=_compute_mode_request,
     value_of=_compute_mode,
     put=_put_compute_mode,
     default=False,

@@ -36,44 +36,44 @@ from torchyard.machine.system.tasks import read_allowed, read_task
 
 
 def nothing_to_apply() -> None:
-    """For settings that are variables only."""
+    """Do nothing, for settings that are only variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSetting:
-    """What one knob does to a process that is about to start."""
+    """What one knob does to a process at its start."""
 
     words: tuple[str, ...] = ()
-    """What a shell puts in front of the command to get the same: ("taskset", "-c", "2-3")."""
+    """Prefix of an equivalent shell command: ("taskset", "-c", "2-3")."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Variables of its environment. Those that the user has set already stay as they are."""
+    """Environment variables. Those that the user has set are not changed."""
     apply: Callable[[], None] = nothing_to_apply
-    """Runs in the child before it becomes the command: system calls only, all imports and
-    look-ups done before. Raises OSError when the kernel refuses."""
+    """Runs in the child between fork and exec: only system calls, with all imports and lookups
+    done before. Raises OSError if the kernel refuses."""
     unavailable: str = ""
-    """Why nothing can be done here; then the rest is empty."""
+    """Why it is unavailable here; the rest is then empty."""
 
 
 @runtime_checkable
 class ProcessKnob(Knob, Protocol):
     """A knob with reach "process".
 
-    `survey` shows what this process has now and what the command would get, as for every knob.
+    `survey` returns the value of this process and the one the command would get.
     `write` and `restore` are never called.
     """
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
-        """What to do to the command. Reads only, never raises."""
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+        """Return the setting for the command. Reads only, never raises."""
 
 
 PINNING_PLACE: Final = "affinity"
 
 
-def pinned_cpus(files: FileTree, wish: Wish) -> tuple[int, ...]:
-    """Processors for the command: the cores of the wish, or the first thread of each core."""
+def pinned_cpus(files: FileTree, request: Wish) -> tuple[int, ...]:
+    """Return the CPUs for the command: the requested cores, or the first thread of each core."""
     allowed = cpus_of_list(read_allowed(files, "self") or "")
-    if wish.cores:
-        return tuple(sorted(set(wish.cores)))
+    if request.cores:
+        return tuple(sorted(set(request.cores)))
     topology = Topology.read(files)
     chosen = {next((cpu for cpu in core if cpu in allowed), -1) for core in topology.physical}
     return tuple(sorted(chosen - {-1}))
@@ -82,11 +82,11 @@ def pinned_cpus(files: FileTree, wish: Wish) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class _Pinning:
     name: str = "pinning"
-    about: str = "processors that the command may run on"
+    about: str = "CPU affinity of the command"
     why: str = (
         "Threads that stay on their cores keep their caches, and two threads never share a core "
-        "while another is free. Others may still run on the same cores: only setting them apart "
-        "(`isolation`, as root) keeps them away, and interrupts come all the same."
+        "while another is idle. Other programs may still run on the same cores: only `isolation` "
+        "(as root) prevents that, and interrupts still occur."
     )
     profile: Profile = "cpu"
     effect: Effect = "medium"
@@ -94,49 +94,49 @@ class _Pinning:
     needs_root: bool = False
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """The processors of this process, and those for the command."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return the CPUs of this process, and those for the command."""
         allowed = read_allowed(machine.files, "self")
-        setting = self.prefix(machine, wish)
+        setting = self.prefix(machine, request)
         if setting.unavailable or allowed is None:
             reason = setting.unavailable or "/proc/self/status has no Cpus_allowed_list"
             return KnobState(knob=self.name, unavailable=reason)
-        wanted = cpu_list(pinned_cpus(machine.files, wish))
-        found = Setting(knob=self.name, place=PINNING_PLACE, found=allowed, wanted=wanted)
+        wanted = cpu_list(pinned_cpus(machine.files, request))
+        affinity = Setting(knob=self.name, place=PINNING_PLACE, found=allowed, wanted=wanted)
         notes = ("other programs may run on the same cores",)
-        return KnobState(knob=self.name, settings=(found,), notes=notes)
+        return KnobState(knob=self.name, settings=(affinity,), notes=notes)
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
-        """`taskset -c LIST`; nothing where the command may run there and nowhere else anyway."""
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+        """Return `taskset -c LIST`; empty if the command has this affinity anyway."""
         files = machine.files
-        cpus = pinned_cpus(files, wish)
+        cpus = pinned_cpus(files, request)
         online = Topology.read(files).online
         absent = tuple(cpu for cpu in cpus if cpu not in online)
         if not cpus or absent:
             return ProcessSetting(
-                unavailable=f"processors {cpu_list(absent)} are not online"
+                unavailable=f"CPUs {cpu_list(absent)} are not online"
                 if absent
-                else "/proc/self/status says not which processors this process may use"
+                else "/proc/self/status does not report the affinity of this process"
             )
-        if not wish.cores and cpu_list(cpus) == read_allowed(files, "self"):
+        if not request.cores and cpu_list(cpus) == read_allowed(files, "self"):
             return ProcessSetting()
         return ProcessSetting(
             words=("taskset", "-c", cpu_list(cpus)), apply=lambda: os.sched_setaffinity(0, cpus)
         )
 
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
-        """The processors of this process."""
+        """Return the CPUs of this process."""
         return read_allowed(machine.files, "self") or ""
 
     def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
         """Never called: it ends with the process."""
-        raise NotAllowed("processors are chosen for a command, not for the machine")
+        raise NotAllowed("affinity is set for a command, not for the machine")
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Nothing to put back."""
+        """Do nothing: it ends with the process."""
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """The same processors."""
+        """Whether both lists have the same CPUs."""
         return cpus_of_list(one) == cpus_of_list(other)
 
 
@@ -145,7 +145,7 @@ PINNING_KNOB: Final[ProcessKnob] = _Pinning()
 
 THREADS: Final = "OMP_NUM_THREADS"
 BINDING: Final = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
-"""Any of these says where threads go; two that disagree are worse than none."""
+"""Variables that bind threads; two that disagree are worse than none."""
 
 _INTEL_OR_LLVM: Final = re.compile(r"(^|[/: ])lib(iomp5|omp)\.so")
 _UNSET: Final = "not set"
@@ -154,12 +154,12 @@ _UNSET: Final = "not set"
 @dataclass(frozen=True, kw_only=True)
 class _OpenMp:
     name: str = "openmp"
-    about: str = "threads of OpenMP, one on each core"
+    about: str = "OpenMP threads, one bound to each core"
     why: str = (
-        "Threads that move between cores lose their caches, and two on one core wait for each "
-        "other at every parallel loop. One bound to each core does neither. Other programs and "
-        "interrupts still come to the same cores; processes that the command starts inherit the "
-        "first core only."
+        "Threads that migrate between cores lose their caches, and two threads on one core wait for "
+        "each other at every parallel loop. Binding one thread to each core prevents both. Other "
+        "programs and interrupts may still use the cores; processes that the command starts "
+        "inherit only the first core."
     )
     profile: Profile = "cpu"
     effect: Effect = "medium"
@@ -167,10 +167,10 @@ class _OpenMp:
     needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """Each variable as it is and as the command would get it."""
-        cpus = pinned_cpus(machine.files, wish)
-        setting = self.prefix(machine, wish)
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return each variable of this process, and the value for the command."""
+        cpus = pinned_cpus(machine.files, request)
+        setting = self.prefix(machine, request)
         if setting.unavailable:
             return KnobState(knob=self.name, unavailable=setting.unavailable)
         settings = tuple(
@@ -179,11 +179,11 @@ class _OpenMp:
         )
         return KnobState(knob=self.name, settings=settings, notes=_notes(os.environ, cpus))
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
-        """Variables only; those that are set already are left out, and binding with them."""
-        cpus = pinned_cpus(machine.files, wish)
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+        """Return variables only; without those that are set already, and then without binding."""
+        cpus = pinned_cpus(machine.files, request)
         if not cpus:
-            return ProcessSetting(unavailable="it is not known which processors there are")
+            return ProcessSetting(unavailable="the CPUs of this machine are unknown")
         variables = {THREADS: str(len(cpus))} | _binding(cpus, os.environ)
         return ProcessSetting(
             variables=tuple(
@@ -192,18 +192,18 @@ class _OpenMp:
         )
 
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
-        """The variable of this process."""
+        """Return the variable of this process."""
         return os.environ.get(place, _UNSET)
 
     def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
-        """Never called: variables end with the process."""
-        raise NotAllowed("variables are chosen for a command, not for the machine")
+        """Never called: it ends with the process."""
+        raise NotAllowed("variables are set for a command, not for the machine")
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Nothing to put back."""
+        """Do nothing: it ends with the process."""
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Equal texts."""
+        """Whether two values are equal."""
         return one == other
 
 
@@ -212,7 +212,7 @@ def _binding(cpus: tuple[int, ...], environment: Mapping[str, str]) -> dict[str,
     if any(name in environment for name in BINDING) or threads != str(len(cpus)):
         return {}
     if _INTEL_OR_LLVM.search(environment.get("LD_PRELOAD", "")):
-        # Their own words alone: two that say where threads go would compete.
+        # Only their own variables: two kinds of binding would conflict.
         listed = ",".join(map(str, cpus))
         return {
             "KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{listed}]",
@@ -223,15 +223,15 @@ def _binding(cpus: tuple[int, ...], environment: Mapping[str, str]) -> dict[str,
 
 def _notes(environment: Mapping[str, str], cpus: tuple[int, ...]) -> tuple[str, ...]:
     notes: list[str] = []
-    theirs = [name for name in BINDING if name in environment]
-    if theirs:
-        notes.append(f"where threads go is left as {theirs[0]} says")
+    user_binding = [name for name in BINDING if name in environment]
+    if user_binding:
+        notes.append(f"{user_binding[0]} is set already and determines the binding")
     if THREADS in environment:
         notes.append(f"{THREADS} is set already and stays {environment[THREADS]}")
-    if theirs or _binding(cpus, environment):
+    if user_binding or _binding(cpus, environment):
         notes.append(
-            "importing torch leaves its main thread, and every process started from it, with the "
-            "first core only"
+            "importing torch restricts its main thread, and every process started from it, to the "
+            "first core"
         )
     return tuple(notes)
 
@@ -251,10 +251,10 @@ class _Priority:
     name: str = "priority"
     about: str = "priority of the command (nice)"
     why: str = (
-        "The command gets its turn before programs of lower priority and a longer one. It cannot "
-        "keep others off its cores, and does not count against other control groups or, with "
-        "automatic grouping, other terminals. Real-time classes are not used: threads that spin "
-        "would starve the kernel's own."
+        "The command runs before programs of lower priority, and for longer. It does not keep "
+        "others off its cores, and has no effect on other control groups or, with autogroup, on "
+        "other terminals. Real-time classes are not used: spinning threads would starve kernel "
+        "threads."
     )
     profile: Profile = "cpu"
     effect: Effect = "small"
@@ -262,69 +262,73 @@ class _Priority:
     needs_root: bool = False
     default: bool = True
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """The priority of this process, and the one for the command."""
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return the priority of this process, and the one for the command."""
         task = read_task(machine.files, "self")
-        setting = self.prefix(machine, wish)
+        setting = self.prefix(machine, request)
         if setting.unavailable or task is None:
             return KnobState(
-                knob=self.name, unavailable=setting.unavailable or "/proc/self/stat says nothing"
+                knob=self.name, unavailable=setting.unavailable or "cannot read /proc/self/stat"
             )
         wanted = str(min(task.nice, _lowest_nice(machine.files)))
-        found = Setting(knob=self.name, place=PRIORITY_PLACE, found=str(task.nice), wanted=wanted)
+        affinity = Setting(
+            knob=self.name, place=PRIORITY_PLACE, found=str(task.nice), wanted=wanted
+        )
         grouped = machine.files.read(_AUTOGROUP).value == "1"
-        note = "counts among the programs of this terminal only (automatic grouping is on)"
-        return KnobState(knob=self.name, settings=(found,), notes=(note,) if grouped else ())
+        note = "applies only among the programs of this terminal (autogroup is on)"
+        return KnobState(knob=self.name, settings=(affinity,), notes=(note,) if grouped else ())
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:  # noqa: ARG002
-        """`nice -n STEPS`, which counts from the present priority."""
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:  # noqa: ARG002
+        """Return `nice -n STEPS`, relative to the present priority."""
         task = read_task(machine.files, "self")
         if task is None:
-            return ProcessSetting(unavailable="/proc/self/stat does not say the present priority")
+            return ProcessSetting(
+                unavailable="cannot read the present priority from /proc/self/stat"
+            )
         lowest = _lowest_nice(machine.files)
         if lowest >= task.nice:
             return ProcessSetting(
-                unavailable=f"this user may not raise it above nice {task.nice} "
-                "(CAP_SYS_NICE, or a limit `nice` in /etc/security/limits.conf, would allow it)"
+                unavailable=f"this user may not go below nice {task.nice} "
+                "(needs CAP_SYS_NICE, or a `nice` limit in /etc/security/limits.conf)"
                 if task.nice > HIGHEST
                 else "",
             )
 
         def raise_priority() -> None:
             soft, hard = resource.getrlimit(resource.RLIMIT_NICE)
-            if soft != hard:  # what the limit allows at most is allowed at once
+            if soft != hard:  # raise the soft limit first
                 resource.setrlimit(resource.RLIMIT_NICE, (hard, hard))
             os.setpriority(os.PRIO_PROCESS, 0, lowest)
 
         return ProcessSetting(words=("nice", "-n", str(lowest - task.nice)), apply=raise_priority)
 
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
-        """The priority of this process."""
+        """Return the priority of this process."""
         task = read_task(machine.files, "self")
         return "" if task is None else str(task.nice)
 
     def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
         """Never called: it ends with the process."""
-        raise NotAllowed("a priority is chosen for a command, not for the machine")
+        raise NotAllowed("priority is set for a command, not for the machine")
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Nothing to put back."""
+        """Do nothing: it ends with the process."""
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Equal numbers."""
+        """Whether two values are equal."""
         return one == other
 
 
 def _lowest_nice(files: FileTree) -> int:
-    """The lowest number, which is the highest priority, that this process may take."""
+    """Return the lowest nice value (the highest priority) that this process may set."""
     text = files.read("proc/self/status").value or ""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         capable = int(fields.get("CapEff", "0"), 16) >> _CAP_SYS_NICE & 1
     except ValueError:
         capable = 0
-    # The capability counts only in the first user namespace, where all users are mapped to
-    # themselves; root of a container without privileges has it in vain.
+    # The capability counts only in the initial user namespace, where all users are mapped to
+    # themselves; for root of an unprivileged container it has no effect.
     mapped = (files.read("proc/self/uid_map").value or "0 0 4294967295").split()
     if capable and mapped == ["0", "0", "4294967295"]:
         return HIGHEST
@@ -342,18 +346,18 @@ PRIORITY_KNOB: Final[ProcessKnob] = _Priority()
 
 
 PROCESS_ASLR_PLACE: Final = "proc/self/personality"
-NO_RANDOMISATION: Final = 0x0040000
+NO_RANDOMIZATION: Final = 0x0040000
 _ASK: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ProcessAslr:
     name: str = "process-aslr"
-    about: str = "address randomisation of the command"
+    about: str = "address space layout randomization (ASLR) of the command"
     why: str = (
-        "Without randomisation every launch of the same program has the same memory layout: "
-        "launches agree better, and all have the bias of that one layout, so two builds may "
-        "differ by it alone. Physical pages differ all the same. Needs no root, unlike `aslr`."
+        "Without randomization every launch of the same program has the same memory layout: "
+        "launches agree better, but all share the bias of that layout, so two builds may differ by "
+        "it alone. Physical pages still differ. Needs no root, unlike `aslr`."
     )
     profile: Profile = "cpu"
     effect: Effect = "medium"
@@ -361,39 +365,39 @@ class _ProcessAslr:
     needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, wish: Wish) -> KnobState:
-        """Whether this process was started with it, and the command would be."""
-        setting = self.prefix(machine, wish)
+    def survey(self, machine: Machine, request: Wish) -> KnobState:
+        """Return the state of this process, and the one for the command."""
+        setting = self.prefix(machine, request)
         if setting.unavailable:
             return KnobState(knob=self.name, unavailable=setting.unavailable)
         now = self.read(machine, PROCESS_ASLR_PLACE)
-        wanted = now if wish.randomize == "keep" else wish.randomize
+        wanted = now if request.randomize == "keep" else request.randomize
         item = Setting(knob=self.name, place=PROCESS_ASLR_PLACE, found=now, wanted=wanted)
-        notes = ("kept as it is: ask with --aslr on or --aslr off",)
+        notes = ("kept: set it with --aslr on or --aslr off",)
         return KnobState(
-            knob=self.name, settings=(item,), notes=notes if wish.randomize == "keep" else ()
+            knob=self.name, settings=(item,), notes=notes if request.randomize == "keep" else ()
         )
 
-    def prefix(self, machine: Machine, wish: Wish) -> ProcessSetting:
-        """`setarch MACHINE -R` for off; on has no word that every system knows."""
-        found = machine.files.read(PROCESS_ASLR_PLACE)
-        if found.value is None:
-            return ProcessSetting(unavailable=found.because)
-        if wish.randomize == "keep":
+    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+        """Return `setarch MACHINE -R` for off; there is no common command for on."""
+        reading = machine.files.read(PROCESS_ASLR_PLACE)
+        if reading.value is None:
+            return ProcessSetting(unavailable=reading.because)
+        if request.randomize == "keep":
             return ProcessSetting()
         if not machine.files.live:
-            return ProcessSetting(unavailable="a copy of a machine runs nothing")
+            return ProcessSetting(unavailable="a copy of a machine cannot run commands")
         libc = ctypes.CDLL(None, use_errno=True)
         now = libc.personality(ctypes.c_ulong(_ASK))
-        off = wish.randomize == "off"
-        wanted = now | NO_RANDOMISATION if off else now & ~NO_RANDOMISATION
-        if now < 0 or not _takes(libc, wanted, now):
+        off = request.randomize == "off"
+        requested = now | NO_RANDOMIZATION if off else now & ~NO_RANDOMIZATION
+        if now < 0 or not _accepts(libc, requested, now):
             return ProcessSetting(
-                unavailable="the kernel refuses it, as the usual seccomp filters of containers do"
+                unavailable="the kernel refuses it, as common seccomp filters of containers do"
             )
 
         def choose() -> None:
-            if libc.personality(ctypes.c_ulong(wanted)) < 0:
+            if libc.personality(ctypes.c_ulong(requested)) < 0:
                 code = ctypes.get_errno()
                 raise OSError(code, os.strerror(code))
 
@@ -401,31 +405,31 @@ class _ProcessAslr:
         return ProcessSetting(words=words, apply=choose)
 
     def read(self, machine: Machine, place: str) -> str:
-        """Whether the addresses of this process are random."""
+        """Return whether ASLR is on for this process."""
         text = machine.files.read(place).value or "0"
-        return "off" if int(text, 16) & NO_RANDOMISATION else "on"
+        return "off" if int(text, 16) & NO_RANDOMIZATION else "on"
 
     def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
         """Never called: it ends with the process."""
-        raise NotAllowed("this is chosen for a command; `aslr` is for the machine")
+        raise NotAllowed("this is set for a command; use `aslr` for the machine")
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Nothing to put back."""
+        """Do nothing: it ends with the process."""
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Equal words."""
+        """Whether two values are equal."""
         return one == other
 
 
-def _takes(libc: ctypes.CDLL, wanted: int, now: int) -> bool:
-    """Try it on this thread and take it back: filters let the question pass and refuse the change.
+def _accepts(libc: ctypes.CDLL, personality: int, now: int) -> bool:
+    """Try a personality on this thread and revert it: seccomp filters allow only the query.
 
-    Harmless here, because it counts from the next program that this thread would become.
+    Harmless here, because it takes effect at the next exec of this thread.
     """
-    took = libc.personality(ctypes.c_ulong(wanted)) >= 0
-    if took:
+    accepted = libc.personality(ctypes.c_ulong(personality)) >= 0
+    if accepted:
         libc.personality(ctypes.c_ulong(now))
-    return bool(took)
+    return bool(accepted)
 
 
 PROCESS_ASLR_KNOB: Final[ProcessKnob] = _ProcessAslr()

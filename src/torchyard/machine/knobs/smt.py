@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
-from torchyard.machine.knob import FileKnob, Knob, Machine, Wants, same_text
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, same_text
 from torchyard.machine.model import Setting, Wish
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.cpu_states import CPU
@@ -21,66 +21,67 @@ __all__ = ["KNOB"]
 
 CONTROL: Final = f"{CPU}/smt/control"
 _OFF: Final = ("off", "forceoff")
-_NEVER: Final = {
-    "notsupported": "cores of this processor have one thread",
-    "notimplemented": "this kernel cannot switch SMT on this architecture",
+_UNSUPPORTED: Final = {
+    "notsupported": "this CPU has no SMT",
+    "notimplemented": "this kernel cannot control SMT on this architecture",
 }
 _GONE: Final = "gone"
-"""The value of a group or an interrupt that is not there any more: nothing is to be put back."""
+"""The value of a group or an interrupt that no longer exists: there is nothing to restore."""
 
 
 class SmtKnob(FileKnob):
-    """Files, some of which may be gone when they are to be put back."""
+    """A file knob whose files may be gone at the restore."""
 
     def read(self, machine: Machine, place: str) -> str:
-        """The present value; containers end and devices are unplugged while a tune stands."""
+        """Return the present value; containers and devices may be gone meanwhile."""
         if _may_be_gone(place) and not machine.files.exists(place):
             return _GONE
         return super().read(machine, place)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Bring back the found value of what is still there."""
+        """Restore the files that still exist."""
         if self.read(machine, setting.place) != _GONE:
             super().restore(machine, setting)
 
 
-def _wants(machine: Machine, wish: Wish) -> Wants:
+def _requested_values(machine: Machine, request: Wish) -> RequestedValues:
     files = machine.files
     topology = Topology.read(files)
-    # The kernel keeps the first thread of every core.
-    second = tuple(cpu for core in topology.physical for cpu in core[1:])
+    # The kernel keeps the first thread of every core online.
+    siblings = tuple(cpu for core in topology.physical for cpu in core[1:])
     present = files.read(CONTROL).value
     values: dict[str, str | None]
     if present is None:
-        if not second:
-            return Wants(unavailable="no core has a second thread online")
-        values = {f"{CPU}/cpu{cpu}/online": "0" for cpu in second}
-    elif present in _NEVER:
-        return Wants(unavailable=_NEVER[present])
+        if not siblings:
+            return RequestedValues(unavailable="no core has an SMT sibling online")
+        values = {f"{CPU}/cpu{cpu}/online": "0" for cpu in siblings}
+    elif present in _UNSUPPORTED:
+        return RequestedValues(unavailable=_UNSUPPORTED[present])
     elif present in _OFF:
-        return Wants(values={CONTROL: "off"})
-    elif not second:
-        # Also `-1`: a kernel that has the switch and never learned how many threads a core has.
-        return Wants(unavailable=f"no core has a second thread online (/{CONTROL}: {present})")
+        return RequestedValues(values={CONTROL: "off"})
+    elif not siblings:
+        # Also `-1`: the kernel has the switch, but does not know the threads per core.
+        return RequestedValues(
+            unavailable=f"no core has an SMT sibling online (/{CONTROL}: {present})"
+        )
     else:
         values = {CONTROL: "off"}
     stay = tuple(core[0] for core in topology.physical)
-    counts = f"start {len(topology.online)} now and {len(stay)} then"
     notes = [
-        f"programs that start a thread for each processor {counts}",
-        "programs that are pinned to second threads only are moved by the kernel and stay moved",
+        f"{len(stay)} of {len(topology.online)} CPUs stay online: programs start fewer threads",
+        "the kernel moves programs that are pinned to SMT siblings only, permanently",
     ]
-    lost = tuple(cpu for cpu in second if cpu in wish.cores)
+    lost = tuple(cpu for cpu in siblings if cpu in request.cores)
     if lost:
-        notes.append(f"cores {cpu_list(lost)} are second threads: they go offline")
-    # A restore goes backwards: the switch first, then what is lost with it.
-    forgotten = dict.fromkeys(_forgotten(files, set(second), set(stay)))
-    return Wants(values={**forgotten, **values}, notes=tuple(notes))
+        notes.append(f"CPUs {cpu_list(lost)} are SMT siblings and go offline")
+    # A restore runs in reverse: first the switch, then the state that is lost with it.
+    lost_state = dict.fromkeys(_lost_state(files, set(siblings), set(stay)))
+    return RequestedValues(values={**lost_state, **values}, notes=tuple(notes))
 
 
-def _forgotten(files: FileTree, going: set[int], stay: set[int]) -> list[str]:
-    """What the kernel forgets when these processors go offline, last first."""
-    # Groups below others must fit into them, so restoring begins at the top.
+def _lost_state(files: FileTree, going: set[int], stay: set[int]) -> list[str]:
+    """Return the files whose values the kernel loses when CPUs go offline, last first."""
+    # A group must fit into its parent, so a restore begins at the top.
     groups = [
         path
         for path in files.paths("sys/fs/cgroup/cpuset/*/**/cpuset.cpus")
@@ -92,7 +93,7 @@ def _forgotten(files: FileTree, going: set[int], stay: set[int]) -> list[str]:
         for path in files.paths("proc/irq/[0-9]*/smp_affinity")
         if (cpus := _cpus(files, path)) and not stay & set(cpus)
     ]
-    # Switching SMT on brings up every processor, also one that somebody had taken offline.
+    # Enabling SMT brings up every CPU, also one that was offline before.
     offline = [
         path for path in files.paths(f"{CPU}/cpu[0-9]*/online") if files.read(path).value == "0"
     ]
@@ -121,13 +122,13 @@ def _same(place: str, one: str, other: str) -> bool:
 
 KNOB: Final[Knob] = SmtKnob(
     name="smt",
-    about="second threads of cores (hyperthreading)",
+    about="SMT (hyperthreading)",
     why=(
-        "Two threads of one core share its units and caches: a neighbour that works takes up to "
-        "half of the speed away, and which threads are neighbours changes from run to run. Off, "
-        "every thread has a core. Costs throughput of everything else on the machine."
+        "The SMT threads of a core share its execution units and caches: a busy sibling takes up "
+        "to half of the speed, and which threads are siblings changes from run to run. With SMT "
+        "off, every thread has its own core. Costs throughput of other programs."
     ),
     effect="large",
-    wants=_wants,
+    requested=_requested_values,
     same_value=_same,
 )

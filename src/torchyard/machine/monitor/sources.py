@@ -18,28 +18,28 @@ from typing import Final, NamedTuple, Protocol
 from torchyard.machine.system.file_tree import FileTree
 
 
-class Disturber(NamedTuple):
-    """Who or what disturbs: a kind of `kinds.py`, and its name."""
+class NoiseSource(NamedTuple):
+    """What disturbs a measurement: a kind of `load_monitor.KINDS`, and its name."""
 
     kind: str
     what: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """Where to look."""
+class MonitorScope:
+    """What to monitor."""
 
     files: FileTree
     cores: tuple[int, ...]
-    """Logical processors that blocks run on."""
+    """CPUs that blocks run on."""
     everywhere: bool
-    """Whether these are all processors there are, so that nobody can be elsewhere."""
+    """Whether these are all CPUs."""
     own_pid: int
-    """The process whose descendants are measured: they disturb nobody."""
+    """The process whose descendants are measured: they do not count as noise."""
 
 
 class Source(Protocol):
-    """One kind of counters of the kernel."""
+    """One kind of kernel counters."""
 
     @property
     def name(self) -> str:
@@ -47,44 +47,44 @@ class Source(Protocol):
 
     @property
     def unavailable(self) -> str:
-        """Why it counts nothing here; empty when it does. Known after the first question."""
+        """Why it is unavailable; empty if available. Known after the first call."""
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """What was added since the last call: seconds or counts; the first call is the start."""
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return the increase since the last call in seconds or counts; the first call returns none."""
 
 
 class GrowingTotals:
-    """Turns totals that only grow into what was added; one that fell began anew."""
+    """Turns monotonic totals into increases; a total that fell was reset."""
 
     def __init__(self) -> None:
-        self._before: Mapping[Disturber, float] | None = None
+        self._before: Mapping[NoiseSource, float] | None = None
 
-    def added(self, totals: Mapping[Disturber, float]) -> dict[Disturber, float]:
-        """The difference to the last call, where there is one."""
+    def added(self, totals: Mapping[NoiseSource, float]) -> dict[NoiseSource, float]:
+        """Return the increase since the last call; empty for the first call."""
         before, self._before = self._before, totals
         if before is None:
             return {}
-        added: dict[Disturber, float] = {}
-        for disturber, total in totals.items():
-            more = total - before.get(disturber, 0.0)
-            if more > 0.0:
-                added[disturber] = more
+        added: dict[NoiseSource, float] = {}
+        for noise_source, total in totals.items():
+            increase = total - before.get(noise_source, 0.0)
+            if increase > 0.0:
+                added[noise_source] = increase
         return added
 
 
 _STAT: Final = "proc/stat"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _USER, _NICE, _SYSTEM = 1, 2, 3
-_TAKEN: Final = {
-    8: Disturber("steal", "the host"),
-    6: Disturber("interrupt time", "interrupts"),
-    7: Disturber("interrupt time", "soft interrupts"),
+_STAT_COLUMNS: Final = {
+    8: NoiseSource("steal", "the host"),
+    6: NoiseSource("interrupt time", "interrupts"),
+    7: NoiseSource("interrupt time", "soft interrupts"),
 }
-"""Column -> who took it. Some kernels count interrupts as time of the process they hit: then it is 0."""
+"""Column -> noise source. Some kernels add interrupt time to the interrupted process: then it is 0."""
 
 
 class ProcessorTime:
-    """Seconds taken from the cores, summed over them."""
+    """Time stolen by the host and used by interrupts."""
 
     name = "processor time"
 
@@ -92,24 +92,24 @@ class ProcessorTime:
         self.unavailable = ""
         self._totals = GrowingTotals()
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """Per core, so that 1 second in 1 second is all of the time."""
-        found = scene.files.read(_STAT)
-        if found.value is None:
-            self.unavailable = found.because
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return seconds per core: 1 s in 1 s is all of the time."""
+        reading = scope.files.read(_STAT)
+        if reading.value is None:
+            self.unavailable = reading.because
             return {}
-        totals = dict.fromkeys(_TAKEN.values(), 0.0)
-        wanted = {f"cpu{core}" for core in scene.cores}
-        for line in found.value.splitlines():
+        totals = dict.fromkeys(_STAT_COLUMNS.values(), 0.0)
+        labels = {f"cpu{core}" for core in scope.cores}
+        for line in reading.value.splitlines():
             fields = line.split()
-            if fields and fields[0] in wanted:
-                for column, disturber in _TAKEN.items():
-                    totals[disturber] += _seconds(fields, column) / len(wanted)
+            if fields and fields[0] in labels:
+                for column, noise_source in _STAT_COLUMNS.items():
+                    totals[noise_source] += _seconds(fields, column) / len(labels)
         return self._totals.added(totals)
 
 
 def busy_s(files: FileTree) -> float | None:
-    """CPU time of all processes together since boot; None when it cannot be read."""
+    """Return the CPU time of all processes since boot; None if it cannot be read."""
     fields = (files.read(_STAT).value or "").partition("\n")[0].split()
     if not fields or fields[0] != "cpu":
         return None
@@ -123,17 +123,17 @@ def _seconds(fields: list[str], column: int) -> float:
         return 0.0
 
 
-CAME_AND_WENT: Final = "processes that came and went"
+SHORT_LIVED: Final = "short-lived processes"
 OURSELVES: Final = "Torchyard itself"
 _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD of include/linux/sched.h."""
 
-# kworker/0:1H-kblockd, ksoftirqd/1, kdamond.0, kswapd0: one name for all of a kind.
+# kworker/0:1H-kblockd, ksoftirqd/1, kdamond.0, kswapd0: one name for all of a type.
 _KERNEL_NUMBER: Final = re.compile(r"[/.:].*$|\d+$")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Seen:
+class _ProcessStat:
     name: str
     parent: int
     of_kernel: bool
@@ -142,19 +142,19 @@ class _Seen:
 
 
 class ProcessTime:
-    """What every other process used since the last look."""
+    """CPU time of every other process."""
 
     name = "processes"
 
     def __init__(self) -> None:
         self.unavailable = ""
-        self._before: dict[tuple[int, int], _Seen] | None = None
+        self._before: dict[tuple[int, int], _ProcessStat] | None = None
         self._busy_s: float | None = None
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """Seconds by name; what ended between two looks is seen only as a remainder."""
-        now = dict(_processes(scene))
-        busy = busy_s(scene.files)
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return seconds by name; processes that ended in between appear only as a remainder."""
+        now = dict(_processes(scope))
+        busy = busy_s(scope.files)
         before, self._before = self._before, now
         busy_before, self._busy_s = self._busy_s, busy
         if not now:
@@ -162,42 +162,42 @@ class ProcessTime:
             return {}
         if before is None:
             return {}
-        parents = {pid: seen.parent for (pid, _), seen in now.items()}
-        ours = {pid for pid in parents if _descends(pid, scene.own_pid, parents)}
-        used: dict[Disturber, float] = defaultdict(float)
+        parents = {pid: process.parent for (pid, _), process in now.items()}
+        ours = {pid for pid in parents if _descends(pid, scope.own_pid, parents)}
+        used: dict[NoiseSource, float] = defaultdict(float)
         all_s = 0.0
-        for key, seen in now.items():
-            # A process that began since then has used everything since then.
-            more = seen.cpu_s - (before[key].cpu_s if key in before else 0.0)
-            if more <= 0.0:
+        for key, process in now.items():
+            # A process that started since then used all of its time since then.
+            used_s = process.cpu_s - (before[key].cpu_s if key in before else 0.0)
+            if used_s <= 0.0:
                 continue
-            all_s += more
+            all_s += used_s
             pid = key[0]
-            if pid == scene.own_pid:
-                used[Disturber("torchyard", OURSELVES)] += more
-            elif pid not in ours and (scene.everywhere or seen.processor in scene.cores):
-                kind = "kernel thread" if seen.of_kernel else "process"
-                used[Disturber(kind, _shown(seen))] += more
+            if pid == scope.own_pid:
+                used[NoiseSource("torchyard", OURSELVES)] += used_s
+            elif pid not in ours and (scope.everywhere or process.processor in scope.cores):
+                kind = "kernel thread" if process.of_kernel else "process"
+                used[NoiseSource(kind, _shown(process))] += used_s
         ended = before.keys() - now.keys()
         ours_ended = any(before[key].parent in ours for key in ended)
-        if busy is not None and busy_before is not None and scene.everywhere and not ours_ended:
-            unseen = busy - busy_before - all_s
-            if ended and unseen > 0.0:
-                used[Disturber("process", CAME_AND_WENT)] += unseen
+        if busy is not None and busy_before is not None and scope.everywhere and not ours_ended:
+            remainder_s = busy - busy_before - all_s
+            if ended and remainder_s > 0.0:
+                used[NoiseSource("process", SHORT_LIVED)] += remainder_s
         return used
 
 
-def _processes(scene: Scene) -> Iterator[tuple[tuple[int, int], _Seen]]:
-    """By number and start, because numbers come again."""
-    for name in scene.files.names("proc"):
+def _processes(scope: MonitorScope) -> Iterator[tuple[tuple[int, int], _ProcessStat]]:
+    """Yield all processes by PID and start time, because PIDs are reused."""
+    for name in scope.files.names("proc"):
         if not name.isdecimal():
             continue
-        text = scene.files.read(f"proc/{name}/stat").value or ""
-        # The name stands in brackets and may hold blanks and brackets itself.
+        text = scope.files.read(f"proc/{name}/stat").value or ""
+        # The name is in parentheses and may contain blanks and parentheses.
         head, _, tail = text.rpartition(")")
         fields = tail.split()
         try:
-            seen = _Seen(
+            process = _ProcessStat(
                 name=head.partition("(")[2],
                 parent=int(fields[1]),
                 of_kernel=bool(int(fields[6]) & _KERNEL_THREAD),
@@ -207,7 +207,7 @@ def _processes(scene: Scene) -> Iterator[tuple[tuple[int, int], _Seen]]:
             start_ticks = int(fields[19])
         except (IndexError, ValueError):
             continue  # it ended while it was read
-        yield (int(name), start_ticks), seen
+        yield (int(name), start_ticks), process
 
 
 def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
@@ -220,18 +220,20 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-def _shown(seen: _Seen) -> str:
-    return (_KERNEL_NUMBER.sub("", seen.name) or seen.name) if seen.of_kernel else seen.name
+def _shown(process: _ProcessStat) -> str:
+    if not process.of_kernel:
+        return process.name
+    return _KERNEL_NUMBER.sub("", process.name) or process.name
 
 
 # ITS-PCI-MSIX-0000:00:02.0   1 Edge   virtio1-req.0: the name follows the trigger.
 _TRIGGER: Final = re.compile(r"\b(?:edge|level|fasteoi|percpu)\b\s*", re.IGNORECASE)
 _OWN_WORK: Final = frozenset({"TIMER", "SCHED", "RCU", "HRTIMER"})
-"""Soft interrupts that every running program causes by itself."""
+"""Soft interrupts that every running program causes."""
 
 
 class InterruptCounts:
-    """How often each source interrupted the cores."""
+    """Hardware interrupts of the cores by source."""
 
     name = "interrupts"
 
@@ -239,22 +241,22 @@ class InterruptCounts:
         self.unavailable = ""
         self._totals = GrowingTotals()
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """Counts, summed over the cores."""
-        found = scene.files.read("proc/interrupts")
-        if found.value is None:
-            self.unavailable = found.because
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return counts, summed over the cores."""
+        reading = scope.files.read("proc/interrupts")
+        if reading.value is None:
+            self.unavailable = reading.because
             return {}
-        totals: Counter[Disturber] = Counter()
-        for label, count, rest in _rows(found.value, scene.cores):
+        totals: Counter[NoiseSource] = Counter()
+        for label, count, rest in _rows(reading.value, scope.cores):
             what = _named(label, rest)
             kind = "timer interrupt" if "timer" in what.lower() else "interrupt"
-            totals[Disturber(kind, what)] += count
+            totals[NoiseSource(kind, what)] += count
         return self._totals.added(totals)
 
 
 class SoftInterruptCounts:
-    """How often work of network, disk and others was done behind interrupts."""
+    """Soft interrupts of the cores by type, such as network and disk."""
 
     name = "soft interrupts"
 
@@ -262,36 +264,36 @@ class SoftInterruptCounts:
         self.unavailable = ""
         self._totals = GrowingTotals()
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """Counts, summed over the cores."""
-        found = scene.files.read("proc/softirqs")
-        if found.value is None:
-            self.unavailable = found.because
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return counts, summed over the cores."""
+        reading = scope.files.read("proc/softirqs")
+        if reading.value is None:
+            self.unavailable = reading.because
             return {}
-        totals: Counter[Disturber] = Counter()
-        for label, count, _ in _rows(found.value, scene.cores):
+        totals: Counter[NoiseSource] = Counter()
+        for label, count, _ in _rows(reading.value, scope.cores):
             if label not in _OWN_WORK:
-                totals[Disturber("soft interrupt", label)] += count
+                totals[NoiseSource("soft interrupt", label)] += count
         return self._totals.added(totals)
 
 
 def _rows(text: str, cores: tuple[int, ...]) -> Iterator[tuple[str, int, str]]:
-    """Label, count on the cores, and what follows the counts."""
+    """Yield the label, the count on the cores, and the text after the counts."""
     lines = text.splitlines()
     columns = [word.removeprefix("CPU") for word in lines[0].split()] if lines else []
-    wanted = {str(core) for core in cores}
+    labels = {str(core) for core in cores}
     for line in lines[1:]:
         label, colon, rest = line.strip().partition(":")
         words = rest.split(maxsplit=len(columns))
         counts = words[: len(columns)]
         if not colon or len(counts) < len(columns) or not all(map(str.isdecimal, counts)):
-            continue  # ERR and MIS have one count for all processors
-        count = sum(int(word) for name, word in zip(columns, counts, strict=True) if name in wanted)
+            continue  # ERR and MIS have one count for all CPUs
+        count = sum(int(word) for name, word in zip(columns, counts, strict=True) if name in labels)
         yield label, count, words[len(columns)] if len(words) > len(columns) else ""
 
 
 def _named(label: str, rest: str) -> str:
-    """The device of a numbered interrupt; the words of an architecture's own."""
+    """Return the device of a numbered interrupt, or the description of an architecture's own."""
     rest = " ".join(rest.split())
     if not label.isdecimal():
         return rest or label
@@ -304,7 +306,7 @@ _WAITED_FOR: Final = {"cpu": "a core", "memory": "memory", "io": "a disk"}
 
 
 class PressureTime:
-    """Seconds in which somebody waited, on the whole machine."""
+    """Pressure stall time (PSI) of the whole machine."""
 
     name = "pressure"
 
@@ -312,17 +314,17 @@ class PressureTime:
         self.unavailable = ""
         self._totals = GrowingTotals()
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """By what was waited for."""
-        totals: dict[Disturber, float] = {}
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return seconds by resource."""
+        totals: dict[NoiseSource, float] = {}
         because = ""
         for resource, what in _WAITED_FOR.items():
-            found = scene.files.read(f"proc/pressure/{resource}")
-            total_us = _total_us(found.value or "")
+            reading = scope.files.read(f"proc/pressure/{resource}")
+            total_us = _total_us(reading.value or "")
             if total_us is None:
-                because = because or found.because or f"/proc/pressure/{resource} has no total"
+                because = because or reading.because or f"/proc/pressure/{resource} has no total"
             else:
-                totals[Disturber(f"waiting for {what}", "some process")] = total_us / 1e6
+                totals[NoiseSource(f"waiting for {what}", "some process")] = total_us / 1e6
         if not totals:
             self.unavailable = because
         return self._totals.added(totals)
@@ -337,22 +339,22 @@ def _total_us(text: str) -> int | None:
     return None
 
 
-_SWAP: Final = Disturber("swap", "pages swapped")
+_SWAP: Final = NoiseSource("swap", "pages swapped")
 _COUNTERS: Final = {
-    "pgmigrate_success": Disturber("page moves", "pages migrated"),
-    "numa_hint_faults": Disturber("page moves", "NUMA balancing faults"),
-    "numa_pages_migrated": Disturber("page moves", "pages moved by NUMA balancing"),
-    "thp_split_page": Disturber("page moves", "huge pages split"),
-    "compact_migrate_scanned": Disturber("page moves", "pages scanned by compaction"),
-    "pgscan_kswapd": Disturber("page moves", "pages scanned by kswapd"),
-    "pgscan_direct": Disturber("page moves", "pages scanned for want of memory"),
+    "pgmigrate_success": NoiseSource("page moves", "pages migrated"),
+    "numa_hint_faults": NoiseSource("page moves", "NUMA balancing faults"),
+    "numa_pages_migrated": NoiseSource("page moves", "pages moved by NUMA balancing"),
+    "thp_split_page": NoiseSource("page moves", "huge pages split"),
+    "compact_migrate_scanned": NoiseSource("page moves", "pages scanned by compaction"),
+    "pgscan_kswapd": NoiseSource("page moves", "pages scanned by kswapd"),
+    "pgscan_direct": NoiseSource("page moves", "pages scanned by direct reclaim"),
     "pswpin": _SWAP,
     "pswpout": _SWAP,
 }
 
 
 class PageMoves:
-    """Counts of the whole machine."""
+    """Pages that the kernel migrated, scanned, split or swapped, on the whole machine."""
 
     name = "page moves"
 
@@ -360,14 +362,14 @@ class PageMoves:
         self.unavailable = ""
         self._totals = GrowingTotals()
 
-    def since_last(self, scene: Scene) -> Mapping[Disturber, float]:
-        """By what was done to pages."""
-        found = scene.files.read("proc/vmstat")
-        if found.value is None:
-            self.unavailable = found.because
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return counts by operation."""
+        reading = scope.files.read("proc/vmstat")
+        if reading.value is None:
+            self.unavailable = reading.because
             return {}
-        totals: Counter[Disturber] = Counter()
-        for line in found.value.splitlines():
+        totals: Counter[NoiseSource] = Counter()
+        for line in reading.value.splitlines():
             name, _, count = line.partition(" ")
             if name in _COUNTERS and count.isdecimal():
                 totals[_COUNTERS[name]] += int(count)

@@ -40,24 +40,24 @@ from torchyard.process.owner import this_process
 JOURNAL_VARIABLE: Final = "TORCHYARD_MACHINE_JOURNAL"
 
 _LOCK_FILE: Final = "lock"
-_LOOK_AGAIN_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 
 class JournalLock:
-    """A lock that is held. Its descriptor may be handed to another process."""
+    """A held lock. Its descriptor may be passed to another process."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @classmethod
     def take(cls, folder: Path, *, wait_s: float = 0.0) -> JournalLock | None:
-        """The lock of the folder, which is made; None when another process holds it until then."""
+        """Take the folder's lock, creating the folder; None if another process keeps holding it."""
         try:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            # Not for others: whoever may open it could hold it and forbid every tune.
+            # Not readable by others: a process that can open it could hold it and block all quieting.
             descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise cannot_keep(folder, error) from error
+            raise journal_error(folder, error) from error
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -67,29 +67,29 @@ class JournalLock:
                 if time.monotonic() >= deadline:
                     os.close(descriptor)
                     return None
-                time.sleep(_LOOK_AGAIN_S)
+                time.sleep(_POLL_S)
             except OSError as error:
                 os.close(descriptor)
-                raise cannot_keep(folder, error) from error
+                raise journal_error(folder, error) from error
 
     def release(self) -> None:
-        """Give up this process's hold; a second call does nothing."""
+        """Release the lock in this process. Idempotent."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
 
-def cannot_keep(folder: Path, error: OSError) -> NotAllowed:
-    """The error for a folder in which no journal can be kept."""
+def journal_error(folder: Path, error: OSError) -> NotAllowed:
+    """Return the error for a folder in which no journal can be written."""
     return NotAllowed(
-        f"cannot keep a journal in {folder}: {error.strerror or error}",
-        why="nothing was changed: what is found must be on disk before the first write",
-        hint=f"free some space or run as root, or name another folder with {JOURNAL_VARIABLE}",
+        f"cannot write a journal in {folder}: {error.strerror or error}",
+        why="nothing was changed: original values must be on disk before the first write",
+        hint=f"free disk space, run as root, or set {JOURNAL_VARIABLE} to another directory",
     )
 
 
 FORMAT_VERSION: Final = 1
-"""Raised when an older Torchyard could no longer put back what the journal says."""
+"""Increased when an older Torchyard could no longer restore from the journal."""
 
 JOURNAL_FILE: Final = "tune.jsonl"
 RESTORED_FILE: Final = "restored.jsonl"
@@ -98,19 +98,19 @@ Event = Literal["writing", "written", "refused", "restored", "not restored"]
 
 
 def journal_folder(files: FileTree) -> Path:
-    """Where the journal of this machine is: one place for everybody."""
-    named = os.environ.get(JOURNAL_VARIABLE)
-    return Path(named).absolute() if named else files.path("var/lib/torchyard/machine")
+    """Return the folder of this machine's journal, the same for all users."""
+    override = os.environ.get(JOURNAL_VARIABLE)
+    return Path(override).absolute() if override else files.path("var/lib/torchyard/machine")
 
 
 def boot_of(files: FileTree) -> str:
-    """Which start of the machine this is; empty when it does not say."""
+    """Return the boot ID; empty if the kernel does not report it."""
     return files.read("proc/sys/kernel/random/boot_id").value or ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JournalText:
-    """What a journal says."""
+class JournalState:
+    """Contents of a journal."""
 
     mode: Mode
     boot: str
@@ -119,13 +119,18 @@ class JournalText:
     settings: tuple[Setting, ...]
     """In the order of writing."""
     touched: frozenset[tuple[str, str]] = field(default_factory=frozenset)
-    """(knob, place) of the settings whose writing was begun."""
-    tuned: bool = False
-    """Whether the tune came to its end."""
+    """(knob, place) of the settings whose write was started."""
+    complete: bool = False
+    """Whether all settings were written."""
     returned: frozenset[tuple[str, str]] = field(default_factory=frozenset)
-    """(knob, place) of the settings that are put back."""
+    """(knob, place) of the restored settings."""
     holder: Mapping[str, Any] | None = None
     """The process that holds settings of reach "held"."""
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether the settings are in force until `restore`."""
+        return self.mode == "standing" and self.complete
 
     @property
     def who(self) -> str:
@@ -134,22 +139,22 @@ class JournalText:
 
 
 class Journal:
-    """The one writer of a journal; whoever makes one holds the lock."""
+    """The only writer of a journal; its creator holds the lock."""
 
     def __init__(self, folder: Path) -> None:
-        """Go on with the journal that is there."""
+        """Open the existing journal for appending."""
         self._path = folder / JOURNAL_FILE
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        # A kill may have cut off the last line; another one behind it would be damage.
-        whole = self._path.read_bytes().rfind(b"\n") + 1
-        os.ftruncate(self._descriptor, whole)
+        # A kill may have truncated the last line; a line appended to it would be damaged.
+        complete_bytes = self._path.read_bytes().rfind(b"\n") + 1
+        os.ftruncate(self._descriptor, complete_bytes)
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     @classmethod
     def create(
-        cls, folder: Path, *, mode: Mode, wish: Wish, boot: str, settings: Sequence[Setting]
+        cls, folder: Path, *, mode: Mode, request: Wish, boot: str, settings: Sequence[Setting]
     ) -> Journal:
-        """Put everything that was found on the disk; nothing may be written before this returns."""
+        """Save all original values; nothing may be written to the machine before this returns."""
         header = {
             "kind": "tune",
             "format": FORMAT_VERSION,
@@ -158,32 +163,32 @@ class Journal:
             "boot": boot,
             "mode": mode,
             "owner": this_process(),
-            "wish": encode(wish),
+            "wish": encode(request),
             "settings": len(settings),
         }
-        found = ({"kind": "found", "setting": encode(setting)} for setting in settings)
-        text = "".join(to_json_text(record) + "\n" for record in (header, *found))
+        records = ({"kind": "found", "setting": encode(setting)} for setting in settings)
+        text = "".join(to_json_text(record) + "\n" for record in (header, *records))
         try:
             replace_file(folder / JOURNAL_FILE, text)
             journal = cls(folder)
-            # Everybody may read it; whoever may write it decides what root writes in a restore.
+            # Readable by all, writable only by its owner: a restore as root writes what it says.
             os.fchmod(journal._descriptor, 0o644)
             return journal
         except TorchyardError as error:
             cause = error.__cause__
             if isinstance(cause, OSError):
-                raise cannot_keep(folder, cause) from error
+                raise journal_error(folder, cause) from error
             raise
         except OSError as error:
-            raise cannot_keep(folder, error) from error
+            raise journal_error(folder, error) from error
 
     def note(self, event: Event, setting: Setting, reason: str = "") -> None:
-        """Say what happens to a setting. It outlives this process when this returns."""
-        said = {"reason": reason} if reason else {}
-        self._append({"kind": event, "knob": setting.knob, "place": setting.place, **said})
+        """Record an event of a setting; it survives a kill of this process."""
+        extra = {"reason": reason} if reason else {}
+        self._append({"kind": event, "knob": setting.knob, "place": setting.place, **extra})
 
-    def tuned(self) -> None:
-        """Say that the tune came to its end."""
+    def mark_complete(self) -> None:
+        """Record that all settings were written."""
         self._append({"kind": "tuned"})
         try:
             os.fsync(self._descriptor)
@@ -191,16 +196,16 @@ class Journal:
             raise self._not_written(error) from error
 
     def held_by(self, holder: Mapping[str, object]) -> None:
-        """Say which process holds settings from now on."""
+        """Record which process holds settings from now on."""
         self._append({"kind": "holder", "owner": dict(holder)})
 
-    def put_away(self) -> None:
-        """Everything is back: there is no tune any more."""
+    def archive(self) -> None:
+        """Move the journal away: everything is restored."""
         self.close()
         self._path.replace(self._path.with_name(RESTORED_FILE))
 
     def close(self) -> None:
-        """Give the file back; a second call does nothing."""
+        """Close the file. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -221,50 +226,50 @@ class Journal:
     def _not_written(self, error: OSError) -> NotAllowed:
         return NotAllowed(
             f"cannot write to {self._path}: {error.strerror or error}",
-            why="nothing is written to the machine that the journal does not name",
-            hint="free some space",
+            why="a setting is written only after it is recorded in the journal",
+            hint="free disk space",
         )
 
 
-def read_journal(folder: Path) -> JournalText | None:
-    """The journal of the tune that is in force or was cut off; None when there is none."""
+def read_journal(folder: Path) -> JournalState | None:
+    """Return the journal of settings in force or interrupted; None if there is none."""
     path = folder / JOURNAL_FILE
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _damaged(path, str(error.strerror)) from error
-    own = stat.S_ISREG(found.st_mode) and found.st_uid in (0, os.geteuid())
-    if not own or found.st_mode & 0o022:
-        # What it says is written to the machine, as root.
+    is_own = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+    if not is_own or status.st_mode & 0o022:
+        # Its values are written to the machine as root.
         raise NotAllowed(
-            f"{path} is not a file that only root or this user may write",
-            hint="restart the machine, which undoes a tune, and remove the file",
+            f"refusing to use {path}: others than root and this user may write it",
+            hint="reboot, which resets the settings, and remove the file",
         )
     try:
         records = [record for _, record in read_records(path)]
     except FileNotFoundError:
         return None
     except ResultsDamaged as error:
-        if not path.exists():  # put back by another process in between
+        if not path.exists():  # restored by another process meanwhile
             return None
         raise _damaged(path, error.what) from error
     if not records:
         raise _damaged(path, "it is empty")
-    return _text_of(path, records)
+    return _state_of(path, records)
 
 
-def _text_of(path: Path, records: list[dict[str, Any]]) -> JournalText:
+def _state_of(path: Path, records: list[dict[str, Any]]) -> JournalState:
     header, rest = records[0], records[1:]
     version = header.get("format")
     if header.get("kind") != "tune" or not isinstance(version, int):
-        raise _damaged(path, "its first line is not that of a tune")
+        raise _damaged(path, "its first line is not a journal header")
     if version > FORMAT_VERSION:
         raise ResultsDamaged(
-            f"{path} has format {version}, this Torchyard knows up to {FORMAT_VERSION}",
-            why=f"Torchyard {header.get('torchyard', 'of a newer version')} tuned this machine",
-            hint="restore with that version, or restart the machine and remove the file",
+            f"{path} has format {version}, this version of Torchyard reads up to {FORMAT_VERSION}",
+            why=f"Torchyard {header.get('torchyard', 'of a newer version')} wrote it",
+            hint="restore with that version, or reboot and remove the file",
         )
     try:
         settings = tuple(
@@ -273,7 +278,7 @@ def _text_of(path: Path, records: list[dict[str, Any]]) -> JournalText:
             if record.get("kind") == "found"
         )
         mode: Mode = "standing" if header["mode"] == "standing" else "session"
-        text = JournalText(
+        state = JournalState(
             mode=mode,
             boot=str(header["boot"]),
             owner=dict(header["owner"]),
@@ -282,15 +287,15 @@ def _text_of(path: Path, records: list[dict[str, Any]]) -> JournalText:
             touched=frozenset(
                 (str(r["knob"]), str(r["place"])) for r in rest if r.get("kind") == "writing"
             ),
-            tuned=any(record.get("kind") == "tuned" for record in rest),
+            complete=any(record.get("kind") == "tuned" for record in rest),
             returned=_returned(rest),
             holder=next((r["owner"] for r in rest if r.get("kind") == "holder"), None),
         )
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
     if len(settings) != header.get("settings"):
-        raise _damaged(path, f"{len(settings)} of {header.get('settings')} settings are in it")
-    return text
+        raise _damaged(path, f"it has {len(settings)} of {header.get('settings')} settings")
+    return state
 
 
 def _returned(records: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
@@ -304,8 +309,8 @@ def _returned(records: list[dict[str, Any]]) -> frozenset[tuple[str, str]]:
 
 def _damaged(path: Path, why: str) -> ResultsDamaged:
     return ResultsDamaged(
-        f"{path}: the journal of a tune is damaged",
+        f"the journal of machine settings is damaged: {path}",
         why=why,
-        hint="put back by hand what its `found` lines say, or restart the machine, which undoes a "
-        "tune; then remove the file",
+        hint="write the values of its `found` lines back by hand, or reboot, which resets the "
+        "settings; then remove the file",
     )

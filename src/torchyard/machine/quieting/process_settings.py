@@ -1,4 +1,4 @@
-"""Settings of one process: apply them to this process, or to a command that is run with them.
+"""Process settings: apply them to this process, or to a command that is run with them.
 
 A command's output, input, exit code and signals pass through, as if it were run alone.
 """
@@ -19,7 +19,7 @@ from typing import Final, cast
 from torchyard.errors import UsageError
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.core_isolation import joining
+from torchyard.machine.knobs.core_isolation import join_setting
 from torchyard.machine.knobs.process_knobs import ProcessKnob, ProcessSetting
 from torchyard.machine.model import Tuned, Wish
 from torchyard.machine.quieting.apply_settings import chosen_knobs
@@ -28,25 +28,31 @@ _ISOLATION = "isolation"
 
 
 def process_settings(
-    machine: Machine, wish: Wish, *, tuned: Tuned | None = None, knobs: Mapping[str, Knob] = KNOBS
+    machine: Machine,
+    request: Wish,
+    *,
+    applied: Tuned | None = None,
+    knobs: Mapping[str, Knob] = KNOBS,
 ) -> list[tuple[str, ProcessSetting]]:
-    """(knob, setting) of every chosen knob of reach "process" that can do something here.
+    """Return (knob, setting) of every chosen knob of reach "process" that is available here.
 
-    Where the tune has set cores apart, joining them comes first: nobody may be pinned to them
-    from outside.
+    If cores were isolated, joining their cpuset comes first: a process outside cannot be pinned to
+    them.
     """
-    found: list[tuple[str, ProcessSetting]] = []
-    if tuned is not None and any(item.setting.knob == _ISOLATION for item in tuned.written):
-        found.append((_ISOLATION, joining(machine)))
-    names = chosen_knobs(wish, reaches=("process",), knobs=knobs)
-    found += [(name, cast("ProcessKnob", knobs[name]).prefix(machine, wish)) for name in names]
-    return [(name, setting) for name, setting in found if not setting.unavailable]
+    settings: list[tuple[str, ProcessSetting]] = []
+    if applied is not None and any(item.setting.knob == _ISOLATION for item in applied.written):
+        settings.append((_ISOLATION, join_setting(machine)))
+    names = chosen_knobs(request, reaches=("process",), knobs=knobs)
+    settings += [
+        (name, cast("ProcessKnob", knobs[name]).prefix(machine, request)) for name in names
+    ]
+    return [(name, setting) for name, setting in settings if not setting.unavailable]
 
 
 def apply_here(settings: Sequence[tuple[str, ProcessSetting]]) -> list[tuple[str, str]]:
-    """Apply settings to this process, which its children inherit; (knob, reason) of those refused.
+    """Apply settings to this process and its future children; return (knob, reason) of refusals.
 
-    Variables are not set.
+    Environment variables are not set.
     """
     refused: list[tuple[str, str]] = []
     for name, setting in settings:
@@ -59,54 +65,54 @@ def apply_here(settings: Sequence[tuple[str, ProcessSetting]]) -> list[tuple[str
 
 @contextmanager
 def own_priority_and_cores() -> Iterator[None]:
-    """Priority and processors of this process are as before after the block.
+    """Restore priority and affinity of this process at the end of the block.
 
-    To be left after cores are given back: until then the kernel does not take others.
+    Must end after isolated cores are released: until then the kernel accepts no other affinity.
     """
     nice, cpus = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)
     try:
         yield
     finally:
-        with suppress(OSError):  # a right that is gone
+        with suppress(OSError):  # a permission that was lost
             os.setpriority(os.PRIO_PROCESS, 0, nice)
-        with suppress(OSError):  # processors that are gone
+        with suppress(OSError):  # CPUs that went offline
             os.sched_setaffinity(0, cpus)
 
 
-_PASSED_ON: Final = (
+_FORWARDED: Final = (
     *(signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH),
 )
-_LOOK_AGAIN_S: Final = 0.5
+_POLL_S: Final = 0.5
 _SENT_BY_KERNEL: Final = 0x80
-"""SI_KERNEL: Ctrl-C and the like, which the terminal sends to the command as well."""
+"""SI_KERNEL: such as Ctrl-C, which the terminal sends to the command as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandEnd:
-    """How a command ended, and which of its settings were refused."""
+    """Exit code of a command, and the settings that were refused for it."""
 
     exit_code: int
-    """As a shell says it: 128 and the number of the signal that ended it."""
+    """As in a shell: 128 plus the signal number if a signal ended it."""
     refused: tuple[tuple[str, str], ...] = ()
     """(knob, reason)"""
 
 
 def check_command(command: Sequence[str]) -> str:
-    """The program that will run; raises UsageError before anything is tuned for it."""
-    found = shutil.which(command[0])
-    if found is None:
+    """Return the program that will run; raises UsageError before any setting is changed."""
+    program = shutil.which(command[0])
+    if program is None:
         raise UsageError(
-            f"there is no program {command[0]!r} to run",
-            hint="give its path, or put its folder on the PATH (sudo has a PATH of its own)",
+            f"command not found: {command[0]!r}",
+            hint="use its full path, or add its directory to PATH (sudo uses another PATH)",
         )
-    return found
+    return program
 
 
 def run_command(
     command: Sequence[str], settings: Sequence[tuple[str, ProcessSetting]]
 ) -> CommandEnd:
-    """Run it to its end. `settings` are (knob, setting); one that is refused is left out."""
+    """Run a command to its end with the settings; a refused setting is skipped."""
     check_command(command)
     ctypes.CDLL(None)  # loaded before the fork, where settings may need it
     read_fd, write_fd = os.pipe()
@@ -119,11 +125,11 @@ def run_command(
                 os.write(write_fd, f"{name}\t{error.strerror or error}\n".encode())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    # Blocked before the command exists: from then on each signal is read below, and none is lost.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
+    # Blocked before the command exists: each signal is then read below, and none is lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (*_FORWARDED, signal.SIGCHLD))
     try:
         try:
-            # Between fork and exec, because settings of a process cannot be made from outside.
+            # Between fork and exec, because process settings cannot be made from outside.
             # Python warns of this for programs with threads; there are none here.
             process = subprocess.Popen(
                 list(command),
@@ -135,20 +141,20 @@ def run_command(
         finally:
             os.close(write_fd)
         with os.fdopen(read_fd, encoding="utf-8", errors="replace") as pipe:
-            said = [line.rstrip("\n").partition("\t") for line in pipe]
+            refusals = [line.rstrip("\n").partition("\t") for line in pipe]
         code = _wait(process)
     finally:
-        while signal.sigtimedwait((*_PASSED_ON, signal.SIGCHLD), 0) is not None:
+        while signal.sigtimedwait((*_FORWARDED, signal.SIGCHLD), 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    refused = tuple((name, reason) for name, _, reason in said)
+    refused = tuple((name, reason) for name, _, reason in refusals)
     return CommandEnd(exit_code=128 - code if code < 0 else code, refused=refused)
 
 
 def shell_line(
     settings: Sequence[tuple[str, ProcessSetting]], command: Sequence[str] = ("COMMAND",)
 ) -> str:
-    """What to type to get the same settings from a shell."""
+    """Return a shell command that runs `command` with the same settings."""
     variables = [f"{name}={value}" for _, item in settings for name, value in item.variables]
     words = [word for _, item in settings for word in item.words]
     env = ["env", *variables] if variables else []
@@ -156,8 +162,8 @@ def shell_line(
 
 
 def _environment(settings: Sequence[tuple[str, ProcessSetting]]) -> dict[str, str]:
-    wanted = {name: value for _, setting in settings for name, value in setting.variables}
-    return {**wanted, **os.environ}
+    variables = {name: value for _, setting in settings for name, value in setting.variables}
+    return {**variables, **os.environ}
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -165,8 +171,8 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         code = process.poll()
         if code is not None:
             return code
-        # A thread that somebody else started may take SIGCHLD away: so not for ever.
-        info = signal.sigtimedwait((*_PASSED_ON, signal.SIGCHLD), _LOOK_AGAIN_S)
+        # With a time limit, because another thread may take SIGCHLD.
+        info = signal.sigtimedwait((*_FORWARDED, signal.SIGCHLD), _POLL_S)
         if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SENT_BY_KERNEL:
             continue
         process.send_signal(info.si_signo)

@@ -15,7 +15,7 @@ from torchyard.errors import TorchyardError
 from torchyard.machine.gpu.library import open_gpu_libraries
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Profile, Restored, SettingChange, Tuned, Wish
-from torchyard.machine.quieting.apply_settings import Tuning, wants_gpus
+from torchyard.machine.quieting.apply_settings import QuietSession, needs_gpus
 from torchyard.machine.quieting.process_settings import (
     apply_here,
     own_priority_and_cores,
@@ -30,7 +30,7 @@ _RESTORE = "`sudo torchyard machine restore`"
 
 
 def wish_for(profile: str, study: Study) -> Wish:
-    """The wish of `--tune-profile`; `auto` asks for what the devices of the study need."""
+    """Return the request of `--tune-profile`; `auto` selects by the devices of the study."""
     cpu_only = all(workload.device == "cpu" for workload in study.workloads)
     name = ("cpu" if cpu_only else "all") if profile == "auto" else profile
     profiles: tuple[Profile, ...] = ("cpu", "gpu")
@@ -40,58 +40,60 @@ def wish_for(profile: str, study: Study) -> Wish:
 
 
 class QuietMachine:
-    """Around a run. With no wish it only puts back what an earlier tune left."""
+    """Quiets the machine around a run. Without a request, only restores an interrupted session."""
 
-    def __init__(self, wish: Wish | None, *, files: FileTree | None = None) -> None:
+    def __init__(self, request: Wish | None, *, files: FileTree | None = None) -> None:
         self.before: list[str] = []
-        """What the user should know before the run."""
+        """Notes for the user before the run."""
         self.after: list[str] = []
-        """What the user should know after it: values that are not back, or were changed by others."""
+        """Notes for the user after it: values not restored, or changed by other programs."""
         self.tuned: Tuned | None = None
         self.is_back = True
-        """Whether everything is as it was found."""
-        self._wish = wish
+        """Whether everything is restored."""
+        self._request = request
         self._files = files or FileTree()
         self._stack = ExitStack()
-        self._tuning: Tuning | None = None
+        self._session: QuietSession | None = None
 
     def __enter__(self) -> Self:
         machine = Machine(files=self._files)
         recovery = self._recovered(machine)
         if recovery is not None and recovery.restored is None:
             self.before.append(
-                f"this machine is still changed by a tune that was killed ({recovery.who}): "
-                f"put it back with {_RESTORE}"
+                f"this machine still has the settings of a killed session ({recovery.who}): "
+                f"restore it with {_RESTORE}"
             )
         elif recovery is not None and recovery.restored is not None:
-            self.before.append(f"a tune was killed ({recovery.who}): its values were put back now")
-            self.before += _not_back(recovery.restored)
-        if self._wish is None:
+            self.before.append(f"a session was killed ({recovery.who}): its settings were restored")
+            self.before += _restore_notes(recovery.restored)
+        if self._request is None:
             return self
         with ExitStack() as stack:
-            if wants_gpus(self._wish):
+            if needs_gpus(self._request):
                 libraries = stack.enter_context(open_gpu_libraries(self._files))
                 machine = Machine(files=self._files, gpus=libraries)
             stack.enter_context(own_priority_and_cores())
-            tuning = Tuning(machine, self._wish)
-            stack.enter_context(tuning)
-            # Workers are started by this process and inherit where and how it may run.
-            settings = process_settings(machine, self._wish, tuned=tuning.tuned)
+            session = QuietSession(machine, self._request)
+            stack.enter_context(session)
+            # Workers are started by this process and inherit its affinity and priority.
+            settings = process_settings(machine, self._request, applied=session.applied)
             refused = apply_here(settings)
             self._stack = stack.pop_all()
-        self.before += [f"not tuned: {name}: {reason}" for name, reason in refused]
-        self._tuning, self.tuned = tuning, tuning.tuned
-        self.before += [f"not tuned: {_said(change)}" for change in tuning.tuned.refused]
+        self.before += [f"not quieted: {name}: {reason}" for name, reason in refused]
+        self._session, self.tuned = session, session.applied
+        self.before += [f"not quieted: {_refusal(change)}" for change in session.applied.refused]
         return self
 
     def _recovered(self, machine: Machine) -> Recovery | None:
         try:
             return recover(machine)
         except TorchyardError as error:
-            if self._wish is not None:
+            if self._request is not None:
                 raise
-            # A run that changes nothing goes on, and says what it may be measuring.
-            self.before.append(f"this machine may be tuned: {error.what} ({error.hint})")
+            # A run that changes nothing continues, with a warning.
+            self.before.append(
+                f"an earlier session may not be restored: {error.what} ({error.hint})"
+            )
             return None
 
     def __exit__(
@@ -103,43 +105,43 @@ class QuietMachine:
         try:
             self._stack.__exit__(kind, error, traceback)
         finally:
-            restored = self._tuning.restored if self._tuning is not None else None
+            restored = self._session.restored if self._session is not None else None
             if restored is not None:
                 self.is_back = restored.complete
-                self.after += _not_back(restored)
+                self.after += _restore_notes(restored)
 
 
-def tune_facts(tuned: Tuned) -> dict[str, dict[str, str]]:
-    """What was done to the machine, as facts of a run: knob -> what became of it."""
+def tune_facts(applied: Tuned) -> dict[str, dict[str, str]]:
+    """Return the applied settings as facts of a run: outcome -> knob -> text."""
     facts: dict[str, dict[str, str]] = {"written": {}, "refused": {}, "unavailable": {}}
-    for state in tuned.knobs:
+    for state in applied.knobs:
         if state.unavailable:
             facts["unavailable"][state.knob] = state.unavailable
-        for word in ("written", "refused"):
-            changes = [change for change in tuned.of_knob(state.knob) if change.state == word]
+        for outcome in ("written", "refused"):
+            changes = [change for change in applied.of_knob(state.knob) if change.state == outcome]
             if changes:
-                facts[word][state.knob] = "; ".join(dict.fromkeys(map(_said_short, changes)))
-    return {word: found for word, found in facts.items() if found}
+                facts[outcome][state.knob] = "; ".join(dict.fromkeys(map(_change_text, changes)))
+    return {outcome: knobs for outcome, knobs in facts.items() if knobs}
 
 
-def _said_short(change: SettingChange) -> str:
+def _change_text(change: SettingChange) -> str:
     setting = change.setting
     text = f"{setting.place.rpartition('/')[2]}: {setting.found} -> {setting.wanted}"
     return f"{text} ({change.reason})" if change.reason else text
 
 
-def _said(change: SettingChange) -> str:
+def _refusal(change: SettingChange) -> str:
     return f"{change.setting.knob} ({change.setting.where}): {change.reason}"
 
 
-def _not_back(restored: Restored) -> list[str]:
+def _restore_notes(restored: Restored) -> list[str]:
     lines = [
-        f"{item.setting.where} could not be put back to {item.setting.found!r}: {item.reason}; "
+        f"{item.setting.where} could not be restored to {item.setting.found!r}: {item.reason}; "
         f"try {_RESTORE}"
         for item in restored.missing
     ]
     lines += [
-        f"somebody else changed {item.setting.where} to {item.meanwhile!r} meanwhile"
+        f"another program changed {item.setting.where} to {item.meanwhile!r} meanwhile"
         for item in restored.settings
         if item.meanwhile and not restored.rebooted
     ]

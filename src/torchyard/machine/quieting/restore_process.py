@@ -35,25 +35,25 @@ __all__ = ["main"]
 
 
 def main(root: str, folder: str, lock_fd: str) -> int:
-    """Wait for the owner's last word, or for its end."""
+    """Wait for the owner's last message, or for its end; then restore if it sent none."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     os.chdir("/")
-    # The owner may be ended for its memory; this process then is the last that can restore.
+    # The OOM killer may end the owner; then only this process can restore.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("-1000", encoding="ascii")
     machine = Machine(files=FileTree(Path(root)))
-    _say({"say": "ready"})
+    _send({"say": "ready"})
     for line in sys.stdin:
         message = json.loads(line)
         if message["say"] == "done":
             return 0
         if message["say"] == "hold":
-            _say({"results": _hold(machine, message["settings"])})
+            _send({"results": _hold(machine, message["settings"])})
         elif message["say"] == "stay":
             os.close(int(lock_fd))
-            _say({"say": "staying"})
+            _send({"say": "staying"})
             signal.sigwait({signal.SIGTERM})
             return 0
     try:
@@ -64,12 +64,12 @@ def main(root: str, folder: str, lock_fd: str) -> int:
 
 
 def _hold(machine: Machine, settings: list[Any]) -> list[Any]:
-    wanted = [decode(Setting, item, where="hold", strict=False) for item in settings]
-    return [encode(write_setting(machine, setting)) for setting in wanted]
+    requested = [decode(Setting, item, where="hold", strict=False) for item in settings]
+    return [encode(write_setting(machine, setting)) for setting in requested]
 
 
-def _say(message: dict[str, Any]) -> None:
-    with suppress(OSError):  # an owner that is gone shows as the end of the other pipe
+def _send(message: dict[str, Any]) -> None:
+    with suppress(OSError):  # the end of the other pipe shows that the owner is gone
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 

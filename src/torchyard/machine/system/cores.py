@@ -1,8 +1,7 @@
 """Choose the cores for measuring and the housekeeping cores, and share cores out among instances.
 
-Reads the topology only and knows nothing of how cores are isolated. Invalid `--cores` are reported
-by `choose_cores`; `house_cores` returns a reason instead of raising, because a knob that cannot be
-applied says so while the others go on.
+Reads only the topology. Invalid `--cores` are reported by `choose_cores`; `split_cores` returns a
+reason instead of raising, because an unavailable knob must not stop the others.
 """
 
 from __future__ import annotations
@@ -22,37 +21,37 @@ _CPU = "sys/devices/system/cpu"
 
 @dataclass(frozen=True, kw_only=True)
 class CoreChoice:
-    """Logical processors for measuring, and the rest."""
+    """CPUs for measuring, and the housekeeping CPUs."""
 
     cores: tuple[int, ...]
-    house: tuple[int, ...]
+    housekeeping: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Logical processors that are online, by physical core and by node of memory."""
+    """Online CPUs, by physical core and by NUMA node."""
 
     online: tuple[int, ...]
     physical: tuple[tuple[int, ...], ...]
-    """The threads of each physical core, the first one first."""
+    """CPUs of each physical core, the first SMT thread first."""
     nodes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def read(cls, files: FileTree) -> Topology:
-        """From sysfs; a machine that does not say has one node and one thread per core."""
+        """Read sysfs; without a topology there is one node and one thread per core."""
         online = _cpus(files, f"{_CPU}/online") or tuple(
             int(path.rpartition("cpu")[2]) for path in files.paths(f"{_CPU}/cpu[0-9]*")
         )
         physical: dict[int, tuple[int, ...]] = {}
         for cpu in online:
             threads = _cpus(files, f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or (cpu,)
-            living = tuple(thread for thread in threads if thread in online)
-            physical.setdefault(min(living, default=cpu), living or (cpu,))
+            online_threads = tuple(thread for thread in threads if thread in online)
+            physical.setdefault(min(online_threads, default=cpu), online_threads or (cpu,))
         lists = files.paths("sys/devices/system/node/node[0-9]*/cpulist")
         nodes = [
             tuple(cpu for cpu in _cpus(files, path) if cpu in online) for path in lists
-        ]  # a node may have memory only
+        ]  # a node may have only memory
         return cls(
             online=online,
             physical=tuple(physical.values()),
@@ -60,11 +59,11 @@ class Topology:
         )
 
     def siblings(self, cpu: int) -> tuple[int, ...]:
-        """The threads that share its physical core, itself among them."""
+        """Return the CPUs of the same physical core, itself included."""
         return next((core for core in self.physical if cpu in core), (cpu,))
 
     def without_siblings(self) -> Topology:
-        """As it is when every core has one thread."""
+        """Return the topology with SMT off."""
         first = tuple(core[0] for core in self.physical)
         nodes = (tuple(cpu for cpu in node if cpu in first) for node in self.nodes)
         return Topology(
@@ -73,14 +72,14 @@ class Topology:
 
 
 def choose_cores(files: FileTree, text: str, *, smt_off: bool = False) -> CoreChoice:
-    """The cores of `--cores LIST` or `--cores auto`.
+    """Return the cores of `--cores LIST` or `--cores auto`.
 
-    `smt_off`: the tune takes second threads offline, so they can be neither measured on nor used
-    by the house. `auto` takes every core of one node of memory, but never the physical core of
-    processor 0, where the kernel does its own work: of the node that has most left.
+    `smt_off`: quieting takes SMT siblings offline, so they are used neither for measuring nor for
+    housekeeping. `auto` takes all cores of one NUMA node, the largest without the physical core of
+    CPU 0, where the kernel does its own work.
     """
-    found = Topology.read(files)
-    topology = found.without_siblings() if smt_off else found
+    full_topology = Topology.read(files)
+    topology = full_topology.without_siblings() if smt_off else full_topology
     if text.strip() == "auto":
         return _checked(topology, _automatic(topology))
     try:
@@ -89,115 +88,113 @@ def choose_cores(files: FileTree, text: str, *, smt_off: bool = False) -> CoreCh
         cores = ()
     if not cores:
         raise UsageError(
-            f"--cores: {text!r} is no list of processors", hint="write 2-7, 2,3,6 or auto"
+            f"--cores: invalid CPU list {text!r}", hint="use a list such as 2-7 or 2,3,6, or auto"
         )
     missing = tuple(cpu for cpu in cores if cpu not in topology.online)
     if missing:
-        second = all(cpu in found.online for cpu in missing)
+        are_siblings = all(cpu in full_topology.online for cpu in missing)
         raise UsageError(
-            f"--cores: there is no processor {cpu_list(missing)}",
-            why="second threads of cores go offline with this tune"
-            if second
-            else f"processors {cpu_list(topology.online)} are online",
-            hint="name others, or add `--without smt`" if second else "name others",
+            f"--cores: CPU {cpu_list(missing)} is not available",
+            why="SMT siblings go offline"
+            if are_siblings
+            else f"CPUs {cpu_list(topology.online)} are online",
+            hint="use other CPUs, or add `--without smt`" if are_siblings else "use online CPUs",
         )
     return _checked(topology, cores)
 
 
 def _automatic(topology: Topology) -> tuple[int, ...]:
     first = topology.siblings(topology.online[0])
-    left = [tuple(cpu for cpu in node if cpu not in first) for node in topology.nodes]
-    cores = max(reversed(left), key=len)
+    candidates = [tuple(cpu for cpu in node if cpu not in first) for node in topology.nodes]
+    cores = max(reversed(candidates), key=len)
     if not cores:
         raise UsageError(
-            "--cores auto: there is no core to set apart",
-            why="this machine has one physical core, and the house needs it",
-            hint="leave --cores out",
+            "--cores auto: there is no core to isolate",
+            why="this machine has one physical core, which is needed for housekeeping",
+            hint="remove --cores",
         )
     return cores
 
 
 def _checked(topology: Topology, cores: tuple[int, ...]) -> CoreChoice:
-    house = tuple(cpu for cpu in topology.online if cpu not in cores)
-    if not house:
+    housekeeping = tuple(cpu for cpu in topology.online if cpu not in cores)
+    if not housekeeping:
         raise UsageError(
-            "--cores leaves no core to the house",
-            why="the kernel and every other program need one",
-            hint=f"leave out {topology.online[0]}, or say `--cores auto`",
+            "--cores leaves no core for housekeeping",
+            why="the kernel and all other programs need one",
+            hint=f"remove CPU {topology.online[0]}, or use `--cores auto`",
         )
     notes: list[str] = []
-    shared = tuple(cpu for cpu in house if set(topology.siblings(cpu)) & set(cores))
+    shared = tuple(cpu for cpu in housekeeping if set(topology.siblings(cpu)) & set(cores))
     if shared:
         notes.append(
-            f"processors {cpu_list(shared)} stay with the house and share physical cores with "
-            "those set apart: add them to --cores, or switch SMT off"
+            f"housekeeping CPUs {cpu_list(shared)} share physical cores with isolated ones: add "
+            "them to --cores, or disable SMT"
         )
     if topology.online[0] in cores:
-        notes.append(
-            f"processor {topology.online[0]} does work of the kernel that cannot be moved away"
-        )
+        notes.append(f"CPU {topology.online[0]} does kernel work that cannot be moved")
     if sum(bool(set(node) & set(cores)) for node in topology.nodes) > 1:
-        notes.append("the cores are on several nodes of memory: some memory will be far away")
-    return CoreChoice(cores=cores, house=house, notes=tuple(notes))
+        notes.append("the cores are on several NUMA nodes: some memory accesses are remote")
+    return CoreChoice(cores=cores, housekeeping=housekeeping, notes=tuple(notes))
 
 
 def _cpus(files: FileTree, path: str) -> tuple[int, ...]:
-    found = files.read(path)
+    reading = files.read(path)
     try:
-        return cpus_of_list(found.value or "")
+        return cpus_of_list(reading.value or "")
     except ValueError:
         return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class HouseCores:
-    """Both sets, or why there are none."""
+class CoreSplit:
+    """CPUs for measuring and for housekeeping, or why there are none."""
 
     measuring: tuple[int, ...] = ()
-    house: tuple[int, ...] = ()
+    housekeeping: tuple[int, ...] = ()
     because: str = ""
-    """Empty exactly when both sets have processors."""
+    """Empty if and only if both sets have CPUs."""
 
 
-def house_cores(files: FileTree, wish: Wish) -> HouseCores:
-    """The cores of the wish, and all other processors that are online."""
-    measuring = tuple(sorted(set(wish.cores)))
+def split_cores(files: FileTree, request: Wish) -> CoreSplit:
+    """Return the requested cores, and all other online CPUs."""
+    measuring = tuple(sorted(set(request.cores)))
     if not measuring:
-        return HouseCores(because="no cores are set apart (see --cores)")
+        return CoreSplit(because="no cores are isolated (see --cores)")
     online = Topology.read(files).online
     absent = tuple(cpu for cpu in measuring if cpu not in online)
     if absent:
-        return HouseCores(
-            because=f"processors {cpu_list(absent)} are not online (online: {cpu_list(online)})"
+        return CoreSplit(
+            because=f"CPUs {cpu_list(absent)} are not online (online: {cpu_list(online)})"
         )
-    house = tuple(cpu for cpu in online if cpu not in measuring)
-    if not house:
-        return HouseCores(because=f"cores {cpu_list(measuring)} leave none to the house")
-    return HouseCores(measuring=measuring, house=house)
+    housekeeping = tuple(cpu for cpu in online if cpu not in measuring)
+    if not housekeeping:
+        return CoreSplit(because=f"cores {cpu_list(measuring)} leave none for housekeeping")
+    return CoreSplit(measuring=measuring, housekeeping=housekeeping)
 
 
 MOST_PER_CORE: Final = 4
-"""Instances that a core may have: more tell of the scheduler alone, and of the memory when it is full."""
+"""Maximum number of instances per core: more would measure the scheduler and full memory."""
 
 
 def available_cores() -> int:
-    """Cores this process may use."""
+    """Return the number of CPUs this process may use."""
     return max(1, len(os.sched_getaffinity(0)))
 
 
 def cores_of(environment: Environment) -> tuple[tuple[int, ...], ...]:
-    """The cores of each instance: neighbours, since those of a NUMA node are."""
-    ours = cpus_of_list(environment.cores) if environment.cores else ()
-    return share_out(ours or tuple(os.sched_getaffinity(0)), environment.instances)
+    """Return the CPUs of each instance: contiguous, so that they share a NUMA node."""
+    cores = cpus_of_list(environment.cores) if environment.cores else ()
+    return share_out(cores or tuple(os.sched_getaffinity(0)), environment.instances)
 
 
 def check_instances(environment: Environment) -> None:
-    """Raise UsageError for more processes than these cores could ever run."""
+    """Raise UsageError for more instances than `MOST_PER_CORE` allows."""
     cores = len({core for part in cores_of(environment) for core in part})
     most = MOST_PER_CORE * cores
     if environment.instances > most:
         raise UsageError(
             f"{environment.instances} instances are too many for {cores} cores",
-            why=f"at most {MOST_PER_CORE} for each core are started",
+            why=f"the maximum is {MOST_PER_CORE} per core",
             hint=f"set `instances` of the environment {environment.name!r} to {most} or less",
         )

@@ -12,46 +12,46 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.knob import FileKnob, LeftAlone, Machine
+from torchyard.machine.knob import FileKnob, Machine, SkippedWrite
 from torchyard.machine.model import Setting, Wish
 from torchyard.machine.system.file_tree import FileTree
 
 CPU: Final = "sys/devices/system/cpu"
 CPUFREQ: Final = f"{CPU}/cpufreq"
 NO_POLICY: Final = (
-    f"/{CPUFREQ} has no policy: firmware or a hypervisor chooses the clocks, not this kernel"
+    f"/{CPUFREQ} has no policy: firmware or a hypervisor controls the clocks, not this kernel"
 )
 
 
 def policies(files: FileTree) -> list[str]:
-    """Folders of the policies that have a processor online.
+    """Return the folders of the policies that have an online CPU.
 
-    The folder of a policy stays when its last processor goes offline, but none of its files can be
+    The folder of a policy stays when its last CPU goes offline, but none of its files can be
     read then (EBUSY). Kernels before 4.2 removed it.
     """
     return [path for path in files.paths(f"{CPUFREQ}/policy[0-9]*") if _has_processor(files, path)]
 
 
-def leave_offline_alone(files: FileTree, place: str) -> None:
-    """Raise `LeftAlone` for a place of processors that are offline: nothing runs at that clock.
+def skip_offline(files: FileTree, place: str) -> None:
+    """Raise `SkippedWrite` for a location of offline CPUs.
 
-    Every processor was surveyed before the first write; SMT may have gone off in between.
+    All CPUs were surveyed before the first write; SMT may have been disabled in between.
     """
     policy = re.match(rf"{CPUFREQ}/policy\d+", place)
     if policy is not None and not _has_processor(files, policy[0]):
-        raise LeftAlone(f"no processor of /{policy[0]} is online")
+        raise SkippedWrite(f"no CPU of /{policy[0]} is online")
     cpu = re.match(rf"{CPU}/cpu\d+", place)
-    # The first processor of most machines cannot go offline and has no such file.
+    # The first CPU of most machines cannot go offline and has no such file.
     if cpu is not None and files.read(f"{cpu[0]}/online").value == "0":
-        raise LeftAlone(f"/{cpu[0]} is offline")
+        raise SkippedWrite(f"/{cpu[0]} is offline")
 
 
 class ProcessorKnob(FileKnob):
-    """A knob of files that belong to policies or to single processors."""
+    """A knob of files that belong to policies or to single CPUs."""
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Hand the wanted value to the kernel, where a processor runs."""
-        leave_offline_alone(machine.files, setting.place)
+        """Write the requested value unless the CPU is offline."""
+        skip_offline(machine.files, setting.place)
         super().write(machine, setting)
 
 
@@ -60,21 +60,21 @@ def _has_processor(files: FileTree, policy: str) -> bool:
 
 
 _TURBO_STEP_KHZ: Final = 1000
-"""acpi-cpufreq on Intel: turbo is a step of its own, 1 MHz above the base clock."""
+"""acpi-cpufreq on Intel: turbo is a separate step, 1 MHz above the base clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseClock:
-    """A clock and where it is known from."""
+    """A base clock and its source."""
 
     khz: int
     source: str
     guessed: bool = False
-    """Whether it may be a clock that heat or power take away again."""
+    """Whether it may be a clock that heat or power limits reduce."""
 
 
 def base_clock(files: FileTree, policy: str) -> BaseClock | None:
-    """The base clock of one policy; None when no clock at all can be read."""
+    """Return the base clock of a policy; None if no clock can be read."""
     return (
         _of_driver(files, policy)
         or _of_firmware(files, policy)
@@ -85,9 +85,9 @@ def base_clock(files: FileTree, policy: str) -> BaseClock | None:
 
 
 def reachable_khz(files: FileTree, policy: str, khz: int) -> int:
-    """The nearest clock that the hardware has: inside its limits, and not above a step of its table.
+    """Return the supported clock for a request: within the limits, rounded down to a table step.
 
-    Kernels round a limit between two steps themselves, which would look as if it were refused.
+    Kernels round a limit between two steps themselves, which would look like a refusal.
     """
     lowest = files.read(f"{policy}/cpuinfo_min_freq").number
     highest = files.read(f"{policy}/cpuinfo_max_freq").number
@@ -98,13 +98,13 @@ def reachable_khz(files: FileTree, policy: str, khz: int) -> int:
 
 
 def _of_driver(files: FileTree, policy: str) -> BaseClock | None:
-    """intel_pstate with hardware-managed clocks."""
+    """Read the base clock from intel_pstate with hardware-managed clocks."""
     khz = files.read(f"{policy}/base_frequency").number
     return BaseClock(khz=khz, source=f"/{policy}/base_frequency") if khz else None
 
 
 def _of_firmware(files: FileTree, policy: str) -> BaseClock | None:
-    """ACPI CPPC: AMD and Arm servers. In MHz, and 0 where the firmware leaves it out."""
+    """Read it from ACPI CPPC (AMD and Arm servers): in MHz, 0 if the firmware omits it."""
     first = (files.read(f"{policy}/affected_cpus").value or "").split()[:1]
     path = f"{CPU}/cpu{first[0]}/acpi_cppc/nominal_freq" if first else ""
     mhz = files.read(path).number if path else None
@@ -112,16 +112,16 @@ def _of_firmware(files: FileTree, policy: str) -> BaseClock | None:
 
 
 def _of_name(files: FileTree) -> BaseClock | None:
-    """`... CPU @ 2.50GHz`: Intel's names until about 2022. No Arm or AMD server has one."""
+    """Read it from the model name: `... CPU @ 2.50GHz`, Intel until about 2022."""
     text = files.read("proc/cpuinfo").value or ""
     match = re.search(r"^model name\s*:.* @ (\d+\.\d+)GHz", text, re.MULTILINE)
     if match is None:
         return None
-    return BaseClock(khz=round(float(match[1]) * 1_000_000), source="the processor's name")
+    return BaseClock(khz=round(float(match[1]) * 1_000_000), source="the CPU model name")
 
 
 def _of_table(files: FileTree, policy: str) -> BaseClock | None:
-    """The highest step that is no boost: drivers list those in another file."""
+    """Read the highest step without boost: drivers list boost steps in another file."""
     table = _table(files, policy)
     if not table:
         return None
@@ -139,14 +139,14 @@ def _highest(files: FileTree, policy: str) -> BaseClock | None:
 
 
 def _table(files: FileTree, policy: str) -> list[int]:
-    """Steps, highest first; empty for drivers without steps."""
+    """Return the clock steps, highest first; empty for drivers without steps."""
     words = (files.read(f"{policy}/scaling_available_frequencies").value or "").split()
     return sorted((int(word) for word in words if word.isdigit()), reverse=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
-    """One state of one processor."""
+    """One idle state of one CPU."""
 
     folder: str
     name: str
@@ -154,33 +154,32 @@ class IdleState:
 
     @property
     def polls(self) -> bool:
-        """Whether the processor does not rest at all, but spins."""
+        """Whether the CPU spins instead of sleeping."""
         return self.name == "POLL"
 
 
 def idle_states(files: FileTree) -> tuple[IdleState, ...]:
-    """Those of every processor; nothing without an idle driver."""
-    found: list[IdleState] = []
+    """Return the idle states of every CPU; empty without an idle driver."""
+    states: list[IdleState] = []
     for path in files.paths(f"{CPU}/cpu[0-9]*/cpuidle/state[0-9]*"):
         latency_us = files.read(f"{path}/latency").number
         if latency_us is not None:
             name = files.read(f"{path}/name").value or ""
-            found.append(IdleState(folder=path, name=name, latency_us=latency_us))
-    return tuple(found)
+            states.append(IdleState(folder=path, name=name, latency_us=latency_us))
+    return tuple(states)
 
 
-def allowed_latency_us(states: tuple[IdleState, ...], wish: Wish) -> int:
-    """The wished latency, but enough for the lightest sleep; 0 is taken at its word.
+def allowed_latency_us(states: tuple[IdleState, ...], request: Wish) -> int:
+    """Return the requested latency, but at least that of the lightest sleep state; 0 stays 0.
 
-    The lightest sleep (C1) takes 1 us on AMD and 2 us on many Intel servers. A limit of 1 us there
-    would not mean C1 but polling, which makes heat, and on a core with two threads takes from the
-    other one.
+    The lightest sleep state (C1) takes 1 us on AMD and 2 us on many Intel servers. A limit of 1 us
+    there would mean polling, which produces heat and slows the other thread of an SMT core.
     """
-    if wish.latency_us == 0:
+    if request.latency_us == 0:
         return 0
     lightest: dict[str, int] = {}
     for state in states:
         if not state.polls:
             processor = state.folder.rsplit("/cpuidle/", 1)[0]
             lightest[processor] = min(state.latency_us, lightest.get(processor, state.latency_us))
-    return max(wish.latency_us, *lightest.values(), 0)
+    return max(request.latency_us, *lightest.values(), 0)

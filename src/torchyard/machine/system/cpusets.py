@@ -25,69 +25,69 @@ from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
 _MOVING_S: Final = 5.0
-"""Tasks that are started while others are moved appear in the next round. One that is ending is not
-moved, and is gone by itself: in a moment, or when it gets a core for it."""
+"""Tasks that start while others are moved appear in the next pass. A task that is exiting is not
+moved, and disappears by itself."""
 _BUSY_S: Final = 2.0
-"""A task that has just ended holds its group for a moment."""
+"""A task that has just exited holds its group for a moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cpusets:
-    """One tree of groups."""
+    """A mounted cpuset hierarchy."""
 
     version: Literal[1, 2]
     top: str
-    """Where it is mounted, below the root."""
+    """Mount point without a leading slash."""
 
     @property
     def members(self) -> str:
-        """The file with the members: threads in version 1, processes in version 2."""
+        """Name of the file with the members: threads in version 1, processes in version 2."""
         return "tasks" if self.version == 1 else "cgroup.procs"
 
     @property
     def effective(self) -> str:
-        """The file with the processors that a group has in the end."""
+        """Name of the file with the effective CPUs of a group."""
         return "cpuset.effective_cpus" if self.version == 1 else "cpuset.cpus.effective"
 
     def numbers(self, files: FileTree, group: str) -> list[int]:
-        """The members of a group; nothing when it is gone."""
+        """Return the members of a group; empty if it is gone."""
         text = files.read(f"{group}/{self.members}").value or ""
         return [int(word) for word in text.split() if word.isdigit()]
 
     def group_of(self, files: FileTree, number: int | str) -> str | None:
-        """The group of a task, below the root; None when the task is gone."""
+        """Return the group of a task; None if the task is gone."""
         for line in (files.read(f"proc/{number}/cgroup").value or "").splitlines():
             _, controllers, path = (line + "::").split(":", 2)
             own = "cpuset" in controllers.split(",") if self.version == 1 else not controllers
             if own:
                 group = f"{self.top}/{path.removesuffix('::').strip('/')}".rstrip("/")
-                # A container may be shown the path that its group has outside.
+                # A container may see the host's path of its group.
                 return group if files.exists(group) else self.top
         return None
 
     def move(self, files: FileTree, source: str, goal: str) -> list[int]:
-        """Move all members until none is left; returns those that the kernel does not move."""
+        """Move all members until none is left; return those that the kernel does not move."""
         stuck: set[int] = set()
-        seen: list[int] = []
+        previous: list[int] = []
         deadline = time.monotonic() + _MOVING_S
         while time.monotonic() < deadline:
-            waiting = [number for number in self.numbers(files, source) if number not in stuck]
-            if not waiting:
+            remaining = [number for number in self.numbers(files, source) if number not in stuck]
+            if not remaining:
                 break
-            if waiting == seen:
+            if remaining == previous:
                 time.sleep(0.001)
-            seen = waiting
-            for number in waiting:
+            previous = remaining
+            for number in remaining:
                 if not self.put(files, goal, number):
                     stuck.add(number)
         return sorted(stuck)
 
     def put(self, files: FileTree, group: str, number: int) -> bool:
-        """Put one task into a group; False when it is bound to where it is."""
+        """Move one task into a group; False if the kernel does not allow it."""
         try:
             files.write(f"{group}/{self.members}", str(number))
         except WriteRefused as error:
-            if error.code == errno.ESRCH:  # it ended meanwhile
+            if error.code == errno.ESRCH:  # it exited meanwhile
                 return True
             if error.code == errno.EINVAL:
                 return False
@@ -95,7 +95,7 @@ class Cpusets:
         return True
 
     def remove(self, files: FileTree, group: str) -> None:
-        """Remove a group without members and groups."""
+        """Remove a group that has no members and no subgroups."""
         deadline = time.monotonic() + _BUSY_S
         while files.exists(group):
             try:
@@ -109,49 +109,49 @@ class Cpusets:
 
 
 def find_cpusets(files: FileTree) -> Cpusets:
-    """The tree that has the controller `cpuset`; raises MissingTool when there is none."""
-    found = files.read("proc/mounts")
-    second: str | None = None
-    for line in (found.value or "").splitlines():
+    """Return the hierarchy with the cpuset controller; raises MissingTool if there is none."""
+    reading = files.read("proc/mounts")
+    version_2: str | None = None
+    for line in (reading.value or "").splitlines():
         match line.split():
             case [_, place, "cgroup", options, *_] if "cpuset" in options.split(","):
-                return Cpusets(version=1, top=_plain(place))
+                return Cpusets(version=1, top=_unescaped(place))
             case [_, place, "cgroup2", *_]:
-                second = second or _plain(place)
-    if second is None:
-        raise MissingTool(found.because or "no control groups are mounted here")
-    controllers = files.read(f"{second}/cgroup.controllers")
+                version_2 = version_2 or _unescaped(place)
+    if version_2 is None:
+        raise MissingTool(reading.because or "no control groups are mounted here")
+    controllers = files.read(f"{version_2}/cgroup.controllers")
     if "cpuset" not in (controllers.value or "").split():
-        raise MissingTool(f"the control groups of /{second} have no controller `cpuset`")
-    return Cpusets(version=2, top=second)
+        raise MissingTool(f"the control groups at /{version_2} have no cpuset controller")
+    return Cpusets(version=2, top=version_2)
 
 
 def folders_below(files: FileTree, folder: str) -> list[str]:
-    """Every folder inside, those inside others first."""
-    found: list[str] = []
+    """Return all folders below, innermost first."""
+    folders: list[str] = []
     for name in files.names(folder):
         path = f"{folder}/{name}"
         if files.path(path).is_dir():
-            found += [*folders_below(files, path), path]
-    return found
+            folders += [*folders_below(files, path), path]
+    return folders
 
 
-def _plain(place: str) -> str:
-    """A mount point without a leading slash, and with blanks as they are."""
+def _unescaped(place: str) -> str:
+    """Return a mount point without a leading slash and with blanks unescaped."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), place).strip("/")
 
 
 GROUP: Final = "torchyard"
 MEASURE: Final = "measure"
-HOUSE: Final = "house"
+HOUSEKEEPING: Final = "house"
 
 _TRY_PARENT: Final = (errno.EBUSY, errno.ENOSPC, errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP)
-"""What groups answer that are gone, or may not have members of their own."""
+"""Errors of groups that are gone, or that may not have members of their own."""
 
 
 def origin_of(ours: str, group: str) -> str:
-    """Where a group of ours, or any other, has its tasks from."""
-    for part in (MEASURE, HOUSE):
+    """Return the group from which the tasks of a group came; itself if it is not ours."""
+    for part in (MEASURE, HOUSEKEEPING):
         prefix = f"{ours}/{part}"
         if group == prefix or group.startswith(f"{prefix}/"):
             return f"{ours.rpartition('/')[0]}{group.removeprefix(prefix)}"
@@ -159,11 +159,11 @@ def origin_of(ours: str, group: str) -> str:
 
 
 def make_mirror(files: FileTree, cpusets: Cpusets, *, ours: str, part: str, origin: str) -> str:
-    """The group in `part` that stands for `origin`, made where it is not there yet."""
+    """Return the group in `part` that mirrors `origin`, creating it if necessary."""
     base = ours.rpartition("/")[0]
     if origin != base and not origin.startswith(f"{base}/"):
         raise NotAllowed(
-            f"/{origin} is no group below /{base}", why="tasks from there could not be put back"
+            f"/{origin} is not a group below /{base}", why="its tasks could not be moved back"
         )
     mirror, real = f"{ours}/{part}", base
     for name in origin.removeprefix(base).strip("/").split("/"):
@@ -180,9 +180,9 @@ def make_mirror(files: FileTree, cpusets: Cpusets, *, ours: str, part: str, orig
 
 
 def measuring_group(files: FileTree, cpusets: Cpusets, ours: str, number: int) -> str:
-    """The group that a task enters to measure; raises when no cores are set apart."""
+    """Return the group that a task enters to measure; raises if no cores are isolated."""
     if not files.exists(f"{ours}/{MEASURE}"):
-        raise MissingTool(f"no cores are set apart: there is no group /{ours}/{MEASURE}")
+        raise MissingTool(f"no cores are isolated: there is no group /{ours}/{MEASURE}")
     group = cpusets.group_of(files, number)
     if group is None:
         raise MissingTool(f"there is no process {number}")
@@ -190,21 +190,21 @@ def measuring_group(files: FileTree, cpusets: Cpusets, ours: str, number: int) -
     return make_mirror(files, cpusets, ours=ours, part=MEASURE, origin=origin)
 
 
-def take_down(files: FileTree, cpusets: Cpusets, ours: str) -> None:
-    """Put every task back to where it was, and remove our groups. Nothing there is fine."""
+def remove_groups(files: FileTree, cpusets: Cpusets, ours: str) -> None:
+    """Move every task back and remove our groups. Does nothing if there are none."""
     if not files.exists(ours):
         return
     base = ours.rpartition("/")[0]
     for group in [*folders_below(files, ours), ours]:
         origin = origin_of(ours, group)
-        if origin.startswith(ours):  # not one of those that we make
+        if origin.startswith(ours):  # not one that we created
             origin = base
         while cpusets.numbers(files, group):
             try:
                 cpusets.move(files, group, origin)
                 break
             except WriteRefused as error:
-                # Its group was removed meanwhile: the next one above is the nearest to it.
+                # The original group was removed meanwhile: use its parent.
                 if error.code not in _TRY_PARENT or origin == base:
                     raise
                 origin = origin.rpartition("/")[0]
@@ -212,8 +212,8 @@ def take_down(files: FileTree, cpusets: Cpusets, ours: str) -> None:
 
 
 def _common(files: FileTree, origin: str, parent: str, file: str) -> str:
-    """What the origin has of what the parent may give; all of that when there is nothing common."""
-    own, given = (
+    """Return what origin and parent have in common, or all of the parent's if nothing."""
+    own, available = (
         cpus_of_list(files.read(f"{group}/{file}").value or "") for group in (origin, parent)
     )
-    return cpu_list(tuple(one for one in own if one in given) or given)
+    return cpu_list(tuple(one for one in own if one in available) or available)

@@ -17,15 +17,15 @@ from torchyard.errors import NotAllowed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """A value that was read, or why not."""
+class Reading:
+    """A value that was read, or why it could not be read."""
 
     value: str | None = None
     because: str = ""
 
     @property
     def number(self) -> int | None:
-        """The value as a whole number; None when it is none."""
+        """The value as an integer; None if it is not one."""
         try:
             return None if self.value is None else int(self.value, 0)
         except ValueError:
@@ -33,13 +33,13 @@ class Found:
 
 
 class WriteRefused(NotAllowed):
-    """The kernel does not take a value; `code` is the errno."""
+    """The kernel refused a write; `code` is the errno."""
 
     def __init__(self, path: str, value: str, error: OSError, *, verb: str = "") -> None:
-        """`verb` for folders, which are made and removed, not written."""
-        doing = f"{verb} /{path}" if verb else f"write {value!r} to /{path}"
+        """Describe the refused write; `verb` for folders, which are made and removed."""
+        action = f"{verb} /{path}" if verb else f"write {value!r} to /{path}"
         super().__init__(
-            f"cannot {doing}: {error.strerror or error}",
+            f"cannot {action}: {error.strerror or error}",
             hint="run as root, outside a container"
             if error.errno in (errno.EACCES, errno.EPERM)
             else "",
@@ -59,44 +59,44 @@ class FileTree:
         return self.root == Path("/")
 
     def path(self, path: str) -> Path:
-        """Where it is on this machine."""
+        """Return the path on this machine."""
         return self.root / path
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder, as far as this user may look."""
+        """Whether the file or folder exists and is visible to this user."""
         try:
             return self.path(path).exists()
         except (OSError, ValueError):
             return False
 
-    def read(self, path: str) -> Found:
-        """The whole text without the last newline. An empty file is an empty text."""
+    def read(self, path: str) -> Reading:
+        """Read the whole text without trailing newlines. An empty file is an empty text."""
         try:
             text = self.path(path).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            return Found(because=f"/{path}: {error.strerror or error}")
-        except ValueError as error:  # a path out of a damaged file, with a zero in it
-            return Found(because=f"{path!r}: {error}")
-        return Found(value=text.rstrip("\n"))
+            return Reading(because=f"/{path}: {error.strerror or error}")
+        except ValueError as error:  # a path from a damaged file, with a null character
+            return Reading(because=f"{path!r}: {error}")
+        return Reading(value=text.rstrip("\n"))
 
     def hold(self, path: str) -> HeldFile:
-        """A file that is read again and again; it is opened now and must be closed."""
+        """Open a file that is read repeatedly; it must be closed."""
         return HeldFile(self.path(path), f"/{path}")
 
     def paths(self, pattern: str) -> list[str]:
-        """Paths that match, in natural order (cpu2 before cpu10)."""
-        found = (str(path.relative_to(self.root)) for path in self.root.glob(pattern))
-        return sorted(found, key=_natural)
+        """Return the matching paths in natural order (cpu2 before cpu10)."""
+        matches = (str(path.relative_to(self.root)) for path in self.root.glob(pattern))
+        return sorted(matches, key=_natural)
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, in natural order; nothing when it cannot be read."""
+        """List a folder in natural order; empty if it cannot be read."""
         try:
             return sorted((entry.name for entry in self.path(folder).iterdir()), key=_natural)
         except OSError:
             return []
 
     def write(self, path: str, value: str) -> None:
-        """Hand the value to the kernel in one write; never makes a file."""
+        """Write the value in one system call; never creates a file."""
         try:
             descriptor = os.open(self.path(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:
@@ -107,9 +107,9 @@ class FileTree:
             raise WriteRefused(path, value, error) from error
 
     def writable(self, path: str) -> bool:
-        """Whether this user may write it (a read-only mount says no even to root).
+        """Whether this user may write it; False on a read-only mount, even for root.
 
-        A file that nobody may write is not, although root may open it: the write is refused.
+        Also False for a file without write permission, which root may open: the write is refused.
         """
         place = self.path(path)
         try:
@@ -118,14 +118,14 @@ class FileTree:
             return False
 
     def make_folder(self, path: str) -> None:
-        """Make one folder: how the kernel is asked for a control group."""
+        """Create one folder, such as a control group."""
         try:
             self.path(path).mkdir()
         except OSError as error:
             raise WriteRefused(path, "", error, verb="make") from error
 
     def remove_folder(self, path: str) -> None:
-        """Remove one folder; what the kernel put into it goes with it."""
+        """Remove one folder with the files that the kernel put into it."""
         try:
             self.path(path).rmdir()
         except OSError as error:
@@ -133,39 +133,39 @@ class FileTree:
 
 
 class HeldFile:
-    """A file kept open, because opening costs more than the kernel's answer.
+    """A file kept open, because opening costs more than reading.
 
     Reading `/proc/pressure/memory` took 3 us with a held descriptor and 28 us with `FileTree.read`.
-    The kernel makes the text of such a file anew for every read from its beginning.
+    The kernel generates the text again for every read from the start of the file.
     """
 
-    _PIECE_BYTES = 1 << 14
+    _CHUNK_BYTES = 1 << 14
 
     def __init__(self, path: Path, shown: str) -> None:
         self._descriptor: int | None = None
         self.because = ""
-        """Why it cannot be read; empty when it can."""
+        """Why it cannot be read; empty if it can."""
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            os.pread(self._descriptor, 1, 0)  # some files open for everybody and read for nobody
+            os.pread(self._descriptor, 1, 0)  # some files can be opened but not read
         except OSError as error:
             self.because = f"{shown}: {error.strerror or error}"
             self.close()
 
     def read(self) -> bytes:
-        """The whole text; empty when it cannot be read (any more)."""
+        """Read the whole text; empty if it cannot be read."""
         if self._descriptor is None:
             return b""
         text = b""
         try:
-            while piece := os.pread(self._descriptor, self._PIECE_BYTES, len(text)):
-                text += piece  # the kernel hands out long tables a page at a time
+            while chunk := os.pread(self._descriptor, self._CHUNK_BYTES, len(text)):
+                text += chunk  # the kernel returns long tables a page at a time
         except OSError:
             return b""
         return text
 
     def close(self) -> None:
-        """Give the descriptor back; later reads are empty."""
+        """Close the file; later reads are empty."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -175,7 +175,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     digits = ""
     for letter in text + "\0":
-        if letter.isdecimal():  # a digit such as ² is no number to Python
+        if letter.isdecimal():  # int() does not accept digits such as ²
             digits += letter
             continue
         if digits:
@@ -186,33 +186,33 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundBytes:
-    """Bytes that were read, or why not."""
+class DeviceReading:
+    """Bytes that were read, or why they could not be read."""
 
     value: bytes | None = None
     because: str = ""
 
 
-def read_device(files: FileTree, path: str, *, size_bytes: int, offset: int = 0) -> FoundBytes:
-    """At most so many bytes, in one read; none from a plain file that is shorter."""
+def read_device(files: FileTree, path: str, *, size_bytes: int, offset: int = 0) -> DeviceReading:
+    """Read at most `size_bytes` in one system call; empty past the end of a plain file."""
     try:
         descriptor = os.open(files.path(path), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return FoundBytes(value=os.pread(descriptor, size_bytes, offset))
+            return DeviceReading(value=os.pread(descriptor, size_bytes, offset))
         finally:
             os.close(descriptor)
     except OSError as error:
-        return FoundBytes(because=f"/{path}: {error.strerror or error}")
+        return DeviceReading(because=f"/{path}: {error.strerror or error}")
 
 
 class HeldDevice:
-    """A device that keeps what was written for as long as it is open."""
+    """A device that keeps a written value as long as it is open."""
 
     def __init__(self, files: FileTree, path: str, value: bytes) -> None:
         """Open and write; raises WriteRefused."""
         self._descriptor = -1
         try:
-            # Not for programs that are started: only this process holds the value.
+            # Not inherited by child programs: only this process holds the value.
             self._descriptor = os.open(files.path(path), os.O_RDWR | os.O_CLOEXEC)
             os.write(self._descriptor, value)
         except OSError as error:
@@ -220,20 +220,20 @@ class HeldDevice:
             raise WriteRefused(path, value.hex(), error) from error
 
     def release(self, value: bytes) -> None:
-        """Write a last value and close: a copy of this process from fork() may have it open, too."""
+        """Write a last value and close: a forked child may still have it open."""
         if self._descriptor >= 0:
             os.pwrite(self._descriptor, value, 0)
             self.close()
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Close the device. Idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def empty_copy(files: FileTree, path: str) -> None:
-    """A plain file that stands for a device keeps what was written: forget it as the device does."""
+    """Empty a plain file that stands for a device in a copy of a machine."""
     place = files.path(path)
     if stat.S_ISREG(place.stat().st_mode):
         os.truncate(place, 0)

@@ -16,26 +16,26 @@ from typing import Final
 from torchyard.errors import MissingTool, StepFailed
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["find_program", "run_program", "why_no_program"]
+__all__ = ["find_program", "missing_programs", "run_program"]
 
-_OF_A_COPY: Final = ".kernel/programs"
-_OF_ROOT: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
+_COPY_PROGRAMS: Final = ".kernel/programs"
+_ROOT_FOLDERS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _LAST_LINES: Final = 3
 
 
 def find_program(files: FileTree, name: str) -> str | None:
-    """Where it is; None when there is none."""
+    """Return the path of a program, or None."""
     if not files.live:
-        return shutil.which(name, path=str(files.path(_OF_A_COPY)))
-    # sudo and cron often come without the folders of root's programs. A folder that is relative,
-    # or empty, is wherever the user happens to be: nothing that root should run.
-    named = os.environ.get("PATH", "").split(os.pathsep)
-    folders = [folder for folder in (*named, *_OF_ROOT) if folder.startswith("/")]
+        return shutil.which(name, path=str(files.path(_COPY_PROGRAMS)))
+    # The PATH of sudo and cron often lacks the folders of root's programs. Relative and empty
+    # entries depend on the working directory: root must not run programs from there.
+    path_folders = os.environ.get("PATH", "").split(os.pathsep)
+    folders = [folder for folder in (*path_folders, *_ROOT_FOLDERS) if folder.startswith("/")]
     return shutil.which(name, path=os.pathsep.join(folders))
 
 
-def why_no_program(files: FileTree, *names: str) -> str:
-    """The reason for `unavailable`; empty when all are there."""
+def missing_programs(files: FileTree, *names: str) -> str:
+    """Return why programs are unavailable; empty if all are installed."""
     missing = [name for name in names if find_program(files, name) is None]
     if not missing:
         return ""
@@ -44,10 +44,12 @@ def why_no_program(files: FileTree, *names: str) -> str:
 
 
 def run_program(files: FileTree, name: str, *arguments: str, limit_s: float) -> str:
-    """Run to its end and return what it said; raises when it says no."""
+    """Run a program and return its stdout; raises if it fails."""
     program = find_program(files, name)
     if program is None:
-        raise MissingTool(why_no_program(files, name), hint=f"install the package that has {name}")
+        raise MissingTool(
+            missing_programs(files, name), hint=f"install the package that contains {name}"
+        )
     line = shlex.join((name, *arguments))
     try:
         done = subprocess.run(
@@ -61,10 +63,12 @@ def run_program(files: FileTree, name: str, *arguments: str, limit_s: float) -> 
             env={**os.environ, "LC_ALL": "C", "SYSTEMD_PAGER": ""},
         )
     except subprocess.TimeoutExpired:
-        raise StepFailed(f"`{line}` took longer than {limit_s:g} s and was ended") from None
+        raise StepFailed(f"`{line}` timed out after {limit_s:g} s") from None
     except OSError as error:
         raise MissingTool(f"cannot run {program}: {error.strerror or error}") from error
     if done.returncode != 0:
-        said = " / ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
-        raise StepFailed(f"`{line}` ended with {done.returncode}: {said or 'it said nothing'}")
+        output = " / ".join(done.stderr.strip().splitlines()[-_LAST_LINES:])
+        raise StepFailed(
+            f"`{line}` failed with exit code {done.returncode}: {output or 'no output'}"
+        )
     return done.stdout

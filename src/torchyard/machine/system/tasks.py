@@ -24,15 +24,15 @@ class Task:
     state: str
     parent: int
     start_ticks: int
-    """With the number it names one task: numbers come again."""
+    """Identifies a task together with its number, because numbers are reused."""
     of_kernel: bool
     bound: bool
-    """The kernel lets nobody move it."""
+    """Whether the kernel forbids changing its affinity."""
     nice: int
 
 
 def tasks_of(files: FileTree, process: str) -> Iterator[int]:
-    """Numbers of the threads of a process; of all processes with `*`."""
+    """Yield the thread IDs of a process, or of all processes with `*`."""
     processes = [name for name in files.names("proc") if name.isdigit()]
     for pid in processes if process == "*" else [process]:
         threads = [name for name in files.names(f"proc/{pid}/task") if name.isdigit()]
@@ -40,9 +40,9 @@ def tasks_of(files: FileTree, process: str) -> Iterator[int]:
 
 
 def read_task(files: FileTree, number: int | str) -> Task | None:
-    """What its `stat` says; None when it is gone."""
+    """Read a task from its `stat` file; None if it is gone."""
     text = files.read(f"proc/{number}/stat").value or ""
-    # The name may hold blanks and brackets: what follows begins behind the last one.
+    # The name may contain blanks and parentheses: the fields follow the last one.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
     try:
@@ -62,7 +62,7 @@ def read_task(files: FileTree, number: int | str) -> Task | None:
 
 
 def read_allowed(files: FileTree, number: int | str) -> str | None:
-    """Processors it may run on, as a list; None when it is gone."""
+    """Return the CPUs a task may run on, as a list; None if it is gone."""
     for line in (files.read(f"proc/{number}/status").value or "").splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
