@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration_report import print_report
-from torchyard.bench.launch import Crew, draw_launch
+from torchyard.bench.launch import LaunchProcesses, draw_launch
 from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.bench.session import WorkloadSession
 from torchyard.core.block import Block
@@ -149,7 +149,7 @@ def rivals(kind: str, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
         logs = Path(folder) / "logs"
         logs.mkdir()
-        with Crew(
+        with LaunchProcesses(
             CHAIN,
             (base, again),
             settings(kind + ", before"),

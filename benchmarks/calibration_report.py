@@ -11,7 +11,7 @@ from typing import Any
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import decided, estimate
 from torchyard.stats.simulation import RULES
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 TRUE_LOG = {"again": 0.0, "slower": -math.log(1.02)}
 LONG_S = 60.0
@@ -106,12 +106,12 @@ def _replayed(
         launches = record[side]["launches"]
         ends = [end for _, end in record["launch_ends_s"]]
         budget = Budget(time_s=ends[-1])
-        looks: list[Look] = []
+        looks: list[InterimAnalysis] = []
         said = "undecided"
         for count in range(budget.min_launches, len(launches) + 1):
             last = count == len(launches)
             fraction = 1.0 if last else min(0.999, ends[count - 1] / ends[-1])
-            looks.append(Look(launches=count, fraction=fraction))
+            looks.append(InterimAnalysis(launches=count, fraction=fraction))
             answer = estimate(launches[:count], looks=looks, budget=budget)
             said = str(answer.verdict)
             if decided(answer, budget):

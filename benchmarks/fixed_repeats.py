@@ -43,7 +43,7 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from torchyard.worker import suites
-    from torchyard.worker.bench.variant import Model, Side
+    from torchyard.worker.bench.variant import Model, VariantRunner
 
     torch.manual_seed(SEED)
     workload = request["workload"]
@@ -58,9 +58,12 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
         device,
     )
     model = Model(built, training, False)
-    sides = [Side(name, name, "float32", model, device) for name in ("eager", request["backend"])]
+    sides = [
+        VariantRunner(name, name, "float32", model, device)
+        for name in ("eager", request["backend"])
+    ]
 
-    def call(side: Side) -> int:
+    def call(side: VariantRunner) -> int:
         torch.manual_seed(SEED)
         side.synchronize()
         with side.context():

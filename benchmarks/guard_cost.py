@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from torchyard.bench.launch import Crew, draw_launch
+from torchyard.bench.launch import LaunchProcesses, draw_launch
 from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.core.block import GuardReading
 from torchyard.core.study import MeasureSettings, Target, Variant, Workload
 from torchyard.machine.guards import block_check
-from torchyard.machine.guards.block_check import SMALLEST_LIMIT, UsualProbe
-from torchyard.machine.guards.host_guards import READERS, Watch
+from torchyard.machine.guards.block_check import SMALLEST_LIMIT, ProbeBaseline
+from torchyard.machine.guards.host_guards import READERS, HostGuards
 from torchyard.machine.knob import Machine
 from torchyard.worker.bench import timing as readings
 from torchyard.worker.bench.timing import FrequencyProbe
@@ -39,11 +39,13 @@ VARIANT = Variant(name="one", target=Target(name="here", python=sys.executable))
 class Blocks:
     """Blocks of one worker, with guards and without."""
 
-    def __init__(self, crew: Crew, prepared: PreparationState, watch: Watch, threads: int) -> None:
+    def __init__(
+        self, crew: LaunchProcesses, prepared: PreparationState, watch: HostGuards, threads: int
+    ) -> None:
         self._crew = crew
         self._plan = prepared.plans[VARIANT.name]
         self._watch = watch
-        self._usual = UsualProbe()
+        self._usual = ProbeBaseline()
         self._threads = threads
         self.readings: list[GuardReading] = []
         self.medians_ns: list[float] = []
@@ -186,8 +188,8 @@ def main() -> None:
     elapsed, samples = [], []
     with (
         tempfile.TemporaryDirectory() as folder,
-        Watch() as watch,
-        Crew(
+        HostGuards() as watch,
+        LaunchProcesses(
             Workload(suite=suite, name=name),
             [VARIANT],
             settings,

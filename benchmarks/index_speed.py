@@ -27,7 +27,7 @@ from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.results.index.entries import Entries
 from torchyard.results.index.folders import FullMark, full_mark
 from torchyard.results.index.store import Store
-from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry, Series, Wanted
+from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry, RunFilter, Series
 from torchyard.results.run_writer import RunWriter
 
 MACHINES = ("epyc-64c-1111", "neoverse-v2-96c-2222", "xeon-32c-3333")
@@ -129,35 +129,37 @@ def questions(what: list[Workload], runs: int) -> dict[str, Callable[[Store], li
     slower, wrong = (Verdict.SLOWER,), (Verdict.WRONG,)
     line = Series(workload=label, baseline="eager", candidate="inductor", machine=MACHINES[0])
     return {
-        "runs, newest 50": lambda s: s.runs(Wanted(limit=50)),
-        "runs of a study, 50": lambda s: s.runs(Wanted(study="release", limit=50)),
-        "runs on a machine, 50": lambda s: s.runs(Wanted(machine=MACHINES[2], limit=50)),
-        "runs of a revision": lambda s: s.runs(Wanted(revision=f"{middle // 2:040x}")),
-        "runs with a workload, 50": lambda s: s.runs(Wanted(workload=label, limit=50)),
-        "runs with a wrong result": lambda s: s.runs(Wanted(verdicts=wrong)),
+        "runs, newest 50": lambda s: s.runs(RunFilter(limit=50)),
+        "runs of a study, 50": lambda s: s.runs(RunFilter(study="release", limit=50)),
+        "runs on a machine, 50": lambda s: s.runs(RunFilter(machine=MACHINES[2], limit=50)),
+        "runs of a revision": lambda s: s.runs(RunFilter(revision=f"{middle // 2:040x}")),
+        "runs with a workload, 50": lambda s: s.runs(RunFilter(workload=label, limit=50)),
+        "runs with a wrong result": lambda s: s.runs(RunFilter(verdicts=wrong)),
         "runs with a pattern and a verdict, 50": lambda s: s.runs(
-            Wanted(workload="suite1/*", verdicts=slower, limit=50)
+            RunFilter(workload="suite1/*", verdicts=slower, limit=50)
         ),
-        "comparisons, newest 50": lambda s: s.comparisons(Wanted(limit=50)),
-        "comparisons, slower, 50": lambda s: s.comparisons(Wanted(verdicts=slower, limit=50)),
-        "comparisons, wrong": lambda s: s.comparisons(Wanted(verdicts=wrong)),
-        "comparisons of a workload, 50": lambda s: s.comparisons(Wanted(workload=label, limit=50)),
+        "comparisons, newest 50": lambda s: s.comparisons(RunFilter(limit=50)),
+        "comparisons, slower, 50": lambda s: s.comparisons(RunFilter(verdicts=slower, limit=50)),
+        "comparisons, wrong": lambda s: s.comparisons(RunFilter(verdicts=wrong)),
+        "comparisons of a workload, 50": lambda s: s.comparisons(
+            RunFilter(workload=label, limit=50)
+        ),
         "comparisons by a pattern, 50": lambda s: s.comparisons(
-            Wanted(workload="*model01*", limit=50)
+            RunFilter(workload="*model01*", limit=50)
         ),
         "comparisons of a suite on a machine, 50": lambda s: s.comparisons(
-            Wanted(suite="suite2", machine=MACHINES[1], limit=50)
+            RunFilter(suite="suite2", machine=MACHINES[1], limit=50)
         ),
         "comparisons of a study, slower, 50": lambda s: s.comparisons(
-            Wanted(study="release", verdicts=slower, limit=50)
+            RunFilter(study="release", verdicts=slower, limit=50)
         ),
         "comparisons of a revision": lambda s: s.comparisons(
-            Wanted(revision=f"{middle // 2:040x}")
+            RunFilter(revision=f"{middle // 2:040x}")
         ),
-        "comparisons of the last day": lambda s: s.comparisons(Wanted(since=since)),
-        "comparisons that do not exist": lambda s: s.comparisons(Wanted(candidate="none")),
+        "comparisons of the last day": lambda s: s.comparisons(RunFilter(since=since)),
+        "comparisons that do not exist": lambda s: s.comparisons(RunFilter(candidate="none")),
         **{f"series of {metric}": _series_of(metric) for metric in METRICS},
-        "series of a study": lambda s: s.series(Wanted(study="release")),
+        "series of a study": lambda s: s.series(RunFilter(study="release")),
         "one workload's history": lambda s: s.points(line),
         "a run by the beginning of its id": lambda s: [s.run("20200101T0030")],
     }
@@ -166,13 +168,13 @@ def questions(what: list[Workload], runs: int) -> dict[str, Callable[[Store], li
 def whole_tables(what: list[Workload]) -> dict[str, Callable[[Store], list[Any]]]:
     """Twenty thousand rows at once, as an export asks for them; the limit is not for these."""
     return {
-        "all runs": lambda s: s.runs(Wanted()),
-        "all comparisons of a workload": lambda s: s.comparisons(Wanted(workload=what[7].label)),
+        "all runs": lambda s: s.runs(RunFilter()),
+        "all comparisons of a workload": lambda s: s.comparisons(RunFilter(workload=what[7].label)),
     }
 
 
 def _series_of(metric: Metric) -> Callable[[Store], list[Any]]:
-    return lambda store: store.series(Wanted(), metric)
+    return lambda store: store.series(RunFilter(), metric)
 
 
 def measure(home: Path, questions: dict[str, Callable[[Store], list[Any]]]) -> float:

@@ -23,7 +23,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from torchyard.bench.launch import Crew, LaunchDraw, draw_launch
+from torchyard.bench.launch import LaunchDraw, LaunchProcesses, draw_launch
 from torchyard.bench.preparation import PreparationState, warm_up
 from torchyard.bench.rounds import run_rounds
 from torchyard.core.block import Block
@@ -70,7 +70,9 @@ def one_launch(
     blocks: list[Block] = []
     logs = scratch / f"logs-{time.monotonic_ns()}"
     logs.mkdir()
-    with Crew(workload, pair, settings, draw=draw, log_folder=logs, scratch=scratch) as crew:
+    with LaunchProcesses(
+        workload, pair, settings, draw=draw, log_folder=logs, scratch=scratch
+    ) as crew:
         for variant in crew.variants:
             warm_up(crew, variant, prepared)
         run_rounds(

@@ -37,7 +37,7 @@ from torchyard.stats.simulation import (
     threshold_rule,
     welch_rule,
 )
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 from torchyard.stats.suite import benjamini_hochberg
 
 PAIRS = 10
@@ -232,9 +232,9 @@ def _effect(run: Session, *, stop: bool = False) -> Effect:
     launches = [[float(effect)] for effect in run.effects]
     budget = Budget(precision_goal=0.02)
     found = estimate(launches, looks=(), budget=budget)
-    looks: list[Look] = []
+    looks: list[InterimAnalysis] = []
     for count in range(3, len(launches) + 1) if stop else ():
-        looks.append(Look(launches=count, fraction=count / len(launches)))
+        looks.append(InterimAnalysis(launches=count, fraction=count / len(launches)))
         found = estimate(launches[:count], looks=looks, budget=budget)
         if decided(found, budget):
             break

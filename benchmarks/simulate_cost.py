@@ -20,7 +20,7 @@ from torchyard.bench.rounds import MIN_FITTING_SHARE
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 START_S, PAIR_S = 3.0, 0.2
 LAUNCH_SD = 0.005
@@ -63,7 +63,7 @@ def compared(
 ) -> tuple[Estimate, float]:
     """One comparison under the stopping rule, and the measuring time it took."""
     launches: list[list[float]] = []
-    looks: list[Look] = []
+    looks: list[InterimAnalysis] = []
     took_s = 0.0
     while True:
         launches.append(launch(rng, pairs, spread))
@@ -73,7 +73,7 @@ def compared(
         left_s = budget.time_s - took_s
         last = left_s < MIN_FITTING_SHARE * (START_S + pairs * PAIR_S)
         fraction = 1.0 if last else min(0.999, took_s / budget.time_s)
-        looks.append(Look(launches=len(launches), fraction=fraction))
+        looks.append(InterimAnalysis(launches=len(launches), fraction=fraction))
         found = estimate(launches, looks=looks, budget=budget)
         if last or decided(found, budget):
             return found, took_s

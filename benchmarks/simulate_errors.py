@@ -32,7 +32,7 @@ from torchyard.stats.simulation import (
     draw_times,
     naive_peeking,
 )
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 from torchyard.stats.suite import adjust_for_suite, geometric_mean, selected_intervals
 
 PAIRS = 10
@@ -364,7 +364,10 @@ def comparisons(
 def looked_at(launches: list[list[float]], budget: Budget) -> Iterator[Estimate]:
     """The estimate after each launch, as the measuring loop would see it."""
     total = len(launches)
-    looks = [Look(launches=n, fraction=n / total) for n in range(budget.min_launches, total + 1)]
+    looks = [
+        InterimAnalysis(launches=n, fraction=n / total)
+        for n in range(budget.min_launches, total + 1)
+    ]
     for place, look in enumerate(looks):
         yield estimate(launches[: look.launches], looks=looks[: place + 1], budget=budget)
 

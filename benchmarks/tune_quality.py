@@ -31,7 +31,7 @@ from torchyard.process.start import find_library
 from torchyard.tune.folder import RaceFolder
 from torchyard.tune.model import Choice, Contender, Race
 from torchyard.tune.race import RaceRun
-from torchyard.tune.race_rounds import Heats
+from torchyard.tune.race_rounds import RaceRounds
 from torchyard.tune.space import plan_race
 
 HEAT = 5
@@ -58,7 +58,7 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
     race = plan_race(study, space=given.space, budget_s=budget_s, with_changes=False)
     began_s = time.monotonic()
     kept = RaceFolder.create(folder / "race")
-    heats = Heats(kept, race, command=sys.argv, listener=ignore_events)
+    heats = RaceRounds(kept, race, command=sys.argv, listener=ignore_events)
     race = RaceRun(kept, race, heats, listener=lambda _, text: say(text)).run()
     race_s = time.monotonic() - began_s
     proposed = race.winner or Contender()

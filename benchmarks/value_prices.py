@@ -33,10 +33,10 @@ import torch
 import value_price_held_out as held_out
 import value_price_programs as programs
 from torchyard.core.study import Target
-from torchyard.values import Values
+from torchyard.values import ValueProfiler
 from torchyard.values.fix_runs import measure_fixes
 from torchyard.values.model import ProfileRequest, Saving, ValueProfile
-from torchyard.values.profiled_run import profile_values
+from torchyard.values.profiled_run import profile_program
 from torchyard.values.report.descriptions import measured_text
 from torchyard.values.report.findings_text import values_text
 
@@ -97,7 +97,7 @@ def profile_in_processes(name: str, *, fixes: bool = False) -> ValueProfile:
     )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        profile = profile_values(request, folder=folder, say=lambda _: None)[0]
+        profile = profile_program(request, folder=folder, say=lambda _: None)[0]
         return measure_fixes(request, folder, profile, say=lambda _: None) if fixes else profile
 
 
@@ -110,7 +110,7 @@ def profile_here(name: str) -> ValueProfile:
             pass
 
     run()
-    values = Values()
+    values = ValueProfiler()
     with values:
         run()
     return values.prove(run, timed_runs=3)

@@ -35,7 +35,7 @@ from corpus import CLEAN, PLANTED, Program, Waste
 from corpus.true_inside import TRUE_INSIDE
 from corpus.watching import SEED
 
-from torchyard.values import Values
+from torchyard.values import ValueProfiler
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 from torchyard.values.pattern_texts import pattern_names
 from values_overhead import GOALS, MODELS, Overhead, measure_overhead, overhead_table
@@ -83,7 +83,7 @@ def measure_corpus(*, deep: bool, say: Callable[[str], None]) -> CorpusResult:
 
 def _profile(program: Program, *, deep: bool) -> ValueProfile:
     torch.manual_seed(SEED)
-    with Values(deep=deep, approximate=program.approximate) as values:
+    with ValueProfiler(deep=deep, approximate=program.approximate) as values:
         program.run()
     torch.manual_seed(SEED)
     return values.prove(program.run, timed_runs=0, price=False)

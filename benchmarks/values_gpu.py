@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
 
@@ -86,7 +86,7 @@ def measure(name: str, step: Step, blocks: int, steps: int) -> None:
     for _ in range(5):
         step()
     native_close = timed_s(step, 3)
-    session = Session(Options(prove=False, close_steps=3, graph=False))
+    session = ProfilingSession(Options(prove=False, close_steps=3, graph=False))
     session.start()
     mode = session.mode
     followed = session.library is not None and session.library.wait()

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 
 Step = Callable[[], None]
 KINDS = ("native", "fast", "deep")
@@ -165,7 +165,7 @@ def _block(step: Step, kind: str, steps: int) -> Times:
         step()
         return {"native": [_cost_s(step) for _ in range(steps - 1)]}
     times: Times = defaultdict(list)
-    session = Session(Options(deep=kind == "deep", prove=False))
+    session = ProfilingSession(Options(deep=kind == "deep", prove=False))
     if session.library is not None:
         session.library.wait()  # compiled once for each torch, beside the program
     session.start()

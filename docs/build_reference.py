@@ -206,7 +206,7 @@ def versions_page(written_by: str) -> str:
     ]
     lines += ["|---|---|---|---|---|---|"]
     for version, item in raw["cuda"].items():
-        cards = " ".join(compatibility.capabilities_of(version))
+        cards = " ".join(compatibility.supported_capabilities(version))
         limits = [item["gcc-most"], item["clang-most"], item["driver-least"]]
         lines.append(_row(version, *limits, item.get("driver-own", ""), cards))
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]

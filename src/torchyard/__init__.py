@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchyard.values.context_manager import Values
+    from torchyard.values.context_manager import ValueProfiler
 
 __version__ = "0.1.0"
 
 
-def profile_values(**options: Any) -> Values:
+def profile_values(**options: Any) -> ValueProfiler:
     """Return a context manager that finds wasted work in the code of its `with` block.
 
-    Options are the fields of `torchyard.values.model.WatchOptions`, for example `deep=True`.
+    Options are the fields of `torchyard.values.model.ProfilingOptions`, for example `deep=True`.
     """
     # Imported here, because importing Torchyard must stay cheap.
-    from torchyard.values.context_manager import Values
+    from torchyard.values.context_manager import ValueProfiler
 
-    return Values(**options)
+    return ValueProfiler(**options)
 
 
 def __getattr__(name: str) -> object:

@@ -21,7 +21,7 @@ from torchyard.audit.quieting_effect import EVERYTHING, EffectPlan, EffectRun
 from torchyard.audit.report import effect_sentence, effects_text
 from torchyard.errors import NotAllowed, NothingToDo, WorkerFailed
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.apply_settings import apply_until_restore
 from torchyard.machine.system.file_tree import FileTree
 
@@ -83,7 +83,7 @@ class QuietingHarness:
 
     def run(self, **changes: object) -> EffectRun:
         plan = EffectPlan(
-            request=Wish(only=("perf-rate",)), seconds=60.0, command=(str(self.program),)
+            request=QuietRequest(only=("perf-rate",)), seconds=60.0, command=(str(self.program),)
         )
         return EffectRun(self.machine, replace(plan, **changes))  # type: ignore[arg-type]
 
@@ -126,7 +126,7 @@ def test_a_machine_that_gets_quieter_by_itself_proves_nothing(harness: QuietingH
 
 
 def test_each_knob_alone_shares_the_plain_audits_between(harness: QuietingHarness) -> None:
-    request = Wish(only=("perf-rate", "watchdogs"))
+    request = QuietRequest(only=("perf-rate", "watchdogs"))
     run = harness.run(request=request, each=True)
     effects = run.run()
     assert [effect.what for effect in effects] == [EVERYTHING, "perf-rate", "watchdogs"]
@@ -164,7 +164,7 @@ def test_an_audit_that_fails_puts_everything_back(harness: QuietingHarness) -> N
 
 def test_effects_before_an_interrupt_are_kept(harness: QuietingHarness) -> None:
     harness.arm(fails_at=4, code=130)
-    run = harness.run(request=Wish(only=("perf-rate", "watchdogs")), each=True)
+    run = harness.run(request=QuietRequest(only=("perf-rate", "watchdogs")), each=True)
     with pytest.raises(KeyboardInterrupt):
         run.run()
     assert [effect.what for effect in run.effects] == [EVERYTHING]
@@ -172,20 +172,20 @@ def test_effects_before_an_interrupt_are_kept(harness: QuietingHarness) -> None:
 
 def test_nothing_to_change_is_said_before_anything_is_measured(harness: QuietingHarness) -> None:
     with pytest.raises(NothingToDo, match="no knob has anything to change"):
-        harness.run(request=Wish(only=("turbo",))).run()
+        harness.run(request=QuietRequest(only=("turbo",))).run()
     assert not harness.log.exists()
 
 
 def test_a_machine_that_is_tuned_already(harness: QuietingHarness) -> None:
-    apply_until_restore(harness.machine, Wish(only=("perf-rate",)))
+    apply_until_restore(harness.machine, QuietRequest(only=("perf-rate",)))
     with pytest.raises(NotAllowed, match="already quieted"):
-        harness.run(request=Wish(only=("watchdogs",))).run()
+        harness.run(request=QuietRequest(only=("watchdogs",))).run()
     assert not harness.log.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may tune")
 def test_without_root_it_says_so_first() -> None:
-    plan = EffectPlan(request=Wish(), seconds=60.0, command=("false",))
+    plan = EffectPlan(request=QuietRequest(), seconds=60.0, command=("false",))
     with pytest.raises(NotAllowed, match="needs root"):
         EffectRun(Machine(), plan).run()
 
@@ -193,7 +193,7 @@ def test_without_root_it_says_so_first() -> None:
 def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(harness: QuietingHarness) -> None:
     steps: list[str] = []
     plan = EffectPlan(
-        request=Wish(only=("pinning", "perf-rate")),
+        request=QuietRequest(only=("pinning", "perf-rate")),
         seconds=20.0,
         user=True,
         command=(str(harness.program),),
@@ -208,7 +208,7 @@ def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(harness: Quieti
 
 
 def test_the_text_says_what_is_sure(harness: QuietingHarness) -> None:
-    effects = harness.run(request=Wish(only=("perf-rate", "watchdogs")), each=True).run()
+    effects = harness.run(request=QuietRequest(only=("perf-rate", "watchdogs")), each=True).run()
     text = effects_text(effects, user=False)
     path = GOLDEN / "tune-effect.txt"
     if os.environ.get("UPDATE_GOLDEN"):

@@ -11,7 +11,7 @@ from command_line import call, program, study_of
 
 from torchyard.bench.commands import options as bench_options
 from torchyard.bench.commands import options as study_options
-from torchyard.core.study import MODES, PRECISIONS, Reseat
+from torchyard.core.study import MODES, PRECISIONS, RelocationMethod
 
 Capture = pytest.CaptureFixture[str]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -273,4 +273,4 @@ def test_the_examples_are_studies(capsys: Capture, example: Path) -> None:
 def test_the_choices_are_those_of_the_types() -> None:
     assert bench_options.MODES == MODES
     assert bench_options.PRECISIONS == PRECISIONS
-    assert get_args(Reseat) == study_options.RESEATS
+    assert get_args(RelocationMethod) == study_options.RESEATS

@@ -15,8 +15,8 @@ from command_line import program
 from terminal import Terminal
 
 from torchyard.bench.commands.execution import BenchSession, exit_code_of
-from torchyard.cli.progress import Heard, show_progress
-from torchyard.core.comparison import BUSY, Comparison, Failure, Verdict
+from torchyard.cli.progress import ComparisonCollector, show_progress
+from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Failure, Verdict
 from torchyard.core.events import Event
 from torchyard.core.study import Study, Target, Variant, Workload
 
@@ -52,8 +52,8 @@ def row(verdict: Verdict, *notes: str, candidate: str = "inductor") -> Compariso
         ([replace(row(Verdict.SAME), untrusted=("it remembers results",))], 6),
         ([row(Verdict.FAILED)], 5),
         ([row(Verdict.FAILED), row(Verdict.FAILED)], 5),
-        ([row(Verdict.FASTER, f"{BUSY}: 60 of 80 pairs were disturbed")], 6),
-        ([row(Verdict.FASTER, f"a {BUSY} inside a note")], 0),
+        ([row(Verdict.FASTER, f"{BUSY_NOTE_PREFIX}: 60 of 80 pairs were disturbed")], 6),
+        ([row(Verdict.FASTER, f"a {BUSY_NOTE_PREFIX} inside a note")], 0),
     ],
 )
 def test_the_exit_code_follows_the_rows(rows: list[Comparison], code: int) -> None:
@@ -61,14 +61,14 @@ def test_the_exit_code_follows_the_rows(rows: list[Comparison], code: int) -> No
 
 
 def test_the_last_word_on_a_comparison_is_kept() -> None:
-    heard = Heard()
+    heard = ComparisonCollector()
     for made in (row(Verdict.FASTER), row(Verdict.SAME, candidate="b"), row(Verdict.UNDECIDED)):
         heard.listen(Event(kind="comparison", text="", comparison=made))
     assert [made.verdict for made in heard.comparisons] == [Verdict.UNDECIDED, Verdict.SAME]
 
 
 def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    heard = Heard()
+    heard = ComparisonCollector()
     with show_progress(heard, quiet=False) as listener:
         listener(Event(kind="run", text="starting", fraction=0.0))
         listener(Event(kind="launch", text="launch 1", workload="models/gpt", fraction=0.25))
@@ -87,7 +87,7 @@ def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_quiet_shows_nothing_and_still_hears(capsys: pytest.CaptureFixture[str]) -> None:
-    heard = Heard()
+    heard = ComparisonCollector()
     with show_progress(heard, quiet=True) as listener:
         listener(Event(kind="comparison", text="faster", comparison=row(Verdict.FASTER)))
     assert capsys.readouterr() == ("", "")
@@ -96,9 +96,9 @@ def test_quiet_shows_nothing_and_still_hears(capsys: pytest.CaptureFixture[str])
 
 def test_a_terminal_gets_a_bar_with_times() -> None:
     code = (
-        "from torchyard.cli.progress import Heard, show_progress\n"
+        "from torchyard.cli.progress import ComparisonCollector, show_progress\n"
         "from torchyard.core.events import Event\n"
-        "with show_progress(Heard(), quiet=False) as listener:\n"
+        "with show_progress(ComparisonCollector(), quiet=False) as listener:\n"
         "    listener(Event(kind='phase', text='[red]warming up', fraction=0.5))\n"
         "    listener(Event(kind='warning', text='[bold]hot'))\n"
     )

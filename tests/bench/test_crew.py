@@ -12,11 +12,11 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import PreparationState, check_accuracy
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 
 ONE = Variant(name="one", target=Target(name="first", python=sys.executable))
 TWO = Variant(name="two", target=Target(name="second", python=sys.executable))
@@ -32,11 +32,11 @@ CODE = """
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaunchProcesses]:
     folder = tmp_path_factory.mktemp("processes")
     (folder / "own.py").write_text(dedent(CODE))
     (folder / "scratch").mkdir()
-    with Crew(
+    with LaunchProcesses(
         Workload(suite="file", name=str(folder / "own.py")),
         [ONE, TWO],
         MeasureSettings(threads=2),
@@ -48,7 +48,9 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 
 @pytest.mark.torch
-def test_two_targets_run_the_same_weights_and_inputs(processes: Crew, tmp_path: Path) -> None:
+def test_two_targets_run_the_same_weights_and_inputs(
+    processes: LaunchProcesses, tmp_path: Path
+) -> None:
     prepared = PreparationState()
     check_accuracy(processes, ONE, TWO, tmp_path / "reference.pt", prepared)
     found = prepared.accuracy["two"]
@@ -57,7 +59,7 @@ def test_two_targets_run_the_same_weights_and_inputs(processes: Crew, tmp_path: 
 
 
 @pytest.mark.torch
-def test_an_idle_worker_uses_no_cpu_while_the_other_computes(processes: Crew) -> None:
+def test_an_idle_worker_uses_no_cpu_while_the_other_computes(processes: LaunchProcesses) -> None:
     pids = {key: hello["pid"] for key, hello in processes.hellos.items()}
     busy, idle = psutil.Process(pids["first", "default"]), psutil.Process(pids["second", "default"])
 
@@ -90,7 +92,7 @@ def test_an_idle_worker_uses_no_cpu_while_the_other_computes(processes: Crew) ->
 
 
 @pytest.mark.torch
-def test_every_process_says_what_it_is(processes: Crew) -> None:
+def test_every_process_says_what_it_is(processes: LaunchProcesses) -> None:
     assert processes.several_processes
     assert [variant.name for variant in processes.one_variant_per_process()] == ["one", "two"]
     for hello in processes.hellos.values():
@@ -100,7 +102,7 @@ def test_every_process_says_what_it_is(processes: Crew) -> None:
 
 
 @pytest.mark.torch
-def test_a_failure_is_attributed_to_the_variant_that_was_asked(processes: Crew) -> None:
+def test_a_failure_is_attributed_to_the_variant_that_was_asked(processes: LaunchProcesses) -> None:
     with pytest.raises(VariantFailed) as caught:
         processes.ask(TWO, "warm", phase="warm-up", limit_s=60, variant="nobody", seconds=1.0)
     failure = caught.value.failure
@@ -117,7 +119,7 @@ def test_a_target_tells_of_itself() -> None:
 
 
 def test_a_target_that_is_none_is_an_error() -> None:
-    with pytest.raises(WorkerTrouble):
+    with pytest.raises(WorkerFailure):
         inspect_target(Target(name="none", python="/nowhere/python"))
 
 
@@ -135,7 +137,7 @@ def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
     alone, first = _sides("alone", "shared")
     second = replace(first, name="second", backend="aot_eager")
     (tmp_path / "scratch").mkdir()
-    with Crew(
+    with LaunchProcesses(
         Workload(suite="kernels", name="matmul", parameters=(("size", 64),)),
         [first, second, alone],
         MeasureSettings(threads=1),
@@ -171,7 +173,7 @@ def test_a_program_of_somebody_else_is_built_in_one_process_after_the_other(tmp_
         """)
     )
     (tmp_path / "scratch").mkdir()
-    with Crew(
+    with LaunchProcesses(
         Workload(suite="file", name=str(source)),
         _sides("one", "two", "three"),
         MeasureSettings(threads=1),

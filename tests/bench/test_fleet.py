@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch, merge_answers
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch, merge_answers
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
 
 HERE = Target(name="here", python=sys.executable)
@@ -52,10 +52,10 @@ def test_instances_are_warm_when_all_are() -> None:
     }
 
 
-def launch_processes(folder: Path, *variants: Variant, code: str = SLEEPER) -> Crew:
+def launch_processes(folder: Path, *variants: Variant, code: str = SLEEPER) -> LaunchProcesses:
     (folder / "own.py").write_text(dedent(code))
     (folder / "scratch").mkdir(exist_ok=True)
-    return Crew(
+    return LaunchProcesses(
         Workload(suite="file", name=str(folder / "own.py")),
         variants,
         MeasureSettings(),

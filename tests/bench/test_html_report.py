@@ -12,7 +12,7 @@ from sample_run import COMPARISONS, MATMUL, STUDY, write_run
 
 from torchyard.bench.report.comparison_detail import blocks_by_workload, effects_of
 from torchyard.bench.report.page import to_html
-from torchyard.core.comparison import BUSY, Comparison, Verdict
+from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Verdict
 from torchyard.core.study import Workload
 from torchyard.presentation.chart_layout import SpeedupAxis, numbers_of, speedup_axis
 from torchyard.presentation.html_page import fingerprint
@@ -218,7 +218,7 @@ def test_what_was_said_of_the_run_is_at_its_head(run: Run) -> None:
 
 
 def test_untrusted_comparisons_are_reported_at_the_top(run: Run) -> None:
-    busy = replace(run.comparisons[0], notes=(f"{BUSY}: 9 of 9 pairs were disturbed",))
+    busy = replace(run.comparisons[0], notes=(f"{BUSY_NOTE_PREFIX}: 9 of 9 pairs were disturbed",))
     text = Page(to_html(replace(run, comparisons=(busy, *run.comparisons[1:])))).text
     assert "1 of 7 comparisons is untrusted: do not use these numbers" in text
     assert "untrusted" not in Page(to_html(run)).text

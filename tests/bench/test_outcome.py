@@ -13,7 +13,7 @@ from torchyard.bench.preparation import PreparationState
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.study import Budget, Environment, Target, Variant, Workload
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 HERE = Target(name="here", python="python")
 BASE = Variant(name="base", target=HERE)
@@ -66,7 +66,7 @@ def row(
         BASE,
         candidate,
         blocks=blocks,
-        analyses=[Look(launches=launches, fraction=1.0)] if launches else [],
+        analyses=[InterimAnalysis(launches=launches, fraction=1.0)] if launches else [],
         budget=budget or Budget(),
         prepared=PreparationState(),
         spent=Spent(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchyard.bench.variant_text import check_cores, check_memory
-from torchyard.core.cpu_lists import share_out
+from torchyard.core.cpu_lists import split_cpus
 from torchyard.errors import UsageError
 
 
@@ -31,7 +31,7 @@ def test_what_is_no_place_of_memory(text: str) -> None:
 
 
 def test_processors_are_shared_out_as_neighbours() -> None:
-    assert share_out((0, 1, 2, 3), 2) == ((0, 1), (2, 3))
-    assert share_out((4, 0, 2), 2) == ((0, 2), (4,))
-    assert share_out((0, 1), 1) == ((0, 1),)
-    assert share_out((0, 1), 3) == ((0,), (1,), (0,))
+    assert split_cpus((0, 1, 2, 3), 2) == ((0, 1), (2, 3))
+    assert split_cpus((4, 0, 2), 2) == ((0, 2), (4,))
+    assert split_cpus((0, 1), 1) == ((0, 1),)
+    assert split_cpus((0, 1), 3) == ((0,), (1,), (0,))

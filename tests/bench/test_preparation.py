@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.bench.launch import Crew, draw_launch
+from torchyard.bench.launch import LaunchProcesses, draw_launch
 from torchyard.bench.preparation import (
     ENERGY_RUN_S,
     PreparationState,
@@ -68,11 +68,11 @@ class Meter:
 
 
 @pytest.fixture(scope="module")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaunchProcesses]:
     folder = tmp_path_factory.mktemp("prepared")
     (folder / "own.py").write_text(dedent(CODE))
     (folder / "scratch").mkdir()
-    with Crew(
+    with LaunchProcesses(
         Workload(suite="file", name=str(folder / "own.py"), batch_size=8),
         [EAGER, CHANGING, DYNAMIC],
         MeasureSettings(threads=1),
@@ -84,7 +84,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 
 @pytest.fixture(scope="module")
-def prepared(processes: Crew) -> PreparationState:
+def prepared(processes: LaunchProcesses) -> PreparationState:
     found = PreparationState()
     for variant in processes.variants:
         warm_up(processes, variant, found)
@@ -101,7 +101,7 @@ def guard(meter: Any, root: Path) -> GpuGuard:
 
 @pytest.mark.torch
 def test_energy_of_an_iteration_is_power_times_its_time(
-    processes: Crew, prepared: PreparationState, tmp_path: Path
+    processes: LaunchProcesses, prepared: PreparationState, tmp_path: Path
 ) -> None:
     started = time.monotonic()
     measure_energy(processes, EAGER, prepared, guard(Meter(), tmp_path))
@@ -114,7 +114,7 @@ def test_energy_of_an_iteration_is_power_times_its_time(
 
 @pytest.mark.torch
 def test_without_a_counter_the_reason_is_kept(
-    processes: Crew, prepared: PreparationState, tmp_path: Path
+    processes: LaunchProcesses, prepared: PreparationState, tmp_path: Path
 ) -> None:
     meter = Meter()
     meter.refuses = True
@@ -127,7 +127,7 @@ def test_without_a_counter_the_reason_is_kept(
 
 @pytest.mark.torch
 def test_the_row_says_what_was_compiled_again_and_for_which_size(
-    processes: Crew, prepared: PreparationState
+    processes: LaunchProcesses, prepared: PreparationState
 ) -> None:
     changing, dynamic = prepared.metrics["changing"], prepared.metrics["dynamic"]
     assert prepared.metrics["eager"].recompiles is None
@@ -151,7 +151,7 @@ def test_compiling_without_empty_caches_is_noted(tmp_path: Path) -> None:
         Variant(name="second", target=TARGET, backend="aot-inductor"),
         Variant(name="apart", target=other, backend="inductor"),
     ]
-    processes = Crew(
+    processes = LaunchProcesses(
         Workload(suite="kernels", name="matmul"),
         variants,
         MeasureSettings(),

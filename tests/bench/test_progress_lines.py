@@ -29,7 +29,7 @@ def test_only_the_last_of_many_progress_lines_is_shown(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.3)
-    with progress.show_progress(progress.Heard(), quiet=False) as listener:
+    with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
         for number in range(50):
             listener(phase(f"step {number}"))
         # THEN nothing is told at once, and then only what is being done now
@@ -43,7 +43,7 @@ def test_results_are_shown_immediately_and_drop_pending_progress(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.3)
-    with progress.show_progress(progress.Heard(), quiet=False) as listener:
+    with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
         listener(phase("compiling"))
         listener(phase("it crashed", "warning"))
         assert "warning: kernels/matmul: it crashed" in capsys.readouterr().err
@@ -56,6 +56,6 @@ def test_no_progress_is_shown_after_the_end(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.1)
-    with progress.show_progress(progress.Heard(), quiet=False) as listener:
+    with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
         listener(phase("compiling"))
     assert told_within(capsys, 0.4, "compiling") == ""

@@ -15,7 +15,7 @@ from test_golden import check
 from test_html_report import HOSTILE, Page
 
 from torchyard.bench.report.page import to_html
-from torchyard.bench.report.sharing import shared_run
+from torchyard.bench.report.sharing import redacted_run
 from torchyard.bench.roofline.chart import roofline_description, roofline_spec, to_roofline_svg
 from torchyard.bench.roofline.machine_peak import write_peak
 from torchyard.bench.roofline.report import (
@@ -25,7 +25,7 @@ from torchyard.bench.roofline.report import (
     roofline_of,
     to_roofline_text,
 )
-from torchyard.core.comparison import BUSY
+from torchyard.core.comparison import BUSY_NOTE_PREFIX
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import MeasureSettings, Workload
 from torchyard.errors import NothingToDo
@@ -141,7 +141,7 @@ def test_text_without_a_peak_names_the_command(run: Run) -> None:
 
 
 def test_untrusted_rows_are_counted(run: Run) -> None:
-    busy = replace(COMPARISONS[3], notes=(f"{BUSY}: 6 of 6 pairs were disturbed",))
+    busy = replace(COMPARISONS[3], notes=(f"{BUSY_NOTE_PREFIX}: 6 of 6 pairs were disturbed",))
     text = to_roofline_text(replace(run, comparisons=(COMPARISONS[0], busy)))
     assert "2 of 4 rows have untrusted times" in text
     assert "untrusted" not in to_roofline_text(run)
@@ -285,5 +285,5 @@ def test_names_from_outside_stay_text(run: Run, text: str) -> None:
 
 def test_a_copy_for_sharing_keeps_its_roofline(run: Run) -> None:
     write_peak(PEAK)
-    assert len(roofline_of(shared_run(run)).peaks) == 1
+    assert len(roofline_of(redacted_run(run)).peaks) == 1
     assert FACTS["cpu"] == "Example 9000"

@@ -13,9 +13,9 @@ import pytest
 from sample_run import COMPARISONS, GPT, STUDY, write_run
 
 from torchyard.bench.report.formats import FORMATS
-from torchyard.bench.report.sharing import shared_run
+from torchyard.bench.report.sharing import redacted_run
 from torchyard.core.comparison import Scope
-from torchyard.core.study import Environment, Mode, Precision, Reseat, Target
+from torchyard.core.study import Environment, Mode, Precision, RelocationMethod, Target
 from torchyard.results.run_reader import Run, read_run
 
 HOST, USER, FOLDER, VALUE, WORD = "qhostmark", "qusermark", "qpathmark", "qvaluemark", "qwordmark"
@@ -28,7 +28,7 @@ FIXED = {
     *get_args(Mode),
     *get_args(Precision),
     *get_args(Scope),
-    *get_args(Reseat),
+    *get_args(RelocationMethod),
     "eager",
     "inductor",
     "tcmalloc",
@@ -78,20 +78,20 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"roofline-svg"}))
 def test_no_mark_is_in_any_report(marked: Run, name: str) -> None:
     open_text = FORMATS[name](marked)
-    shared = FORMATS[name](shared_run(marked))
+    shared = FORMATS[name](redacted_run(marked))
     assert [mark for mark in MARKS if mark in shared.lower()] == []
     assert any(mark in open_text for mark in MARKS), "the marks were never there"
 
 
 def test_placeholders_are_stable(marked: Run) -> None:
-    first, second = (FORMATS["json"](shared_run(marked)) for _ in range(2))
+    first, second = (FORMATS["json"](redacted_run(marked)) for _ in range(2))
     assert first == second
     assert "<path-1>" in first
     assert "<user-1>" in first
 
 
 def test_numbers_and_charts_are_those_of_the_run(marked: Run) -> None:
-    shared = shared_run(marked)
+    shared = redacted_run(marked)
     assert [one.estimate for one in shared.comparisons if one.estimate and not one.estimate.reasons]
     for old, new in zip(marked.comparisons, shared.comparisons, strict=True):
         assert old.verdict == new.verdict
@@ -104,14 +104,14 @@ def test_numbers_and_charts_are_those_of_the_run(marked: Run) -> None:
 
 
 def test_a_page_for_sharing_says_so(marked: Run, tmp_path: Path) -> None:
-    page = FORMATS["html"](shared_run(marked))
+    page = FORMATS["html"](redacted_run(marked))
     assert "Redacted copy" in page
     assert "omitted for sharing" in page
     assert "Redacted copy" not in FORMATS["html"](write_run(tmp_path / "run"))
 
 
 def test_json_for_sharing_says_so(marked: Run) -> None:
-    document = json.loads(FORMATS["json"](shared_run(marked)))
+    document = json.loads(FORMATS["json"](redacted_run(marked)))
     assert document["run"]["shared"] is True
     assert document["run"]["command"] is None
     assert document["machine"]["hostname"] == "<omitted>"
@@ -121,7 +121,7 @@ def test_json_for_sharing_says_so(marked: Run) -> None:
 
 
 def test_a_plain_run_keeps_its_words(tmp_path: Path) -> None:
-    run = shared_run(write_run(tmp_path / "run"))
+    run = redacted_run(write_run(tmp_path / "run"))
     assert [one.workload.label for one in run.comparisons] == [
         one.workload.label for one in COMPARISONS
     ]
@@ -133,5 +133,5 @@ def test_a_plain_run_keeps_its_words(tmp_path: Path) -> None:
 
 def test_the_folder_is_not_touched(marked: Run) -> None:
     before = {path: path.read_bytes() for path in marked.folder.rglob("*") if path.is_file()}
-    FORMATS["html"](shared_run(marked))
+    FORMATS["html"](redacted_run(marked))
     assert before == {p: p.read_bytes() for p in marked.folder.rglob("*") if p.is_file()}

@@ -11,7 +11,7 @@ import pytest
 
 from torchyard.bench.launch import draw_launch, launch_specs, threads_of
 from torchyard.bench.rounds import choose_reseat
-from torchyard.core.study import Environment, MeasureSettings, Reseat, Target, Variant
+from torchyard.core.study import Environment, MeasureSettings, RelocationMethod, Target, Variant
 from torchyard.machine.system.cores import cores_of
 from torchyard.process.start import LaunchSpec, prepare
 
@@ -149,7 +149,7 @@ def test_caches_and_names_are_distinct_even_for_names_with_dashes(tmp_path: Path
         ("off", "cpu", "PLAIN", "off"),
     ],
 )
-def test_how_data_is_moved(method: Reseat, device: str, name: str, expected: str) -> None:
+def test_how_data_is_moved(method: RelocationMethod, device: str, name: str, expected: str) -> None:
     environment = Environment(name="e", variables=((name, "1"),))
     variants = [
         Variant(name="a", target=HERE),

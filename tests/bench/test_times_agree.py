@@ -23,9 +23,9 @@ from torchyard.core.units import format_duration
 from torchyard.results.compare.same_run import same_run_rows
 from torchyard.results.compare.sides import Rules
 from torchyard.results.index.store import Store
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.run_reader import Run, read_run
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 from torchyard.sweep.rows import RunComparison, row_of
 from torchyard.tune.perf_test.model import PerfTest
 from torchyard.tune.perf_test.report import perf_text
@@ -71,7 +71,7 @@ def measured(place: int) -> Comparison:
         variants[sample.baseline],
         variants[sample.candidate],
         blocks=blocks,
-        analyses=[Look(launches=4, fraction=1.0)],
+        analyses=[InterimAnalysis(launches=4, fraction=1.0)],
         budget=STUDY.budget,
         prepared=PreparationState(),
         spent=Spent(),
@@ -156,7 +156,7 @@ def test_html(run: Run) -> None:
 def test_dashboard_history_and_exports_ask_the_index(run: Run) -> None:
     with Store.open(run.folder.parent) as store:
         store.refresh()
-        entries = store.comparisons(Wanted())
+        entries = store.comparisons(RunFilter())
     assert len(entries) == 2
     for entry in entries:
         assert entry.baseline_ns is not None

@@ -26,7 +26,7 @@ from torchyard.bench.report.text import comparison_table
 from torchyard.core.comparison import UNTRUSTED, Comparison, Verdict
 from torchyard.core.records import decode, encode
 from torchyard.results.index.store import Store
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.report import comparison_table as results_table
 from torchyard.results.run_reader import Run
 from torchyard.sweep.commands.cell_progress import verdicts_text
@@ -197,12 +197,12 @@ def test_lists_of_results_and_of_the_dashboard(tmp_path: Path) -> None:
     write_home_run(home / "20250101T120000.000Z-0001", rows=[row])
     with Store.open(home) as store:
         store.refresh()
-        (entry,) = store.comparisons(Wanted())
+        (entry,) = store.comparisons(RunFilter())
         assert (entry.verdict, entry.trusted, entry.untrusted) == (UNTRUSTED, False, REASON)
-        assert store.comparisons(Wanted(verdicts=(Verdict.FASTER,))) == []
-        assert len(store.runs(Wanted(verdicts=(Verdict.UNTRUSTED,)))) == 1
-        assert store.runs(Wanted())[0].verdicts == ((Verdict.UNTRUSTED, 1),)
-        (series,) = store.series(Wanted(), "speedup")
+        assert store.comparisons(RunFilter(verdicts=(Verdict.FASTER,))) == []
+        assert len(store.runs(RunFilter(verdicts=(Verdict.UNTRUSTED,)))) == 1
+        assert store.runs(RunFilter())[0].verdicts == ((Verdict.UNTRUSTED, 1),)
+        (series,) = store.series(RunFilter(), "speedup")
         assert [point.untrusted for point in store.points(series)] == [True]
     table = results_table([entry])
     assert "(1.300)" in table

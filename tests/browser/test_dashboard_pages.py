@@ -26,7 +26,7 @@ from browser_page import (
 )
 from dashboard_home import GPT, MATMUL, Names, comparison, write_run
 
-from torchyard.bench.bench_run import KeptProgress
+from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.events import Event
 from torchyard.core.study import Workload
@@ -317,7 +317,7 @@ def test_without_scripts_the_pages_still_say_everything(browser: Browser, served
 
 
 def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
-    progress = KeptProgress(served.going, lambda _: None)
+    progress = RecordedProgress(served.going, lambda _: None)
     with browser.page() as (page, _):
         page.goto(served.address("live"))
         card = page.locator("article.live")

@@ -18,7 +18,7 @@ from torchyard.builds.record import (
     SmokeResult,
     SourceIdentity,
     StepTimes,
-    TestAccount,
+    TestFileReport,
     ToolRecord,
     VerifyReport,
     WheelRecord,
@@ -57,7 +57,9 @@ REPORT = VerifyReport(
     libraries=(LinkedLibrary(name="libc.so.6", path="/lib/libc.so.6", wanted_by=("libtorch.so",)),),
     loaded=("/lib/libc.so.6",),
     smoke=(SmokeResult(name="matmul", passed=True, duration_s=1.5),),
-    tests=(TestAccount(path="test/test_nn.py", passed=2500, failed=2, known_failures=("a", "b")),),
+    tests=(
+        TestFileReport(path="test/test_nn.py", passed=2500, failed=2, known_failures=("a", "b")),
+    ),
     duration_s=12.5,
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from plans import plan_of, shell, step
 
-from torchyard.builds.build_folders import BuildFolder, YardHome
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
 from torchyard.builds.running.existing_build import (
@@ -26,8 +26,8 @@ from torchyard.builds.running.existing_build import (
 from torchyard.errors import ResultsDamaged, UsageError
 
 
-def home_with(folder: Path, text: str, name: str = "mine") -> YardHome:
-    home = YardHome(folder=folder)
+def home_with(folder: Path, text: str, name: str = "mine") -> BuildsDirectory:
+    home = BuildsDirectory(folder=folder)
     path = home.build(name).request_file
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -179,7 +179,7 @@ def test_clean_one_component(tmp_path: Path) -> None:
     assert {name for name in left(tmp_path) if "two" in name} == before
 
 
-def built_against(folder: Path, name: str, base: str) -> YardHome:
+def built_against(folder: Path, name: str, base: str) -> BuildsDirectory:
     settings = {"": {"environment.base": base} if base else {}}
     return home_with(folder, json.dumps({"name": "x", "settings": settings}), name)
 

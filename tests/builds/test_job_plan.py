@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from plans import plan_of, shell, step
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.meter.jobs import history_name, parse_jobs, with_jobs
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import Recipe
@@ -48,24 +48,24 @@ def test_the_heaviest_component_decides(tmp_path: Path) -> None:
         Recipe(name="light", job_memory_mib=500),
         Recipe(name="heavy", job_memory_mib=7000),
     )
-    planned, choice = with_jobs(plan, None, home=YardHome(folder=tmp_path), limits=LIMITS)
+    planned, choice = with_jobs(plan, None, home=BuildsDirectory(folder=tmp_path), limits=LIMITS)
     assert planned.jobs == choice.jobs == 2
     assert "limited by memory" in planned.jobs_why
-    asked, _ = with_jobs(plan, 5, home=YardHome(folder=tmp_path), limits=LIMITS)
+    asked, _ = with_jobs(plan, 5, home=BuildsDirectory(folder=tmp_path), limits=LIMITS)
     assert asked.jobs == 5
     assert "as requested" in asked.jobs_why
 
 
 def test_build_systems_are_told_by_variables_outside_of_fingerprints(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, Recipe(name="x"))
-    planned, _ = with_jobs(plan, 3, home=YardHome(folder=tmp_path), limits=LIMITS)
+    planned, _ = with_jobs(plan, 3, home=BuildsDirectory(folder=tmp_path), limits=LIMITS)
     assert planned.runner_variables["MAX_JOBS"] == "3"
     assert planned.runner_variables["CMAKE_BUILD_PARALLEL_LEVEL"] == "3"
     assert planned.steps == plan.steps
 
 
 def test_a_long_build_has_an_estimate(tmp_path: Path) -> None:
-    home = YardHome(folder=tmp_path)
+    home = BuildsDirectory(folder=tmp_path)
     short = plan_with(tmp_path, Recipe(name="x", cpu_seconds=30))
     assert with_jobs(short, 2, home=home, limits=LIMITS)[0].notes == short.notes
     long = plan_with(tmp_path, Recipe(name="x", cpu_seconds=14400), Recipe(name="y"))

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.builds.build_folders import BuildFolder, YardHome, check_build_name
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, check_build_name
 from torchyard.builds.recipe import GitSource, Recipe, SourceTable
 from torchyard.errors import UsageError
 
-HOME = YardHome(folder=Path("/yard"))
+HOME = BuildsDirectory(folder=Path("/yard"))
 RECIPE = Recipe(
     name="pytorch",
     version="2.6.0",
@@ -90,14 +90,14 @@ def test_the_home_is_where_the_variable_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     assert home.folder == tmp_path
     for place in (home.builds, home.downloads, home.history, home.tools):
         assert place.parent == tmp_path
 
 
 def test_what_a_root_shows(tmp_path: Path) -> None:
-    folder = YardHome(folder=tmp_path / "yard").build("vision")
+    folder = BuildsDirectory(folder=tmp_path / "yard").build("vision")
     own = str(folder.folder / "root")
     assert folder.shown_in(own) == (str(tmp_path / "yard"), str(folder.folder))
     theirs = "/elsewhere/builds/torch/root"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.plan import Command, Plan, Step, fingerprints
 from torchyard.builds.planner import default_name, make_plan
 from torchyard.builds.recipe_file import BuildRequest, resolve
@@ -23,7 +23,7 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.home = YardHome(folder=folder / "home")
+        self.home = BuildsDirectory(folder=folder / "home")
         self.source = folder / "source"
         self.source.mkdir()
 

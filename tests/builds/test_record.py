@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from record_samples import make_record
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.record import (
     BuildRecord,
     PackageRecord,
@@ -28,11 +28,11 @@ from torchyard.errors import MissingTool, NotAllowed, ResultsDamaged, UsageError
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> YardHome:
-    return YardHome(folder=tmp_path / "yard")
+def home(tmp_path: Path) -> BuildsDirectory:
+    return BuildsDirectory(folder=tmp_path / "yard")
 
 
-def write(home: YardHome, name: str = "arm", **changes: Any) -> Path:
+def write(home: BuildsDirectory, name: str = "arm", **changes: Any) -> Path:
     folder = home.builds / name
     write_record(folder, make_record(name=name, **changes))
     return folder
@@ -57,7 +57,7 @@ def empty_fields(value: object, where: str = "") -> list[str]:
     return [] if value or value is False or isinstance(value, float) else [where]
 
 
-def test_everything_comes_back(home: YardHome) -> None:
+def test_everything_comes_back(home: BuildsDirectory) -> None:
     record = make_record()
     folder = home.builds / "arm"
     path = write_record(folder, record)
@@ -71,13 +71,13 @@ def test_the_sample_fills_nearly_every_field() -> None:
     assert empty_fields(make_record()) == absent, "no component has every kind of source"
 
 
-def test_a_field_that_a_later_version_adds_is_skipped(home: YardHome) -> None:
+def test_a_field_that_a_later_version_adds_is_skipped(home: BuildsDirectory) -> None:
     folder = write(home)
     spoil(folder, colour="green", recipe={"name": "pytorch", "mood": 3})
     assert read_record(folder).recipe.name == "pytorch"
 
 
-def test_an_old_record_lacks_fields(home: YardHome) -> None:
+def test_an_old_record_lacks_fields(home: BuildsDirectory) -> None:
     folder = home.builds / "old"
     folder.mkdir(parents=True)
     (folder / "record.json").write_text(
@@ -86,7 +86,7 @@ def test_an_old_record_lacks_fields(home: YardHome) -> None:
     assert read_record(folder).components == ()
 
 
-def test_a_newer_record_is_refused(home: YardHome) -> None:
+def test_a_newer_record_is_refused(home: BuildsDirectory) -> None:
     folder = write(home)
     spoil(folder, record_version=99, torchyard="9.0")
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_a_newer_record_is_refused(home: YardHome) -> None:
         "[" * 100_000,
     ],
 )
-def test_a_damaged_record_names_its_file(home: YardHome, text: str) -> None:
+def test_a_damaged_record_names_its_file(home: BuildsDirectory, text: str) -> None:
     folder = write(home)
     (folder / "record.json").write_text(text)
     with pytest.raises(ResultsDamaged) as caught:
@@ -117,7 +117,7 @@ def test_a_damaged_record_names_its_file(home: YardHome, text: str) -> None:
     assert caught.value.hint
 
 
-def test_a_value_of_the_wrong_kind_is_named(home: YardHome) -> None:
+def test_a_value_of_the_wrong_kind_is_named(home: BuildsDirectory) -> None:
     folder = write(home)
     spoil(folder, components=[{"name": 7}])
     with pytest.raises(ResultsDamaged) as caught:
@@ -125,7 +125,7 @@ def test_a_value_of_the_wrong_kind_is_named(home: YardHome) -> None:
     assert "components[0].name" in caught.value.why
 
 
-def test_a_build_that_never_finished(home: YardHome) -> None:
+def test_a_build_that_never_finished(home: BuildsDirectory) -> None:
     folder = home.builds / "half"
     folder.mkdir(parents=True)
     with pytest.raises(UsageError, match="is not a finished build"):
@@ -133,14 +133,14 @@ def test_a_build_that_never_finished(home: YardHome) -> None:
     assert read_earlier(folder) is None
 
 
-def test_a_write_leaves_no_half_file(home: YardHome) -> None:
+def test_a_write_leaves_no_half_file(home: BuildsDirectory) -> None:
     folder = write(home)
     write(home)
     assert [path.name for path in folder.iterdir()] == ["record.json"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written(home: YardHome) -> None:
+def test_a_folder_that_cannot_be_written(home: BuildsDirectory) -> None:
     folder = write(home)
     folder.chmod(0o500)
     try:
@@ -151,7 +151,7 @@ def test_a_folder_that_cannot_be_written(home: YardHome) -> None:
     assert read_record(folder).name == "arm"
 
 
-def test_listing_shows_damaged_and_unfinished_builds_too(home: YardHome) -> None:
+def test_listing_shows_damaged_and_unfinished_builds_too(home: BuildsDirectory) -> None:
     assert list_builds(home) == ()
     write(home, "good")
     (write(home, "spoilt") / "record.json").write_text("{")
@@ -164,7 +164,9 @@ def test_listing_shows_damaged_and_unfinished_builds_too(home: YardHome) -> None
     assert found == {"good": (True, False), "half": (False, False), "spoilt": (False, True)}
 
 
-def test_finding_by_name_and_by_folder(home: YardHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finding_by_name_and_by_folder(
+    home: BuildsDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write(home)
     for text in ("arm", str(folder)):
         found = find_build(text, home)
@@ -176,7 +178,7 @@ def test_finding_by_name_and_by_folder(home: YardHome, monkeypatch: pytest.Monke
     assert find_build(".", home).name == "arm"
 
 
-def test_a_name_that_is_not_there_offers_the_nearest(home: YardHome) -> None:
+def test_a_name_that_is_not_there_offers_the_nearest(home: BuildsDirectory) -> None:
     write(home)
     with pytest.raises(UsageError) as caught:
         find_build("amr", home)
@@ -184,12 +186,12 @@ def test_a_name_that_is_not_there_offers_the_nearest(home: YardHome) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "é"])
-def test_odd_names_are_refused(home: YardHome, name: str) -> None:
+def test_odd_names_are_refused(home: BuildsDirectory, name: str) -> None:
     with pytest.raises(UsageError):
         find_build(name, home)
 
 
-def test_a_build_as_a_target(home: YardHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_as_a_target(home: BuildsDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, python=sys.executable)
     target = target_of_build("arm", home)
     assert (target.name, target.python) == ("arm", sys.executable)
@@ -198,13 +200,13 @@ def test_a_build_as_a_target(home: YardHome, monkeypatch: pytest.MonkeyPatch) ->
     assert target_of_build("arm") == target
 
 
-def test_a_build_of_libraries_is_no_target(home: YardHome) -> None:
+def test_a_build_of_libraries_is_no_target(home: BuildsDirectory) -> None:
     write(home, python="")
     with pytest.raises(UsageError, match="has no interpreter"):
         target_of_build("arm", home)
 
 
-def test_an_interpreter_that_is_gone(home: YardHome) -> None:
+def test_an_interpreter_that_is_gone(home: BuildsDirectory) -> None:
     write(home)
     with pytest.raises(MissingTool) as caught:
         target_of_build("arm", home)

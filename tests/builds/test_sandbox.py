@@ -28,7 +28,7 @@ from sandbox_cases import (
 from torchyard.bench.target_checks import inspect_target
 from torchyard.builds.sandbox import Sandbox, abilities, root_python_script
 from torchyard.core.study import Target
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 
 
 def test_nothing_asked_is_the_command_itself() -> None:
@@ -241,7 +241,7 @@ def test_script_dies_with_its_parent_on_request(script: Path) -> None:
 
 def test_script_as_a_target_without_torch(script: Path) -> None:
     """The worker starts, speaks through its pipes and says what it lacks."""
-    with pytest.raises(WorkerTrouble) as caught:
+    with pytest.raises(WorkerFailure) as caught:
         inspect_target(Target(name="rooted", python=str(script)))
     assert caught.value.kind == "no-torch", caught.value
 

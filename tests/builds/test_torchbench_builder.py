@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.plan import Command, Plan, Step
 from torchyard.builds.planner import default_name, make_plan
 from torchyard.builds.recipe_file import BuildRequest, resolve
@@ -33,7 +33,9 @@ def request(**settings: Any) -> BuildRequest:
 
 
 def planned(folder: Path, **settings: Any) -> Plan:
-    return make_plan(request(**settings), home=YardHome(folder=folder / "home"), environ=ENVIRON)
+    return make_plan(
+        request(**settings), home=BuildsDirectory(folder=folder / "home"), environ=ENVIRON
+    )
 
 
 def step_of(plan: Plan, name: str) -> Step:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.build_folders import BuildFolder, YardHome
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.plan import Command, Plan, fingerprints
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe_file import BuildRequest
@@ -23,7 +23,7 @@ class Workspace:
 
     def __init__(self, folder: Path, source: str) -> None:
         self.folder = folder
-        self.home = YardHome(folder=folder / "home")
+        self.home = BuildsDirectory(folder=folder / "home")
         self.recipe = folder / "mine.toml"
         self.recipe.write_text(f"{source}\n[environment]\nuse = 'current'\n")
         plan = self.plan()

@@ -17,7 +17,7 @@ from torchyard.cli.explain import load_explanations, load_synonyms
 from torchyard.core.comparison import AccuracyStatus, Verdict
 from torchyard.errors import EXIT_CODES
 from torchyard.machine.guards.block_check import REASONS
-from torchyard.process.ending import TROUBLE_KINDS
+from torchyard.process.ending import FAILURE_KINDS
 from torchyard.sweep.model import ENDS
 from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
@@ -69,7 +69,7 @@ def test_workloads_as_json(capsys: Capture) -> None:
 
 def test_everything_with_a_code_or_a_verdict_is_explained() -> None:
     explained = {*load_explanations(), *load_synonyms()}
-    terms = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *TROUBLE_KINDS, *ENDS]
+    terms = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *FAILURE_KINDS, *ENDS]
     terms += [
         reason.lower().replace(" ", "-") for reason in ("noisy machine", "untrusted", *REASONS)
     ]

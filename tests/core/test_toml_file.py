@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.core.toml_file import DEEPEST, LARGEST_BYTES, parse_toml, read_toml
+from torchyard.core.toml_file import LARGEST_BYTES, MAX_DEPTH, parse_toml, read_toml
 from torchyard.errors import UsageError
 
 
@@ -17,13 +17,13 @@ def nested(depth: int) -> str:
     return "x = " + "[" * depth + "]" * depth
 
 
-@pytest.mark.parametrize("depth", [1, 10, DEEPEST - 2])
+@pytest.mark.parametrize("depth", [1, 10, MAX_DEPTH - 2])
 def test_ordinary_nesting_is_read(depth: int) -> None:
     assert parse_toml(nested(depth), where="f")
     assert parse_toml(".".join("a" * depth) + " = 1", where="f")
 
 
-@pytest.mark.parametrize("depth", [DEEPEST + 1, 100, 900, 2000, 100_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100, 900, 2000, 100_000])
 def test_deep_nesting_is_rejected(depth: int) -> None:
     for text in (nested(depth), ".".join("a" * depth) + " = 1", "[" + ".".join("a" * depth) + "]"):
         with pytest.raises(UsageError, match=r"deep|parts|TOML") as caught:

@@ -15,7 +15,7 @@ from dashboard_home import GPT, MATMUL, Names, Visit, comparison, visit, write_h
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.dashboard.assets import asset_kinds
 from torchyard.results.index.store import Store
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 
 SERIES = {
     "workload": MATMUL.label,
@@ -369,7 +369,7 @@ def test_reindexing_never_hides_a_run_from_others(tmp_path: Path) -> None:
         seen: list[set[str]] = []
 
         def look(_done: int, _total: int) -> None:
-            seen.append({run.id for run in reader.runs(Wanted())})
+            seen.append({run.id for run in reader.runs(RunFilter())})
 
         for _ in range(3):
             assert writer.rebuild(look).changed == len(ids)

@@ -14,7 +14,7 @@ import anyio
 import pytest
 from dashboard_home import visit, write_run
 
-from torchyard.bench.bench_run import KeptProgress
+from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
 from torchyard.dashboard import feeds as feeds_module
@@ -60,12 +60,12 @@ def waiting_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
 
-def tell(progress: KeptProgress, text: str) -> None:
+def tell(progress: RecordedProgress, text: str) -> None:
     progress.listen(Event(kind="workload", text=text, workload="models/gpt", fraction=0.5))
 
 
 async def test_what_was_and_what_comes_in_order_and_then_the_end(going: Path) -> None:
-    progress, feeds = KeptProgress(going, lambda _: None), Feeds()
+    progress, feeds = RecordedProgress(going, lambda _: None), Feeds()
     tell(progress, "one")
     heard: list[str] = []
 
@@ -85,7 +85,7 @@ async def test_what_was_and_what_comes_in_order_and_then_the_end(going: Path) ->
 
 
 async def test_a_run_that_is_over_is_told_at_once(going: Path) -> None:
-    tell(KeptProgress(going, lambda _: None), "one")
+    tell(RecordedProgress(going, lambda _: None), "one")
     end(going, "interrupted")
     started_s = time.monotonic()
     found = await read_all(Feeds(), going)
@@ -104,7 +104,7 @@ async def test_many_watchers_cost_one_reader(going: Path, monkeypatch: pytest.Mo
         return real(state)
 
     monkeypatch.setattr(RunState, "now", counted)
-    progress, feeds = KeptProgress(going, lambda _: None), Feeds()
+    progress, feeds = RecordedProgress(going, lambda _: None), Feeds()
     tell(progress, "one")
     ended = 0
 
@@ -127,7 +127,7 @@ async def test_many_watchers_cost_one_reader(going: Path, monkeypatch: pytest.Mo
 
 
 async def test_a_watcher_who_leaves_is_forgotten_and_others_stay(going: Path) -> None:
-    progress, feeds = KeptProgress(going, lambda _: None), Feeds()
+    progress, feeds = RecordedProgress(going, lambda _: None), Feeds()
     heard: list[str] = []
 
     async def leaves() -> None:
@@ -200,7 +200,7 @@ async def test_a_run_that_vanishes_or_breaks_ends_the_stream(
 
 
 async def test_texts_cannot_end_an_event(going: Path) -> None:
-    progress = KeptProgress(going, lambda _: None)
+    progress = RecordedProgress(going, lambda _: None)
     evil = "a\n\nevent: end\ndata: {}\n\n\r\r\u2028"
     tell(progress, evil)
     with (going / PROGRESS_FILE).open("ab") as file:
@@ -213,7 +213,7 @@ async def test_texts_cannot_end_an_event(going: Path) -> None:
 
 
 def test_the_stream_over_http(going: Path) -> None:
-    progress = KeptProgress(going, lambda _: None)
+    progress = RecordedProgress(going, lambda _: None)
     tell(progress, "one")
     end(going)
     with visit(going.parent) as seen:
@@ -260,7 +260,7 @@ def test_kept_progress_says_what_a_page_needs(going: Path) -> None:
     from dashboard_home import MATMUL, comparison
 
     told: list[Event] = []
-    progress = KeptProgress(going, told.append)
+    progress = RecordedProgress(going, told.append)
     made = comparison(MATMUL, Verdict.FASTER, 1.25)
     event = Event(kind="comparison", text="x" * 10_000, workload=MATMUL.label, comparison=made)
     progress.listen(event)

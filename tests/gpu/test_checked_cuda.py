@@ -51,13 +51,13 @@ CANDIDATES = """
 
 def launched(folder: Path, backend: str) -> dict[str, Any]:
     """The first failure, or what the check after the last block says."""
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
     (folder / "own.py").write_text(dedent(WORKLOAD), encoding="utf-8")
     (folder / "mine.py").write_text(dedent(CANDIDATES), encoding="utf-8")
     if "inductor" not in backend:
         backend = f"{folder / 'mine.py'}:{backend}"
-    desk = Desk()
+    desk = WorkerService()
     workload: dict[str, Any] = {
         "suite": "file",
         "name": str(folder / "own.py"),

@@ -22,9 +22,9 @@ pytestmark = [
 
 
 def _desk(suite: str, name: str, mode: str = "inference", **parameters: object) -> Any:
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
-    desk = Desk()
+    desk = WorkerService()
     workload = {
         "suite": suite,
         "name": name,

@@ -26,9 +26,9 @@ def _device(index: int) -> str:
 
 
 def _desk(device: str, size: int = 4096) -> Any:
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
-    desk = Desk()
+    desk = WorkerService()
     workload = {
         "suite": "kernels",
         "name": "matmul",

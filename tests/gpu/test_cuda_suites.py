@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.catalog.entry import Listed
+from torchyard.worker.catalog.entry import ListedWorkload
 
 pytestmark = [
     pytest.mark.gpu,
@@ -21,7 +21,7 @@ pytestmark = [
 LARGE_ENOUGH_BYTES = 40e9
 
 
-def listed(suite: str, name: str) -> Listed:
+def listed(suite: str, name: str) -> ListedWorkload:
     return next(each for each in catalog.LISTS[suite] if each.name == name)
 
 

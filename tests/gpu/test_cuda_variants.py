@@ -17,10 +17,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.filterwarnings("ig
 
 
 def _desk(workload: str, *variants: dict[str, Any], **parameters: object) -> Any:
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
     suite, name = workload.split("/")
-    desk = Desk()
+    desk = WorkerService()
     desk.build(
         {
             "suite": suite,

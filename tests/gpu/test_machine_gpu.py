@@ -19,10 +19,10 @@ import pytest
 from torchyard.machine.advice.gpu_advice import advise_reading
 from torchyard.machine.facts.gpus import gpu_facts, read_gpus
 from torchyard.machine.gpu.library import GpuLibraries, open_gpu_libraries
-from torchyard.machine.guards.gpu_guard import NEIGHBOURS_EVERY_S, GpuGuard
+from torchyard.machine.guards.gpu_guard import OTHER_PROCESSES_EVERY_S, GpuGuard
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 
@@ -85,7 +85,7 @@ def test_knobs_survey_a_real_card_without_changing_it(libraries: GpuLibraries) -
     for name, knob in KNOBS.items():
         if not name.startswith("nvidia-"):
             continue
-        state = knob.survey(machine, Wish(profiles=("gpu",)))
+        state = knob.survey(machine, QuietRequest(profiles=("gpu",)))
         print(name, state.unavailable, state.settings, state.notes)
         for setting in state.settings:
             assert knob.same(setting.place, knob.read(machine, setting.place), setting.found)
@@ -95,7 +95,7 @@ def test_own_processes_are_no_neighbours() -> None:
     with worker("busy", ours=True):
         guard = GpuGuard("cuda")
         assert guard.why_not == ""
-        time.sleep(NEIGHBOURS_EVERY_S)
+        time.sleep(OTHER_PROCESSES_EVERY_S)
         reading = guard.read()
         print(reading)
         assert reading is not None
@@ -113,9 +113,9 @@ def test_own_processes_are_no_neighbours() -> None:
 def test_a_neighbour_counts_while_it_computes(kind: str, counted: int) -> None:
     with worker(kind, ours=False) as pid:
         guard = GpuGuard("cuda")
-        time.sleep(NEIGHBOURS_EVERY_S + 1)
+        time.sleep(OTHER_PROCESSES_EVERY_S + 1)
         guard.read()
-        time.sleep(NEIGHBOURS_EVERY_S + 1)
+        time.sleep(OTHER_PROCESSES_EVERY_S + 1)
         reading = guard.read()
         assert reading is not None
         assert reading.other_processes == counted

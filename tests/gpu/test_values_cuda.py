@@ -8,7 +8,7 @@ from corpus import CLEAN, PLANTED, Program
 from corpus.watching import watch
 
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Scan, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import DeviceScanner, open_device_scanner
 
@@ -105,7 +105,7 @@ def _count(close_steps: int) -> dict[tuple[str, str], int]:
         torch.nn.Linear(256, 256), torch.nn.ReLU(inplace=True), torch.nn.Linear(256, 256)
     ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    session = Session(Options(close_steps=close_steps, prove=False))
+    session = ProfilingSession(Options(close_steps=close_steps, prove=False))
     session.start()
     for _ in range(10):
         given = torch.randn(64, 256, device="cuda")

@@ -13,7 +13,7 @@ from trees import make_tree
 
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import KnobState, Restored, Setting, SettingChange, Wish
+from torchyard.machine.model import KnobState, QuietRequest, Restored, Setting, SettingChange
 from torchyard.machine.quieting.apply_settings import survey
 from torchyard.machine.quieting.journal import Journal, boot_of
 from torchyard.machine.quieting.restoring import (
@@ -63,7 +63,7 @@ class Round:
 
     def survey(self, **request: object) -> list[Setting]:
         """What every knob found, all knobs asked for, the one that is off by default, too."""
-        asked = Wish(only=tuple(self.knobs), **request)  # type: ignore[arg-type]
+        asked = QuietRequest(only=tuple(self.knobs), **request)  # type: ignore[arg-type]
         self.states = survey(self.machine, asked, knobs=self.knobs)
         return [setting for state in self.states for setting in state.settings]
 
@@ -73,7 +73,7 @@ class Round:
         journal = Journal.create(
             self.folder,
             mode="session",
-            request=Wish(),
+            request=QuietRequest(),
             boot=boot_of(self.kernel),
             settings=settings,
         )

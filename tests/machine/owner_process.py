@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 
 __all__ = [
     "ASLR",
@@ -36,17 +36,17 @@ ASLR = "proc/sys/kernel/randomize_va_space"
 SHARE = "proc/sys/kernel/perf_cpu_time_max_percent"
 RATE = "proc/sys/kernel/perf_event_max_sample_rate"
 PLACES = (ASLR, SHARE, RATE)
-WISH = Wish(only=("aslr", "perf-rate"), randomize="off")
+WISH = QuietRequest(only=("aslr", "perf-rate"), randomize="off")
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.knob import Machine
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 machine = Machine(files=FileTree(Path(sys.argv[1])))
-request = Wish(only=("aslr", "perf-rate"), randomize="off")
+request = QuietRequest(only=("aslr", "perf-rate"), randomize="off")
 if sys.argv[2] == "standing":
     apply_until_restore(machine, request)
     sys.exit()

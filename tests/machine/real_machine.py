@@ -55,7 +55,7 @@ def tuned_by_another(
     """
     program = f"""
         import os, signal, sys, time
-        from torchyard.machine.model import Wish
+        from torchyard.machine.model import QuietRequest
         from torchyard.machine.system.file_tree import FileTree
         from torchyard.machine.knob import Machine
         from torchyard.machine.knobs import KNOBS

@@ -11,7 +11,7 @@ from test_gpu_nvidia import make_process
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.quieting.restoring import write_setting
 from torchyard.machine.system.file_tree import FileTree
 
@@ -28,7 +28,7 @@ def one(state: KnobState) -> Setting:
 
 
 def survey(driver: AmdDriver, **request: object) -> KnobState:
-    return KNOB.survey(Machine(files=driver), Wish(profiles=("gpu",), **request))  # type: ignore[arg-type]
+    return KNOB.survey(Machine(files=driver), QuietRequest(profiles=("gpu",), **request))  # type: ignore[arg-type]
 
 
 def shown(driver: AmdDriver) -> tuple[str, str]:
@@ -174,7 +174,7 @@ def test_a_card_without_limits(tmp_path: Path) -> None:
 
 def test_no_card(tmp_path: Path) -> None:
     machine = Machine(files=FileTree(tmp_path))
-    assert KNOB.survey(machine, Wish()).unavailable == "no AMD GPU"
+    assert KNOB.survey(machine, QuietRequest()).unavailable == "no AMD GPU"
     with pytest.raises(MissingTool, match="no AMD GPU at 0000:83"):
         KNOB.read(machine, PLACE)
 

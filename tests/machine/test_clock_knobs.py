@@ -12,7 +12,7 @@ from trees import KINDS, make_tree
 
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.model import EFFECTS, Wish
+from torchyard.machine.model import EFFECTS, QuietRequest
 from torchyard.machine.system.file_tree import FileTree
 
 CPU = "sys/devices/system/cpu"
@@ -62,7 +62,7 @@ def test_a_copy_of_a_machine_comes_back_too(kind: str, tmp_path: Path) -> None:
     settings = [
         setting
         for knob in CLOCK_KNOBS.values()
-        for setting in knob.survey(machine, Wish()).settings
+        for setting in knob.survey(machine, QuietRequest()).settings
     ]
     for setting in settings:
         CLOCK_KNOBS[setting.knob].write(machine, setting)

@@ -19,7 +19,7 @@ from torchyard.machine.knob import (
     whole_text,
 )
 from torchyard.machine.knobs import memory_settings
-from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
 
@@ -48,7 +48,7 @@ def test_values_of_texts() -> None:
 def test_a_survey_reads_every_file_in_order(machine: Machine) -> None:
     state = knob(
         RequestedValues(values={"b": "never", "a": None}, notes=("n",)), value_of=chosen_word
-    ).survey(machine, Wish())
+    ).survey(machine, QuietRequest())
     assert state == KnobState(
         knob="k",
         settings=(
@@ -60,18 +60,20 @@ def test_a_survey_reads_every_file_in_order(machine: Machine) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_note_and_all_are_a_reason(machine: Machine) -> None:
-    some = knob(RequestedValues(values={"a": "0", "gone": "0"})).survey(machine, Wish())
+    some = knob(RequestedValues(values={"a": "0", "gone": "0"})).survey(machine, QuietRequest())
     assert [setting.place for setting in some.settings] == ["a"]
     assert some.notes == ("skipped, because /gone: No such file or directory",)
-    none = knob(RequestedValues(values={"gone": "0"})).survey(machine, Wish())
+    none = knob(RequestedValues(values={"gone": "0"})).survey(machine, QuietRequest())
     assert none.unavailable == "/gone: No such file or directory"
-    said = knob(RequestedValues(values={"a": "0"}, unavailable="not here")).survey(machine, Wish())
+    said = knob(RequestedValues(values={"a": "0"}, unavailable="not here")).survey(
+        machine, QuietRequest()
+    )
     assert (said.unavailable, said.settings) == ("not here", ())
 
 
 def test_write_read_and_restore(machine: Machine) -> None:
     it = knob(RequestedValues(values={"b": "never"}), value_of=chosen_word)
-    (setting,) = it.survey(machine, Wish()).settings
+    (setting,) = it.survey(machine, QuietRequest()).settings
     it.write(machine, setting)
     assert it.read(machine, "b") == "never"
     it.restore(machine, setting)
@@ -83,7 +85,7 @@ def test_write_read_and_restore(machine: Machine) -> None:
 
 def test_a_setting_without_a_wanted_value_is_only_put_back(machine: Machine) -> None:
     it = knob(RequestedValues(values={"a": None}))
-    (setting,) = it.survey(machine, Wish()).settings
+    (setting,) = it.survey(machine, QuietRequest()).settings
     it.write(machine, setting)
     assert it.read(machine, "a") == "1"
     machine.files.write("a", "9")
@@ -95,7 +97,7 @@ def test_an_empty_value_reaches_the_kernel_as_a_newline(tmp_path: Path) -> None:
     (tmp_path / "list").write_text("\n")
     plain = Machine(files=FileTree(tmp_path))
     it = knob(RequestedValues(values={"list": "0-3"}))
-    (setting,) = it.survey(plain, Wish()).settings
+    (setting,) = it.survey(plain, QuietRequest()).settings
     assert setting.found == ""
     it.write(plain, setting)
     it.restore(plain, setting)
@@ -129,7 +131,7 @@ def test_own_ways_to_compare(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("word", "value"), [("on", "2"), ("off", "0")])
 def test_address_randomisation_as_asked(machine: Machine, word: str, value: str) -> None:
-    state = memory_settings.ASLR_KNOB.survey(machine, Wish(randomize=word))  # type: ignore[arg-type]
+    state = memory_settings.ASLR_KNOB.survey(machine, QuietRequest(randomize=word))  # type: ignore[arg-type]
     (setting,) = state.settings
     assert (setting.place, setting.found, setting.wanted) == (
         memory_settings.ASLR_PLACE,
@@ -141,6 +143,6 @@ def test_address_randomisation_as_asked(machine: Machine, word: str, value: str)
 def test_address_randomisation_is_left_alone_unless_asked_for(machine: Machine) -> None:
     it: Knob = memory_settings.ASLR_KNOB
     assert not it.default
-    state = it.survey(machine, Wish())
+    state = it.survey(machine, QuietRequest())
     assert (state.settings, state.unavailable) == ((), "")
     assert "--aslr" in state.notes[0]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.core.cpu_lists import MOST_PROCESSORS, cpu_list, cpu_mask, cpus_of_list, cpus_of_mask
+from torchyard.core.cpu_lists import MAX_CPUS, cpu_list, cpu_mask, cpus_of_list, cpus_of_mask
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
 CPUS = st.lists(st.integers(min_value=0, max_value=600), max_size=40).map(tuple)
@@ -51,7 +51,7 @@ def test_any_text_is_processors_or_a_value_error(text: str) -> None:
             cpus = read(text)
         except ValueError:
             continue
-        assert all(0 <= cpu < MOST_PROCESSORS for cpu in cpus)
+        assert all(0 <= cpu < MAX_CPUS for cpu in cpus)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_is_no_list(text: str) -> None:
         cpus_of_list(text)
 
 
-@pytest.mark.parametrize("text", ["-3", "0x3", "g", "1_0", "f" * (MOST_PROCESSORS + 1)])
+@pytest.mark.parametrize("text", ["-3", "0x3", "g", "1_0", "f" * (MAX_CPUS + 1)])
 def test_what_is_no_mask(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         cpus_of_mask(text)

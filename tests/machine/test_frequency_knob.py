@@ -14,7 +14,7 @@ from trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs.cpu_frequency import FREQUENCY_KNOB
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cpu_states import base_clock, reachable_khz
 from torchyard.machine.system.file_tree import FileTree
 
@@ -83,7 +83,7 @@ def test_random_limits_come_back_exactly(
     kernel = _policy(root, scaling_min_freq=found[0], scaling_max_freq=found[1])
     kernel.limits = "refuse" if refuse else "clamp"
     machine = Machine(files=kernel)
-    (setting,) = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=request)).settings
+    (setting,) = FREQUENCY_KNOB.survey(machine, QuietRequest(frequency_khz=request)).settings
     assert setting.found == f"{found[0]}-{found[1]}"
     FREQUENCY_KNOB.write(machine, setting)
     assert _limits(kernel) == (request, request)
@@ -201,7 +201,7 @@ def test_unsupported_requests_are_reported(
     quiet_request: int, used: int, note: str, tmp_path: Path
 ) -> None:
     machine = Machine(files=FakeKernel(make_tree("intel-pstate", tmp_path)))
-    state = FREQUENCY_KNOB.survey(machine, Wish(frequency_khz=quiet_request))
+    state = FREQUENCY_KNOB.survey(machine, QuietRequest(frequency_khz=quiet_request))
     assert state.settings[-1].wanted == f"{used}-{used}"
     assert bool(state.notes) == bool(note)
     assert note in " ".join(state.notes)
@@ -252,7 +252,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
 
 
 def test_a_guess_is_told(tmp_path: Path) -> None:
-    state = FREQUENCY_KNOB.survey(Machine(files=_policy(tmp_path)), Wish())
+    state = FREQUENCY_KNOB.survey(Machine(files=_policy(tmp_path)), QuietRequest())
     assert "the base clock is unknown" in state.notes[0]
 
 
@@ -260,14 +260,16 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
     root = make_tree("arm-cpufreq", tmp_path)
     (root / POLICY / "scaling_min_freq").unlink()
     machine = Machine(files=FakeKernel(root))
-    state = FREQUENCY_KNOB.survey(machine, Wish())
+    state = FREQUENCY_KNOB.survey(machine, QuietRequest())
     assert f"skipped, because /{POLICY} does not report its limits" in state.notes
     assert [item.place for item in state.settings] == [
         f"{CPU}/cpufreq/policy{number}" for number in (1, 2, 3)
     ]
     for number in (1, 2, 3):
         (root / CPU / f"cpufreq/policy{number}/scaling_max_freq").unlink()
-    assert "does not report its limits" in FREQUENCY_KNOB.survey(machine, Wish()).unavailable
+    assert (
+        "does not report its limits" in FREQUENCY_KNOB.survey(machine, QuietRequest()).unavailable
+    )
     with pytest.raises(MissingTool):
         FREQUENCY_KNOB.read(machine, POLICY)
 

@@ -15,7 +15,7 @@ from trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs.cpu_frequency import GOVERNOR_KNOB
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.file_tree import WriteRefused
 
 CPUFREQ = "sys/devices/system/cpu/cpufreq"
@@ -155,7 +155,7 @@ def test_a_policy_of_offline_processors_is_left_alone(tmp_path: Path) -> None:
         GOVERNOR_KNOB.write(machine, setting)
     with pytest.raises(WriteRefused, match="busy"):
         GOVERNOR_KNOB.restore(machine, setting)
-    places = [item.place for item in GOVERNOR_KNOB.survey(machine, Wish()).settings]
+    places = [item.place for item in GOVERNOR_KNOB.survey(machine, QuietRequest()).settings]
     assert place not in places
     assert f"{CPUFREQ}/policy4/scaling_governor" in places
 
@@ -179,6 +179,8 @@ def test_tunables_with_blanks_survive(tmp_path: Path) -> None:
 
 
 def test_without_a_driver_it_is_unavailable(tmp_path: Path) -> None:
-    state = GOVERNOR_KNOB.survey(Machine(files=FakeKernel(make_tree("cloud-vm", tmp_path))), Wish())
+    state = GOVERNOR_KNOB.survey(
+        Machine(files=FakeKernel(make_tree("cloud-vm", tmp_path))), QuietRequest()
+    )
     assert "has no policy" in state.unavailable
     assert state.settings == ()

@@ -16,7 +16,7 @@ from torchyard.core.block import GuardReading
 from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.gpu.nvidia import nvml_handle
 from torchyard.machine.guards.block_check import judge
-from torchyard.machine.guards.gpu_guard import NEIGHBOURS_EVERY_S, GpuGuard, GpuReading
+from torchyard.machine.guards.gpu_guard import OTHER_PROCESSES_EVERY_S, GpuGuard, GpuReading
 from torchyard.machine.system.file_tree import FileTree
 
 
@@ -204,9 +204,9 @@ class TestNeighbours:
         guard.read()
         add_process(nvml, 60, busy=40)
         make_process(tmp_path, 60, 1)
-        clock.now_s += NEIGHBOURS_EVERY_S / 2
+        clock.now_s += OTHER_PROCESSES_EVERY_S / 2
         soon = guard.read()
-        clock.now_s += NEIGHBOURS_EVERY_S
+        clock.now_s += OTHER_PROCESSES_EVERY_S
         later = guard.read()
         assert soon is not None
         assert later is not None

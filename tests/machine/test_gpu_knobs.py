@@ -16,7 +16,7 @@ from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
 from torchyard.machine.knobs.gpu_clocks import same_clock
-from torchyard.machine.model import KnobState, Restored, Setting, Wish
+from torchyard.machine.model import KnobState, QuietRequest, Restored, Setting
 from torchyard.machine.quieting.apply_settings import chosen_knobs, survey
 from torchyard.machine.quieting.journal import Journal, boot_of
 from torchyard.machine.quieting.restoring import needs_writing, restore_journal, write_setting
@@ -32,12 +32,12 @@ def one(state: KnobState) -> Setting:
 
 
 def surveyed(name: str, nvml: RecordedNvml, root: Path, **request: Any) -> KnobState:
-    return KNOBS[name].survey(machine_of(nvml, root), Wish(profiles=("gpu",), **request))
+    return KNOBS[name].survey(machine_of(nvml, root), QuietRequest(profiles=("gpu",), **request))
 
 
 def test_what_a_tune_of_gpus_uses() -> None:
     """What changes what is measured, or breaks runs, only when it is asked for."""
-    chosen = chosen_knobs(Wish(profiles=("gpu",)))
+    chosen = chosen_knobs(QuietRequest(profiles=("gpu",)))
     assert sorted(chosen) == ["amd-determinism", "nvidia-clocks", "nvidia-persistence"]
     assert chosen.index("nvidia-persistence") < chosen.index("nvidia-clocks")
     for name in NVIDIA:
@@ -63,8 +63,10 @@ class TestEveryKnob:
     def test_without_a_library(self, name: str, tmp_path: Path) -> None:
         files = machine_of(h200(), tmp_path).files
         machine = Machine(files=files, gpus=GpuLibraries(nvml_because="no NVIDIA driver is loaded"))
-        assert KNOBS[name].survey(machine, Wish()).unavailable == "no NVIDIA driver is loaded"
-        assert KNOBS[name].survey(Machine(files=files), Wish()).unavailable
+        assert (
+            KNOBS[name].survey(machine, QuietRequest()).unavailable == "no NVIDIA driver is loaded"
+        )
+        assert KNOBS[name].survey(Machine(files=files), QuietRequest()).unavailable
 
     def test_looking_changes_nothing(self, name: str, tmp_path: Path) -> None:
         nvml = h200()
@@ -92,7 +94,7 @@ class TestEveryKnob:
         nvml.answer("nvmlDeviceGetPowerManagementLimit", CARD, value=500_000)
         nvml.permitted = False
         machine = machine_of(nvml, tmp_path)
-        setting = one(KNOBS[name].survey(machine, Wish()))
+        setting = one(KNOBS[name].survey(machine, QuietRequest()))
         # WHEN somebody who may not tries
         with pytest.raises(NotAllowed, match="Insufficient Permissions") as refused:
             KNOBS[name].write(machine, setting)
@@ -112,7 +114,7 @@ class TestEveryKnob:
         found = dict(nvml._answers)
         machine = machine_of(nvml, tmp_path)
         knob = KNOBS[name]
-        setting = one(knob.survey(machine, Wish()))
+        setting = one(knob.survey(machine, QuietRequest()))
         assert needs_writing(setting)
         # restoring what was never written is right, too
         knob.restore(machine, setting)
@@ -173,7 +175,7 @@ class TestClocks:
     def test_what_the_driver_is_told(self, tmp_path: Path) -> None:
         nvml = h200()
         machine = machine_of(nvml, tmp_path)
-        setting = one(CLOCKS.survey(machine, Wish()))
+        setting = one(CLOCKS.survey(machine, QuietRequest()))
         CLOCKS.write(machine, setting)
         CLOCKS.restore(machine, setting)
         assert nvml.orders == [
@@ -206,7 +208,7 @@ class TestClocks:
 
     def test_a_driver_that_takes_no_lock(self, tmp_path: Path) -> None:
         machine = machine_of(t4(locks=False), tmp_path)
-        change = write_setting(machine, one(CLOCKS.survey(machine, Wish())))
+        change = write_setting(machine, one(CLOCKS.survey(machine, QuietRequest())))
         assert change.state == "refused"
         assert "Not Supported" in change.reason
 
@@ -223,7 +225,7 @@ class TestClocks:
         nvml.answer("nvmlDeviceGetCurrentClocksEventReasons", CARD, value=0)
         monkeypatch.setattr(nvml, "nvmlDeviceSetGpuLockedClocks", lambda *_: None)
         machine = machine_of(nvml, tmp_path)
-        change = write_setting(machine, one(CLOCKS.survey(machine, Wish())))
+        change = write_setting(machine, one(CLOCKS.survey(machine, QuietRequest())))
         assert change.state == "refused"
         assert "seen at 1980 MHz" in change.reason
 
@@ -241,7 +243,7 @@ class TestOldCards:
     def test_the_default_comes_back_by_a_reset(self, tmp_path: Path) -> None:
         nvml = pascal()
         machine = machine_of(nvml, tmp_path)
-        setting = one(CLOCKS.survey(machine, Wish(gpu_clock_mhz=936)))
+        setting = one(CLOCKS.survey(machine, QuietRequest(gpu_clock_mhz=936)))
         assert write_setting(machine, setting).state == "written"
         CLOCKS.restore(machine, setting)
         assert nvml.orders == [
@@ -254,7 +256,7 @@ class TestOldCards:
         nvml = pascal()
         nvml.nvmlDeviceSetApplicationsClocks(CARD, 715, 936)
         machine = machine_of(nvml, tmp_path)
-        setting = one(CLOCKS.survey(machine, Wish()))
+        setting = one(CLOCKS.survey(machine, QuietRequest()))
         assert setting.found == "memory 715 MHz, graphics 936 MHz"
         CLOCKS.write(machine, setting)
         CLOCKS.restore(machine, setting)
@@ -325,7 +327,7 @@ class TestPower:
         nvml = h200()
         nvml.answer("nvmlDeviceGetPowerManagementDefaultLimit", CARD, value=900_000)
         machine = machine_of(nvml, tmp_path)
-        change = write_setting(machine, one(KNOBS["nvidia-power"].survey(machine, Wish())))
+        change = write_setting(machine, one(KNOBS["nvidia-power"].survey(machine, QuietRequest())))
         assert change.state == "refused"
         assert "Invalid Argument" in change.reason
 
@@ -347,7 +349,7 @@ class TestComputeMode:
         assert "comparison of two interpreters" in KNOBS["nvidia-compute-mode"].why
 
 
-def gpu_round(machine: Machine, folder: Path, request: Wish) -> tuple[list[str], Restored]:
+def gpu_round(machine: Machine, folder: Path, request: QuietRequest) -> tuple[list[str], Restored]:
     """Survey, journal, writes, restore from the journal, by the real functions."""
     knobs: dict[str, Knob] = {name: KNOBS[name] for name in NVIDIA}
     states = survey(machine, request, knobs=knobs)
@@ -371,7 +373,7 @@ def test_a_whole_tune_is_put_back_from_the_journal(tmp_path: Path) -> None:
     nvml = t4()
     found = dict(nvml._answers)
     machine = machine_of(nvml, tmp_path)
-    changes, restored = gpu_round(machine, tmp_path / "journal", Wish(profiles=("gpu",)))
+    changes, restored = gpu_round(machine, tmp_path / "journal", QuietRequest(profiles=("gpu",)))
     assert changes == ["written", "written"]
     assert restored.complete
     assert nvml._answers == found

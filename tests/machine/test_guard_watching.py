@@ -10,7 +10,7 @@ from trees import make_tree
 
 from torchyard.core.block import GuardReading
 from torchyard.machine.guards.block_check import guard_states
-from torchyard.machine.guards.host_guards import SLOW_READING_S, Number, Reader, Watch
+from torchyard.machine.guards.host_guards import SLOW_READING_S, HostGuards, Number, Reader
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def test_what_grew_while_the_block_ran_and_how_things_stood_after_it(folder: Path) -> None:
     (folder / "proc/vmstat").write_text(VMSTAT.format(100))
     (folder / "proc/pressure/memory").write_text(PRESSURE.format(50))
-    with Watch(Machine(files=FileTree(folder))) as watch:
+    with HostGuards(Machine(files=FileTree(folder))) as watch:
         watch.begin()
         (folder / "proc/vmstat").write_text(VMSTAT.format(107))
         (folder / "proc/pressure/memory").write_text(PRESSURE.format(53))
@@ -48,7 +48,7 @@ def test_what_grew_while_the_block_ran_and_how_things_stood_after_it(folder: Pat
 
 def test_each_reader_has_a_state_and_those_that_cannot_read_are_left_out(folder: Path) -> None:
     (folder / "proc/vmstat").unlink()
-    with Watch(Machine(files=FileTree(folder))) as watch:
+    with HostGuards(Machine(files=FileTree(folder))) as watch:
         assert watch.states == {
             "swap": "/proc/vmstat: No such file or directory",
             "memory pressure": "",
@@ -61,7 +61,7 @@ def test_each_reader_has_a_state_and_those_that_cannot_read_are_left_out(folder:
 
 
 def test_a_number_that_vanishes_or_starts_anew_is_no_number_or_none_at_all(folder: Path) -> None:
-    with Watch(Machine(files=FileTree(folder))) as watch:
+    with HostGuards(Machine(files=FileTree(folder))) as watch:
         watch.begin()
         (folder / "proc/vmstat").write_text("gone\n")
         assert watch.end()["swapped_pages"] is None
@@ -87,7 +87,7 @@ def test_a_slow_reader_is_left_out_with_the_reason() -> None:
     now = iter(range(0, 10**9, 2_000_000))
     assert SLOW_READING_S < 0.002
     open_reader = reader_of(iter(range(100)), grows=True)
-    watch = Watch(readers=[open_reader], clock=lambda: next(now))
+    watch = HostGuards(readers=[open_reader], clock=lambda: next(now))
     assert watch.states == {"made up": "too slow: a reading takes 2.0 ms"}
     watch.begin()
     assert list(watch.end()) == ["watched_ns"]
@@ -96,7 +96,7 @@ def test_a_slow_reader_is_left_out_with_the_reason() -> None:
 def test_one_slow_reading_of_several_is_forgiven() -> None:
     ticks = iter([0, 5_000_000, 5_000_000, 5_010_000, 5_010_000, 5_020_000])
     open_reader = reader_of(iter(range(100)), grows=True)
-    assert Watch(readers=[open_reader], clock=lambda: next(ticks)).states == {"made up": ""}
+    assert HostGuards(readers=[open_reader], clock=lambda: next(ticks)).states == {"made up": ""}
 
 
 def test_totals_are_read_twice_and_states_once() -> None:
@@ -108,7 +108,7 @@ def test_totals_are_read_twice_and_states_once() -> None:
             yield taken[0]
 
     for grows, readings in ((True, 2), (False, 1)):
-        watch = Watch(readers=[reader_of(numbers(), grows=grows)])
+        watch = HostGuards(readers=[reader_of(numbers(), grows=grows)])
         before = taken[0]
         watch.begin()
         watch.end()
@@ -116,7 +116,7 @@ def test_totals_are_read_twice_and_states_once() -> None:
 
 
 def test_nothing_is_read_after_the_end(folder: Path) -> None:
-    with Watch(Machine(files=FileTree(folder))) as watch:
+    with HostGuards(Machine(files=FileTree(folder))) as watch:
         pass
     watch.begin()
     assert watch.end()["swapped_pages"] is None

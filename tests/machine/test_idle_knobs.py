@@ -17,7 +17,7 @@ from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs import idle as idle_latency
 from torchyard.machine.knobs import idle as states_knob
 from torchyard.machine.knobs.idle import IdleLatencyKnob
-from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import FileTree, HeldDevice, WriteRefused, read_device
 
@@ -37,7 +37,7 @@ def knob() -> Iterator[IdleLatencyKnob]:
 
 def _states(root: Path, **request: object) -> KnobState:
     machine = Machine(files=FakeKernel(root))
-    return states_knob.IDLE_STATES_KNOB.survey(machine, Wish(**request))  # type: ignore[arg-type]
+    return states_knob.IDLE_STATES_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
 
 
 # Which limit.
@@ -58,13 +58,13 @@ def test_a_limit_that_still_lets_processors_rest(
     kind: str, wish_us: int, allowed_us: int, tmp_path: Path
 ) -> None:
     states = idle_states(FakeKernel(make_tree(kind, tmp_path)))
-    assert allowed_latency_us(states, Wish(latency_us=wish_us)) == allowed_us
+    assert allowed_latency_us(states, QuietRequest(latency_us=wish_us)) == allowed_us
 
 
 def test_the_slowest_of_unequal_processors_decides(tmp_path: Path) -> None:
     root = make_tree("amd-acpi", tmp_path)
     (root / CPU / "cpu3/cpuidle/state1/latency").write_text("7\n")
-    assert allowed_latency_us(idle_states(FakeKernel(root)), Wish()) == 7
+    assert allowed_latency_us(idle_states(FakeKernel(root)), QuietRequest()) == 7
 
 
 def test_states_without_a_latency_are_passed_over(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_lower_limit_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     other = HeldDevice(kernel, DEVICE, bytes(4))
     try:
-        state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=kernel), Wish())
+        state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=kernel), QuietRequest())
     finally:
         other.close()
     (setting,) = state.settings
@@ -187,7 +187,7 @@ def test_a_higher_limit_of_another_process_is_lowered(
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     other = HeldDevice(kernel, DEVICE, (100).to_bytes(4, sys.byteorder))
     try:
-        (setting,) = knob.survey(Machine(files=kernel), Wish()).settings
+        (setting,) = knob.survey(Machine(files=kernel), QuietRequest()).settings
         assert (setting.found, setting.wanted) == ("100", "2")
     finally:
         other.close()
@@ -196,7 +196,7 @@ def test_a_higher_limit_of_another_process_is_lowered(
 def test_what_the_user_should_know(tmp_path: Path) -> None:
     def notes(kind: str, **request: object) -> str:
         machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(request)}")))
-        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(**request))  # type: ignore[arg-type]
+        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
         return " ".join(found.notes)
 
     assert "this kernel has no idle driver" in notes("cloud-vm")
@@ -209,7 +209,7 @@ def test_a_machine_without_the_device(knob: IdleLatencyKnob, tmp_path: Path) -> 
     root = make_tree("intel-pstate", tmp_path)
     (root / DEVICE).unlink()
     machine = Machine(files=FakeKernel(root))
-    assert "no such device" in knob.survey(machine, Wish()).unavailable
+    assert "no such device" in knob.survey(machine, QuietRequest()).unavailable
     with pytest.raises(MissingTool):
         knob.read(machine, DEVICE)
     with pytest.raises(WriteRefused) as refused:
@@ -224,7 +224,7 @@ def test_who_may_not_read_it_still_sees_what_would_be_held(tmp_path: Path) -> No
     root = make_tree("intel-pstate", tmp_path)
     (root / DEVICE).unlink()
     (root / DEVICE).mkdir()
-    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=FileTree(root)), Wish())
+    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=FileTree(root)), QuietRequest())
     (setting,) = state.settings
     assert (setting.found, setting.wanted) == ("unknown", "2")
     assert "cannot read the limit" in " ".join(state.notes)

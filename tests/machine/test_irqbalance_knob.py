@@ -20,7 +20,7 @@ from trees import make_tree
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.tasks import read_task
 
 KNOB = KNOBS["irqbalance"]
@@ -170,7 +170,7 @@ def _state(pid: int) -> str:
 def test_a_process_is_suspended_and_goes_on(tmp_path: Path) -> None:
     machine = Machine()
     with own_irqbalance(tmp_path) as pid:
-        (setting,) = KNOB.survey(machine, Wish()).settings
+        (setting,) = KNOB.survey(machine, QuietRequest()).settings
         assert (setting.found, setting.wanted) == ("running", "stopped")
         KNOB.write(machine, setting)
         assert _state(pid) == "T"
@@ -184,7 +184,7 @@ def test_a_process_is_suspended_and_goes_on(tmp_path: Path) -> None:
 def test_a_process_that_ended_needs_nothing(tmp_path: Path) -> None:
     machine = Machine()
     with own_irqbalance(tmp_path) as pid:
-        (setting,) = KNOB.survey(machine, Wish()).settings
+        (setting,) = KNOB.survey(machine, QuietRequest()).settings
         KNOB.write(machine, setting)
         os.kill(pid, signal.SIGKILL)
         while _state(pid) not in ("Z", ""):
@@ -200,7 +200,7 @@ def test_one_that_was_suspended_before_stays_suspended(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGSTOP)
         while _state(pid) != "T":
             time.sleep(0.01)
-        (setting,) = KNOB.survey(machine, Wish()).settings
+        (setting,) = KNOB.survey(machine, QuietRequest()).settings
         assert setting.found == "stopped"
         assert KNOB.same(setting.place, setting.found, setting.wanted or "")
         KNOB.restore(machine, setting)

@@ -10,7 +10,7 @@ from group_rounds import V1, add_task, members, round_on
 
 from torchyard.errors import NotAllowed
 from torchyard.machine.knobs.core_isolation import Isolation, join
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 
 
 def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_second_threads_that_went_offline_since_the_survey(tmp_path: Path) -> No
 def test_cores_beyond_the_group_are_refused(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     knob = Isolation(base="docker/4f1c2a")
-    (setting,) = knob.survey(round_.machine, Wish(cores=(5,))).settings
+    (setting,) = knob.survey(round_.machine, QuietRequest(cores=(5,))).settings
     with pytest.raises(NotAllowed, match="cannot isolate cores"):
         knob.write(round_.machine, setting)
     assert round_.left() == {}
@@ -169,7 +169,7 @@ def test_only_tasks_below_the_base_are_moved(tmp_path: Path) -> None:
     knob = Isolation(base="docker")
     add_task(round_, 901, f"{V1}/docker")
     round_.found = round_.kernel.snapshot()
-    (setting,) = knob.survey(round_.machine, Wish(cores=(2, 3))).settings
+    (setting,) = knob.survey(round_.machine, QuietRequest(cores=(2, 3))).settings
     knob.write(round_.machine, setting)
     assert members(round_, V1) == [1, 2, 700], "not below the base"
     assert members(round_, f"{V1}/docker/torchyard/house") == [901]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchyard.errors import NotAllowed, ResultsDamaged
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.journal import (
     FORMAT_VERSION,
     JOURNAL_FILE,
@@ -40,7 +40,11 @@ HEADER = (
 
 def create(folder: Path, *settings: Setting) -> Journal:
     return Journal.create(
-        folder, mode="session", request=Wish(randomize="off"), boot="boot-1", settings=settings
+        folder,
+        mode="session",
+        request=QuietRequest(randomize="off"),
+        boot="boot-1",
+        settings=settings,
     )
 
 

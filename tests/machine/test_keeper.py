@@ -26,7 +26,7 @@ from owner_process import (
 from trees import make_tree
 
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
@@ -152,7 +152,7 @@ def test_a_standing_tune_has_a_holder_that_restore_ends(root: Path) -> None:
     machine = Machine(files=FileTree(root))
     before = device.read_bytes()
     assert before in (b"", NO_LATENCY_LIMIT)
-    tuned = apply_until_restore(machine, Wish(only=("idle-latency",)))
+    tuned = apply_until_restore(machine, QuietRequest(only=("idle-latency",)))
     assert [change.state for change in tuned.changes] == ["written"]
     text = read_journal(folder_of(root))
     assert text is not None
@@ -168,7 +168,7 @@ def test_a_standing_tune_has_a_holder_that_restore_ends(root: Path) -> None:
 
 def test_a_holder_that_was_killed_is_no_obstacle(root: Path) -> None:
     machine = Machine(files=FileTree(root))
-    apply_until_restore(machine, Wish(only=("idle-latency",)))
+    apply_until_restore(machine, QuietRequest(only=("idle-latency",)))
     text = read_journal(folder_of(root))
     assert text is not None
     assert text.holder is not None
@@ -179,7 +179,7 @@ def test_a_holder_that_was_killed_is_no_obstacle(root: Path) -> None:
 @pytest.mark.slow
 def test_a_number_that_passed_to_another_process_is_not_ended(root: Path) -> None:
     machine = Machine(files=FileTree(root))
-    apply_until_restore(machine, Wish(only=("idle-latency",)))
+    apply_until_restore(machine, QuietRequest(only=("idle-latency",)))
     path = folder_of(root) / JOURNAL_FILE
     text = read_journal(folder_of(root))
     assert text is not None

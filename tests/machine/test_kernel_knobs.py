@@ -15,7 +15,7 @@ from trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import EFFECTS, Wish
+from torchyard.machine.model import EFFECTS, QuietRequest
 from torchyard.machine.system.file_tree import FileTree
 
 NAMES = (
@@ -117,7 +117,7 @@ def test_only_looking_changes_nothing(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_machine_says_why(name: str, tmp_path: Path) -> None:
-    state = KNOBS[name].survey(Machine(files=FileTree(tmp_path)), Wish(cores=(1,)))
+    state = KNOBS[name].survey(Machine(files=FileTree(tmp_path)), QuietRequest(cores=(1,)))
     assert state.settings == ()
     assert state.unavailable
 

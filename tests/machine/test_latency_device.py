@@ -18,7 +18,7 @@ from real_machine import alone_on_machine, wait_until
 
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import idle as idle_latency
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.apply_settings import apply_until_restore
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE, read_journal
 from torchyard.machine.quieting.restoring import restore, write_setting
@@ -76,7 +76,7 @@ def holder(before: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def _setting() -> Setting:
-    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(), Wish(latency_us=WANTED_US))
+    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(), QuietRequest(latency_us=WANTED_US))
     assert state.unavailable == ""
     (setting,) = state.settings
     assert setting.changes
@@ -152,7 +152,7 @@ def test_the_least_of_several_limits_is_in_force(
     idle_latency.IDLE_LATENCY_KNOB.restore(machine, lower)
     assert _seen_by_another_process() == WANTED_US, "the other one's is still there"
     # And another one's lower limit is left to it.
-    state = idle_latency.IDLE_LATENCY_KNOB.survey(machine, Wish(latency_us=100))
+    state = idle_latency.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(latency_us=100))
     assert state.settings[0].changes is False
 
 
@@ -162,7 +162,7 @@ def test_a_standing_tune_holds_it_until_it_is_restored(
 ) -> None:
     """The keeper holds it when the command that tuned has ended."""
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
-    machine, request = Machine(), Wish(only=("idle-latency",), latency_us=WANTED_US)
+    machine, request = Machine(), QuietRequest(only=("idle-latency",), latency_us=WANTED_US)
     with alone_on_machine():
         tuned = apply_until_restore(machine, request)
         try:

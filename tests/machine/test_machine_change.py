@@ -12,13 +12,13 @@ from command_line import call, program
 from trees import make_tree
 
 from torchyard.machine.model import (
+    AppliedSettings,
     KnobState,
+    QuietRequest,
     Restored,
     Setting,
     SettingChange,
     SettingReturn,
-    Tuned,
-    Wish,
 )
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE
 from torchyard.machine.report import quieting_summary, quieting_table, restored_text
@@ -58,7 +58,7 @@ def change(
     return SettingChange(setting=setting, state=state, reason=reason)
 
 
-def tuned() -> Tuned:
+def tuned() -> AppliedSettings:
     policy = "sys/devices/system/cpu/cpufreq/policy"
     changes = [
         change("governor", f"{policy}{n}/scaling_governor", "powersave", "performance", "written")
@@ -79,7 +79,7 @@ def tuned() -> Tuned:
         KnobState(knob="smt", unavailable="cores have one thread"),
         KnobState(knob="swap", notes=("swap is not enabled",)),
     ]
-    return Tuned(request=Wish(), knobs=tuple(states), changes=tuple(changes))
+    return AppliedSettings(request=QuietRequest(), knobs=tuple(states), changes=tuple(changes))
 
 
 def test_the_table_of_a_tune() -> None:
@@ -209,10 +209,17 @@ def test_exit_codes_of_standing_tunes() -> None:
 
     refused = change("aslr", ASLR, "2", "0", "refused", "no")
     state = KnobState(knob="aslr", settings=(refused.setting,))
-    assert _exit_code(Tuned(request=Wish(), knobs=(state,), changes=(refused,))) == 4
+    assert (
+        _exit_code(AppliedSettings(request=QuietRequest(), knobs=(state,), changes=(refused,))) == 4
+    )
     assert _exit_code(tuned()) == 0
     assert (
-        _exit_code(Tuned(request=Wish(), knobs=(KnobState(knob="smt", unavailable="none"),))) == 3
+        _exit_code(
+            AppliedSettings(
+                request=QuietRequest(), knobs=(KnobState(knob="smt", unavailable="none"),)
+            )
+        )
+        == 3
     )
 
 

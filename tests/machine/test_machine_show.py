@@ -11,7 +11,7 @@ import pytest
 from command_line import call
 from trees import make_tree
 
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.journal import Journal, boot_of
 from torchyard.machine.system.file_tree import FileTree
 
@@ -28,7 +28,7 @@ def journal_of(root: Path, *, boot: str = "", tuned: bool = True) -> None:
     journal = Journal.create(
         folder,
         mode="standing",
-        request=Wish(),
+        request=QuietRequest(),
         boot=boot or boot_of(FileTree(root)),
         settings=[setting],
     )

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 from asked_command import LIVE, answer_of, knob
 
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 
 
 def test_kept_unless_asked_for() -> None:
-    setting = knob("process-aslr").prefix(LIVE, Wish())
+    setting = knob("process-aslr").prefix(LIVE, QuietRequest())
     assert (setting.words, setting.unavailable) == ((), "")
     assert knob("process-aslr").default is False
-    state = knob("process-aslr").survey(LIVE, Wish())
+    state = knob("process-aslr").survey(LIVE, QuietRequest())
     assert state.settings[0].found == state.settings[0].wanted
     assert "kept: set it with --aslr" in state.notes[0]
 
 
 def test_without_randomisation_every_launch_is_alike(capfd: pytest.CaptureFixture[str]) -> None:
-    setting = knob("process-aslr").prefix(LIVE, Wish(randomize="off"))
+    setting = knob("process-aslr").prefix(LIVE, QuietRequest(randomize="off"))
     if setting.unavailable:
         pytest.skip(setting.unavailable)
     assert setting.words == ("setarch", os.uname().machine, "-R")
@@ -40,10 +40,10 @@ def test_randomisation_again_inside_of_a_process_without(tmp_path: Path) -> None
         "import ctypes, json, os, sys\n"
         "libc = ctypes.CDLL(None)\n"
         "libc.personality(ctypes.c_ulong(0x0040000))\n"
-        "from torchyard.machine.model import Wish\n"
+        "from torchyard.machine.model import QuietRequest\n"
         "from torchyard.machine.knob import Machine\n"
         "from torchyard.machine.knobs import KNOBS\n"
-        "setting = KNOBS['process-aslr'].prefix(Machine(), Wish(randomize='on'))\n"
+        "setting = KNOBS['process-aslr'].prefix(Machine(), QuietRequest(randomize='on'))\n"
         "assert not setting.unavailable, setting.unavailable\n"
         "setting.apply()\n"
         "print(libc.personality(ctypes.c_ulong(0xFFFFFFFF)))\n"
@@ -58,7 +58,7 @@ def test_a_filter_that_refuses_is_found_out(tmp_path: Path) -> None:
     """The usual filter of containers lets the question pass and refuses the change."""
     program = (
         "import ctypes, struct, sys\n"
-        "from torchyard.machine.model import Wish\n"
+        "from torchyard.machine.model import QuietRequest\n"
         "from torchyard.machine.knob import Machine\n"
         "from torchyard.machine.knobs import KNOBS\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -78,8 +78,8 @@ def test_a_filter_that_refuses_is_found_out(tmp_path: Path) -> None:
         "assert libc.prctl(38, 1, 0, 0, 0) == 0\n"
         "if libc.prctl(22, 2, ctypes.create_string_buffer(program), 0, 0) != 0: sys.exit(3)\n"
         "knob = KNOBS['process-aslr']\n"
-        "print(knob.survey(Machine(), Wish(randomize='off')).unavailable)\n"
-        "print(knob.prefix(Machine(), Wish()).unavailable)\n"
+        "print(knob.survey(Machine(), QuietRequest(randomize='off')).unavailable)\n"
+        "print(knob.prefix(Machine(), QuietRequest()).unavailable)\n"
     )
     if os.uname().machine not in _PERSONALITY:
         pytest.skip("the number of the call is not known here")

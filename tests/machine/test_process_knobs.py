@@ -15,7 +15,7 @@ from trees import make_tree
 
 from torchyard.errors import NotAllowed
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.process_settings import shell_line
 from torchyard.machine.system.file_tree import FileTree
 
@@ -40,7 +40,7 @@ def tree(kind: str, folder: Path) -> Machine:
 def test_looking_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None:
     machine = tree(kind, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    wishes = (Wish(), Wish(cores=(1,), randomize="off"))
+    wishes = (QuietRequest(), QuietRequest(cores=(1,), randomize="off"))
     for name, request in ((name, request) for name in NAMES for request in wishes):
         state = knob(name).survey(machine, request)
         setting = knob(name).prefix(machine, request)
@@ -52,7 +52,7 @@ def test_looking_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_machine_says_why(name: str, tmp_path: Path) -> None:
     machine = Machine(files=FileTree(tmp_path))
-    state = knob(name).survey(machine, Wish())
+    state = knob(name).survey(machine, QuietRequest())
     assert state.unavailable
     assert state.settings == ()
 
@@ -78,8 +78,8 @@ def test_why_says_what_noise_is_left(name: str) -> None:
 
 def test_one_thread_of_each_core(tmp_path: Path) -> None:
     machine = tree("amd-acpi", tmp_path)
-    assert knob("pinning").prefix(machine, Wish()).words == ("taskset", "-c", "0-3")
-    (setting,) = knob("pinning").survey(machine, Wish()).settings
+    assert knob("pinning").prefix(machine, QuietRequest()).words == ("taskset", "-c", "0-3")
+    (setting,) = knob("pinning").survey(machine, QuietRequest()).settings
     assert (setting.found, setting.wanted) == ("0-7", "0-3")
     assert knob("pinning").read(machine, setting.place) == "0-7"
 
@@ -88,24 +88,24 @@ def test_of_a_core_the_thread_that_is_allowed(tmp_path: Path) -> None:
     machine = tree("amd-acpi", tmp_path)
     status = machine.files.path("proc/self/status")
     status.write_text(status.read_text().replace("0-7", "1,4-6"))
-    assert knob("pinning").prefix(machine, Wish()).words == ("taskset", "-c", "1,4,6")
+    assert knob("pinning").prefix(machine, QuietRequest()).words == ("taskset", "-c", "1,4,6")
 
 
 def test_nothing_to_pin_without_second_threads(tmp_path: Path) -> None:
-    setting = knob("pinning").prefix(tree("arm-bare", tmp_path), Wish())
+    setting = knob("pinning").prefix(tree("arm-bare", tmp_path), QuietRequest())
     assert setting.words == ()
     assert setting.unavailable == ""
 
 
 def test_cores_that_are_not_online(tmp_path: Path) -> None:
-    setting = knob("pinning").prefix(tree("smt-off-at-boot", tmp_path), Wish(cores=(2, 6)))
+    setting = knob("pinning").prefix(tree("smt-off-at-boot", tmp_path), QuietRequest(cores=(2, 6)))
     assert setting.unavailable == "CPUs 6 are not online"
 
 
 def test_a_command_is_pinned(capfd: pytest.CaptureFixture[str]) -> None:
     core = max(os.sched_getaffinity(0))
     before = os.sched_getaffinity(0)
-    setting = knob("pinning").prefix(LIVE, Wish(cores=(core,)))
+    setting = knob("pinning").prefix(LIVE, QuietRequest(cores=(core,)))
     assert answer_of(capfd, ("pinning", setting))["cpus"] == [core]
     assert os.sched_getaffinity(0) == before
     assert shell_line([("pinning", setting)], ("true",)) == f"taskset -c {core} true"
@@ -147,7 +147,7 @@ def test_the_highest_priority_that_is_allowed(
 ) -> None:
     machine = tree("amd-acpi", tmp_path)
     _status(machine, capabilities, limit, users)
-    assert knob("priority").prefix(machine, Wish()).words == words
+    assert knob("priority").prefix(machine, QuietRequest()).words == words
 
 
 @pytest.mark.parametrize(
@@ -160,20 +160,20 @@ def test_a_priority_that_is_not_allowed(
     """Also root of a container without privileges, whose capability counts for nothing."""
     machine = tree("amd-acpi", tmp_path)
     _status(machine, capabilities, limit, users)
-    state = knob("priority").survey(machine, Wish())
+    state = knob("priority").survey(machine, QuietRequest())
     assert "may not go below nice 0" in state.unavailable
 
 
 def test_automatic_grouping_is_said(tmp_path: Path) -> None:
     machine = tree("amd-acpi", tmp_path)
     _status(machine, _FULL, "0")
-    state = knob("priority").survey(machine, Wish())
+    state = knob("priority").survey(machine, QuietRequest())
     assert "autogroup" in state.notes[0]
     assert (state.settings[0].found, state.settings[0].wanted) == ("0", "-20")
 
 
 def test_a_command_gets_its_priority(capfd: pytest.CaptureFixture[str]) -> None:
-    setting = knob("priority").prefix(LIVE, Wish())
+    setting = knob("priority").prefix(LIVE, QuietRequest())
     if setting.unavailable:
         pytest.skip(setting.unavailable)
     before = os.getpriority(os.PRIO_PROCESS, 0)
@@ -188,11 +188,11 @@ def test_the_kernel_agrees_about_limits() -> None:
         pytest.skip("only root may give a capability up and keep a limit")
     program = (
         "import ctypes, json, os, resource, sys\n"
-        "from torchyard.machine.model import Wish\n"
+        "from torchyard.machine.model import QuietRequest\n"
         "from torchyard.machine.knob import Machine\n"
         "from torchyard.machine.knobs import KNOBS\n"
         "os.setuid(65534)\n"
-        "setting = KNOBS['priority'].prefix(Machine(), Wish())\n"
+        "setting = KNOBS['priority'].prefix(Machine(), QuietRequest())\n"
         "refused = ''\n"
         "try: setting.apply()\n"
         "except OSError as error: refused = str(error)\n"
@@ -227,7 +227,7 @@ def test_the_kernel_agrees_about_limits() -> None:
 
 
 def test_a_thread_for_each_core(tmp_path: Path) -> None:
-    setting = knob("openmp").prefix(tree("amd-acpi", tmp_path), Wish())
+    setting = knob("openmp").prefix(tree("amd-acpi", tmp_path), QuietRequest())
     assert dict(setting.variables) == {
         "OMP_NUM_THREADS": "4",
         "OMP_PROC_BIND": "close",
@@ -239,14 +239,14 @@ def test_the_words_of_intel_and_llvm(tmp_path: Path, monkeypatch: pytest.MonkeyP
     machine = tree("amd-acpi", tmp_path)
     for library in ("/opt/lib/libiomp5.so", "libtcmalloc.so.4:/usr/lib/libomp.so.5", "libomp.so"):
         monkeypatch.setenv("LD_PRELOAD", library)
-        setting = knob("openmp").prefix(machine, Wish(cores=(2, 3)))
+        setting = knob("openmp").prefix(machine, QuietRequest(cores=(2, 3)))
         assert dict(setting.variables) == {
             "OMP_NUM_THREADS": "2",
             "KMP_AFFINITY": "granularity=fine,explicit,proclist=[2,3]",
             "KMP_BLOCKTIME": "1",
         }
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libgomp.so.1:/x/libsomp.so")
-    assert "KMP_AFFINITY" not in dict(knob("openmp").prefix(machine, Wish()).variables)
+    assert "KMP_AFFINITY" not in dict(knob("openmp").prefix(machine, QuietRequest()).variables)
 
 
 @pytest.mark.parametrize(
@@ -257,8 +257,10 @@ def test_what_the_user_bound_stays(
 ) -> None:
     monkeypatch.setenv(name, "0")
     machine = tree("amd-acpi", tmp_path)
-    assert dict(knob("openmp").prefix(machine, Wish()).variables) == {"OMP_NUM_THREADS": "4"}
-    notes = knob("openmp").survey(machine, Wish()).notes
+    assert dict(knob("openmp").prefix(machine, QuietRequest()).variables) == {
+        "OMP_NUM_THREADS": "4"
+    }
+    notes = knob("openmp").survey(machine, QuietRequest()).notes
     assert notes[0] == f"{name} is set already and determines the binding"
     assert "first core" in notes[-1]
 
@@ -266,11 +268,11 @@ def test_what_the_user_bound_stays(
 def test_a_number_of_threads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     machine = tree("amd-acpi", tmp_path)
-    state = knob("openmp").survey(machine, Wish())
-    assert knob("openmp").prefix(machine, Wish()).variables == ()
+    state = knob("openmp").survey(machine, QuietRequest())
+    assert knob("openmp").prefix(machine, QuietRequest()).variables == ()
     assert state.notes == ("OMP_NUM_THREADS is set already and stays 1",)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    assert set(dict(knob("openmp").prefix(machine, Wish()).variables)) == {
+    assert set(dict(knob("openmp").prefix(machine, QuietRequest()).variables)) == {
         "OMP_PROC_BIND",
         "OMP_PLACES",
     }
@@ -280,9 +282,9 @@ def test_the_command_gets_variables_and_the_warning_is_said(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))
-    setting = knob("openmp").prefix(LIVE, Wish(cores=cores))
+    setting = knob("openmp").prefix(LIVE, QuietRequest(cores=cores))
     assert answer_of(capfd, ("openmp", setting))["omp"] == dict(setting.variables)
-    state = knob("openmp").survey(LIVE, Wish(cores=cores))
+    state = knob("openmp").survey(LIVE, QuietRequest(cores=cores))
     assert [item.found for item in state.settings] == ["not set"] * 3
     assert "first core" in state.notes[-1]
     assert knob("openmp").default is False
@@ -294,7 +296,7 @@ def test_torch_really_shrinks_to_the_first_core() -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))
     if len(cores) < 2:
         pytest.skip("one processor cannot shrink")
-    setting = knob("openmp").prefix(LIVE, Wish(cores=cores))
+    setting = knob("openmp").prefix(LIVE, QuietRequest(cores=cores))
     program = "import os, torch; print(len(os.sched_getaffinity(0)), torch.get_num_threads())"
     done = subprocess.run(
         [sys.executable, "-c", program],

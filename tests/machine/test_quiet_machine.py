@@ -17,7 +17,7 @@ from trees import make_tree
 
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.errors import ResultsDamaged
-from torchyard.machine.model import KnobState, Setting, SettingChange, Tuned, Wish
+from torchyard.machine.model import AppliedSettings, KnobState, QuietRequest, Setting, SettingChange
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
     JOURNAL_VARIABLE,
@@ -25,12 +25,12 @@ from torchyard.machine.quieting.journal import (
     JournalLock,
     boot_of,
 )
-from torchyard.machine.quieting.quiet_run import QuietMachine, tune_facts, wish_for
+from torchyard.machine.quieting.quiet_run import QuietMachine, quieting_facts, request_for
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.results.run_reader import read_run
 
 ASLR = "proc/sys/kernel/randomize_va_space"
-ASLR_OFF = Wish(only=("aslr",), randomize="off")
+ASLR_OFF = QuietRequest(only=("aslr",), randomize="off")
 HERE = Target(name="here", python=sys.executable)
 
 
@@ -66,7 +66,7 @@ def study(*devices: str) -> Study:
 def test_profiles_of_a_study(
     profile: str, devices: tuple[str, ...], profiles: tuple[str, ...]
 ) -> None:
-    assert wish_for(profile, study(*devices)).profiles == profiles
+    assert request_for(profile, study(*devices)).profiles == profiles
 
 
 def test_a_run_without_a_wish_changes_nothing(root: Path) -> None:
@@ -106,7 +106,7 @@ def cut_off(root: Path, folder: Path | None = None) -> None:
     journal = Journal.create(
         home,
         mode="session",
-        request=Wish(),
+        request=QuietRequest(),
         boot=boot_of(FileTree(root)),
         settings=[setting],
     )
@@ -118,7 +118,7 @@ def cut_off(root: Path, folder: Path | None = None) -> None:
 
 @pytest.mark.parametrize("quiet_request", [None, ASLR_OFF])
 def test_settings_of_a_killed_process_are_restored_first(
-    root: Path, quiet_request: Wish | None
+    root: Path, quiet_request: QuietRequest | None
 ) -> None:
     cut_off(root)
     (root / ASLR).write_text("0\n")
@@ -176,13 +176,13 @@ def test_facts_of_a_tune() -> None:
     changes += [change("turbo", 1, "refused", "no"), change("swap", 1, "already so")]
     states = [KnobState(knob=name) for name in ("governor", "turbo", "swap")]
     states.append(KnobState(knob="smt", unavailable="one thread"))
-    tuned = Tuned(request=Wish(), knobs=tuple(states), changes=tuple(changes))
-    assert tune_facts(tuned) == {
+    tuned = AppliedSettings(request=QuietRequest(), knobs=tuple(states), changes=tuple(changes))
+    assert quieting_facts(tuned) == {
         "written": {"governor": "governor: slow -> fast"},
         "refused": {"turbo": "governor: slow -> fast (no)"},
         "unavailable": {"smt": "one thread"},
     }
-    assert tune_facts(Tuned(request=Wish(), knobs=())) == {}
+    assert quieting_facts(AppliedSettings(request=QuietRequest(), knobs=())) == {}
 
 
 # `bench --tune` of this machine.

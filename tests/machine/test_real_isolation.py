@@ -28,7 +28,7 @@ from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.core_isolation import Isolation, join
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.machine.system.cpusets import Cpusets, find_cpusets, remove_groups
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed
@@ -82,8 +82,8 @@ class Shelter:
         return cpu_list(tuple(cpu for cpu in every if cpu not in self.cores))
 
     @property
-    def request(self) -> Wish:
-        return Wish(only=("isolation",), cores=self.cores)
+    def request(self) -> QuietRequest:
+        return QuietRequest(only=("isolation",), cores=self.cores)
 
     def group(self, name: str) -> str:
         path = f"{self.path}/{name}".rstrip("/")
@@ -262,15 +262,15 @@ def test_killed_while_measuring(shelter: Shelter, tmp_path: Path) -> None:
 
 
 def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> None:
-    """`joining` puts the command in, not the process that starts it."""
+    """`join_setting` puts the command in, not the process that starts it."""
     answer = tmp_path / "answer"
     script = (
         "import os\n"
         f"open({str(FILES.path(f'{shelter.path}/cgroup.procs'))!r}, 'w').write('0')\n"
         "from torchyard.machine.quieting.process_settings import run_command\n"
         "from torchyard.machine.knob import Machine\n"
-        "from torchyard.machine.knobs.core_isolation import joining\n"
-        f"setting = joining(Machine(), base={shelter.name!r})\n"
+        "from torchyard.machine.knobs.core_isolation import join_setting\n"
+        f"setting = join_setting(Machine(), base={shelter.name!r})\n"
         "assert not setting.unavailable, setting.unavailable\n"
         f"end = run_command(['sh', '-c', 'cat /proc/self/cgroup > {answer}'],"
         " [('isolation', setting)])\n"
@@ -297,7 +297,9 @@ def test_pinned_tasks_are_remembered_and_pinned_again() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             os.sched_setaffinity(process.pid, {allowed[0]})
-            places = {setting.place: setting for setting in knob.survey(MACHINE, Wish()).settings}
+            places = {
+                setting.place: setting for setting in knob.survey(MACHINE, QuietRequest()).settings
+            }
             (setting,) = [
                 one for place, one in places.items() if place.startswith(f"proc/{process.pid} ")
             ]

@@ -21,7 +21,7 @@ from real_machine import (
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.apply_settings import QuietSession
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE
 from torchyard.machine.quieting.restoring import restore
@@ -71,9 +71,9 @@ def untouched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[
         assert present() == found
 
 
-def request() -> Wish:
+def request() -> QuietRequest:
     other = "always" if "[madvise]" in present()[PATTERNS[0]] else "madvise"
-    return Wish(only=NAMES, cores=online()[-1:], huge_pages=other)  # type: ignore[arg-type]
+    return QuietRequest(only=NAMES, cores=online()[-1:], huge_pages=other)  # type: ignore[arg-type]
 
 
 def test_a_tune_for_a_while(untouched: dict[str, str]) -> None:
@@ -130,7 +130,7 @@ def test_the_profilers_rate_for_every_share(share: str, untouched: dict[str, str
         pytest.skip(f"/{place} cannot be written here")
     FILES.write(place, share)
     try:
-        settings = knob.survey(machine, Wish()).settings
+        settings = knob.survey(machine, QuietRequest()).settings
         for setting in settings:
             knob.write(machine, setting)
         for setting in (*settings, *settings):
@@ -162,7 +162,7 @@ def test_swap_files_with_priorities_of_the_kernel(
                 pytest.skip(f"swap files are not possible here: {on.stderr.decode().strip()}")
         machine, knob = Machine(), KNOBS["swap"]
         before = FILES.read("proc/swaps").value
-        settings = knob.survey(machine, Wish()).settings
+        settings = knob.survey(machine, QuietRequest()).settings
         assert [setting.place for setting in settings] == ["proc/swaps", "proc/sys/vm/swappiness"]
         for setting in settings:
             knob.write(machine, setting)

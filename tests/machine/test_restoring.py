@@ -13,7 +13,7 @@ from tuned_machine import ASLR, ASLR_OFF, Fake
 from torchyard.errors import MissingTool, NotAllowed, NothingToDo, StepFailed
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, read_journal
 from torchyard.machine.quieting.restoring import recover, restore
@@ -59,7 +59,7 @@ def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
 
 @pytest.mark.slow
 def test_a_standing_tune_that_has_nothing_to_write_leaves_no_journal(fake: Fake) -> None:
-    tuned = apply_until_restore(fake.machine, Wish(only=("aslr",), randomize="on"))
+    tuned = apply_until_restore(fake.machine, QuietRequest(only=("aslr",), randomize="on"))
     assert [change.state for change in tuned.changes] == ["already so"]
     assert read_journal(fake.folder) is None
 
@@ -83,7 +83,7 @@ def test_what_was_found_and_never_written_is_left_to_others(fake: Fake) -> None:
         requested=lambda _machine, _request: RequestedValues(values={place: None}),
     )
     knobs = {"aslr": KNOBS["aslr"], "watched": watched}
-    request = Wish(only=("aslr", "watched"), randomize="off")
+    request = QuietRequest(only=("aslr", "watched"), randomize="off")
     with QuietSession(fake.machine, request, knobs=knobs) as session:
         fake.kernel.put(place, "7")
     assert fake.kernel.text(place) == "7"
@@ -92,7 +92,7 @@ def test_what_was_found_and_never_written_is_left_to_others(fake: Fake) -> None:
 
 
 def test_what_cannot_be_put_back_stays_in_the_journal(fake: Fake) -> None:
-    request = Wish(only=("aslr", "perf-rate"), randomize="off")
+    request = QuietRequest(only=("aslr", "perf-rate"), randomize="off")
     with QuietSession(fake.machine, request) as session:
         fake.kernel.refuse(ASLR, errno.EIO)
     assert session.restored is not None
@@ -209,7 +209,7 @@ def test_an_error_of_a_knob_in_restore_does_not_keep_the_others(fake: Fake) -> N
         requested=lambda _m, _w: RequestedValues(values={place: "3"}),
     )
     knobs: dict[str, Knob] = {"bad": bad, "aslr": KNOBS["aslr"]}
-    request = Wish(only=("bad", "aslr"), randomize="off")
+    request = QuietRequest(only=("bad", "aslr"), randomize="off")
     with QuietSession(fake.machine, request, knobs=knobs) as session:
         pass
     assert session.restored is not None

@@ -13,7 +13,7 @@ from trees import make_tree
 
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs.smt import KNOB
-from torchyard.machine.model import KnobState, Setting, Wish
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 
 CPU = "sys/devices/system/cpu"
 CONTROL = f"{CPU}/smt/control"
@@ -21,7 +21,7 @@ SETS = "sys/fs/cgroup/cpuset"
 
 
 def _survey(root: Path, **request: object) -> KnobState:
-    return KNOB.survey(Machine(files=FakeKernel(root)), Wish(**request))  # type: ignore[arg-type]
+    return KNOB.survey(Machine(files=FakeKernel(root)), QuietRequest(**request))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp", "cgroup-v2"])

@@ -15,7 +15,7 @@ from trees import make_tree
 from torchyard.errors import MissingTool, NotAllowed, StepFailed, UsageError
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.cpusets import Cpusets, find_cpusets, folders_below, origin_of
 from torchyard.machine.system.file_tree import FileTree
@@ -154,7 +154,7 @@ def test_who_cannot_be_moved_is_returned(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
 def test_nobody_is_pinned_on_fresh_machines(kind: str, tmp_path: Path) -> None:
     machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
-    settings = AFFINITIES.survey(machine, Wish()).settings
+    settings = AFFINITIES.survey(machine, QuietRequest()).settings
     # The one in the container may use what its group has, and is not pinned by that.
     assert {setting.place for setting in settings} <= {"proc/2000 started 1200"}
     for setting in settings:
@@ -175,7 +175,7 @@ def test_pinned_tasks_are_kept_and_bound_threads_are_not(tmp_path: Path) -> None
     machine = Machine(files=FileTree(make_tree("amd-epp", tmp_path)))
     _pin(machine.files, 700, "5")
     _pin(machine.files, 2, "3", flags=0x04200040)
-    assert AFFINITIES.survey(machine, Wish()).settings == (
+    assert AFFINITIES.survey(machine, QuietRequest()).settings == (
         Setting(knob="affinities", place="proc/700 started 1200", found="5", wanted=None),
     )
 
@@ -254,13 +254,15 @@ def test_nothing_is_run_from_where_the_user_is(
     [((), "--cores"), ((0, 1, 2, 3), "none for housekeeping"), ((3, 9), "CPUs 9 are not online")],
 )
 def test_cores_that_cannot_be_divided(cores: tuple[int, ...], because: str, tmp_path: Path) -> None:
-    found = split_cores(FileTree(make_tree("arm-bare", tmp_path)), Wish(cores=cores))
+    found = split_cores(FileTree(make_tree("arm-bare", tmp_path)), QuietRequest(cores=cores))
     assert because in found.because
     assert found.measuring == found.housekeeping == ()
 
 
 def test_the_rest_is_the_house(tmp_path: Path) -> None:
-    found = split_cores(FileTree(make_tree("smt-off-at-boot", tmp_path)), Wish(cores=(3, 1, 3)))
+    found = split_cores(
+        FileTree(make_tree("smt-off-at-boot", tmp_path)), QuietRequest(cores=(3, 1, 3))
+    )
     assert (found.measuring, found.housekeeping, found.because) == ((1, 3), (0, 2), "")
 
 

@@ -16,7 +16,7 @@ from tuned_machine import ASLR, ASLR_OFF, Fake
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
-from torchyard.machine.model import KnobState, Wish
+from torchyard.machine.model import KnobState, QuietRequest
 from torchyard.machine.quieting.apply_settings import (
     QuietSession,
     chosen_knobs,
@@ -73,38 +73,46 @@ def test_names_that_are_in_no_pair_stay_as_given() -> None:
 
 
 def test_default_knobs_of_a_profile() -> None:
-    names = chosen_knobs(Wish())
+    names = chosen_knobs(QuietRequest())
     assert "aslr" not in names
     assert all(KNOBS[name].default and KNOBS[name].profile == "cpu" for name in names)
     assert all(KNOBS[name].reach != "process" for name in names)
-    assert not needs_gpus(Wish())
-    assert needs_gpus(Wish(profiles=("gpu",)))
-    both = chosen_knobs(Wish(profiles=("cpu", "gpu")))
+    assert not needs_gpus(QuietRequest())
+    assert needs_gpus(QuietRequest(profiles=("gpu",)))
+    both = chosen_knobs(QuietRequest(profiles=("cpu", "gpu")))
     assert set(names) < set(both)
 
 
 def test_only_also_and_without() -> None:
-    assert chosen_knobs(Wish(only=("aslr",))) == ["aslr"]
-    assert chosen_knobs(Wish(only=("aslr", "swap"), without=("swap",))) == ["aslr"]
-    assert set(chosen_knobs(Wish(also=("aslr",)))) == {*chosen_knobs(Wish()), "aslr"}
-    assert "turbo" not in chosen_knobs(Wish(without=("turbo",)))
+    assert chosen_knobs(QuietRequest(only=("aslr",))) == ["aslr"]
+    assert chosen_knobs(QuietRequest(only=("aslr", "swap"), without=("swap",))) == ["aslr"]
+    assert set(chosen_knobs(QuietRequest(also=("aslr",)))) == {
+        *chosen_knobs(QuietRequest()),
+        "aslr",
+    }
+    assert "turbo" not in chosen_knobs(QuietRequest(without=("turbo",)))
 
 
 @pytest.mark.parametrize(
-    "quiet_request", [Wish(only=("govenor",)), Wish(also=("govenor",)), Wish(without=("govenor",))]
+    "quiet_request",
+    [
+        QuietRequest(only=("govenor",)),
+        QuietRequest(also=("govenor",)),
+        QuietRequest(without=("govenor",)),
+    ],
 )
-def test_an_unknown_knob_is_named_with_the_nearest(quiet_request: Wish) -> None:
+def test_an_unknown_knob_is_named_with_the_nearest(quiet_request: QuietRequest) -> None:
     with pytest.raises(UsageError, match="govenor") as caught:
         chosen_knobs(quiet_request)
     assert "governor" in caught.value.hint
 
 
 def test_a_knob_that_raises_is_unavailable(fake: Fake) -> None:
-    def bad(machine: Machine, request: Wish) -> RequestedValues:
+    def bad(machine: Machine, request: QuietRequest) -> RequestedValues:
         raise ValueError("boom")
 
     knob = FileKnob(name="bad", about="", why="", effect="small", requested=bad)
-    (state,) = survey(fake.machine, Wish(), knobs={"bad": knob})
+    (state,) = survey(fake.machine, QuietRequest(), knobs={"bad": knob})
     assert state == KnobState(knob="bad", unavailable="ValueError: boom")
 
 
@@ -120,7 +128,7 @@ QUICK_KINDS = ("intel-pstate", "cgroup-v1")
 )
 def test_every_knob_of_a_tune_comes_back_byte_for_byte(kind: str, tmp_path: Path) -> None:
     fake = Fake.of(kind, tmp_path)
-    request = Wish(also=("aslr",), randomize="off", huge_pages="never")
+    request = QuietRequest(also=("aslr",), randomize="off", huge_pages="never")
     with QuietSession(fake.machine, request) as session:
         assert session.applied.refused == ()
         assert session.applied.written
@@ -135,7 +143,7 @@ def test_every_knob_of_a_tune_comes_back_byte_for_byte(kind: str, tmp_path: Path
 
 def test_writes_are_in_order_and_restored_in_theirs(tmp_path: Path) -> None:
     fake = Fake.of("intel-pstate", tmp_path)
-    with QuietSession(fake.machine, Wish()):
+    with QuietSession(fake.machine, QuietRequest()):
         pass
     lines = [json.loads(line) for line in (fake.folder / RESTORED_FILE).read_text().splitlines()]
     written = [line["knob"] for line in lines if line["kind"] == "writing"]
@@ -154,7 +162,7 @@ def test_writes_are_in_order_and_restored_in_theirs(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(fake: Fake) -> None:
-    tuned = dry_run(fake.machine, Wish(also=("aslr",), randomize="off"))
+    tuned = dry_run(fake.machine, QuietRequest(also=("aslr",), randomize="off"))
     assert fake.left() == {}
     assert fake.kernel.accepted == []
     assert not fake.folder.exists()
@@ -183,7 +191,7 @@ def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
     fake = Fake.of("intel-pstate", tmp_path)
     fake.kernel.dies_after = count
     with pytest.raises(KeyboardInterrupt):
-        QuietSession(fake.machine, Wish(without=("smt", "idle-latency"))).apply()
+        QuietSession(fake.machine, QuietRequest(without=("smt", "idle-latency"))).apply()
     assert len(fake.kernel.accepted) == count
     assert read_journal(fake.folder) is None
     assert fake.left() == {}
@@ -194,7 +202,9 @@ def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
 
 def test_a_refused_write_is_reported_and_the_tune_goes_on(fake: Fake) -> None:
     fake.kernel.refuse(ASLR, errno.EPERM)
-    with QuietSession(fake.machine, Wish(only=("aslr", "perf-rate"), randomize="off")) as session:
+    with QuietSession(
+        fake.machine, QuietRequest(only=("aslr", "perf-rate"), randomize="off")
+    ) as session:
         (refused,) = session.applied.refused
         assert refused.setting.place == ASLR
         assert "Operation not permitted" in refused.reason
@@ -220,7 +230,7 @@ def test_a_write_that_has_no_effect_is_refused(tmp_path: Path) -> None:
 
 def test_a_knob_undone_by_a_later_one_is_reported(fake: Fake) -> None:
     knobs = dict(_pair_of_knobs())
-    with QuietSession(fake.machine, Wish(), knobs=knobs) as session:
+    with QuietSession(fake.machine, QuietRequest(), knobs=knobs) as session:
         states = {change.setting.knob: change for change in session.applied.changes}
     assert states["second"].state == "written"
     assert states["first"].state == "refused"
@@ -232,7 +242,7 @@ def _pair_of_knobs() -> list[tuple[str, Knob]]:
     """Two knobs of one file: the second undoes what the first wrote."""
 
     def knob(name: str, value: str) -> Knob:
-        def requested(machine: Machine, request: Wish) -> RequestedValues:
+        def requested(machine: Machine, request: QuietRequest) -> RequestedValues:
             return RequestedValues(values={ASLR: value})
 
         return FileKnob(name=name, about="", why="", effect="small", requested=requested)

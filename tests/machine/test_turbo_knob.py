@@ -13,7 +13,7 @@ from trees import make_tree
 from torchyard.machine.knob import Knob, Machine, SkippedWrite
 from torchyard.machine.knobs import cpu_frequency
 from torchyard.machine.knobs import cpu_frequency as turbo
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.file_tree import WriteRefused
 
 CPU = "sys/devices/system/cpu"
@@ -23,7 +23,7 @@ POLICY = f"{CPU}/cpufreq/policy0"
 
 
 def _state_of(knob: Knob, root: Path) -> dict[str, str | None]:
-    state = knob.survey(Machine(files=FakeKernel(root)), Wish())
+    state = knob.survey(Machine(files=FakeKernel(root)), QuietRequest())
     assert not state.unavailable
     return {setting.place: setting.wanted for setting in state.settings}
 
@@ -88,7 +88,7 @@ def test_switches_of_policies_where_there_is_none_for_all(tmp_path: Path) -> Non
 
 def test_drivers_without_a_switch_say_what_helps(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("arm-cpufreq", tmp_path)))
-    assert "`frequency`" in turbo.TURBO_KNOB.survey(machine, Wish()).unavailable
+    assert "`frequency`" in turbo.TURBO_KNOB.survey(machine, QuietRequest()).unavailable
 
 
 @pytest.mark.parametrize(("bit", "word"), [(1 << 38, "off"), (0, "on")])
@@ -99,7 +99,7 @@ def test_the_bit_of_intel_is_told_and_never_written(bit: int, word: str, tmp_pat
     device.write_bytes(bytes(0x1A0) + (bit | 0x850089).to_bytes(8, "little"))
     before = device.read_bytes()
     kernel = FakeKernel(root)
-    reason = turbo.TURBO_KNOB.survey(Machine(files=kernel), Wish()).unavailable
+    reason = turbo.TURBO_KNOB.survey(Machine(files=kernel), QuietRequest()).unavailable
     assert f"turbo is {word} (MSR 0x1a0)" in reason
     assert "firmware" in reason
     assert device.read_bytes() == before
@@ -110,7 +110,7 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path)
     (root / NO_TURBO).unlink()
     (root / NO_TURBO).mkdir()  # reading a folder fails for root, too
-    state = turbo.TURBO_KNOB.survey(Machine(files=FakeKernel(root)), Wish())
+    state = turbo.TURBO_KNOB.survey(Machine(files=FakeKernel(root)), QuietRequest())
     assert NO_TURBO in " ".join((state.unavailable, *state.notes))
     assert NO_TURBO not in [setting.place for setting in state.settings]
 
@@ -183,5 +183,5 @@ def test_the_bias_of_an_offline_processor_is_left_alone(tmp_path: Path) -> None:
 
 def test_machines_without_preferences_say_so(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("arm-cpufreq", tmp_path)))
-    state = cpu_frequency.PREFERENCE_KNOB.survey(machine, Wish())
+    state = cpu_frequency.PREFERENCE_KNOB.survey(machine, QuietRequest())
     assert "no policy has energy_performance_preference" in state.unavailable

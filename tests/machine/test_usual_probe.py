@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 
 from torchyard.core.block import GuardReading
 from torchyard.machine.guards import block_check
-from torchyard.machine.guards.block_check import FEWEST, SMALLEST_LIMIT, UsualProbe
+from torchyard.machine.guards.block_check import FEWEST, SMALLEST_LIMIT, ProbeBaseline
 
 SLOWED = ("core slowed down",)
 
 
 def block(
-    usual: UsualProbe, before: int | None, after: int | None = None, *, variant: str = "a"
+    usual: ProbeBaseline, before: int | None, after: int | None = None, *, variant: str = "a"
 ) -> tuple[str, ...]:
     after = before if after is None else after
     reading = GuardReading(probe_before_ns=before, probe_after_ns=after)
     return block_check.judge(usual.beside(variant, reading), wall_ns=10**8, samples=20, threads=1)
 
 
-def learn(usual: UsualProbe, probes: Iterable[int], variant: str = "a") -> list[bool]:
+def learn(usual: ProbeBaseline, probes: Iterable[int], variant: str = "a") -> list[bool]:
     return [bool(block(usual, probe, variant=variant)) for probe in probes]
 
 
 def test_on_a_steady_clock_a_small_fall_counts_before_or_after() -> None:
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     assert not any(learn(usual, [10_000, 10_020, 9_990] * 5))
     assert block(usual, 10_400) == ()
     assert block(usual, 10_600, 10_000) == SLOWED
@@ -39,7 +39,7 @@ def test_on_a_steady_clock_a_small_fall_counts_before_or_after() -> None:
 
 
 def test_until_enough_is_known_the_probe_is_only_recorded() -> None:
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     assert not any(learn(usual, [10_000] * (FEWEST - 1)))
     reading = usual.beside("a", GuardReading(probe_before_ns=20_000, probe_after_ns=20_000))
     assert (reading.probe_usual_ns, reading.probe_limit_ns) == (10_000, None)
@@ -50,7 +50,7 @@ def test_until_enough_is_known_the_probe_is_only_recorded() -> None:
 def test_a_clock_that_always_changes_dirties_few_blocks_and_a_deep_fall_is_still_seen() -> None:
     """As on a shared machine: 8 % up and down from one moment to the next."""
     chance = random.Random(6)
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     found = []
     for _ in range(400):
         before, after = (round(13_000 * chance.lognormvariate(0, 0.05)) for _ in range(2))
@@ -60,7 +60,7 @@ def test_a_clock_that_always_changes_dirties_few_blocks_and_a_deep_fall_is_still
 
 
 def test_a_variant_that_lowers_the_clock_by_its_own_work_is_judged_by_its_own_blocks() -> None:
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     assert not any(learn(usual, [10_000] * 12))
     assert not any(learn(usual, [12_000] * 12, variant="wide"))
     assert block(usual, 12_000) == SLOWED
@@ -68,13 +68,13 @@ def test_a_variant_that_lowers_the_clock_by_its_own_work_is_judged_by_its_own_bl
 
 
 def test_a_clock_that_fell_for_good_becomes_the_usual_one() -> None:
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     found = learn(usual, [10_000] * 12 + [12_000] * 20)
     assert found == [False] * 12 + [True] * 12 + [False] * 8
 
 
 def test_a_launch_begins_anew_and_remembers_how_much_the_machine_strays() -> None:
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     learn(usual, [10_000] * 12)
     usual.begin_launch()
     assert block(usual, 12_000) == ()
@@ -82,12 +82,12 @@ def test_a_launch_begins_anew_and_remembers_how_much_the_machine_strays() -> Non
 
 
 def test_without_a_probe_nothing_is_usual() -> None:
-    assert UsualProbe().beside("a", GuardReading(cpu_ns=1)) == GuardReading(cpu_ns=1)
+    assert ProbeBaseline().beside("a", GuardReading(cpu_ns=1)) == GuardReading(cpu_ns=1)
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40))
 def test_the_level_is_one_that_was_seen_and_half_were_not_slower(probes: list[int]) -> None:
-    usual = UsualProbe()
+    usual = ProbeBaseline()
     for number, probe in enumerate(probes, start=1):
         found = usual.beside("a", GuardReading(probe_before_ns=probe)).probe_usual_ns
         seen = probes[:number]
@@ -100,7 +100,7 @@ def test_the_level_is_one_that_was_seen_and_half_were_not_slower(probes: list[in
 def test_the_verdict_does_not_depend_on_the_speed_of_the_machine(
     probes: list[int], factor: int
 ) -> None:
-    one, other = UsualProbe(), UsualProbe()
+    one, other = ProbeBaseline(), ProbeBaseline()
     for probe in probes:
         slow = one.beside("a", GuardReading(probe_before_ns=probe * 1000))
         fast = other.beside("a", GuardReading(probe_before_ns=probe * 1000 * factor))

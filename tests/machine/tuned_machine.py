@@ -11,13 +11,13 @@ from knob_rounds import difference
 from trees import make_tree
 
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.journal import journal_folder
 
 __all__ = ["ASLR", "ASLR_OFF", "Fake"]
 
 ASLR = "proc/sys/kernel/randomize_va_space"
-ASLR_OFF = Wish(only=("aslr",), randomize="off")
+ASLR_OFF = QuietRequest(only=("aslr",), randomize="off")
 
 
 @dataclass

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.presentation.redaction import PrivateText, home_users
+from torchyard.presentation.redaction import Redactor, home_users
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ from torchyard.presentation.redaction import PrivateText, home_users
     ],
 )
 def test_taken_out(text: str, cleaned: str) -> None:
-    assert PrivateText().clean(text) == cleaned
+    assert Redactor().clean(text) == cleaned
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,11 @@ def test_taken_out(text: str, cleaned: str) -> None:
     ],
 )
 def test_left_as_it_is(text: str) -> None:
-    assert PrivateText(users=["root", ""], hosts=["localhost", ""]).clean(text) == text
+    assert Redactor(users=["root", ""], hosts=["localhost", ""]).clean(text) == text
 
 
 def test_known_words() -> None:
-    cleaner = PrivateText(
+    cleaner = Redactor(
         hosts=["node17"],
         users=["alice"],
         values=["narenas:4", "1", "yes"],
@@ -80,7 +80,7 @@ def test_known_words() -> None:
 
 def test_how_torch_was_built_keeps_its_settings() -> None:
     text = "BLAS_INFO=open, CXX_COMPILER=/opt/rh/c++"
-    assert PrivateText().clean(text, assignments=False) == "BLAS_INFO=open, CXX_COMPILER=<path-1>"
+    assert Redactor().clean(text, assignments=False) == "BLAS_INFO=open, CXX_COMPILER=<path-1>"
 
 
 def test_users_of_homes() -> None:
@@ -109,7 +109,7 @@ def test_users_of_homes() -> None:
     ],
 )
 def test_long_texts_cost_what_they_are_long(piece: str) -> None:
-    cleaner = PrivateText(hosts=["node17"], users=["alice"], values=["value"], paths=["/a/b"])
+    cleaner = Redactor(hosts=["node17"], users=["alice"], values=["value"], paths=["/a/b"])
     text = piece * (200_000 // len(piece))
     begun = time.thread_time()
     cleaner.clean(text)
@@ -123,13 +123,13 @@ WORDS = st.text(st.characters(categories=("Ll", "Lu", "Nd"), max_codepoint=127),
 def test_no_path_survives_wherever_it_stands(folder: str, name: str, around: str) -> None:
     # Marks that nothing else could hold, so that finding one is finding the path.
     folder, name = f"Qz{folder}zQ", f"Xq{name}qX"
-    cleaned = PrivateText().clean(f"{around} /{folder}/{name} {around}")
+    cleaned = Redactor().clean(f"{around} /{folder}/{name} {around}")
     assert folder not in cleaned
     assert name not in cleaned
 
 
 @given(st.text(max_size=200))
 def test_cleaning_twice_changes_nothing(text: str) -> None:
-    cleaner = PrivateText(hosts=["node17"], users=["alice"], values=["secret-value"])
+    cleaner = Redactor(hosts=["node17"], users=["alice"], values=["secret-value"])
     once = cleaner.clean(text)
     assert cleaner.clean(once) == once

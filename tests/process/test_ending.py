@@ -17,7 +17,7 @@ from torchyard.process import tree
 from torchyard.process.ending import Ending, ExitWatch, kind_of_ending, oom_kill_counts
 from torchyard.process.tree import processes_of_launch, sweep_orphans
 from torchyard.process.worker_io import HEAD_BYTES, TAIL_BYTES, OutputLog
-from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkerTrouble, kill_all
+from torchyard.process.worker_process import WorkerFailure, WorkerGroup, WorkerProcess, kill_all
 
 CONTROLLER = Path(__file__).with_name("controller_script.py")
 
@@ -53,7 +53,7 @@ def test_close_and_kill_end_the_whole_tree(
     assert processes_of_launch(worker.launch_mark) == []
     worker.kill()
     worker.close()
-    with pytest.raises(WorkerTrouble) as caught:
+    with pytest.raises(WorkerFailure) as caught:
         worker.ask("echo", limit_s=20)
     assert caught.value.kind == "interrupted"
 
@@ -164,7 +164,7 @@ def test_sweep_ignores_marks_that_it_cannot_decode(value: str) -> None:
 
 
 def test_reused_pid_is_not_the_controller() -> None:
-    pid, _, namespace = tree.yard_mark().split(":")
+    pid, _, namespace = tree.controller_mark().split(":")
     variables = {
         **os.environ,
         "TORCHYARD_LAUNCH": "x",

@@ -18,7 +18,7 @@ from stub_launch import STUB, StubStarter, spec_of
 from torchyard.errors import MissingTool, NotAllowed, UsageError
 from torchyard.process.ending import Ending
 from torchyard.process.start import BOOT_FILE
-from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkerTrouble
+from torchyard.process.worker_process import WorkerFailure, WorkerGroup, WorkerProcess
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def may_set_personality() -> bool:
     return subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def trouble_at_start(python: str, tmp_path: Path) -> WorkerTrouble:
+def trouble_at_start(python: str, tmp_path: Path) -> WorkerFailure:
     """Of a start with the worker's own entry, followed by the first question."""
 
     def start_and_ask() -> None:
@@ -47,7 +47,7 @@ def trouble_at_start(python: str, tmp_path: Path) -> WorkerTrouble:
             worker = group.start(spec_of(python=python), log_path=tmp_path / "log")
             worker.ask("hello", limit_s=20)
 
-    with pytest.raises(WorkerTrouble) as caught:
+    with pytest.raises(WorkerFailure) as caught:
         start_and_ask()
     return caught.value
 
@@ -138,9 +138,9 @@ def test_no_descriptor_is_left_open(start_stub: StubStarter, tmp_path: Path) -> 
     before = sorted(Path("/proc/self/fd").iterdir())
     start_stub().close()
     worker = start_stub()
-    with pytest.raises(WorkerTrouble):
+    with pytest.raises(WorkerFailure):
         worker.ask("leave", limit_s=20, code=1)
-    with pytest.raises(WorkerTrouble):
+    with pytest.raises(WorkerFailure):
         start_stub(python=make_program(tmp_path / "empty", ""))
     with pytest.raises(NotAllowed):
         WorkerProcess.start(spec_of(), log_path=tmp_path / "empty" / "log", entry=STUB)
@@ -244,7 +244,7 @@ def test_a_library_that_is_no_library_is_noticed(start_stub: StubStarter, tmp_pa
     library = tmp_path / "libfake.so"
     library.write_text("not a library")
     worker = start_stub(preload=(str(library),))
-    with pytest.raises(WorkerTrouble, match="could not be preloaded") as caught:
+    with pytest.raises(WorkerFailure, match="could not be preloaded") as caught:
         worker.ask("echo", limit_s=20)
     assert "libfake.so" in caught.value.log_tail
 
@@ -283,7 +283,7 @@ def test_the_real_boot_isolates_the_package(tmp_path: Path) -> None:
     worker = WorkerProcess.start(
         spec_of(variables=(("PYTHONPATH", str(packages)),)), log_path=tmp_path / "log"
     )
-    with pytest.raises(WorkerTrouble) as caught:
+    with pytest.raises(WorkerFailure) as caught:
         worker.ask("hello", limit_s=30)
     worker.close()
     trouble = caught.value
@@ -297,7 +297,7 @@ def test_stacks_of_a_hanging_worker_are_logged(tmp_path: Path) -> None:
     worker = WorkerProcess.start(
         spec_of(variables=(("PYTHONPATH", str(tmp_path)),)), log_path=tmp_path / "log"
     )
-    with pytest.raises(WorkerTrouble) as caught:
+    with pytest.raises(WorkerFailure) as caught:
         worker.ask("hello", limit_s=2)
     assert caught.value.kind == "timeout"
     assert "in stuck" in caught.value.log_tail

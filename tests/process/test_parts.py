@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from torchyard.process import ending, trampoline
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import BOOT_FILE
-from torchyard.process.tree import TreeMemory, kill_tree, start_ticks, yard_mark
+from torchyard.process.tree import TreeMemory, controller_mark, kill_tree, start_ticks
 from torchyard.process.worker_io import BadMessage, OutputLog, RequestPipes
 
 
@@ -184,7 +184,7 @@ def test_the_kernels_counters(tmp_path: Path) -> None:
 def test_start_times_tell_processes_apart() -> None:
     own = start_ticks(os.getpid())
     assert own is not None
-    assert yard_mark().split(":")[:2] == [str(os.getpid()), str(own)]
+    assert controller_mark().split(":")[:2] == [str(os.getpid()), str(own)]
     # A name with brackets and blanks must not confuse the reading of /proc/PID/stat.
     code = "open('/proc/self/comm', 'w').write(') R 1 ('); import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code]) as odd:
@@ -215,7 +215,7 @@ def test_a_full_disk_does_not_hold_up_the_worker() -> None:
 
 
 def test_copy_of_a_worker_failure_is_equal() -> None:
-    first = WorkerTrouble(
+    first = WorkerFailure(
         "a", kind="crashed", traceback="b", log_tail="c", why="d", hint="e", log="f"
     )
     copy = first.copy()

@@ -16,7 +16,7 @@ from stub_launch import StubStarter
 
 from torchyard.errors import WorkerFailed
 from torchyard.process.tree import processes_of_launch
-from torchyard.process.worker_process import WorkerProcess, WorkerTrouble
+from torchyard.process.worker_process import WorkerFailure, WorkerProcess
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def start_stub(tmp_path: Path) -> Iterator[StubStarter]:
         yield start
 
 
-def failure_of(worker: WorkerProcess, verb: str, limit_s: float = 20.0, **f: Any) -> WorkerTrouble:
-    with pytest.raises(WorkerTrouble) as caught:
+def failure_of(worker: WorkerProcess, verb: str, limit_s: float = 20.0, **f: Any) -> WorkerFailure:
+    with pytest.raises(WorkerFailure) as caught:
         worker.ask(verb, limit_s=limit_s, **f)
     return caught.value
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from random import Random
 
-from torchyard.results.model import Metric, Series, SeriesPoint, Wanted
+from torchyard.results.model import Metric, RunFilter, Series, SeriesPoint
 
 __all__ = ["MemoryStore", "points_of", "series_of"]
 
@@ -65,7 +65,7 @@ class MemoryStore:
         self.table = table
         self.asked = 0
 
-    def series(self, filters: Wanted, metric: Metric) -> list[Series]:
+    def series(self, filters: RunFilter, metric: Metric) -> list[Series]:
         return [
             one
             for one in self.table

@@ -20,7 +20,7 @@ from torchyard.core.study import Workload
 from torchyard.errors import MissingTool
 from torchyard.results.commands.transfer import FORMS as SHOWN_FORMS
 from torchyard.results.index.store import Store
-from torchyard.results.model import ComparisonEntry, Wanted
+from torchyard.results.model import ComparisonEntry, RunFilter
 from torchyard.results.report import COLUMNS, FORMS, rows_of
 
 FORMULA = Workload(suite="=cmd()", name='a,"b"\nc')
@@ -32,7 +32,7 @@ def rows(tmp_path: Path) -> Sequence[dict[str, Any]]:
     write_run(tmp_path, day(2), [compared(FORMULA)], revision="v2")
     with Store.open(tmp_path) as store:
         store.refresh()
-        found = list(rows_of(store.comparisons(Wanted()), store.runs(Wanted())))
+        found = list(rows_of(store.comparisons(RunFilter()), store.runs(RunFilter())))
     return [
         {**row, "speedup": math.inf} if row["workload"].startswith("kernels/matmul") else row
         for row in found
@@ -49,7 +49,7 @@ def test_every_field_has_a_column(rows: Sequence[dict[str, Any]]) -> None:
 
 def test_a_run_that_went_away_meanwhile(rows: Sequence[dict[str, Any]], tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
-        (first, *_) = rows_of(store.comparisons(Wanted()), [])
+        (first, *_) = rows_of(store.comparisons(RunFilter()), [])
     assert (first["run"], first["study"]) == (day(2), "")
 
 

@@ -23,7 +23,7 @@ from torchyard.results.index.entries import entries_of
 from torchyard.results.index.folders import INDEX_FILE, FullMark, digest_of, full_mark, marks_in
 from torchyard.results.index.store import Store
 from torchyard.results.integrity import verify_run
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.run_changes import add_note
 from torchyard.results.run_writer import RunWriter
 
@@ -109,7 +109,7 @@ def test_a_run_settles_with_what_it_holds_then(home: Path) -> None:
     rewrite_unseen(home / day(2) / "comparisons.jsonl", '"gpt"', '"gpu"')
     settle(home)
     with Store.open(home) as store:
-        assert len(store.comparisons(Wanted(workload="models/gpu"))) == 1
+        assert len(store.comparisons(RunFilter(workload="models/gpu"))) == 1
         assert store.refresh().changed == 0
 
 
@@ -185,7 +185,7 @@ def test_a_run_that_goes_on_is_seen_whenever_it_grows(home: Path) -> None:
         writer.add_comparison(compared(verdict=Verdict.SLOWER))
         writer.add_comparison(compared(GPT, verdict=Verdict.FASTER))
         assert store.refresh().changed == 1
-        slower = store.comparisons(Wanted(run=day(9), verdicts=(Verdict.SLOWER,)))
+        slower = store.comparisons(RunFilter(run=day(9), verdicts=(Verdict.SLOWER,)))
         assert [row.workload for row in slower] == [MATMUL.label]
         writer.finish("finished")
         store.refresh()
@@ -301,4 +301,4 @@ def test_no_home_and_a_home_that_goes(tmp_path: Path, home: Path) -> None:
                 shutil.rmtree(folder)
         found = store.refresh()
         assert (found.runs, found.gone) == (0, 3)
-        assert store.runs(Wanted()) == []
+        assert store.runs(RunFilter()) == []

@@ -19,7 +19,7 @@ from torchyard.results.history.changes import (
     history_of,
     ranked,
 )
-from torchyard.results.model import SeriesHistory, SeriesPoint, Wanted
+from torchyard.results.model import RunFilter, SeriesHistory, SeriesPoint
 from torchyard.stats.change_points.detection import Rules
 
 
@@ -69,13 +69,13 @@ def test_a_drift_has_a_beginning_and_an_end() -> None:
 def test_changes_that_do_not_stand_among_all_are_weak() -> None:
     """A short series alone, and the same among 200 quiet ones."""
     lonely = {series_of("kernels/a inference"): points_of(10, step_at=5, ratio=0.8)}
-    (alone,) = histories(MemoryStore(lonely), Wanted())
+    (alone,) = histories(MemoryStore(lonely), RunFilter())
     assert len(alone.changes) == 1
     crowd = {
         series_of(f"kernels/q{number} inference"): points_of(10, noise=0.0001, seed=number)
         for number in range(200)
     }
-    found = histories(MemoryStore({**lonely, **crowd}), Wanted(), rules=Rules(least=0.05))
+    found = histories(MemoryStore({**lonely, **crowd}), RunFilter(), rules=Rules(least=0.05))
     assert found[0].changes == ()
     assert len(found[0].weak) == 1
     assert (found[0].weak[0].p_adjusted or 0.0) > FALSE_DISCOVERY_RATE
@@ -88,7 +88,7 @@ def test_strong_changes_stand_among_many_and_rank_by_size() -> None:
     }
     table[series_of("kernels/q7 inference")] = points_of(60, step_at=30, ratio=1.05)
     table[series_of("kernels/q9 inference")] = points_of(60, step_at=30, ratio=0.7)
-    changed = ranked(histories(MemoryStore(table), Wanted()))
+    changed = ranked(histories(MemoryStore(table), RunFilter()))
     assert [one.series.workload for one in changed][:2] == [
         "kernels/q9 inference",
         "kernels/q7 inference",
@@ -100,10 +100,10 @@ def test_time_chooses_changes_and_not_points() -> None:
     table = {series_of(): points_of(40, step_at=25)}
     moment = table[series_of()][25].started
     for wanted, told in (
-        (Wanted(since=moment), True),
-        (Wanted(since="2025-02-01T00:00:00.000Z"), False),
-        (Wanted(until=moment), True),
-        (Wanted(until="2025-01-10T00:00:00.000Z"), False),
+        (RunFilter(since=moment), True),
+        (RunFilter(since="2025-02-01T00:00:00.000Z"), False),
+        (RunFilter(until=moment), True),
+        (RunFilter(until="2025-01-10T00:00:00.000Z"), False),
     ):
         (found,) = histories(MemoryStore(table), wanted)
         assert bool(found.changes) is told
@@ -112,27 +112,27 @@ def test_time_chooses_changes_and_not_points() -> None:
 
 def test_a_name_without_its_mode_means_all_modes() -> None:
     store = MemoryStore({series_of(): points_of(5), series_of("kernels/conv"): points_of(5)})
-    found = histories(store, Wanted(workload="kernels/matmul"))
+    found = histories(store, RunFilter(workload="kernels/matmul"))
     assert [one.series.workload for one in found] == ["kernels/matmul inference"]
 
 
 def test_nothing_that_fits_is_said() -> None:
     with pytest.raises(NothingToDo, match="no history of 'kernels/none'"):
-        histories(MemoryStore({}), Wanted(workload="kernels/none"))
+        histories(MemoryStore({}), RunFilter(workload="kernels/none"))
 
 
 def test_untrusted_points_can_be_judged_on_request() -> None:
     points = [one._replace(untrusted=True) for one in points_of(40, step_at=25)]
     store = MemoryStore({series_of(): points})
-    assert histories(store, Wanted())[0].changes == ()
-    (found,) = histories(store, Wanted(), with_untrusted=True)
+    assert histories(store, RunFilter())[0].changes == ()
+    (found,) = histories(store, RunFilter(), with_untrusted=True)
     assert [change.position for change in found.changes] == [25]
 
 
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     table = {series_of(name): points_of(5) for name in ("a", "b", "c")}
-    histories(MemoryStore(table), Wanted(), progress=lambda n, m: told.append((n, m)))
+    histories(MemoryStore(table), RunFilter(), progress=lambda n, m: told.append((n, m)))
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 

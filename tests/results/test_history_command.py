@@ -193,7 +193,7 @@ def test_what_was_found_is_kept_beside_the_index(home: Path, capsys: Capture) ->
 def test_many_series_of_a_real_store_raise_no_alarms(tmp_path: Path) -> None:
     """Rows put into the index by themselves, without folders."""
     from torchyard.results.history.changes import ChangeCache, histories
-    from torchyard.results.model import Wanted
+    from torchyard.results.model import RunFilter
 
     random = Random(5)
     (tmp_path / "runs").mkdir()
@@ -222,6 +222,6 @@ def test_many_series_of_a_real_store_raise_no_alarms(tmp_path: Path) -> None:
             ]
             found.append((FullMark(str(number)), Entries(run=run, comparisons=tuple(entries))))
         store.insert(found)
-        assert len(histories(store, Wanted(), cache=memory)) == 100
-        again = histories(store, Wanted(), cache=memory)
+        assert len(histories(store, RunFilter(), cache=memory)) == 100
+        again = histories(store, RunFilter(), cache=memory)
     assert sum(bool(one.changes) for one in again) <= 1

@@ -33,7 +33,7 @@ from torchyard.results.history.report import (
     series_text,
 )
 from torchyard.results.history.wording import p_text, range_text, value_text
-from torchyard.results.model import ChangePoint, Metric, SeriesHistory, Wanted
+from torchyard.results.model import ChangePoint, Metric, RunFilter, SeriesHistory
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 HOSTILE = "<script>alert(1)</script>|`*[x](y)\x1b[31m\u202e=1+1\n"
@@ -50,14 +50,14 @@ def sample() -> list[SeriesHistory]:
         series_of("kernels/matmul inference"): points_of(40, step_at=25, ratio=0.9),
         series_of("models/gpt training"): drifting,
     }
-    found = histories(MemoryStore(table), Wanted())
+    found = histories(MemoryStore(table), RunFilter())
     return [*ranked(found), *(one for one in found if not one.changes)]
 
 
 def hostile() -> SeriesHistory:
     points = [one._replace(run=HOSTILE, revision=HOSTILE) for one in points_of(40, step_at=25)]
     series = replace(series_of(HOSTILE), candidate=HOSTILE, baseline=HOSTILE, machine=HOSTILE)
-    (found,) = histories(MemoryStore({series: points}), Wanted())
+    (found,) = histories(MemoryStore({series: points}), RunFilter())
     assert found.changes
     return found
 

@@ -28,7 +28,7 @@ from torchyard.files.safe_reading import LARGEST_LINE_BYTES
 from torchyard.results.directory import latest_run
 from torchyard.results.index.store import Store
 from torchyard.results.integrity import verify_run
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.run_changes import import_runs
 from torchyard.results.run_reader import read_run
 from torchyard.results.run_writer import ProgressTail, RunWriter
@@ -184,10 +184,10 @@ def test_a_bad_file_is_named_and_blocks_nothing(home: Path, name: str, how: Spoi
         # The home stays listed, and the good run is whole.
         with Store.open(home) as store:
             store.refresh()
-            runs = {run.id: run for run in store.runs(Wanted())}
+            runs = {run.id: run for run in store.runs(RunFilter())}
             assert GOOD in runs
             assert runs[GOOD].damage == ""
-            assert len(store.comparisons(Wanted(run=GOOD))) == 2
+            assert len(store.comparisons(RunFilter(run=GOOD))) == 2
             damage = runs[BAD].damage if BAD in runs else "not a run any more"
         if name in ("run.json", "comparisons.jsonl"):
             assert damage
@@ -403,5 +403,5 @@ def test_a_home_of_bad_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     shutil.rmtree(first)
     with bounded(), Store.open(home) as store:
         store.refresh()
-        for run in store.runs(Wanted()):
+        for run in store.runs(RunFilter()):
             assert run.damage

@@ -15,7 +15,7 @@ from torchyard.core.comparison import Verdict
 from torchyard.results.index.entries import Entries
 from torchyard.results.index.folders import FullMark
 from torchyard.results.index.store import Store
-from torchyard.results.model import METRICS, ComparisonEntry, RunEntry, Series, Wanted
+from torchyard.results.model import METRICS, ComparisonEntry, RunEntry, RunFilter, Series
 
 WORKLOADS = [f"{suite}/{name} inference" for suite in ("kernels", "models") for name in "abcdef"]
 
@@ -76,7 +76,7 @@ def fits(text: str, pattern: str) -> bool:
     return not pattern or fnmatchcase(text, pattern)
 
 
-def run_fits(run: RunEntry, wanted: Wanted) -> bool:
+def run_fits(run: RunEntry, wanted: RunFilter) -> bool:
     return (
         run.id.startswith(wanted.run)
         and fits(run.study, wanted.study)
@@ -87,7 +87,7 @@ def run_fits(run: RunEntry, wanted: Wanted) -> bool:
     )
 
 
-def row_fits(row: ComparisonEntry, wanted: Wanted) -> bool:
+def row_fits(row: ComparisonEntry, wanted: RunFilter) -> bool:
     workload = wanted.workload
     return (
         (
@@ -100,7 +100,7 @@ def row_fits(row: ComparisonEntry, wanted: Wanted) -> bool:
     )
 
 
-def drawn(chance: random.Random) -> Wanted:
+def drawn(chance: random.Random) -> RunFilter:
     """A mixture of filters."""
     choices: dict[str, Callable[[], Any]] = {
         "run": lambda: f"run-{chance.randint(0, 30):03d}"[:-1],
@@ -118,7 +118,7 @@ def drawn(chance: random.Random) -> Wanted:
         "limit": lambda: chance.randint(0, 40),
     }
     names = chance.sample(list(choices), chance.choice([1, 1, 2, 2, 3, 4]))
-    return Wanted(**{name: choices[name]() for name in names})
+    return RunFilter(**{name: choices[name]() for name in names})
 
 
 def test_any_mixture_of_filters(store: Store, everything: list[Entries]) -> None:
@@ -155,7 +155,7 @@ def test_any_mixture_of_filters(store: Store, everything: list[Entries]) -> None
 
 
 def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> None:
-    for series in store.series(Wanted()):
+    for series in store.series(RunFilter()):
         wanted = [
             (row.run, row.speedup)
             for one in everything
@@ -171,18 +171,18 @@ def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> No
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda store: store.runs(Wanted(limit=50)),
-        lambda store: store.runs(Wanted(verdicts=(Verdict.SLOWER,), limit=50)),
-        lambda store: store.runs(Wanted(workload="kernels/a", limit=50)),
-        lambda store: store.runs(Wanted(workload="*", verdicts=(Verdict.SLOWER,), limit=5)),
-        lambda store: store.comparisons(Wanted(limit=50)),
-        lambda store: store.comparisons(Wanted(verdicts=(Verdict.SLOWER,), limit=50)),
-        lambda store: store.comparisons(Wanted(workload="kernels/a", limit=50)),
-        lambda store: store.comparisons(Wanted(workload="*", limit=50)),
-        lambda store: store.comparisons(Wanted(since="2025-01-05")),
-        lambda store: store.comparisons(Wanted(revision=f"{7:040x}")),
-        *(lambda store, metric=metric: store.series(Wanted(), metric) for metric in METRICS),
-        lambda store: store.points(store.series(Wanted())[0]),
+        lambda store: store.runs(RunFilter(limit=50)),
+        lambda store: store.runs(RunFilter(verdicts=(Verdict.SLOWER,), limit=50)),
+        lambda store: store.runs(RunFilter(workload="kernels/a", limit=50)),
+        lambda store: store.runs(RunFilter(workload="*", verdicts=(Verdict.SLOWER,), limit=5)),
+        lambda store: store.comparisons(RunFilter(limit=50)),
+        lambda store: store.comparisons(RunFilter(verdicts=(Verdict.SLOWER,), limit=50)),
+        lambda store: store.comparisons(RunFilter(workload="kernels/a", limit=50)),
+        lambda store: store.comparisons(RunFilter(workload="*", limit=50)),
+        lambda store: store.comparisons(RunFilter(since="2025-01-05")),
+        lambda store: store.comparisons(RunFilter(revision=f"{7:040x}")),
+        *(lambda store, metric=metric: store.series(RunFilter(), metric) for metric in METRICS),
+        lambda store: store.points(store.series(RunFilter())[0]),
         lambda store: store.points(
             Series(workload="kernels/a", baseline="eager", candidate="x", machine="small")
         ),

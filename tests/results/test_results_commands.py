@@ -24,7 +24,7 @@ from torchyard.core.comparison import Verdict
 from torchyard.results.baselines import save_baseline
 from torchyard.results.commands.options import FILTER_NAMES, VERDICTS
 from torchyard.results.integrity import replace_facts
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.run_reader import read_run
 
 Capture = pytest.CaptureFixture[str]
@@ -75,7 +75,7 @@ def test_the_tables(capsys: Capture, home: Path) -> None:
 
 
 def test_every_field_can_be_filtered() -> None:
-    assert tuple(field.name for field in dataclasses.fields(Wanted)) == FILTER_NAMES
+    assert tuple(field.name for field in dataclasses.fields(RunFilter)) == FILTER_NAMES
     assert tuple(verdict.value for verdict in Verdict) == VERDICTS
 
 

@@ -225,14 +225,14 @@ print("kept")
 
 
 def test_space_errors_are_told_apart() -> None:
-    from torchyard.files.safe_writing import write_failed
+    from torchyard.files.safe_writing import write_error
 
-    full = write_failed(Path("/run/x"), OSError(errno.ENOSPC, "No space left"), kept="all")
-    broken = write_failed(Path("/run/x"), OSError(errno.EIO, "Input/output error"), kept="all")
-    denied = write_failed(Path("/run/x"), OSError(errno.EROFS, "Read-only"), kept="all")
+    full = write_error(Path("/run/x"), OSError(errno.ENOSPC, "No space left"), kept="all")
+    broken = write_error(Path("/run/x"), OSError(errno.EIO, "Input/output error"), kept="all")
+    denied = write_error(Path("/run/x"), OSError(errno.EROFS, "Read-only"), kept="all")
     assert (full.exit_code, broken.exit_code, denied.exit_code) == (5, 5, 4)
     assert "free some space" in full.hint
     assert "check the disk" in broken.hint
-    nowhere = write_failed(Path("/proc/x"), OSError(errno.ENOENT, "No such file"), kept="all")
+    nowhere = write_error(Path("/proc/x"), OSError(errno.ENOENT, "No such file"), kept="all")
     assert (nowhere.exit_code, nowhere.why) == (5, "all is kept")
     assert "choose another directory" in nowhere.hint

@@ -11,11 +11,11 @@ import pytest
 from kept_runs import MACHINE, change_facts, compared, day, write_run
 from run_samples import FAILED, GPT, MATMUL, STUDY
 
-from torchyard.core.comparison import BUSY, Verdict
+from torchyard.core.comparison import BUSY_NOTE_PREFIX, Verdict
 from torchyard.core.study import Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.index.store import Store
-from torchyard.results.model import METRICS, Metric, Series, Wanted
+from torchyard.results.model import METRICS, Metric, RunFilter, Series
 
 CONV = Workload(suite="kernels", name="conv[3x3]", device="cuda")
 
@@ -28,7 +28,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(home, day(2), [compared(speedup=1.2), compared(GPT, speedup=0.9)], notes=["hot"])
     wrong = compared(speedup=9.0, verdict=Verdict.WRONG)
     write_run(home, day(3), [wrong], study=replace(STUDY, name="release"))
-    busy = compared(speedup=1.4, notes=(f"{BUSY}: 9 of 10 pairs were disturbed",))
+    busy = compared(speedup=1.4, notes=(f"{BUSY_NOTE_PREFIX}: 9 of 10 pairs were disturbed",))
     other = {**MACHINE, "cpu": "Example 9100"}
     write_run(home, day(4), [busy, compared(CONV, verdict=Verdict.SAME)], machine=other)
     return home
@@ -47,13 +47,13 @@ def opened(home: Path) -> Store:
 
 
 def ids(store: Store, **wanted: object) -> list[str]:
-    return [run.id for run in store.runs(Wanted(**wanted))]  # type: ignore[arg-type]
+    return [run.id for run in store.runs(RunFilter(**wanted))]  # type: ignore[arg-type]
 
 
 def test_a_run_is_known_without_its_folder(home: Path) -> None:
     with opened(home) as store:
         shutil.rmtree(home / day(2))
-        run = store.runs(Wanted(run=day(2)))[0]
+        run = store.runs(RunFilter(run=day(2)))[0]
     assert run.folder == str(home / day(2))
     assert run.study == "eager against inductor"
     assert run.state == "finished"
@@ -71,8 +71,8 @@ def test_a_run_is_known_without_its_folder(home: Path) -> None:
 
 def test_a_comparison_is_known_in_full(kept: Path) -> None:
     with opened(kept) as store:
-        (entry,) = store.comparisons(Wanted(run=day(1), verdicts=(Verdict.FASTER,)))
-        (failed,) = store.comparisons(Wanted(verdicts=(Verdict.FAILED,)))
+        (entry,) = store.comparisons(RunFilter(run=day(1), verdicts=(Verdict.FASTER,)))
+        (failed,) = store.comparisons(RunFilter(verdicts=(Verdict.FAILED,)))
     assert (entry.run, entry.started) == (day(1), "2025-01-01T12:00:00.000Z")
     assert entry.revision == "first"
     assert entry.workload == MATMUL.label
@@ -92,9 +92,9 @@ def test_newest_first_and_no_more_than_wanted(kept: Path) -> None:
     with opened(kept) as store:
         assert ids(store) == [day(4), day(3), day(2), day(1)]
         assert ids(store, limit=2) == [day(4), day(3)]
-        rows = store.comparisons(Wanted())
+        rows = store.comparisons(RunFilter())
         assert [row.run for row in rows] == [day(4)] * 2 + [day(3)] + [day(2)] * 2 + [day(1)] * 2
-        assert store.comparisons(Wanted(limit=3)) == rows[:3]
+        assert store.comparisons(RunFilter(limit=3)) == rows[:3]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_newest_first_and_no_more_than_wanted(kept: Path) -> None:
 def test_filters(kept: Path, wanted: dict[str, object], days: list[int]) -> None:
     with opened(kept) as store:
         assert ids(store, **wanted) == [day(number) for number in days]
-        rows = store.comparisons(Wanted(**wanted))  # type: ignore[arg-type]
+        rows = store.comparisons(RunFilter(**wanted))  # type: ignore[arg-type]
         assert list(dict.fromkeys(row.run for row in rows)) == [day(number) for number in days]
-        limited = store.comparisons(Wanted(**wanted, limit=1))  # type: ignore[arg-type]
+        limited = store.comparisons(RunFilter(**wanted, limit=1))  # type: ignore[arg-type]
         assert limited == rows[:1]
 
 
@@ -147,12 +147,12 @@ def test_a_moment_that_is_none(kept: Path) -> None:
         opened(kept) as store,
         pytest.raises(UsageError, match="'yesterday' is not a date or time"),
     ):
-        store.runs(Wanted(since="yesterday"))
+        store.runs(RunFilter(since="yesterday"))
 
 
 def test_histories(kept: Path) -> None:
     with opened(kept) as store:
-        found = store.series(Wanted())
+        found = store.series(RunFilter())
         assert [(one.workload, one.machine[:12]) for one in found] == [
             (CONV.label, "example-9100"),
             (MATMUL.label, "example-9000"),
@@ -176,7 +176,7 @@ def test_histories(kept: Path) -> None:
 def test_what_a_history_can_be_of(kept: Path, metric: Metric, value: float) -> None:
     assert metric in METRICS
     with opened(kept) as store:
-        (series,) = store.series(Wanted(workload="models/gpt"), metric)
+        (series,) = store.series(RunFilter(workload="models/gpt"), metric)
         assert series.metric == metric
         (point,) = store.points(series)
     assert (point.run, point.value) == (day(2), value)
@@ -185,13 +185,13 @@ def test_what_a_history_can_be_of(kept: Path, metric: Metric, value: float) -> N
 
 def test_series_by_filters_of_runs(kept: Path) -> None:
     with opened(kept) as store:
-        assert {s.workload for s in store.series(Wanted(study="release"))} == set()
-        assert {s.workload for s in store.series(Wanted(revision="first"))} == {MATMUL.label}
-        assert {s.workload for s in store.series(Wanted(since="2025-01-04"))} == {
+        assert {s.workload for s in store.series(RunFilter(study="release"))} == set()
+        assert {s.workload for s in store.series(RunFilter(revision="first"))} == {MATMUL.label}
+        assert {s.workload for s in store.series(RunFilter(since="2025-01-04"))} == {
             MATMUL.label,
             CONV.label,
         }
-        assert len(store.series(Wanted(limit=1))) == 1
+        assert len(store.series(RunFilter(limit=1))) == 1
 
 
 def test_a_metric_that_no_run_has(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_a_metric_that_no_run_has(tmp_path: Path) -> None:
 
     write_run(tmp_path, day(1), [FASTER])
     with opened(tmp_path) as store:
-        assert store.series(Wanted(), "memory") == []
-        assert len(store.series(Wanted(), "time")) == 1
+        assert store.series(RunFilter(), "memory") == []
+        assert len(store.series(RunFilter(), "time")) == 1
 
 
 def test_one_run_by_name(home: Path, tmp_path: Path) -> None:
@@ -232,9 +232,9 @@ def test_an_id_that_begins_another(tmp_path: Path) -> None:
 
 def test_no_runs_at_all(tmp_path: Path) -> None:
     with opened(tmp_path / "none") as store:
-        assert store.runs(Wanted()) == []
-        assert store.comparisons(Wanted()) == []
-        assert store.series(Wanted()) == []
+        assert store.runs(RunFilter()) == []
+        assert store.comparisons(RunFilter()) == []
+        assert store.series(RunFilter()) == []
         with pytest.raises(NothingToDo):
             store.run("latest")
     assert not (tmp_path / "none").exists()
@@ -251,7 +251,7 @@ def test_new_changed_and_gone_folders(home: Path) -> None:
         assert (found.added, found.changed, found.gone, found.runs) == (1, 1, 1, 4)
         assert ids(store) == [day(5), day(4), day(3), day(2)]
         assert store.run(day(2)).notes == ("hot", "really")
-        assert store.comparisons(Wanted(revision="first")) == []
+        assert store.comparisons(RunFilter(revision="first")) == []
     # What one process wrote another one finds.
     with Store.open(home) as store:
         assert ids(store) == [day(5), day(4), day(3), day(2)]
@@ -297,13 +297,13 @@ def test_a_run_measured_again_in_the_same_folder(tmp_path: Path) -> None:
         write_run(tmp_path, day(1), [compared(GPT, speedup=2.0)], started="2025-02-01T00:00:00Z")
         found = store.refresh()
         assert (found.added, found.changed, found.gone) == (0, 1, 0)
-        (entry,) = store.comparisons(Wanted())
+        (entry,) = store.comparisons(RunFilter())
         assert (entry.speedup, entry.started) == (2.0, "2025-02-01T00:00:00Z")
         series = Series(
             workload=MATMUL.label, baseline="eager", candidate="inductor", machine=entry.machine
         )
         assert store.points(series) == []
-        assert store.series(Wanted(workload="kernels/matmul")) == []
+        assert store.series(RunFilter(workload="kernels/matmul")) == []
 
 
 def test_several_candidates_have_their_own_torch(tmp_path: Path) -> None:
@@ -320,9 +320,9 @@ def test_several_candidates_have_their_own_torch(tmp_path: Path) -> None:
         run = store.run("latest")
         assert run.torch == "2.9.0, 2.10.0"
         assert run.revision == f"{'a' * 40}, {'b' * 40}"
-        (entry,) = store.comparisons(Wanted(revision="b" * 7))
+        (entry,) = store.comparisons(RunFilter(revision="b" * 7))
         assert (entry.candidate, entry.torch, entry.revision) == ("newer", "2.10.0", "b" * 40)
-        assert [run.id for run in store.runs(Wanted(revision="b" * 7))] == [day(1)]
+        assert [run.id for run in store.runs(RunFilter(revision="b" * 7))] == [day(1)]
 
 
 def test_text_that_is_no_text(tmp_path: Path) -> None:
@@ -332,8 +332,8 @@ def test_text_that_is_no_text(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         assert store.run("latest").damage == ""
         assert store.run("latest").study == "half ? and zero \x00 <b>"
-        (entry,) = store.comparisons(Wanted(workload="*DROP TABLE*"))
-        assert store.points(store.series(Wanted())[0])[0].run == entry.run
+        (entry,) = store.comparisons(RunFilter(workload="*DROP TABLE*"))
+        assert store.points(store.series(RunFilter())[0])[0].run == entry.run
 
 
 def test_numbers_that_are_none(tmp_path: Path) -> None:
@@ -343,6 +343,6 @@ def test_numbers_that_are_none(tmp_path: Path) -> None:
     write_run(tmp_path, day(1), [replace(row, estimate=endless)])
     write_run(tmp_path, day(2), [compared(speedup=float("nan"))])
     with opened(tmp_path) as store:
-        (entry,) = store.comparisons(Wanted())
+        (entry,) = store.comparisons(RunFilter())
         assert entry.run == day(1)
         assert "estimate.speedup = nan is impossible" in store.run(day(2)).damage

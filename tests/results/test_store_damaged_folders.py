@@ -11,7 +11,7 @@ from kept_runs import change_facts, compared, day, write_run
 from run_samples import GPT
 
 from torchyard.results.index.store import Store
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 
 RUNS = 3
 
@@ -62,7 +62,7 @@ def test_a_damaged_folder_stops_nothing(home: Path, spoil: object, says: str) ->
         assert says in run.damage
         assert str(home) not in run.damage
         assert run.started.startswith("2025-01-0")
-        assert len(store.comparisons(Wanted())) == 2 * RUNS
+        assert len(store.comparisons(RunFilter())) == 2 * RUNS
         assert store.run("latest").id != day(9)
         # Looked at again each time, since a newer Torchyard may read it, but not written again.
         assert store.refresh().changed == 0
@@ -97,5 +97,5 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     (home / "nowhere").symlink_to(home / "none")
     with Store.open(home) as store:
         found = store.refresh()
-        assert [run.id for run in store.runs(Wanted())] in ([day(1), "link"], ["link", day(1)])
+        assert [run.id for run in store.runs(RunFilter())] in ([day(1), "link"], ["link", day(1)])
     assert (found.runs, found.damaged) == (2, 0)

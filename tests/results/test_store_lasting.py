@@ -24,7 +24,7 @@ from torchyard.results.index import store as refreshing
 from torchyard.results.index.database import VERSION
 from torchyard.results.index.folders import INDEX_FILE, marks_in, marks_of
 from torchyard.results.index.store import Store
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.run_changes import delete_run
 
 RUNS = 40
@@ -57,9 +57,9 @@ def check_answers(home: Path, *, runs: int = RUNS, warnings: int = 0) -> None:
         found = store.refresh()
         assert found.runs == runs
         assert len(found.warnings) == warnings
-        assert len(store.runs(Wanted())) == runs
-        assert len(store.comparisons(Wanted())) == 2 * runs
-        series = store.series(Wanted())
+        assert len(store.runs(RunFilter())) == runs
+        assert len(store.comparisons(RunFilter())) == 2 * runs
+        series = store.series(RunFilter())
         assert [len(store.points(one)) for one in series] == [runs, runs]
         assert (store.place is None) == bool(warnings)
         if store.place is not None:
@@ -75,7 +75,7 @@ def started(code: str, home: Path) -> subprocess.Popen[str]:
     """A process that does something to the store again and again, and is under way."""
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from torchyard.results.model import Wanted\n"
+        "from torchyard.results.model import RunFilter\n"
         "from torchyard.results.index import store as module\n"
         "from torchyard.results.index.store import Store\n"
         "module._BATCH_S = 0.0\n"  # many small transactions: more places to be killed at
@@ -105,7 +105,7 @@ def test_several_processes_at_once(home: Path) -> None:
     writers = [started(code, home) for _ in range(2)]
     shutil.copytree(home / day(1), home / day(2))
     reader = started(
-        "for _ in range(200): assert len(store.runs(Wanted())) <= 41\nassert store.place", home
+        "for _ in range(200): assert len(store.runs(RunFilter())) <= 41\nassert store.place", home
     )
     change_facts(home / day(1), notes=["while others read"])
     for process in (*writers, reader):
@@ -121,7 +121,7 @@ def test_runs_that_are_removed_while_others_read(home: Path) -> None:
     code = (
         "for _ in range(60):\n"
         "    store.rebuild()\n"
-        "    assert not [run for run in store.runs(Wanted()) if run.damage]\n"
+        "    assert not [run for run in store.runs(RunFilter()) if run.damage]\n"
     )
     readers = [started(code, home) for _ in range(2)]
     for number in range(1, RUNS):
@@ -137,14 +137,14 @@ def test_several_threads_of_one_store(home: Path) -> None:
     """As a dashboard asks: each question waits for the one before it."""
     with Store.open(home) as store, ThreadPoolExecutor(4) as threads:
         store.refresh()
-        series = store.series(Wanted())[0]
+        series = store.series(RunFilter())[0]
         waiting = [
             threads.submit(question)
             for _ in range(10)
             for question in (
-                lambda: len(store.runs(Wanted())),
+                lambda: len(store.runs(RunFilter())),
                 lambda: len(store.points(series)),
-                lambda: len(store.comparisons(Wanted())) // 2,
+                lambda: len(store.comparisons(RunFilter())) // 2,
                 lambda: store.refresh().runs,
             )
         ]
@@ -169,7 +169,7 @@ def test_a_damaged_index_is_made_anew(home: Path, part: float) -> None:
     path.write_bytes(content)
     with Store.open(home) as store:
         store.rebuild()
-        assert len(store.runs(Wanted())) == RUNS
+        assert len(store.runs(RunFilter())) == RUNS
     check_answers(home)
 
 
@@ -182,7 +182,7 @@ def test_damage_that_shows_while_it_is_asked(home: Path) -> None:
         path.write_bytes(content)
         os.utime(path)
         # Another connection sees the damage; this one has some pages still in memory.
-        assert len(store.comparisons(Wanted())) == 2 * RUNS
+        assert len(store.comparisons(RunFilter())) == 2 * RUNS
     check_answers(home)
 
 
@@ -217,7 +217,7 @@ def test_an_index_that_is_taken_away_while_it_is_open(home: Path) -> None:
         (home / INDEX_FILE).unlink()
         shutil.rmtree(home / day(1))
         assert store.refresh().runs == RUNS - 1
-        assert len(store.runs(Wanted())) == RUNS - 1
+        assert len(store.runs(RunFilter())) == RUNS - 1
         assert (store.place, store.warnings) == (home / INDEX_FILE, [])
     check_answers(home, runs=RUNS - 1)
 
@@ -266,7 +266,7 @@ def seen_by(user: int, home: Path) -> Path:
             os.environ["XDG_CACHE_HOME"] = str(home / "cache")
             with Store.open(home / "runs") as store:
                 assert store.refresh().warnings == ()
-                assert len(store.comparisons(Wanted())) == 2 * RUNS
+                assert len(store.comparisons(RunFilter())) == 2 * RUNS
                 os.write(writer, str(store.place).encode())
             code = 0
         finally:
@@ -287,7 +287,7 @@ def test_a_lock_that_is_held_for_long(home: Path, monkeypatch: pytest.MonkeyPatc
         with Store.open(home) as store:
             assert store.place != home / INDEX_FILE
             assert store.refresh().runs == RUNS - 1
-            assert len(store.runs(Wanted())) == RUNS - 1
+            assert len(store.runs(RunFilter())) == RUNS - 1
     check_answers(home, runs=RUNS - 1)
 
 
@@ -360,7 +360,7 @@ def test_a_disk_that_fills_up_meanwhile(
             assert found.runs == RUNS + 60
             assert len(found.warnings) == 1
             assert "every command reads all run folders" in found.warnings[0]
-            assert len(store.comparisons(Wanted())) == 2 * (RUNS + 60)
+            assert len(store.comparisons(RunFilter())) == 2 * (RUNS + 60)
         check_sound(disk / "runs" / INDEX_FILE)
         (disk / "filler").unlink()
         check_answers(disk / "runs", runs=RUNS + 60)
@@ -389,5 +389,7 @@ def test_batches_are_written_as_they_are_read(home: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(refreshing, "_BATCH_S", 0.0)
     seen = []
     with Store.open(home) as store, Store.open(home) as other:
-        store.refresh(lambda number, total: seen.append((number, total, len(other.runs(Wanted())))))
+        store.refresh(
+            lambda number, total: seen.append((number, total, len(other.runs(RunFilter()))))
+        )
     assert seen == [(number, RUNS, number) for number in range(1, RUNS + 1)]

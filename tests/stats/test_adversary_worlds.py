@@ -21,7 +21,7 @@ from torchyard.core.study import Budget
 from torchyard.machine.guards.block_check import REASONS
 from torchyard.stats.estimate import decided, estimate
 from torchyard.stats.pairs import PairedLaunches, pair_blocks
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 from torchyard.stats.suite import adjust_for_suite, geometric_mean, selected_intervals
 
 Rng = np.random.Generator
@@ -51,8 +51,8 @@ PAIR_NOISE: dict[str, Draw] = {
 }
 
 
-def looks_of(total: int, first: int = 3) -> list[Look]:
-    return [Look(launches=n, fraction=n / total) for n in range(first, total + 1)]
+def looks_of(total: int, first: int = 3) -> list[InterimAnalysis]:
+    return [InterimAnalysis(launches=n, fraction=n / total) for n in range(first, total + 1)]
 
 
 def stopped(launches: list[list[float]], budget: Budget) -> Estimate:

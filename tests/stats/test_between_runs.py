@@ -32,7 +32,7 @@ from torchyard.stats.simulation import (
     threshold_rule,
     welch_rule,
 )
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 CLAIMS = {Verdict.FASTER, Verdict.SLOWER}
 REPEATS = 400
@@ -100,7 +100,7 @@ def test_more_allowance_is_never_more_certain(
 def test_interim_analyses_widen_the_error() -> None:
     values = [0.02, 0.03, 0.025, 0.035, 0.028, 0.031]
     plain = effect(values)
-    looks = [Look(launches=n, fraction=n / 12) for n in range(3, 7)]
+    looks = [InterimAnalysis(launches=n, fraction=n / 12) for n in range(3, 7)]
     stopped = effect_of(
         estimate([[value] for value in values], looks=looks, budget=Budget(precision_goal=0.01))
     )
@@ -234,10 +234,10 @@ def test_runs_that_stopped_when_decided_keep_the_error_rate() -> None:
         sides = []
         for _ in range(2):
             launches = [[float(value)] for value in session(rng, launches=12)]
-            looks: list[Look] = []
+            looks: list[InterimAnalysis] = []
             found = None
             for count in range(3, 13):
-                looks.append(Look(launches=count, fraction=count / 12))
+                looks.append(InterimAnalysis(launches=count, fraction=count / 12))
                 found = estimate(launches[:count], looks=looks, budget=budget)
                 if decided(found, budget):
                     break

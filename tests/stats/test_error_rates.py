@@ -28,7 +28,7 @@ from torchyard.stats.simulation import (
     naive_peeking,
     welch_rule,
 )
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 ALPHA = 0.05
 REPEATS = 1500  # makes 93 % to 97 % three and a half standard errors around 95 %
@@ -48,7 +48,7 @@ def medians(
 
 def history(launches: list[list[float]], budget: Budget) -> list[Estimate]:
     total = len(launches)
-    looks = [Look(launches=n, fraction=n / total) for n in range(3, total + 1)]
+    looks = [InterimAnalysis(launches=n, fraction=n / total) for n in range(3, total + 1)]
     return [
         estimate(launches[: look.launches], looks=looks[: place + 1], budget=budget)
         for place, look in enumerate(looks)

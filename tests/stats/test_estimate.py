@@ -15,7 +15,7 @@ from torchyard.core.study import Budget
 from torchyard.errors import Untrustworthy, UsageError
 from torchyard.stats.estimate import ONE_LAUNCH, decided, estimate, verdict_of
 from torchyard.stats.launches import pair_floor
-from torchyard.stats.stopping import Look, boundaries
+from torchyard.stats.stopping import InterimAnalysis, boundaries
 
 BUDGET = Budget()
 LOGS = st.floats(-1.0, 1.0).map(lambda value: round(value, 6))
@@ -129,7 +129,8 @@ def test_interval_holds_the_speedup_and_narrows_with_alpha(
 ) -> None:
     total = len(launches)
     looks = [
-        Look(launches=n, fraction=n / total) for n in range(max(2, total - interim), total + 1)
+        InterimAnalysis(launches=n, fraction=n / total)
+        for n in range(max(2, total - interim), total + 1)
     ]
     widths = []
     for alpha in (0.01, 0.05, 0.2):
@@ -147,7 +148,7 @@ def test_interval_holds_the_speedup_and_narrows_with_alpha(
 @given(LAUNCHES)
 def test_p_value_and_interval_tell_the_same_story(launches: list[list[float]]) -> None:
     total = len(launches)
-    looks = [Look(launches=n, fraction=n / total) for n in range(2, total + 1)]
+    looks = [InterimAnalysis(launches=n, fraction=n / total) for n in range(2, total + 1)]
     answer = estimate(launches, looks=looks, budget=Budget(min_launches=2))
     assert answer.p_value is not None
     if answer.interval is not None and not answer.interval.covers(1.0):
@@ -189,7 +190,7 @@ def test_verdicts_at_their_limits(low: float, high: float, verdict: Verdict) -> 
 
 def test_interim_analyses_widen_the_interval_and_only_then() -> None:
     launches = around(0.03, 0.01, 8)
-    looks = [Look(launches=n, fraction=n / 8) for n in range(3, 9)]
+    looks = [InterimAnalysis(launches=n, fraction=n / 8) for n in range(3, 9)]
     plain = interval_of(single(launches))
     looked = interval_of(estimate(launches, looks=looks, budget=BUDGET))
     assert looked.low < plain.low < plain.high < looked.high
@@ -203,7 +204,7 @@ def test_interim_analyses_widen_the_interval_and_only_then() -> None:
 
 def test_the_boundary_of_the_analysis_is_the_one_used() -> None:
     launches = around(0.03, 0.01, 8)
-    looks = [Look(launches=n, fraction=n / 10) for n in range(3, 9)]
+    looks = [InterimAnalysis(launches=n, fraction=n / 10) for n in range(3, 9)]
     answer = estimate(launches, looks=looks, budget=BUDGET)
     assert answer.launch_sd is not None
     width = boundaries(looks, 0.05)[-1] * answer.launch_sd / math.sqrt(8)
@@ -262,11 +263,11 @@ def test_launches_without_clean_pairs_are_excluded_and_noted() -> None:
     assert answer.interval == full.interval
     assert answer.launches == 6
     assert answer.reasons == ("2 of 8 launches had no clean pair and were excluded",)
-    looks = [Look(launches=n, fraction=n / 8) for n in range(3, 9)]
+    looks = [InterimAnalysis(launches=n, fraction=n / 8) for n in range(3, 9)]
     usable = [2, 3, 4, 4, 5, 6]
     gaps = estimate(with_gaps, looks=looks, budget=BUDGET)
     counted = [
-        Look(launches=n, fraction=look.fraction)
+        InterimAnalysis(launches=n, fraction=look.fraction)
         for n, look in zip(usable, looks, strict=True)
         if n >= 3
     ]
@@ -285,7 +286,9 @@ def test_identical_launches_are_handled_without_a_zero() -> None:
 
 
 def test_an_interval_that_is_too_wide_is_omitted() -> None:
-    answer = estimate([[0.0], [0.5], [0.1]], looks=[Look(launches=3, fraction=0.01)], budget=BUDGET)
+    answer = estimate(
+        [[0.0], [0.5], [0.1]], looks=[InterimAnalysis(launches=3, fraction=0.01)], budget=BUDGET
+    )
     assert answer.interval is None
     assert answer.reasons == ("too few data for a confidence interval",)
 
@@ -389,4 +392,6 @@ def test_invalid_budgets_are_refused_by_key(budget: Budget, key: str) -> None:
 
 def test_analyses_that_do_not_match_the_launches_raise_value_error() -> None:
     with pytest.raises(ValueError, match="2 of 3 launches"):
-        estimate([[0.1], [0.2], [0.3]], looks=[Look(launches=2, fraction=1.0)], budget=BUDGET)
+        estimate(
+            [[0.1], [0.2], [0.3]], looks=[InterimAnalysis(launches=2, fraction=1.0)], budget=BUDGET
+        )

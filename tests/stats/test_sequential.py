@@ -12,15 +12,15 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchyard.stats.stopping import PATHS, Look, boundaries, cumulative_alpha, p_value
+from torchyard.stats.stopping import PATHS, InterimAnalysis, boundaries, cumulative_alpha, p_value
 
 
-def looks_at(*counts: int, last_fraction: float = 1.0) -> list[Look]:
+def looks_at(*counts: int, last_fraction: float = 1.0) -> list[InterimAnalysis]:
     most = counts[-1]
-    return [Look(launches=n, fraction=last_fraction * n / most) for n in counts]
+    return [InterimAnalysis(launches=n, fraction=last_fraction * n / most) for n in counts]
 
 
-def crossings(looks: list[Look], alpha: float, repeats: int, seed: int) -> np.ndarray:
+def crossings(looks: list[InterimAnalysis], alpha: float, repeats: int, seed: int) -> np.ndarray:
     """Share of fresh standard normal comparisons that crossed by each look."""
     rng = np.random.default_rng(seed)
     drawn = rng.standard_normal((repeats, looks[-1].launches))
@@ -37,7 +37,7 @@ def crossings(looks: list[Look], alpha: float, repeats: int, seed: int) -> np.nd
 @pytest.mark.parametrize("launches", [2, 3, 7, 40])
 @pytest.mark.parametrize("alpha", [0.2, 0.05, 0.001])
 def test_a_single_analysis_is_the_plain_t_test(launches: int, alpha: float) -> None:
-    look = [Look(launches=launches, fraction=1.0)]
+    look = [InterimAnalysis(launches=launches, fraction=1.0)]
     limit = boundaries(look, alpha)[0]
     assert limit == pytest.approx(scipy.stats.t.isf(alpha / 2, launches - 1), rel=1e-9)
     for statistic in (-8.0, 0.0, 0.4, 1.9, 60.0):
@@ -87,13 +87,13 @@ def test_earlier_boundaries_do_not_depend_on_later_analyses() -> None:
 
 
 def test_a_first_analysis_at_fraction_zero_cannot_be_crossed() -> None:
-    look = [Look(launches=5, fraction=0.0)]
+    look = [InterimAnalysis(launches=5, fraction=0.0)]
     assert boundaries(look, 0.05) == (math.inf,)
     assert p_value(look, [1e6], 0.05) == 1.0
 
 
 def test_a_second_analysis_of_the_same_launches_when_time_is_up() -> None:
-    looks = [Look(launches=6, fraction=0.5), Look(launches=6, fraction=1.0)]
+    looks = [InterimAnalysis(launches=6, fraction=0.5), InterimAnalysis(launches=6, fraction=1.0)]
     early, late = boundaries(looks, 0.05)
     assert early == pytest.approx(scipy.stats.t.isf(0.05 / 16, 5), rel=1e-9)
     # The same statistic: crossing late means exceeding the plain boundary.
@@ -101,7 +101,7 @@ def test_a_second_analysis_of_the_same_launches_when_time_is_up() -> None:
 
 
 def test_a_fraction_that_does_not_grow_spends_nothing_new() -> None:
-    looks = [Look(launches=n, fraction=1.0) for n in (5, 6)]
+    looks = [InterimAnalysis(launches=n, fraction=1.0) for n in (5, 6)]
     first, second = boundaries(looks, 0.05)
     assert first == pytest.approx(scipy.stats.t.isf(0.025, 4), rel=1e-9)
     assert second > 5.0
@@ -169,7 +169,7 @@ def test_p_goes_on_falling_below_what_paths_can_show() -> None:
 def test_sixty_analyses_are_fast() -> None:
     boundaries(looks_at(*range(3, 61)), 0.05)  # draws the paths, once per process
     started = time.process_time()
-    looks = [Look(launches=n, fraction=(n / 60) ** 1.1) for n in range(3, 61)]
+    looks = [InterimAnalysis(launches=n, fraction=(n / 60) ** 1.1) for n in range(3, 61)]
     for count in range(1, len(looks) + 1):
         p_value(looks[:count], [1.0] * count, 0.05)
     assert time.process_time() - started < 0.5
@@ -179,14 +179,14 @@ def test_sixty_analyses_are_fast() -> None:
     "looks",
     [
         [],
-        [Look(launches=1, fraction=0.5)],
-        [Look(launches=5, fraction=0.5), Look(launches=4, fraction=1.0)],
-        [Look(launches=5, fraction=0.5), Look(launches=6, fraction=0.4)],
-        [Look(launches=5, fraction=math.nan)],
-        [Look(launches=5, fraction=-0.1)],
+        [InterimAnalysis(launches=1, fraction=0.5)],
+        [InterimAnalysis(launches=5, fraction=0.5), InterimAnalysis(launches=4, fraction=1.0)],
+        [InterimAnalysis(launches=5, fraction=0.5), InterimAnalysis(launches=6, fraction=0.4)],
+        [InterimAnalysis(launches=5, fraction=math.nan)],
+        [InterimAnalysis(launches=5, fraction=-0.1)],
     ],
 )
-def test_invalid_analyses_are_refused(looks: list[Look]) -> None:
+def test_invalid_analyses_are_refused(looks: list[InterimAnalysis]) -> None:
     with pytest.raises(ValueError, match="analys"):
         boundaries(looks, 0.05)
 

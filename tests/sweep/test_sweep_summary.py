@@ -21,7 +21,7 @@ from sweep_samples import (
 )
 
 from torchyard.core.comparison import Accuracy, AccuracyStatus, Comparison, Verdict
-from torchyard.process.ending import TROUBLE_KINDS
+from torchyard.process.ending import FAILURE_KINDS as TROUBLE_KINDS
 from torchyard.stats.suite import geometric_mean
 from torchyard.sweep.join import FAILURE_KINDS
 from torchyard.sweep.model import ENDS, End, Outcome, SweepGroup, SweepSummary

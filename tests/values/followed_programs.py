@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 
 Step = Callable[[int], None]
 Maker = Callable[[], Step]
@@ -121,8 +121,8 @@ def checkpointed() -> Step:
     return step
 
 
-def profile(make: Maker, *, follow: bool, steps: int = 14, **options: Any) -> Session:
-    session = Session(Options(prove=False, least_bytes=256, **options), follow=follow)
+def profile(make: Maker, *, follow: bool, steps: int = 14, **options: Any) -> ProfilingSession:
+    session = ProfilingSession(Options(prove=False, least_bytes=256, **options), follow=follow)
     if session.library is not None:
         assert session.library.wait()
     step = make()
@@ -135,14 +135,14 @@ def profile(make: Maker, *, follow: bool, steps: int = 14, **options: Any) -> Se
     return session
 
 
-def found(session: Session) -> list[tuple[Any, ...]]:
+def found(session: ProfilingSession) -> list[tuple[Any, ...]]:
     return [
         (one.pattern, one.operator, one.place.file, one.place.line, one.place.module, one.count)
         for one in session.findings.all()
     ]
 
 
-def followed_steps(session: Session) -> list[bool]:
+def followed_steps(session: ProfilingSession) -> list[bool]:
     """Remember of each step whether the follower saw it."""
     seen: list[bool] = []
     calls = session.mode._calls

@@ -8,7 +8,7 @@ import torch
 
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import Scanner
 from torchyard.worker.values.scanning.scanners import Scanners
 
@@ -23,7 +23,7 @@ def profile_patterns(
 ) -> list[Finding]:
     """Return the findings of a program."""
     options = Options(deep=deep, approximate=approximate, least_bytes=least_bytes, prove=False)
-    session = Session(options)
+    session = ProfilingSession(options)
     if scanner is not None:
         scanners = session.mode._scanners = Scanners(scanner)
         for pattern in session.patterns:
@@ -41,7 +41,7 @@ def profile_steps(
     step: Callable[[], object], *, steps: int = 4, deep: bool = False
 ) -> list[Finding]:
     """Return the findings of a program with explicit steps."""
-    session = Session(Options(deep=deep, prove=False))
+    session = ProfilingSession(Options(deep=deep, prove=False))
     torch.manual_seed(3)
     session.start()
     try:

@@ -7,13 +7,15 @@ from typing import Any
 
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.profiling_session import Session
-from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, judge, make_test
+from torchyard.worker.values.profiling_session import ProfilingSession
+from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of, make_test
 
 
-def watched(program: Callable[[], Any], *, times: int = 1, **options: Any) -> Session:
+def watched(program: Callable[[], Any], *, times: int = 1, **options: Any) -> ProfilingSession:
     """Profile a program, deep by default."""
-    session = Session(Options(**{"deep": True, "least_bytes": 256, "graph": False, **options}))
+    session = ProfilingSession(
+        Options(**{"deep": True, "least_bytes": 256, "graph": False, **options})
+    )
     session.start()
     try:
         for _ in range(times):
@@ -23,7 +25,7 @@ def watched(program: Callable[[], Any], *, times: int = 1, **options: Any) -> Se
     return session
 
 
-def findings_of(session: Session, pattern: str, operator: str = "") -> list[Finding]:
+def findings_of(session: ProfilingSession, pattern: str, operator: str = "") -> list[Finding]:
     """Return the findings of a pattern, in or of an operator."""
     return [
         finding
@@ -33,7 +35,7 @@ def findings_of(session: Session, pattern: str, operator: str = "") -> list[Find
     ]
 
 
-def one(session: Session, pattern: str, operator: str = "") -> Finding:
+def one(session: ProfilingSession, pattern: str, operator: str = "") -> Finding:
     """Return the only finding of a pattern."""
     findings = findings_of(session, pattern, operator)
     all_findings = [(f.pattern, f.path, f.operator) for f in session.findings.all()]
@@ -44,7 +46,7 @@ def one(session: Session, pattern: str, operator: str = "") -> Finding:
 def certainty_if_native(finding: Finding) -> str:
     """Return the certainty after a confirmed native run."""
     tests = [*finding.proof["tests"], make_test(NATIVE_PROGRAM, True)]
-    return judge(tests, inside=bool(finding.path))[0]
+    return certainty_of(tests, inside=bool(finding.path))[0]
 
 
 def named_tests(finding: Finding, name: str) -> list[dict[str, Any]]:

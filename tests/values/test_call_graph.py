@@ -17,7 +17,7 @@ from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.findings import Finding  # noqa: E402
 from torchyard.worker.values.pricing.call_graph import CallGraph  # noqa: E402
 from torchyard.worker.values.pricing.site_times import SiteTimes  # noqa: E402
-from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -26,7 +26,7 @@ SIZE = 96
 
 
 def findings_of(step: Callable[[], object], *, times: int = 4) -> list[Finding]:
-    session = Session(Options(prove=False), follow=False)
+    session = ProfilingSession(Options(prove=False), follow=False)
     session.start()
     try:
         for _ in range(times):
@@ -171,7 +171,7 @@ def test_zeros_that_are_added_to_take_the_sum_with_them() -> None:
 
 def test_work_inside_of_an_operator_belongs_to_its_call() -> None:
     own, wish = fresh().requires_grad_(), fresh()
-    session = Session(Options(deep=True), follow=False)
+    session = ProfilingSession(Options(deep=True), follow=False)
     session.start()
     try:
         for _ in range(3):

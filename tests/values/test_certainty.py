@@ -26,7 +26,7 @@ from torchyard.worker.values.proofs.certainty import (
     TESTED,
     UNREAD,
     VALUES_VARIED,
-    judge,
+    certainty_of,
     make_test,
 )
 
@@ -43,7 +43,7 @@ def rest(*left_out: str) -> list[dict[str, Any]]:
 
 
 def test_poisons_inputs_and_both_native_runs_are_trials_and_no_proof() -> None:
-    said, why = judge([*poisons(OWN, RANDOM), *rest()], inside=True)
+    said, why = certainty_of([*poisons(OWN, RANDOM), *rest()], inside=True)
     assert said == TESTED
     assert "NaN" in why
     assert "4 trials on 2 inputs" in why
@@ -51,12 +51,12 @@ def test_poisons_inputs_and_both_native_runs_are_trials_and_no_proof() -> None:
 
 def test_skipping_needs_no_poison() -> None:
     skips = [make_test(SKIP, True, inputs=i) for i in (OWN, RANDOM)]
-    assert judge([*skips, *rest()], inside=True)[0] == TESTED
+    assert certainty_of([*skips, *rest()], inside=True)[0] == TESTED
 
 
 @pytest.mark.parametrize("missing", [SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM])
 def test_each_of_the_other_tests_is_needed(missing: str) -> None:
-    said, why = judge([*poisons(OWN, RANDOM), *rest(missing)], inside=True)
+    said, why = certainty_of([*poisons(OWN, RANDOM), *rest(missing)], inside=True)
     assert said == LIKELY
     assert why
 
@@ -64,37 +64,37 @@ def test_each_of_the_other_tests_is_needed(missing: str) -> None:
 @pytest.mark.parametrize("failed", [SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM, UNREAD])
 def test_a_failed_one_takes_the_proof_away_and_says_why(failed: str) -> None:
     tests = [*poisons(OWN, RANDOM), *rest(failed), make_test(failed, False, detail="because")]
-    assert judge(tests, inside=True) == (LIKELY, "because")
+    assert certainty_of(tests, inside=True) == (LIKELY, "because")
 
 
 def test_a_program_level_finding_needs_no_run_of_the_operator_alone() -> None:
-    assert judge([*poisons(OWN, RANDOM), *rest(NATIVE_OPERATOR)], inside=False)[0] == TESTED
+    assert certainty_of([*poisons(OWN, RANDOM), *rest(NATIVE_OPERATOR)], inside=False)[0] == TESTED
 
 
 def test_one_poison_is_not_enough() -> None:
     tests = [*poisons(OWN, RANDOM, names=("NaN",)), *rest()]
-    assert judge(tests, inside=True)[0] == LIKELY
+    assert certainty_of(tests, inside=True)[0] == LIKELY
 
 
 def test_one_poison_on_the_second_input_is_not_enough() -> None:
     tests = [*poisons(OWN), *poisons(RANDOM, names=("NaN",)), *rest()]
-    assert judge(tests, inside=True)[0] == LIKELY
+    assert certainty_of(tests, inside=True)[0] == LIKELY
 
 
 def test_one_input_is_not_enough_and_what_was_refused_is_the_reason() -> None:
     refused = make_test(REFUSED, False, inputs=RANDOM, detail="it takes no negative numbers")
-    said, why = judge([*poisons(OWN), refused, *rest()], inside=True)
+    said, why = certainty_of([*poisons(OWN), refused, *rest()], inside=True)
     assert (said, why) == (LIKELY, "it takes no negative numbers")
 
 
 def test_a_refusal_does_no_harm_when_others_are_enough() -> None:
     refused = make_test(REFUSED, False, inputs=RANDOM, detail="no")
-    assert judge([*poisons(OWN, EXTREME), refused, *rest()], inside=True)[0] == TESTED
+    assert certainty_of([*poisons(OWN, EXTREME), refused, *rest()], inside=True)[0] == TESTED
 
 
 def test_another_input_that_needs_it_makes_it_depend_on_the_input() -> None:
     bad = make_test(POISON, False, inputs=RANDOM, poison="NaN")
-    said, why = judge([*poisons(OWN, EXTREME), bad, *rest()], inside=True)
+    said, why = certainty_of([*poisons(OWN, EXTREME), bad, *rest()], inside=True)
     assert said == INPUT_DEPENDENT
     assert RANDOM in why
 
@@ -102,12 +102,12 @@ def test_another_input_that_needs_it_makes_it_depend_on_the_input() -> None:
 def test_integers_that_stayed_leave_a_doubt() -> None:
     kept = make_test(VALUES_VARIED, False, detail="integers stayed")
     tests = [*poisons(OWN, RANDOM), kept, *rest()]
-    assert judge(tests, inside=True) == (LIKELY, "integers stayed")
+    assert certainty_of(tests, inside=True) == (LIKELY, "integers stayed")
 
 
 def test_nothing_tested_is_never_more_than_likely() -> None:
-    assert judge([], inside=False)[0] == LIKELY
-    assert judge(rest(), inside=True)[0] == LIKELY
+    assert certainty_of([], inside=False)[0] == LIKELY
+    assert certainty_of(rest(), inside=True)[0] == LIKELY
 
 
 def test_what_narrows_a_proof_is_said() -> None:
@@ -116,7 +116,7 @@ def test_what_narrows_a_proof_is_said() -> None:
         make_test(REPLACE, True, inputs=RANDOM, detail="but for the sign of zero"),
         *rest(NATIVE_OPERATOR),
     ]
-    said, why = judge(tests, inside=False)
+    said, why = certainty_of(tests, inside=False)
     assert said == TESTED
     assert "but for the sign of zero" in why
 
@@ -125,41 +125,41 @@ KNOWN = make_test(SEMANTICS, True, detail="3 of 3 calls: the copy writes all of 
 
 
 def test_semantics_and_the_run_without_the_watch_make_a_proof() -> None:
-    said, why = judge([KNOWN, *rest(SAME_AGAIN)], inside=True)
+    said, why = certainty_of([KNOWN, *rest(SAME_AGAIN)], inside=True)
     assert said == PROVEN
     assert "every input of these shapes" in why
     assert "the copy writes all of it" in why
-    assert judge([KNOWN, make_test(NATIVE_PROGRAM, True)], inside=False)[0] == PROVEN
+    assert certainty_of([KNOWN, make_test(NATIVE_PROGRAM, True)], inside=False)[0] == PROVEN
 
 
 @pytest.mark.parametrize("missing", [NATIVE_OPERATOR, NATIVE_PROGRAM])
 def test_semantics_alone_are_no_proof(missing: str) -> None:
-    assert judge([KNOWN, *rest(missing)], inside=True)[0] == LIKELY
+    assert certainty_of([KNOWN, *rest(missing)], inside=True)[0] == LIKELY
 
 
 def test_some_of_the_calls_are_no_proof_and_are_told() -> None:
     some = make_test(SEMANTICS, False, detail="6 of 15 calls: the copy writes all of it")
-    said, why = judge([*poisons(OWN, RANDOM), some, *rest()], inside=True)
+    said, why = certainty_of([*poisons(OWN, RANDOM), some, *rest()], inside=True)
     assert said == TESTED
     assert "6 of 15 calls" in why
-    said, why = judge([some, *rest()], inside=True)
+    said, why = certainty_of([some, *rest()], inside=True)
     assert said == LIKELY
     assert "6 of 15 calls" in why
 
 
 def test_a_trial_that_fails_refutes_semantics() -> None:
     bad = make_test(POISON, False, inputs=RANDOM, poison="NaN")
-    assert judge([KNOWN, bad, *rest()], inside=True)[0] == INPUT_DEPENDENT
+    assert certainty_of([KNOWN, bad, *rest()], inside=True)[0] == INPUT_DEPENDENT
 
 
 def test_what_reads_unseen_takes_the_proof_away() -> None:
     doubt = make_test(UNREAD, False, detail="an extension")
-    assert judge([KNOWN, doubt, *rest()], inside=True)[0] == LIKELY
+    assert certainty_of([KNOWN, doubt, *rest()], inside=True)[0] == LIKELY
 
 
 def test_what_needs_the_work_is_said_as_an_observation() -> None:
     bad = make_test(SKIP, False, inputs=RANDOM)
-    why = judge([bad], inside=False)[1]
+    why = certainty_of([bad], inside=False)[1]
     assert why.startswith("a result changed without this work")
     assert RANDOM in why
 
@@ -174,12 +174,12 @@ def test_no_set_of_tests_with_a_failure_is_proven_or_tested() -> None:
                 if number != left_out
             ]
             if failed != left_out:
-                assert judge(tests, inside=True)[0] not in (PROVEN, TESTED)
+                assert certainty_of(tests, inside=True)[0] not in (PROVEN, TESTED)
 
 
 def test_order_of_tests_does_not_matter_for_the_word() -> None:
     tests = [*poisons(OWN, RANDOM)[1:], *rest()]
-    words = {judge(list(order), inside=True)[0] for order in itertools.permutations(tests)}
+    words = {certainty_of(list(order), inside=True)[0] for order in itertools.permutations(tests)}
     assert words == {LIKELY}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged
-from torchyard.values.confirmation import confirm, step_ns, unconfirmed, wanted_chains
+from torchyard.values.confirmation import chains_to_confirm, confirm, step_ns, unconfirmed
 from torchyard.values.model import Certainty, Place, Proof, ProofTest, ValueFinding, ValueProfile
 from torchyard.values.target_run import CountedChain, NativeRun, read_native_run
 from torchyard.worker.values.proofs.certainty import (
@@ -126,7 +126,7 @@ def test_no_native_run_no_proof() -> None:
 
 def test_what_to_look_for_is_each_chain_once() -> None:
     twice = profile(finding(proof_of()), finding(proof_of()), finding(proof_of(), "aten::add_"))
-    assert wanted_chains(twice) == [[*PATH, "aten::add_"], [*PATH, "aten::zero_"]]
+    assert chains_to_confirm(twice) == [[*PATH, "aten::add_"], [*PATH, "aten::zero_"]]
 
 
 @pytest.mark.parametrize(

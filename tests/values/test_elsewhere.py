@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from torchyard.worker.values.exchange import Options  # noqa: E402
-from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -34,8 +34,8 @@ class Rows(Dataset):  # type: ignore[misc]
 
 
 @pytest.fixture
-def session() -> Iterator[Session]:
-    one = Session(Options(prove=False, graph=False))
+def session() -> Iterator[ProfilingSession]:
+    one = ProfilingSession(Options(prove=False, graph=False))
     one.start()
     yield one
     one.stop()
@@ -44,7 +44,7 @@ def session() -> Iterator[Session]:
 BEFORE = "started before profiling"
 
 
-def result(session: Session) -> dict[str, Any]:
+def result(session: ProfilingSession) -> dict[str, Any]:
     """Without the threads of whatever runs the tests."""
     session.stop()
     found = session.result("finished")
@@ -58,7 +58,7 @@ def in_thread(work: Callable[[], object], name: str = "worker") -> None:
     thread.join()
 
 
-def test_operators_of_other_threads_are_counted_and_said(session: Session) -> None:
+def test_operators_of_other_threads_are_counted_and_said(session: ProfilingSession) -> None:
     in_thread(lambda: torch.ones(SIZE).cos().sin(), "reader")
     found = result(session)
     assert found["counts"]["other_threads"] == 1
@@ -68,14 +68,14 @@ def test_operators_of_other_threads_are_counted_and_said(session: Session) -> No
     assert found["counts"]["operators"] == 0
 
 
-def test_threads_that_run_no_operator_are_not_worth_a_word(session: Session) -> None:
+def test_threads_that_run_no_operator_are_not_worth_a_word(session: ProfilingSession) -> None:
     in_thread(lambda: sum(range(100)))
     found = result(session)
     assert "other_threads" not in found["counts"]
     assert found["notes"] == []
 
 
-def test_pools_and_classes_of_ones_own(session: Session) -> None:
+def test_pools_and_classes_of_ones_own(session: ProfilingSession) -> None:
     class Own(threading.Thread):
         def run(self) -> None:
             torch.ones(SIZE).cos()
@@ -91,14 +91,14 @@ def test_pools_and_classes_of_ones_own(session: Session) -> None:
     assert "pool_0" in found["notes"][0]
 
 
-def test_many_threads_are_not_all_named(session: Session) -> None:
+def test_many_threads_are_not_all_named(session: ProfilingSession) -> None:
     for number in range(6):
         in_thread(lambda: torch.ones(SIZE).cos(), f"t{number}")
     (note,) = result(session)["notes"]
     assert "6 threads (t0, t1, t2 and others) ran" in note
 
 
-def test_zeros_that_another_thread_reads_are_not_dead(session: Session) -> None:
+def test_zeros_that_another_thread_reads_are_not_dead(session: ProfilingSession) -> None:
     memory = torch.empty(SIZE)
     seen: list[float] = []
     for _ in range(3):
@@ -110,7 +110,7 @@ def test_zeros_that_another_thread_reads_are_not_dead(session: Session) -> None:
     assert session.findings.all() == []
 
 
-def test_zeros_after_another_thread_wrote_are_not_redundant(session: Session) -> None:
+def test_zeros_after_another_thread_wrote_are_not_redundant(session: ProfilingSession) -> None:
     memory = torch.zeros(SIZE)
     for _ in range(3):
         in_thread(lambda: memory.fill_(2))
@@ -121,7 +121,7 @@ def test_zeros_after_another_thread_wrote_are_not_redundant(session: Session) ->
 
 
 def test_the_same_in_one_thread_is_found() -> None:
-    one = Session(Options(prove=False, graph=False))
+    one = ProfilingSession(Options(prove=False, graph=False))
     one.start()
     memory = torch.zeros(SIZE)
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_the_same_in_one_thread_is_found() -> None:
     assert [found.pattern for found in one.findings.all()] == ["redundant write"]
 
 
-def test_what_a_thread_does_is_what_it_did(session: Session) -> None:
+def test_what_a_thread_does_is_what_it_did(session: ProfilingSession) -> None:
     got: list[Any] = []
 
     def work() -> None:
@@ -144,7 +144,7 @@ def test_what_a_thread_does_is_what_it_did(session: Session) -> None:
     assert got == [[1.0, 2.0, 3.0], [1.0] * 4]
 
 
-def test_workers_of_a_data_loader(session: Session) -> None:
+def test_workers_of_a_data_loader(session: ProfilingSession) -> None:
     loader = DataLoader(Rows(), batch_size=2, num_workers=2, multiprocessing_context="fork")
     total = sum(float(batch.sum()) for batch in loader)
     found = result(session)
@@ -155,7 +155,7 @@ def test_workers_of_a_data_loader(session: Session) -> None:
     assert any("num_workers=0" in note for note in found["notes"])
 
 
-def test_forks_watch_nothing_and_are_counted(session: Session) -> None:
+def test_forks_watch_nothing_and_are_counted(session: ProfilingSession) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -170,7 +170,7 @@ def test_forks_watch_nothing_and_are_counted(session: Session) -> None:
     assert found["notes"] == ["the program started 1 process, whose operators were not profiled"]
 
 
-def test_processes_are_counted_once(session: Session) -> None:
+def test_processes_are_counted_once(session: ProfilingSession) -> None:
     process = multiprocessing.get_context("fork").Process(target=int)
     process.start()
     process.join()
@@ -183,7 +183,7 @@ def test_threads_from_before_are_said() -> None:
     thread = threading.Thread(target=end.wait)
     thread.start()
     try:
-        one = Session(Options(prove=False, graph=False))
+        one = ProfilingSession(Options(prove=False, graph=False))
         one.start()
         one.stop()
         notes = one.result("finished")["notes"]
@@ -202,7 +202,7 @@ def test_python_is_as_it_was_afterwards() -> None:
         )
 
     before = state()
-    one = Session(Options(prove=False, graph=False))
+    one = ProfilingSession(Options(prove=False, graph=False))
     one.start()
     assert state() != before
     end = threading.Event()

@@ -12,10 +12,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from torchyard.worker.values import observation as fill_pieces  # noqa: E402
-from torchyard.worker.values.observation import (  # noqa: E402
-    FillPieces,
-    Observation,
-)
+from torchyard.worker.values.observation import FillPieces, Observation  # noqa: E402
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS  # noqa: E402
 
 pytestmark = pytest.mark.torch

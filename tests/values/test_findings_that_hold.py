@@ -14,11 +14,8 @@ from torch import nn  # noqa: E402
 
 from torchyard.worker.values import findings as findings_module  # noqa: E402
 from torchyard.worker.values.exchange import Options  # noqa: E402
-from torchyard.worker.values.patterns import (  # noqa: E402
-    StorageNotes,
-    plain,
-)
-from torchyard.worker.values.profiling_session import SLOW_SCANNER, Session  # noqa: E402
+from torchyard.worker.values.patterns import StorageNotes, plain  # noqa: E402
+from torchyard.worker.values.profiling_session import SLOW_SCANNER, ProfilingSession  # noqa: E402
 from torchyard.worker.values.scanning.cpu_scan import TorchScanner  # noqa: E402
 from torchyard.worker.values.storages import Storages  # noqa: E402
 
@@ -79,7 +76,7 @@ def test_a_first_step_is_told_from_three_steps_on() -> None:
 
 def test_the_number_of_causes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings_module, "_MOST_FINDINGS", 3)
-    session = Session(Options(prove=False))
+    session = ProfilingSession(Options(prove=False))
     session.start()
     for number in range(6):
         code = "\n" * number + "x - x"
@@ -144,7 +141,7 @@ def test_without_a_compiler_the_same_is_found(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         "torchyard.worker.values.profiling_session.open_scanner", lambda _cache: None
     )
-    session = Session(Options(prove=False))
+    session = ProfilingSession(Options(prove=False))
     assert session.notes == [SLOW_SCANNER]
     session.start()
     memory = torch.zeros(4096)

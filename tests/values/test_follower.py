@@ -26,7 +26,7 @@ from followed_programs import (  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from torchyard.worker.values.exchange import Options  # noqa: E402
-from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 from torchyard.worker.values.redispatch import topmost_mode  # noqa: E402
 from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
 from torchyard.worker.values.unobserved import untracked_libraries  # noqa: E402
@@ -59,7 +59,7 @@ def test_the_same_is_found_and_counted(make: Maker) -> None:
 
 @pytest.mark.parametrize("make", [transformer, convolutions, autocast, own_function, checkpointed])
 def test_steps_are_followed_to_their_end_without_the_mode(make: Maker) -> None:
-    session = Session(Options(prove=False, least_bytes=256))
+    session = ProfilingSession(Options(prove=False, least_bytes=256))
     assert session.library is not None
     assert session.library.wait()
     step, seen = make(), followed_steps(session)
@@ -119,7 +119,7 @@ def test_a_mode_of_the_program_keeps_its_turn() -> None:
 
 
 def test_a_program_that_compiles_keeps_the_mode() -> None:
-    session = Session(Options(prove=False, least_bytes=256))
+    session = ProfilingSession(Options(prove=False, least_bytes=256))
     assert session.library is not None
     assert session.library.wait()
     step, seen = transformer(), followed_steps(session)
@@ -132,7 +132,7 @@ def test_a_program_that_compiles_keeps_the_mode() -> None:
 
 
 def test_backward_passes_in_threads_of_their_own_keep_the_mode() -> None:
-    session = Session(Options(prove=False, least_bytes=256))
+    session = ProfilingSession(Options(prove=False, least_bytes=256))
     assert session.library is not None
     assert session.library.wait()
     step, seen = transformer(), followed_steps(session)
@@ -172,7 +172,7 @@ def test_two_sessions_in_turn_hear_of_their_own_operators() -> None:
 
 
 def test_a_forked_child_is_left_alone() -> None:
-    session = Session(Options(prove=False, least_bytes=256))
+    session = ProfilingSession(Options(prove=False, least_bytes=256))
     assert session.library is not None
     assert session.library.wait()
     step = transformer()
@@ -192,7 +192,7 @@ def test_a_forked_child_is_left_alone() -> None:
 
 
 def test_a_mistake_of_ours_does_not_end_the_program() -> None:
-    session = Session(Options(prove=False, least_bytes=256))
+    session = ProfilingSession(Options(prove=False, least_bytes=256))
     assert session.library is not None
     assert session.library.wait()
     step = transformer()
@@ -220,7 +220,7 @@ def test_without_a_compiler_python_follows(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_short_program_compiles_nothing(tmp_path: Path) -> None:
-    session = Session(Options(prove=False, least_bytes=256), cache=str(tmp_path))
+    session = ProfilingSession(Options(prove=False, least_bytes=256), cache=str(tmp_path))
     step = transformer()
     session.start()
     for number in range(10):

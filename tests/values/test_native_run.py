@@ -21,7 +21,7 @@ from torchyard.worker.values.pricing import native_run as native_run_module  # n
 from torchyard.worker.values.pricing.native_run import (  # noqa: E402
     MOST_RECORDED_STEPS,
     GradientTurns,
-    Native,
+    NativeRunRecorder,
 )
 from torchyard.worker.values.program import Ending  # noqa: E402
 
@@ -50,7 +50,7 @@ def output(tmp_path: Path) -> Path:
 
 
 def run(output: Path, steps: int, **plan: Any) -> Any:
-    native = Native({"output": str(output), **plan})
+    native = NativeRunRecorder({"output": str(output), **plan})
     native.start()
     step = Steps()
     for _ in range(steps):
@@ -85,7 +85,7 @@ def test_without_anything_to_look_for_all_steps_but_the_first_are_timed(output: 
 
 
 def test_a_program_without_steps_is_recorded_to_its_end(output: Path) -> None:
-    native = Native({"output": str(output), "wanted": [["aten::cos"], LOSS]})
+    native = NativeRunRecorder({"output": str(output), "wanted": [["aten::cos"], LOSS]})
     native.start()
     torch.randn(10).cos()
     native.stop(FINISHED)
@@ -102,7 +102,7 @@ def test_hooks_timer_and_profiler_are_gone_afterwards(output: Path) -> None:
     assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0
     assert not torch.autograd._profiler_enabled()
     steps: list[Any] = []
-    native = Native({"output": str(output)})
+    native = NativeRunRecorder({"output": str(output)})
     native.start()
     native.stop(FINISHED)
     Steps()()
@@ -116,7 +116,7 @@ def test_the_programs_own_profiler_goes_first(
     from torch.autograd import profiler
 
     monkeypatch.setattr(profiler.profile, "_prepare_trace", profiler.profile._prepare_trace)
-    native = Native({"output": str(output), "wanted": [["aten::sort"]]})
+    native = NativeRunRecorder({"output": str(output), "wanted": [["aten::sort"]]})
     native.start()
     torch.randn(4).cos()
     with profiler.profile() as own:
@@ -131,7 +131,7 @@ def test_the_programs_own_profiler_goes_first(
 
 def test_events_do_not_pile_up(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_run_module, "_HARVEST_EVERY_S", 0.01)
-    native = Native({"output": str(output), "wanted": [["aten::sort"]]})
+    native = NativeRunRecorder({"output": str(output), "wanted": [["aten::sort"]]})
     harvests: list[int] = []
     harvest = native._harvest
 
@@ -149,7 +149,7 @@ def test_events_do_not_pile_up(output: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_forked_child_writes_nothing(output: Path) -> None:
-    native = Native({"output": str(output)})
+    native = NativeRunRecorder({"output": str(output)})
     native.start()
     native.leave_child()
     native.stop(FINISHED)
@@ -165,7 +165,7 @@ def test_turns_pair_steps_and_change_no_numbers(
     plain = Steps()
     for _ in range(8):
         plain()
-    native = Native({"output": str(output), "turns": True, "seed": 3})
+    native = NativeRunRecorder({"output": str(output), "turns": True, "seed": 3})
     native.start()
     torch.manual_seed(1)
     step = Steps()

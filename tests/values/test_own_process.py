@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard.errors import UsageError
-from torchyard.values import Values
+from torchyard.values import ValueProfiler
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 
 pytestmark = pytest.mark.torch
@@ -31,8 +31,8 @@ def training() -> Callable[[], None]:
     return step
 
 
-def watched(step: Callable[[], object], *, times: int = 4, **options: Any) -> Values:
-    values = Values(**options)
+def watched(step: Callable[[], object], *, times: int = 4, **options: Any) -> ValueProfiler:
+    values = ValueProfiler(**options)
     with values:
         for _ in range(times):
             step()
@@ -94,7 +94,7 @@ def test_operators_missing_from_the_function_are_noted() -> None:
     import torch
 
     step = training()
-    values = Values()
+    values = ValueProfiler()
     with values:
         torch.randn(5000).cos()
         for _ in range(4):
@@ -160,7 +160,7 @@ def test_profiles_that_cannot_be_proven_are_rejected() -> None:
     with pytest.raises(UsageError, match="flow graph"):
         watched(step, graph=False).prove(step)
     with pytest.raises(UsageError, match="not finished"):
-        Values().prove(step)
+        ValueProfiler().prove(step)
     values = watched(step)
     values._profile = replace(values.profile, state="crashed")
     with pytest.raises(UsageError, match="did not finish"):

@@ -11,7 +11,7 @@ import pytest
 
 from torchyard.values import prices
 from torchyard.values.model import Place, ValueFinding, ValueProfile
-from torchyard.values.prices import priced, steps_looked_at, steps_of, wanted_sites
+from torchyard.values.prices import priced, sites_to_time, steps_looked_at, steps_of
 from torchyard.values.target_run import NativeRun, SiteTime
 
 
@@ -148,7 +148,7 @@ def test_the_total_has_a_bound_only_if_every_finding_has_one() -> None:
 
 def test_every_site_of_every_chain_is_timed_once() -> None:
     both = profile(chained(call(), call("aten::mm", 2)), chained(call("aten::mm", 2)))
-    assert [one["operator"] for one in wanted_sites(both)] == ["aten::zero_", "aten::mm"]
+    assert [one["operator"] for one in sites_to_time(both)] == ["aten::zero_", "aten::mm"]
 
 
 def test_steps_that_were_left_out_do_not_count() -> None:

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torchyard.worker.values.exchange import Options  # noqa: E402
-from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
     model = torch.nn.Linear(128, 128)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    session = Session(Options(prove=False))
+    session = ProfilingSession(Options(prove=False))
 
     def fails() -> None:
         if session.mode.step == 3:

@@ -10,13 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torchyard.worker.values.exchange import Options  # noqa: E402
-from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
 def test_a_session_that_ended_is_freed() -> None:
-    session = Session(Options(graph=False))
+    session = ProfilingSession(Options(graph=False))
     session.start()
     torch.zeros(64, 64).add_(1.0)
     session.stop()

@@ -11,7 +11,7 @@ import torch
 
 from torchyard.worker.values import unobserved
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 
 PROFILES = 4
 
@@ -21,8 +21,8 @@ def address_space_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def profile() -> Session:
-    session = Session(Options())
+def profile() -> ProfilingSession:
+    session = ProfilingSession(Options())
     session.start()
     tensor = torch.ones(1000)
     tensor.zero_()

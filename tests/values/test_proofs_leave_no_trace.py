@@ -15,7 +15,7 @@ from on_trial import watched  # noqa: E402
 from torch import nn  # noqa: E402
 
 from torchyard.worker.values.exchange import Options  # noqa: E402
-from torchyard.worker.values.profiling_session import Session  # noqa: E402
+from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 from torchyard.worker.values.proofs.trial_inputs import same_bits  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -128,7 +128,7 @@ def test_memory_of_trials_is_given_back() -> None:
 
 
 def test_a_program_that_raises_leaves_nothing_for_the_next_operator() -> None:
-    session = Session(Options(deep=True, least_bytes=256, graph=False))
+    session = ProfilingSession(Options(deep=True, least_bytes=256, graph=False))
     own = torch.randn(50, 50, requires_grad=True)
     session.start()
     try:

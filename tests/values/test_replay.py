@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.worker.values.proofs.replay import (  # noqa: E402  # noqa: E402
+from torchyard.worker.values.proofs.replay import (  # noqa: E402
     InnerOperator,
     ReplayFailed,
     StateGuard,
@@ -22,11 +22,7 @@ from torchyard.worker.values.proofs.replay import (  # noqa: E402  # noqa: E402
     run_poisoned,
     run_skipped,
 )
-from torchyard.worker.values.proofs.trial_inputs import (  # noqa: E402
-    own_call,
-    poisons_for,
-    same_results,
-)
+from torchyard.worker.values.proofs.trial_inputs import own_call, poisons_for, same_results  # noqa: E402
 from torchyard.worker.values.redispatch import NativeEvents, count_chain  # noqa: E402
 
 pytestmark = pytest.mark.torch

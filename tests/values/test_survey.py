@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.surveys.recorded_step import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE
@@ -20,11 +20,13 @@ Forward = Callable[[int, torch.nn.Module], torch.Tensor]
 Counted = dict[tuple[str, str, int], int]
 
 
-def _session(forward: Forward, close_steps: int, steps: int = 10, every: int = 1) -> Session:
+def _session(
+    forward: Forward, close_steps: int, steps: int = 10, every: int = 1
+) -> ProfilingSession:
     torch.manual_seed(5)
     model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    session = Session(Options(close_steps=close_steps, every=every, prove=False))
+    session = ProfilingSession(Options(close_steps=close_steps, every=every, prove=False))
     session.start()
     try:
         for step in range(1, steps + 1):
@@ -36,7 +38,7 @@ def _session(forward: Forward, close_steps: int, steps: int = 10, every: int = 1
     return session
 
 
-def _counted(session: Session) -> Counted:
+def _counted(session: ProfilingSession) -> Counted:
     return {
         (one.pattern, one.operator, one.place.line): one.count for one in session.findings.all()
     }

@@ -34,16 +34,13 @@ from torchyard.values.model import (  # noqa: E402
     read_profile,
     write_profile,
 )
-from torchyard.values.profiled_run import profile_values  # noqa: E402
+from torchyard.values.profiled_run import profile_program  # noqa: E402
 from torchyard.values.report.descriptions import measured_text  # noqa: E402
 from torchyard.values.report.findings_export import values_json  # noqa: E402
 from torchyard.values.report.findings_page import values_html  # noqa: E402
-from torchyard.values.report.findings_text import (  # noqa: E402
-    values_markdown,
-    values_text,
-)
+from torchyard.values.report.findings_text import values_markdown, values_text  # noqa: E402
 from torchyard.values.target_run import ProgramEnd  # noqa: E402
-from torchyard.worker.values.pricing.native_run import Native  # noqa: E402
+from torchyard.worker.values.pricing.native_run import NativeRunRecorder  # noqa: E402
 from torchyard.worker.values.program import run_program  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -122,7 +119,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def run_here(request: ProfileRequest, folder: Path, *, name: str, **plan: Any) -> ProgramEnd:
     """Run the program in this process, as the worker does in a target."""
     output = folder / f"{name}.json"
-    code = run_program(list(request.program), Native({"output": str(output), **plan}))
+    code = run_program(list(request.program), NativeRunRecorder({"output": str(output), **plan}))
     return ProgramEnd(exit_code=code, output=output)
 
 
@@ -298,7 +295,7 @@ def test_noise_is_not_called_a_saving() -> None:
 @pytest.mark.slow
 def test_the_command_confirms_by_running_the_fixed_program(tmp_path: Path) -> None:
     program = Program(tmp_path, TRAINING)
-    profile, path = profile_values(
+    profile, path = profile_program(
         program.request, folder=tmp_path / "run", say=lambda _: None, gains=True
     )
     measured = [one.worth.measured for one in profile.findings if one.worth.measured]

@@ -9,7 +9,7 @@ import pytest
 
 import torchyard
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.values import Values
+from torchyard.values import ValueProfiler
 from torchyard.values.model import (
     Place,
     ValueFinding,
@@ -91,13 +91,13 @@ def test_calling_the_package_is_deprecated() -> None:
 
     with pytest.warns(DeprecationWarning, match="profile_values"):
         profiler = torchyard.values(deep=True)  # type: ignore[operator]
-    assert isinstance(profiler, Values)
+    assert isinstance(profiler, ValueProfiler)
     assert profiler.options == torchyard.profile_values(deep=True).options
 
 
 def test_the_profile_is_read_after_the_block() -> None:
     with pytest.raises(UsageError, match="not finished"):
-        _ = Values().profile
+        _ = ValueProfiler().profile
 
 
 @pytest.mark.torch
@@ -106,7 +106,7 @@ def test_ones_own_code_is_watched(tmp_path: Path) -> None:
 
     model = torch.nn.Linear(128, 128)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with Values() as values:
+    with ValueProfiler() as values:
         for _ in range(4):
             optimizer.zero_grad(set_to_none=False)
             model(torch.randn(64, 128)).square().mean().backward()
@@ -125,7 +125,7 @@ def test_ones_own_code_is_watched(tmp_path: Path) -> None:
 def test_code_that_fails_leaves_what_was_found() -> None:
     import torch
 
-    values = Values()
+    values = ValueProfiler()
     with pytest.raises(RuntimeError), values:
         torch.zeros(10000).zero_().view(7)
     assert values.profile.state == "crashed"

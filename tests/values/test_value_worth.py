@@ -24,14 +24,14 @@ from torchyard.values.model import (
     Certainty,
     Place,
     ProfileRequest,
+    ProfilingOptions,
     Saving,
     ValueFinding,
     ValueProfile,
-    WatchOptions,
     Worth,
     read_profile,
 )
-from torchyard.values.profiled_run import announcement, profile_values
+from torchyard.values.profiled_run import announcement, profile_program
 
 PROGRAM = """
     import torch
@@ -60,7 +60,7 @@ def request_for(folder: Path, text: str, **options: object) -> ProfileRequest:
     return ProfileRequest(
         target=Target(name="here", python=sys.executable),
         program=(str(script),),
-        options=WatchOptions(**{"deep": True, "least_bytes": 256, **options}),  # type: ignore[arg-type]
+        options=ProfilingOptions(**{"deep": True, "least_bytes": 256, **options}),  # type: ignore[arg-type]
     )
 
 
@@ -145,7 +145,7 @@ def test_a_program_that_crashes_is_not_run_again(tmp_path: Path) -> None:
         raise ValueError("on purpose")
     """
     request = request_for(tmp_path, text, deep=False)
-    found, path = profile_values(request, folder=tmp_path / "run", say=lambda _: None)
+    found, path = profile_program(request, folder=tmp_path / "run", say=lambda _: None)
     assert (found.state, found.exit_code) == ("crashed", 1)
     assert (tmp_path / "train.count").read_text() == "x"
     dead = next(f for f in found.findings if f.pattern == "dead initialisation")
@@ -168,7 +168,7 @@ COUNTED = """
 def test_a_program_that_is_run_once_says_what_that_leaves_out(tmp_path: Path) -> None:
     request = request_for(tmp_path, COUNTED, deep=False)
     said: list[str] = []
-    found, path = profile_values(request, folder=tmp_path / "run", say=said.append, once=True)
+    found, path = profile_program(request, folder=tmp_path / "run", say=said.append, once=True)
     assert (tmp_path / "train.count").read_text() == "x"
     assert not any("run again" in text or "running it again" in text for text in said)
     assert found.findings
@@ -185,7 +185,7 @@ def test_runs_are_announced_before_they_happen(tmp_path: Path) -> None:
     request = request_for(tmp_path, COUNTED, deep=False)
     runs = tmp_path / "train.count"
     said: list[tuple[str, int]] = []
-    found, _ = profile_values(
+    found, _ = profile_program(
         request,
         folder=tmp_path / "run",
         say=lambda text: said.append((text, len(runs.read_text()) if runs.exists() else 0)),
@@ -233,7 +233,7 @@ def test_waste_of_torch_is_found_proven_priced_and_measured(
 ) -> None:
     request = request_for(tmp_path, PROGRAM)
     said: list[str] = []
-    found, path = profile_values(request, folder=tmp_path / "run", say=said.append)
+    found, path = profile_program(request, folder=tmp_path / "run", say=said.append)
     assert capfd.readouterr().out == "trained\n", "the second run is silent"
     proven = {
         (item.pattern, item.path[0] if item.path else item.operator)

@@ -27,7 +27,7 @@ from torchyard.values.report.descriptions import (
     chain_text,
     clipped,
     code_spans,
-    mended_text,
+    fix_speedup_text,
     notes_of_profile,
     ordered,
     place_text,
@@ -388,7 +388,7 @@ def test_a_program_without_steps_counts_as_one_step() -> None:
 
 
 def test_speedups_name_what_they_refer_to() -> None:
-    assert mended_text(Worth()) == ""
-    assert mended_text(Worth(gain=1.2)) == "with the fix, the operator is 1.2x as fast"
+    assert fix_speedup_text(Worth()) == ""
+    assert fix_speedup_text(Worth(gain=1.2)) == "with the fix, the operator is 1.2x as fast"
     whole = Worth(gain=1.2, method="best of 9; gain: steps of the whole program, in turns")
-    assert mended_text(whole) == "with the fix, a whole step is 1.2x as fast"
+    assert fix_speedup_text(whole) == "with the fix, a whole step is 1.2x as fast"

@@ -33,10 +33,10 @@ def service_with(
     batch_size: int | None = None,
 ) -> Any:
     """The service after `build`; `code` is the path of a workload file, or SUITE/NAME."""
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
     suite, name = ("file", code) if ".py" in code else tuple(code.split("/"))
-    service = Desk()
+    service = WorkerService()
     workload: dict[str, object] = {
         "suite": suite,
         "name": name,

@@ -120,7 +120,7 @@ def test_simulated_rounding_is_as_large_as_the_rounding_it_stands_for(rounding: 
     import torch
 
     from torchyard.worker.bench.accuracy.reference import SimulatedRounding
-    from torchyard.worker.bench.variant import Model, Side
+    from torchyard.worker.bench.variant import Model, VariantRunner
     from torchyard.worker.workload import BuiltWorkload
 
     torch.manual_seed(0)
@@ -135,7 +135,9 @@ def test_simulated_rounding_is_as_large_as_the_rounding_it_stands_for(rounding: 
         real = module(x).detach().double()
     by_rounding = float((real - exact).square().mean().sqrt())
     # WHEN eager code runs with simulated rounding
-    runner = Side("a", "eager", "float32", Model(BuiltWorkload(module, (x,)), False, False), "cpu")
+    runner = VariantRunner(
+        "a", "eager", "float32", Model(BuiltWorkload(module, (x,)), False, False), "cpu"
+    )
     before = torch.random.get_rng_state()
     simulation = SimulatedRounding(runner, rounding)
     first, second = (simulation.run(1, number, "cpu")["output"][0] for number in range(2))
@@ -158,11 +160,11 @@ def test_equal_numbers_are_rounded_equally() -> None:
     import torch
 
     from torchyard.worker.bench.accuracy.reference import SimulatedRounding
-    from torchyard.worker.bench.variant import Model, Side
+    from torchyard.worker.bench.variant import Model, VariantRunner
     from torchyard.worker.workload import BuiltWorkload
 
     x = torch.full((1000,), 0.1)
-    runner = Side(
+    runner = VariantRunner(
         "a", "eager", "float32", Model(BuiltWorkload(torch.nn.Sigmoid(), (x,)), False, False), "cpu"
     )
     simulation = SimulatedRounding(runner, "bfloat16")

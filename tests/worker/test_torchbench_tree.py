@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from torchyard.worker.suites.torchbench.checkout import (
-    VARIABLE,
+    TORCHBENCH_VARIABLE,
     UnreadableMetadata,
-    find_tree,
+    find_checkout,
     listing,
     parse_metadata,
     read_metadata,
@@ -99,7 +99,7 @@ def test_missing_metadata_is_empty(tmp_path: Path) -> None:
 
 
 def test_models_are_folders_with_a_package() -> None:
-    tree = find_tree(str(TREE))
+    tree = find_checkout(str(TREE))
     names = [model.name for model in tree.models()]
     assert names[-1] == "aborts"
     assert names[:-1] == sorted(names[:-1])
@@ -111,7 +111,7 @@ def test_models_are_folders_with_a_package() -> None:
 
 
 def test_listing_says_what_is_known_without_loading(tmp_path: Path) -> None:
-    rows = {row["name"]: row for row in listing(find_tree(str(TREE)))}
+    rows = {row["name"]: row for row in listing(find_checkout(str(TREE)))}
     assert rows["with_install"]["install"] is True
     assert rows["aborts"]["canary"] is True
     assert rows["cpu_train_refused"]["not_implemented"][0] == {"device": "cpu", "test": "train"}
@@ -120,7 +120,7 @@ def test_listing_says_what_is_known_without_loading(tmp_path: Path) -> None:
     (tmp_path / "torchbenchmark" / "__init__.py").touch()
     (model / "__init__.py").touch()
     (model / "metadata.yaml").write_text("a: [1]\n")
-    (row,) = listing(find_tree(str(tmp_path)))
+    (row,) = listing(find_checkout(str(tmp_path)))
     assert "line 1" in row["metadata_trouble"]
 
 
@@ -130,27 +130,27 @@ def test_models_take_precedence_over_canary_models(tmp_path: Path) -> None:
         model.mkdir(parents=True)
         (model / "__init__.py").touch()
     (tmp_path / "torchbenchmark" / "__init__.py").touch()
-    (found,) = find_tree(str(tmp_path)).models()
+    (found,) = find_checkout(str(tmp_path)).models()
     assert found.package == "torchbenchmark.models.twice"
 
 
 def test_checkout_is_found_by_path_variable_or_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find_tree(str(TREE)).root == str(TREE)
-    assert find_tree(str(TREE / "torchbenchmark")).root == str(TREE)
-    monkeypatch.setenv(VARIABLE, str(TREE))
-    assert find_tree().root == str(TREE)
-    monkeypatch.delenv(VARIABLE)
+    assert find_checkout(str(TREE)).root == str(TREE)
+    assert find_checkout(str(TREE / "torchbenchmark")).root == str(TREE)
+    monkeypatch.setenv(TORCHBENCH_VARIABLE, str(TREE))
+    assert find_checkout().root == str(TREE)
+    monkeypatch.delenv(TORCHBENCH_VARIABLE)
     monkeypatch.delitem(sys.modules, "torchbenchmark", raising=False)
     monkeypatch.setattr(sys, "path", [str(TREE)])
-    assert find_tree().root == str(TREE)
+    assert find_checkout().root == str(TREE)
 
 
 def test_missing_checkout_error_has_a_hint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(TORCHBENCH_VARIABLE, raising=False)
     monkeypatch.delitem(sys.modules, "torchbenchmark", raising=False)
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(TREE)])
     with pytest.raises(CannotBuild, match="no checkout of pytorch/benchmark") as caught:
-        find_tree()
-    assert VARIABLE in caught.value.hint
+        find_checkout()
+    assert TORCHBENCH_VARIABLE in caught.value.hint
     with pytest.raises(CannotBuild, match="it has no torchbenchmark"):
-        find_tree(str(tmp_path))
+        find_checkout(str(tmp_path))

@@ -15,8 +15,8 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 
@@ -138,9 +138,9 @@ def audit(
     elif not silent:
         print_data(printable(report.text()))
     if not quiet and not silent:
-        talk(f"saved: {path}")
+        print_message(f"saved: {path}")
         if html is not None:
-            talk(f"html: {html}")
+            print_message(f"html: {html}")
     if interrupted:
         return INTERRUPTED
     return Untrustworthy.exit_code if measured.complaints else 0
@@ -198,9 +198,9 @@ class _Report:
 def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
     """Return the audit, and whether Ctrl-C interrupted it."""
     from torchyard.audit.noise_audit import AuditRun
-    from torchyard.cli.progress import Heard, show_progress
+    from torchyard.cli.progress import ComparisonCollector, show_progress
 
-    with show_progress(Heard(), quiet=quiet) as listener:
+    with show_progress(ComparisonCollector(), quiet=quiet) as listener:
         run = AuditRun(plan, listener=listener)
         try:
             return run.run(), False
@@ -208,7 +208,7 @@ def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
             partial = run.audit()
             if partial is None:
                 raise
-    talk("interrupted: showing what was measured so far")
+    print_message("interrupted: showing what was measured so far")
     return partial, True
 
 

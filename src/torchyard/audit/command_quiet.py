@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from torchyard.cli.options import Number, SectionedCommand, all_options, section
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 from torchyard.errors import UsageError
 from torchyard.machine.command_options import (
     machine_at,
@@ -26,7 +26,7 @@ from torchyard.machine.command_options import (
 if TYPE_CHECKING:
     from torchyard.audit.model import QuietingEffect
     from torchyard.machine.knob import Machine
-    from torchyard.machine.model import Restored, Tuned, Wish
+    from torchyard.machine.model import AppliedSettings, QuietRequest, Restored
 
 __all__ = ["quiet"]
 
@@ -85,7 +85,7 @@ def refuse_measuring(
 
 
 def measure_effect(
-    machine: Machine, request: Wish, options: dict[str, Any], *, user: bool, as_json: bool
+    machine: Machine, request: QuietRequest, options: dict[str, Any], *, user: bool, as_json: bool
 ) -> int:
     """Measure the effect and show it; after Ctrl-C, show what was measured so far."""
     from torchyard.audit.kept_audits import audits_home, new_audit_path, write_audit
@@ -103,7 +103,7 @@ def measure_effect(
         user=user,
         command=command,
     )
-    run = EffectRun(machine, plan, on_step=talk)
+    run = EffectRun(machine, plan, on_step=print_message)
     interrupted = False
     kept: list[Path] = []
     try:
@@ -112,7 +112,7 @@ def measure_effect(
         if not run.effects:
             raise
         interrupted = True
-        talk("interrupted: showing what was measured so far; the machine is restored")
+        print_message("interrupted: showing what was measured so far; the machine is restored")
     finally:
         for audit in run.audits:
             kept.append(new_audit_path(audit, audits_home()))
@@ -122,7 +122,7 @@ def measure_effect(
     else:
         print_data(printable(effects_text(run.effects, user=user)))
     for path in kept:
-        talk(f"saved: {path}")
+        print_message(f"saved: {path}")
     return INTERRUPTED if interrupted else 0
 
 
@@ -195,7 +195,7 @@ def quiet(
     with machine_at(root, gpus=False) as bare:
         request, notes = request_from_options(bare.files, {**options, "user": user})
     for note in notes:
-        talk(f"note: {note}")
+        print_message(f"note: {note}")
     with machine_at(root, gpus=needs_gpus(request) and not user) as machine:
         if options["measure"]:
             return measure_effect(machine, request, options, user=user, as_json=as_json)
@@ -208,25 +208,25 @@ def quiet(
         return _standing(machine, request, as_json=as_json)
 
 
-def _dry_run(machine: Machine, request: Wish, *, as_json: bool) -> int:
+def _dry_run(machine: Machine, request: QuietRequest, *, as_json: bool) -> int:
     from torchyard.machine.quieting.apply_settings import dry_run
 
     _show(dry_run(machine, request), as_json=as_json, mode="dry-run")
     return 0
 
 
-def _standing(machine: Machine, request: Wish, *, as_json: bool) -> int:
+def _standing(machine: Machine, request: QuietRequest, *, as_json: bool) -> int:
     from torchyard.machine.quieting.apply_settings import apply_until_restore
 
     applied = apply_until_restore(machine, request)
     _show(applied, as_json=as_json, mode="standing")
     if applied.written:
-        talk("to restore: sudo torchyard machine restore")
+        print_message("to restore: sudo torchyard machine restore")
     return _exit_code(applied)
 
 
 def _for_command(
-    machine: Machine, request: Wish, command: tuple[str, ...], *, as_json: bool
+    machine: Machine, request: QuietRequest, command: tuple[str, ...], *, as_json: bool
 ) -> int:
     from torchyard.machine.quieting.apply_settings import QuietSession
     from torchyard.machine.quieting.process_settings import process_settings, run_command
@@ -235,21 +235,28 @@ def _for_command(
     try:
         with session:
             if session.before is not None:
-                talk("an earlier session was interrupted: its settings were restored first")
+                print_message(
+                    "an earlier session was interrupted: its settings were restored first"
+                )
             _show(session.applied, as_json=as_json, mode="session", to_stderr=True)
             settings = process_settings(machine, request, applied=session.applied)
             end = run_command(command, settings)
     finally:
         restore_code = _report_restore(session.restored)
     for name, reason in end.refused:
-        talk(f"{name}: refused for the command, because {reason}")
+        print_message(f"{name}: refused for the command, because {reason}")
     return end.exit_code or restore_code
 
 
 def _user(
-    machine: Machine, request: Wish, command: tuple[str, ...], *, as_json: bool, dry_run: bool
+    machine: Machine,
+    request: QuietRequest,
+    command: tuple[str, ...],
+    *,
+    as_json: bool,
+    dry_run: bool,
 ) -> int:
-    from torchyard.machine.model import Wish
+    from torchyard.machine.model import QuietRequest
     from torchyard.machine.quieting.apply_settings import dry_run as dry_run_as_root
     from torchyard.machine.quieting.apply_settings import survey
     from torchyard.machine.quieting.process_settings import (
@@ -261,7 +268,7 @@ def _user(
     settings = process_settings(machine, request)
     line = shell_line(settings, command or ("COMMAND",))
     needs_root = _needs_root(
-        dry_run_as_root(machine, Wish(profiles=request.profiles, cores=request.cores))
+        dry_run_as_root(machine, QuietRequest(profiles=request.profiles, cores=request.cores))
     )
     running = bool(command) and not dry_run
     if as_json:
@@ -279,16 +286,16 @@ def _user(
         print_data(printable(line))
     if not as_json:
         for item in needs_root:
-            talk(f"needs root: {item['knob']} ({item['effect']} effect): {item['found']}")
+            print_message(f"needs root: {item['knob']} ({item['effect']} effect): {item['found']}")
     if not running:
         return 0
     end = run_command(command, settings)
     for name, reason in end.refused:
-        talk(f"{name}: refused, because {reason}")
+        print_message(f"{name}: refused, because {reason}")
     return end.exit_code
 
 
-def _needs_root(planned: Tuned) -> list[dict[str, str]]:
+def _needs_root(planned: AppliedSettings) -> list[dict[str, str]]:
     """List the knobs that would write something as root, largest effect first."""
     from torchyard.machine.knobs import KNOBS
     from torchyard.machine.model import EFFECTS
@@ -304,7 +311,7 @@ def _needs_root(planned: Tuned) -> list[dict[str, str]]:
     return sorted(rows, key=lambda row: [str(effect) for effect in EFFECTS].index(row["effect"]))
 
 
-def _show(applied: Tuned, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:
+def _show(applied: AppliedSettings, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:
     from torchyard.machine.report import quieting_json, quieting_summary, quieting_table
 
     dry = mode == "dry-run"
@@ -313,10 +320,10 @@ def _show(applied: Tuned, *, as_json: bool, mode: str, to_stderr: bool = False) 
         return
     text = printable(quieting_table(applied, dry_run=dry))
     if to_stderr:
-        talk(text)
+        print_message(text)
     else:
         print_data(text)
-    talk(quieting_summary(applied, dry_run=dry))
+    print_message(quieting_summary(applied, dry_run=dry))
 
 
 def _print(document: dict[str, Any], *, to_stderr: bool) -> None:
@@ -339,14 +346,14 @@ def _report_restore(restored: Restored | None) -> int:
     if restored is None:
         return 0
     if not restored.complete or any(item.meanwhile for item in restored.settings):
-        talk(restored_text(restored))
+        print_message(restored_text(restored))
     if restored.complete:
         return 0
-    talk("to try again: sudo torchyard machine restore")
+    print_message("to try again: sudo torchyard machine restore")
     return StepFailed.exit_code
 
 
-def _exit_code(applied: Tuned) -> int:
+def _exit_code(applied: AppliedSettings) -> int:
     """Return 4 if every write was refused, 3 if no knob is available here, else 0."""
     from torchyard.errors import NotAllowed, NothingToDo
 

@@ -17,7 +17,7 @@ from torchyard.audit.variation import change_between, change_within
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import home_folder
 
 FORMAT: Final = 1
@@ -44,7 +44,7 @@ def write_audit(audit: Audit, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(path.parent, error, kept="what is there") from error
+        raise write_error(path.parent, error, kept="what is there") from error
     document = {"format": FORMAT, "audit": encode(audit)}
     replace_file(path, to_json_text(document, indent=1) + "\n")
 

@@ -22,7 +22,7 @@ from torchyard.errors import NotAllowed, NothingToDo, StepFailed, Untrustworthy,
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.process_knobs import ProcessSetting, pinned_cpus
-from torchyard.machine.model import Restored, Wish
+from torchyard.machine.model import QuietRequest, Restored
 from torchyard.machine.quieting.apply_settings import QuietSession, chosen_knobs, dry_run
 from torchyard.machine.quieting.journal import boot_of, journal_folder, read_journal
 from torchyard.machine.quieting.process_settings import process_settings, run_command
@@ -46,7 +46,7 @@ def audit_command() -> tuple[str, ...]:
 class EffectPlan:
     """What to measure."""
 
-    request: Wish
+    request: QuietRequest
     seconds: float
     """Duration of each audit; the plain audits at both ends are half as long."""
     each: bool = False
@@ -114,7 +114,7 @@ class EffectRun:
             plain = again
         return self.effects
 
-    def _steps(self) -> list[tuple[str, Wish]]:
+    def _steps(self) -> list[tuple[str, QuietRequest]]:
         request = self._plan.request
         names = [name for name, _ in process_settings(self._machine, request, knobs=self._knobs)]
         if not self._plan.user:
@@ -158,7 +158,7 @@ class EffectRun:
             )
 
     @contextmanager
-    def _quieted(self, request: Wish) -> Iterator[_State]:
+    def _quieted(self, request: QuietRequest) -> Iterator[_State]:
         knobs_of_machine = chosen_knobs(request, knobs=self._knobs)
         if self._plan.user or not knobs_of_machine:  # nothing that must be restored
             settings = process_settings(self._machine, request, knobs=self._knobs)
@@ -189,7 +189,9 @@ class EffectRun:
 
     def _threads(self) -> int:
         """Return the thread count of all audits, pinned or not: one for each core they share."""
-        return max(1, len(self._plan.request.cores or pinned_cpus(self._machine.files, Wish())))
+        return max(
+            1, len(self._plan.request.cores or pinned_cpus(self._machine.files, QuietRequest()))
+        )
 
     def _audit(self, label: str, seconds: float, settings: Settings) -> Audit:
         self._on_step(f"audit: {label}, {seconds:.0f} s")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.bench.batch_sizes import BatchSearch, BatchTry, next_size, outcomes_of
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import PreparationState, check_accuracy
 from torchyard.bench.rounds import choose_reseat
 from torchyard.core.comparison import Failure
@@ -146,7 +146,7 @@ def _try(
     started = time.monotonic()
     result = BatchTry(batch_size=size, variant=" and ".join(v.name for v in group), fits=True)
     try:
-        with Crew(
+        with LaunchProcesses(
             workload,
             group,
             settings,
@@ -172,7 +172,7 @@ def _try(
     return replace(result, duration_s=time.monotonic() - started)
 
 
-def _measured(result: BatchTry, processes: Crew, reference: Path) -> BatchTry:
+def _measured(result: BatchTry, processes: LaunchProcesses, reference: Path) -> BatchTry:
     """Prepare all variants as a launch does, and measure time and memory."""
     baseline, *others = processes.variants
     if others and processes.settings.check_accuracy:
@@ -202,20 +202,22 @@ def _measured(result: BatchTry, processes: Crew, reference: Path) -> BatchTry:
     )
 
 
-def _ask(processes: Crew, variant: Variant, verb: str, /, **fields: object) -> dict[str, Any]:
+def _ask(
+    processes: LaunchProcesses, variant: Variant, verb: str, /, **fields: object
+) -> dict[str, Any]:
     return processes.ask(
         variant, verb, phase=verb, limit_s=processes.settings.step_limit_s, **fields
     )
 
 
-def _used_bytes(processes: Crew) -> int | None:
+def _used_bytes(processes: LaunchProcesses) -> int | None:
     """Return the largest peak memory of any process; the limit applies to each."""
     pids = [hello.get("pid") for hello in processes.hellos.values()]
     peaks = [peak_resident_bytes(pid) for pid in pids if isinstance(pid, int)]
     return max((peak for peak in peaks if peak is not None), default=None)
 
 
-def _check_size(processes: Crew, size: int) -> None:
+def _check_size(processes: LaunchProcesses, size: int) -> None:
     for built in processes.built.values():
         actual = built.get("batch_size")
         if actual is not None and actual != size:

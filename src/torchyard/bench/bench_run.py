@@ -21,8 +21,8 @@ from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import Study
 from torchyard.errors import NothingToDo
 from torchyard.machine.facts.run_facts import read_facts
-from torchyard.machine.model import Tuned
-from torchyard.machine.quieting.quiet_run import tune_facts
+from torchyard.machine.model import AppliedSettings
+from torchyard.machine.quieting.quiet_run import quieting_facts
 from torchyard.process.timing_turn import TimingTurn
 from torchyard.process.tree import sweep_orphans
 from torchyard.results.run_writer import ProgressFile, RunWriter
@@ -32,7 +32,7 @@ _MAX_TEXT_LENGTH: Final = 400
 """Failure messages can contain whole logs."""
 
 
-class KeptProgress:
+class RecordedProgress:
     """A listener that records events and forwards them."""
 
     def __init__(self, folder: Path, listener: Listener) -> None:
@@ -74,7 +74,7 @@ def run_bench(
     folder: Path,
     command: Sequence[str],
     listener: Listener,
-    tuned: Tuned | None = None,
+    tuned: AppliedSettings | None = None,
     revision: str = "",
     notes: Sequence[str] = (),
     turn: TimingTurn | None = None,
@@ -96,11 +96,11 @@ def run_bench(
             hint="name workloads with --only or --suite, and candidates with --candidate",
         )
     sweep_orphans()
-    facts = {**read_facts(), **({"tune": tune_facts(tuned)} if tuned is not None else {})}
+    facts = {**read_facts(), **({"tune": quieting_facts(tuned)} if tuned is not None else {})}
     writer = RunWriter.create(
         folder, study=study, command=command, machine=facts, revision=revision, notes=notes
     )
-    progress = KeptProgress(folder, listener)
+    progress = RecordedProgress(folder, listener)
     listener = progress.listen
     rows: list[Comparison] = []
     try:

@@ -32,7 +32,7 @@ from torchyard.core.records import encode
 from torchyard.core.study import Environment, MeasureSettings, Variant, Workload
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.machine.system.cores import available_cores, check_instances, cores_of
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec
 from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 from torchyard.worker.bench.backend_names import is_user_function
@@ -256,7 +256,7 @@ class VariantFailed(WorkerFailed):
         """Other variants whose code ran in the process before it died, most recent first."""
 
 
-class Crew:
+class LaunchProcesses:
     """The processes of one launch; a context manager that kills them at the end."""
 
     def __init__(
@@ -323,7 +323,7 @@ class Crew:
             ]
         try:
             return instances.ask(verb, limit_s=limit_s, **fields)
-        except WorkerTrouble as trouble:
+        except WorkerFailure as trouble:
             failed = _failed(variant, phase, trouble, alive=instances.is_alive)
             if not instances.is_alive:
                 failed.suspects = self._suspects(variant, phase)
@@ -425,9 +425,9 @@ class Crew:
 
 
 def _failed(variant: Variant, phase: str, error: TorchyardError, *, alive: bool) -> VariantFailed:
-    kind = error.kind if isinstance(error, WorkerTrouble) else "no-start"
+    kind = error.kind if isinstance(error, WorkerFailure) else "no-start"
     tail = ""
-    if isinstance(error, WorkerTrouble):
+    if isinstance(error, WorkerFailure):
         tail = error.traceback or error.log_tail
     failure = Failure(
         kind=kind,

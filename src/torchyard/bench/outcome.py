@@ -30,7 +30,7 @@ from torchyard.core.units import format_duration
 from torchyard.machine.system.cores import available_cores
 from torchyard.stats.estimate import estimate
 from torchyard.stats.pairs import PairedLaunches, pair_blocks, summarize_guards
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 from torchyard.worker.bench import options
 
 MAX_SHARE_OF_PEAK: Final = 3.0
@@ -102,7 +102,7 @@ class Spent:
 
 
 def make_estimate(
-    paired: PairedLaunches, analyses: Sequence[Look], budget: Budget, spent: Spent
+    paired: PairedLaunches, analyses: Sequence[InterimAnalysis], budget: Budget, spent: Spent
 ) -> Estimate:
     """Estimate the speedup of one comparison from its pairs."""
     return estimate(
@@ -122,7 +122,7 @@ def make_comparison(
     candidate: Variant,
     *,
     blocks: Sequence[Block],
-    analyses: Sequence[Look],
+    analyses: Sequence[InterimAnalysis],
     budget: Budget,
     prepared: PreparationState,
     spent: Spent,

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from torchyard.bench.launch import Crew, VariantFailed
+from torchyard.bench.launch import LaunchProcesses, VariantFailed
 from torchyard.core.comparison import Accuracy, AccuracyStatus, VariantMetrics
 from torchyard.core.records import decode
 from torchyard.core.roofline import MachinePeak
@@ -143,7 +143,7 @@ class PreparationState:
 
 
 def check_accuracy(
-    processes: Crew,
+    processes: LaunchProcesses,
     baseline: Variant,
     candidate: Variant,
     reference: Path,
@@ -190,7 +190,9 @@ def check_accuracy(
         prepared.notes.append((candidate.name, text))
 
 
-def verify_block(processes: Crew, variant: Variant, prepared: PreparationState, where: str) -> None:
+def verify_block(
+    processes: LaunchProcesses, variant: Variant, prepared: PreparationState, where: str
+) -> None:
     """Check results kept in the variant's latest block; a wrong one fails the candidate."""
     answer = processes.ask(
         variant,
@@ -206,7 +208,9 @@ def verify_block(processes: Crew, variant: Variant, prepared: PreparationState, 
     _take_failure(variant, answer, prepared, where)
 
 
-def recheck(processes: Crew, variant: Variant, prepared: PreparationState, *, launch: int) -> None:
+def recheck(
+    processes: LaunchProcesses, variant: Variant, prepared: PreparationState, *, launch: int
+) -> None:
     """Check a candidate again after the last block of a launch; a failure keeps the launch's blocks."""
     try:
         answer = processes.ask(
@@ -241,7 +245,7 @@ def _take_failure(
         prepared.add_failure(variant, f"{place}: {failure['text']}")
 
 
-def compile_variant(processes: Crew, variant: Variant) -> None:
+def compile_variant(processes: LaunchProcesses, variant: Variant) -> None:
     """Make the first call, in which backends compile, unless the accuracy check did."""
     processes.ask(
         variant,
@@ -253,7 +257,7 @@ def compile_variant(processes: Crew, variant: Variant) -> None:
     )
 
 
-def warm_up(processes: Crew, variant: Variant, prepared: PreparationState) -> None:
+def warm_up(processes: LaunchProcesses, variant: Variant, prepared: PreparationState) -> None:
     """Run until the iteration time is stable; plan the blocks in the first launch."""
     is_planned = variant.name in prepared.plans
     answer = processes.ask(
@@ -279,7 +283,9 @@ def warm_up(processes: Crew, variant: Variant, prepared: PreparationState) -> No
             prepared.notes.append((variant.name, text))
 
 
-def note_shared_caches(processes: Crew, variant: Variant, prepared: PreparationState) -> None:
+def note_shared_caches(
+    processes: LaunchProcesses, variant: Variant, prepared: PreparationState
+) -> None:
     """Note that a variant was compiled after another one in the same process, with filled caches."""
     if not uses_inductor(variant.backend):
         return
@@ -290,7 +296,9 @@ def note_shared_caches(processes: Crew, variant: Variant, prepared: PreparationS
             return
 
 
-def measure_metrics(processes: Crew, variant: Variant, prepared: PreparationState) -> None:
+def measure_metrics(
+    processes: LaunchProcesses, variant: Variant, prepared: PreparationState
+) -> None:
     """Measure peak memory, graphs and operations; record why where unavailable."""
     try:
         answer = processes.ask(
@@ -326,7 +334,7 @@ def measure_metrics(processes: Crew, variant: Variant, prepared: PreparationStat
 
 
 def measure_energy(
-    processes: Crew, variant: Variant, prepared: PreparationState, gpu: GpuGuard
+    processes: LaunchProcesses, variant: Variant, prepared: PreparationState, gpu: GpuGuard
 ) -> None:
     """Measure the energy of one iteration over consecutive blocks.
 

@@ -18,15 +18,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from torchyard.bench.launch import Crew, threads_of
+from torchyard.bench.launch import LaunchProcesses, threads_of
 from torchyard.bench.preparation import PreparationState, verify_block
 from torchyard.core.block import Block
 from torchyard.core.comparison import Estimate
-from torchyard.core.study import Budget, Reseat, Variant
+from torchyard.core.study import Budget, RelocationMethod, Variant
 from torchyard.machine.guards import block_check
-from torchyard.machine.guards.block_check import UsualProbe
+from torchyard.machine.guards.block_check import ProbeBaseline
 from torchyard.machine.guards.gpu_guard import GpuGuard
-from torchyard.machine.guards.host_guards import Watch
+from torchyard.machine.guards.host_guards import HostGuards
 from torchyard.stats.pairs import MIN_CLEAN_PAIRS
 from torchyard.stats.stopping import pairs_per_launch
 
@@ -54,7 +54,9 @@ class LaunchTiming:
     """Time of these comparisons, outside of the blocks."""
 
 
-def choose_reseat(method: Reseat, variants: Sequence[Variant], device: str) -> Reseat:
+def choose_reseat(
+    method: RelocationMethod, variants: Sequence[Variant], device: str
+) -> RelocationMethod:
     """Resolve `auto`: fresh pages, but `heap` if allocators are compared and `off` on a GPU."""
     if method != "auto":
         return method
@@ -73,7 +75,7 @@ def enough_rounds(rounds: int, clean: int, min_rounds: int) -> bool:
 
 
 def run_rounds(
-    processes: Crew,
+    processes: LaunchProcesses,
     prepared: PreparationState,
     *,
     launch: int,
@@ -81,8 +83,8 @@ def run_rounds(
     min_rounds: int,
     chance: random.Random,
     gpu: GpuGuard,
-    watch: Watch | None = None,
-    usual: UsualProbe | None = None,
+    watch: HostGuards | None = None,
+    usual: ProbeBaseline | None = None,
     on_round: Callable[[list[Block]], None],
 ) -> LaunchTiming:
     """Measure for at least `seconds`; pass the blocks of each finished round to `on_round`.
@@ -97,7 +99,7 @@ def run_rounds(
     relocation_s = 0.0
     relocate_every = 1
     checked_before, check_s_before = prepared.checked_calls, prepared.check_s
-    usual = UsualProbe() if usual is None else usual
+    usual = ProbeBaseline() if usual is None else usual
     usual.begin_launch()
     while time.monotonic() - started < seconds or not enough_rounds(rounds, clean, min_rounds):
         if method != "off" and rounds % relocate_every == 0:
@@ -147,14 +149,16 @@ def run_rounds(
     )
 
 
-def _verify(processes: Crew, prepared: PreparationState, launch: int, rounds: int) -> None:
+def _verify(
+    processes: LaunchProcesses, prepared: PreparationState, launch: int, rounds: int
+) -> None:
     """Check the results kept in this round's blocks."""
     for variant in processes.variants:
         if prepared.is_comparable(variant):
             verify_block(processes, variant, prepared, f"launch {launch + 1}, block {rounds}")
 
 
-def _relocate(processes: Crew, seed: int, method: Reseat) -> tuple[int, int]:
+def _relocate(processes: LaunchProcesses, seed: int, method: RelocationMethod) -> tuple[int, int]:
     """Relocate data in all processes with one seed: the same arrangement in different pages."""
     moved = held = 0
     for variant in processes.one_variant_per_process():
@@ -172,7 +176,7 @@ def _relocate(processes: Crew, seed: int, method: Reseat) -> tuple[int, int]:
 
 
 def _block(
-    processes: Crew,
+    processes: LaunchProcesses,
     variant: Variant,
     prepared: PreparationState,
     launch: int,
@@ -180,8 +184,8 @@ def _block(
     position: int,
     placement: int,
     gpu: GpuGuard,
-    watch: Watch | None,
-    usual: UsualProbe,
+    watch: HostGuards | None,
+    usual: ProbeBaseline,
     draw: int | None,
 ) -> Block:
     plan = prepared.plans[variant.name]

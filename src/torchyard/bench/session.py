@@ -18,7 +18,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from torchyard.bench.launch import Crew, LaunchDraw, VariantFailed, draw_launch, threads_of
+from torchyard.bench.launch import (
+    LaunchDraw,
+    LaunchProcesses,
+    VariantFailed,
+    draw_launch,
+    threads_of,
+)
 from torchyard.bench.outcome import Spent, make_comparison, make_estimate
 from torchyard.bench.preparation import (
     PreparationState,
@@ -36,14 +42,14 @@ from torchyard.core.comparison import UNTRUSTED, Comparison, Failure
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import Study, Variant, Workload
 from torchyard.machine.facts.run_facts import read_facts
-from torchyard.machine.guards.block_check import UsualProbe, guard_states
+from torchyard.machine.guards.block_check import ProbeBaseline, guard_states
 from torchyard.machine.guards.gpu_guard import GpuGuard
-from torchyard.machine.guards.host_guards import Watch
+from torchyard.machine.guards.host_guards import HostGuards
 from torchyard.machine.knob import Machine
 from torchyard.process.timing_turn import TimingTurn
 from torchyard.stats.estimate import decided
 from torchyard.stats.pairs import pair_blocks
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 __all__ = ["Recorder", "WorkloadSession"]
 
@@ -101,15 +107,15 @@ class WorkloadSession:
         self._recorded: set[tuple[str, str]] = set()
         self._isolated = False
         """Whether each candidate has its own process, because a shared one crashed."""
-        self._analyses: dict[str, list[Look]] = {v.name: [] for v in study.candidates}
+        self._analyses: dict[str, list[InterimAnalysis]] = {v.name: [] for v in study.candidates}
         self._spent_at_stop: dict[str, Spent] = {}
         self._blocks: list[Block] = []
         self._prepared = PreparationState()
         self._spent = Spent()
         self._clock = SessionClock(study.budget)
-        self._watch = Watch(machine)
+        self._watch = HostGuards(machine)
         self._turn = TimingTurn() if turn is None else turn
-        self._usual = UsualProbe()
+        self._usual = ProbeBaseline()
         self._gpu = GpuGuard(workload.device, environment=_cuda_environment(study))
         if cache is not None and cache.exists():
             self._spent.notes.append("compile times are not from empty caches")
@@ -158,14 +164,14 @@ class WorkloadSession:
             return self._blocks
         return [block for block in self._blocks if block.launch < failed_in]
 
-    def _analyses_so_far(self, candidate: Variant) -> list[Look]:
+    def _analyses_so_far(self, candidate: Variant) -> list[InterimAnalysis]:
         """Return the analyses so far, and one more if an interrupted launch added pairs since."""
         analyses = self._analyses[candidate.name]
         paired = pair_blocks(self._blocks_of(candidate), self._study.baseline.name, candidate.name)
         launches = len(paired.medians)
         if launches == (analyses[-1].launches if analyses else 0):
             return analyses
-        return [*analyses, Look(launches=launches, fraction=self._clock.fraction)]
+        return [*analyses, InterimAnalysis(launches=launches, fraction=self._clock.fraction)]
 
     def _launch(self, number: int) -> None:
         """Start fresh processes, prepare them and measure rounds; warm-up and timing run exclusively."""
@@ -176,7 +182,7 @@ class WorkloadSession:
         with self._turn:
             self._say("phase", f"launch {number + 1}: starting")
             started, waited_s = time.monotonic(), self._turn.waited_s
-            with Crew(
+            with LaunchProcesses(
                 self._workload,
                 variants,
                 self._study.settings,
@@ -214,7 +220,7 @@ class WorkloadSession:
         self._spent.launches += 1
         self._record(number, processes, draw, timing)
 
-    def _check_and_compile(self, processes: Crew) -> None:
+    def _check_and_compile(self, processes: LaunchProcesses) -> None:
         baseline, *candidates = processes.variants
         reference = self._scratch / "reference.pt"
         if self._study.settings.check_accuracy:
@@ -231,7 +237,7 @@ class WorkloadSession:
         for variant in processes.variants:
             compile_variant(processes, variant)
 
-    def _find_peaks(self, processes: Crew) -> None:
+    def _find_peaks(self, processes: LaunchProcesses) -> None:
         """Look up measured peaks of this machine for the plausibility check."""
         if not read_peaks():
             return
@@ -248,7 +254,7 @@ class WorkloadSession:
             if peak is not None:
                 self._prepared.peaks[variant.name] = peak
 
-    def _recheck(self, processes: Crew, number: int) -> None:
+    def _recheck(self, processes: LaunchProcesses, number: int) -> None:
         """Check every candidate again; the blocks of a process that dies here are kept."""
         if not self._prepared.is_checked:
             return
@@ -263,7 +269,7 @@ class WorkloadSession:
                 dead.add(candidate.process_key)
 
     def _remove_unbuildable(
-        self, candidate: Variant, processes: Crew, failed: VariantFailed
+        self, candidate: Variant, processes: LaunchProcesses, failed: VariantFailed
     ) -> None:
         """Remove a candidate that cannot be built; the others continue in the same processes."""
         harmless = failed.process_alive and failed.failure.kind == "cannot-build"
@@ -272,7 +278,7 @@ class WorkloadSession:
         self._remove_failed(failed)
         processes.remove(candidate)
 
-    def _warm_up(self, processes: Crew) -> None:
+    def _warm_up(self, processes: LaunchProcesses) -> None:
         for variant in processes.variants:
             warm_up(processes, variant, self._prepared)
         for variant in processes.variants:
@@ -280,7 +286,7 @@ class WorkloadSession:
                 measure_metrics(processes, variant, self._prepared)
                 measure_energy(processes, variant, self._prepared, self._gpu)
 
-    def _min_rounds(self, processes: Crew) -> int:
+    def _min_rounds(self, processes: LaunchProcesses) -> int:
         round_ns = sum(
             self._prepared.plans[one.name].iterations * self._prepared.iteration_ns[one.name]
             for one in processes.variants
@@ -302,7 +308,7 @@ class WorkloadSession:
                 continue
             analyses = self._analyses[candidate.name]
             fraction = 1.0 if last else self._clock.fraction
-            analyses.append(Look(launches=len(paired.medians), fraction=fraction))
+            analyses.append(InterimAnalysis(launches=len(paired.medians), fraction=fraction))
             estimate = make_estimate(paired, analyses, self._study.budget, self._spent)
             self._clock.learn(estimate, paired.pairs / max(1, paired.usable))
             interval_text = ""
@@ -347,7 +353,7 @@ class WorkloadSession:
         own = replace(environment, name=f"{environment.name}-{variant.name}")
         return replace(variant, environment=own)
 
-    def _record_targets(self, processes: Crew) -> None:
+    def _record_targets(self, processes: LaunchProcesses) -> None:
         """Record the handshake of each process once, under its name in the study."""
         for variant in processes.variants:
             own = next(one for one in self._study.variants if one.name == variant.name)
@@ -359,7 +365,7 @@ class WorkloadSession:
     def _record(
         self,
         number: int,
-        processes: Crew,
+        processes: LaunchProcesses,
         draw: LaunchDraw,
         timing: LaunchTiming,
     ) -> None:

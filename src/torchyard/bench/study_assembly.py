@@ -10,7 +10,7 @@ from torchyard.bench.request import Request, SpecText, WorkloadChoice
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
 from torchyard.bench.workload_text import expand
 from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
-from torchyard.core.variant_parts import HERE, check_device, check_names
+from torchyard.core.variant_parts import DEFAULT_TARGET, check_device, check_names
 from torchyard.errors import NothingToDo, UsageError
 
 __all__ = ["assemble"]
@@ -22,7 +22,7 @@ def assemble(request: Request, *, here: str) -> Study:
     parts = Parts(
         targets=request.targets,
         environments=request.environments,
-        here=Target(name=HERE, python=here),
+        here=Target(name=DEFAULT_TARGET, python=here),
         default_precision=request.precision or "float32",
     )
     variants = with_short_names(_variants(request, parts))

@@ -17,7 +17,7 @@ from torchyard.bench.variant_text import check_cores, check_memory
 from torchyard.bench.workload_text import check_suite, choose_workload, located
 from torchyard.core.number_checks import CHECKS, Check
 from torchyard.core.records import decode
-from torchyard.core.study import Environment, Mode, Precision, Reseat, Target
+from torchyard.core.study import Environment, Mode, Precision, RelocationMethod, Target
 from torchyard.core.toml_file import read_toml
 from torchyard.core.variant_parts import check_name, find_python
 from torchyard.errors import UsageError
@@ -120,7 +120,7 @@ class SettingsTable:
     """PyTorch threads in every worker [default: one per core it may use]."""
     seed: int | None = None
     """Seed of inputs, weights and the order of pairs."""
-    reseat: Reseat | None = None
+    reseat: RelocationMethod | None = None
     """How data is relocated in memory between blocks."""
     paired_layout: bool | None = None
     """Start all variants of a launch with the same memory layout, drawn at random for each launch."""

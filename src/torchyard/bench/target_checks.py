@@ -16,7 +16,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.errors import UsageError
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec
 from torchyard.process.worker_process import WorkerGroup
 
@@ -34,7 +34,7 @@ def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
         try:
             worker = group.start(spec, log_path=Path(folder) / "worker.log")
             return worker.ask("hello", limit_s=limit_s)
-        except WorkerTrouble as trouble:
+        except WorkerFailure as trouble:
             trouble.log = ""  # the log is deleted with the folder; its tail is in the error
             raise
 
@@ -55,7 +55,7 @@ def check_devices(studies: Iterable[Study]) -> None:
         variables = (*variant.target.variables, *variant.environment.variables)
         try:
             facts = inspect_target(replace(variant.target, variables=variables))
-        except WorkerTrouble:
+        except WorkerFailure:
             continue
         for device in devices:
             check_seen(device, facts)
@@ -126,7 +126,7 @@ def _load(workload: Workload, spec: LaunchSpec, log: Path, limit_s: float) -> Lo
             answer = worker.ask(
                 "build", limit_s=limit_s, workload=encode(workload), variants=[], seed=_SEED
             )
-    except WorkerTrouble as trouble:
+    except WorkerFailure as trouble:
         return Loading(
             name=workload.name,
             mode=workload.mode,

@@ -27,7 +27,7 @@ from torchyard.core.study import (
     Target,
     Variant,
 )
-from torchyard.core.variant_parts import BACKENDS, HERE, THREADS, Kind, kinds_of
+from torchyard.core.variant_parts import BACKENDS, DEFAULT_TARGET, THREADS, Kind, kinds_of
 from torchyard.errors import UsageError
 from torchyard.worker.bench import options
 
@@ -92,7 +92,7 @@ class Parts:
 
     def words(self) -> list[str]:
         """Return every word that is a valid part."""
-        named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, HERE]
+        named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, DEFAULT_TARGET]
         settings = ["inductor.NAME=VALUE", "dynamo.NAME=VALUE", "threads=N"]
         return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME", *options.names(), *settings]
 

@@ -26,7 +26,11 @@ from torchyard.core.records import nearest_hint
 from torchyard.core.study import MODES, Mode, Workload
 from torchyard.errors import UsageError
 from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES, entry_of
-from torchyard.worker.suites.torchbench.checkout import VARIABLE, Tree, find_tree
+from torchyard.worker.suites.torchbench.checkout import (
+    TORCHBENCH_VARIABLE,
+    TorchbenchCheckout,
+    find_checkout,
+)
 from torchyard.worker.workload import CannotBuild
 
 MAX_GRID_SIZE: Final = 1000
@@ -107,10 +111,10 @@ def with_checkout(choice: WorkloadChoice) -> WorkloadChoice:
     Without one, the target must be able to import the package, which only the worker can check.
     """
     given = dict(choice.parameters)
-    named = str(given[_PATH]) if _PATH in given else os.environ.get(VARIABLE, "")
+    named = str(given[_PATH]) if _PATH in given else os.environ.get(TORCHBENCH_VARIABLE, "")
     if not named:
         return choice
-    root = tree_of(Path(named), where=choice.where if _PATH in given else VARIABLE).root
+    root = tree_of(Path(named), where=choice.where if _PATH in given else TORCHBENCH_VARIABLE).root
     return replace(choice, parameters=tuple({**given, _PATH: root}.items()))
 
 
@@ -120,7 +124,7 @@ def models_of(choice: WorkloadChoice) -> list[str]:
     if path is None:
         raise UsageError(
             f"{choice.where}: the suite {SUITE!r} needs a checkout, and none is given",
-            hint=f"set {VARIABLE} to the folder of a checkout of pytorch/benchmark",
+            hint=f"set {TORCHBENCH_VARIABLE} to the folder of a checkout of pytorch/benchmark",
         )
     models = [model.name for model in tree_of(Path(str(path)), where=choice.where).models()]
     if not models:
@@ -131,10 +135,10 @@ def models_of(choice: WorkloadChoice) -> list[str]:
     return models
 
 
-def tree_of(path: Path, *, where: str) -> Tree:
+def tree_of(path: Path, *, where: str) -> TorchbenchCheckout:
     """Return the checkout in a folder."""
     try:
-        return find_tree(str(path.expanduser().absolute()))
+        return find_checkout(str(path.expanduser().absolute()))
     except CannotBuild as refused:
         raise UsageError(
             f"{where}: {str(path)!r} is not a checkout of pytorch/benchmark",

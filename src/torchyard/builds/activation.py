@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.environments.model import SYSTEM_PATH, joined_path
+from torchyard.builds.environments.model import SYSTEM_PATH, join_paths
 from torchyard.builds.plan import Plan, Variables
 from torchyard.builds.sandbox import root_python_script
 from torchyard.errors import UsageError
@@ -121,7 +121,7 @@ def split_variables(variables: Variables) -> tuple[Variables, Mapping[str, tuple
     values = dict(variables)
     prepend = {}
     for name in SEARCH_PATHS:
-        folders = [folder for folder in joined_path(values.get(name, "")).split(":") if folder]
+        folders = [folder for folder in join_paths(values.get(name, "")).split(":") if folder]
         if name == "PATH":
             folders = [folder for folder in folders if folder not in system]
         if folders:
@@ -148,7 +148,7 @@ def activation_script(
         if name not in prepend
     ]
     for name, folders in prepend.items():
-        joined = joined_path(*folders)
+        joined = join_paths(*folders)
         for folder in folders:
             if ":" in folder:
                 raise UsageError(
@@ -224,7 +224,7 @@ def _activation_variables(plan: Plan) -> dict[str, str]:
             ("LIBRARY_PATH", f"{prefix}/lib"),
             ("LD_LIBRARY_PATH", f"{prefix}/lib"),
         ):
-            values[name] = joined_path(folder, values.get(name, ""))
+            values[name] = join_paths(folder, values.get(name, ""))
     return values
 
 

@@ -1,6 +1,6 @@
 """Folders of builds on disk, and the locks that protect them.
 
-`YardHome` and `BuildFolder` only compute paths. `exclusive_run_lock` allows one run at a time in a build
+`BuildsDirectory` and `BuildFolder` only compute paths. `exclusive_run_lock` allows one run at a time in a build
 folder, and none while other builds depend on it; `source_lock` keeps a fetched source unchanged
 while another build copies it.
 """
@@ -22,7 +22,7 @@ from typing import Final
 from torchyard.builds.recipe import Recipe
 from torchyard.core.records import encode
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_writing import write_error
 from torchyard.results.directory import home_folder
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -39,15 +39,15 @@ def check_build_name(name: str, *, where: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class YardHome:
+class BuildsDirectory:
     """The folder with all builds, sources and downloads of a user."""
 
     folder: Path
 
     @staticmethod
-    def default() -> YardHome:
+    def default() -> BuildsDirectory:
         """Return the folder given by TORCHYARD_HOME or the XDG base directory rules."""
-        return YardHome(folder=home_folder())
+        return BuildsDirectory(folder=home_folder())
 
     @property
     def builds(self) -> Path:
@@ -184,7 +184,7 @@ def exclusive_run_lock(lock_file: Path) -> Iterator[None]:
         lock_file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise write_failed(lock_file, error, kept="what is there") from error
+        raise write_error(lock_file, error, kept="what is there") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -194,7 +194,7 @@ def exclusive_run_lock(lock_file: Path) -> Iterator[None]:
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"{os.getpid()}\n".encode())
         except OSError as error:
-            raise write_failed(lock_file, error, kept="what is there") from error
+            raise write_error(lock_file, error, kept="what is there") from error
         yield
     finally:
         os.close(descriptor)
@@ -258,7 +258,7 @@ def source_lock(
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise write_failed(path, error, kept="what is there") from error
+        raise write_error(path, error, kept="what is there") from error
     try:
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         reported = False

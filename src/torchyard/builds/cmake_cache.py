@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CacheEntry", "as_truth", "find_cache", "parse_cache", "read_cache", "same_value"]
+__all__ = ["CacheEntry", "cmake_bool", "find_cache", "parse_cache", "read_cache", "same_value"]
 
 # CMake quotes keys that contain a colon or look like a comment. `-ADVANCED` and similar are entries
 # of type INTERNAL.
@@ -77,7 +77,7 @@ def find_cache(tree: Path, *, project: Path, likely: str) -> Path | None:
     return None
 
 
-def as_truth(value: str) -> bool | None:
+def cmake_bool(value: str) -> bool | None:
     """Return the boolean CMake reads from a value; None if it is neither true nor false."""
     upper = value.strip().upper()
     if upper in _TRUE:
@@ -89,7 +89,7 @@ def as_truth(value: str) -> bool | None:
 
 def same_value(left: str, right: str) -> bool:
     """Whether two values are equivalent: ON and 1, a;b and "a b", /opt/x/ and /opt/x."""
-    truths = (as_truth(left), as_truth(right))
+    truths = (cmake_bool(left), cmake_bool(right))
     if None not in truths:
         return truths[0] == truths[1]
     return _normalized(left) == _normalized(right)

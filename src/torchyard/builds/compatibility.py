@@ -26,12 +26,9 @@ __all__ = [
     "CudaToolkit",
     "FrontEnd",
     "ReleaseFacts",
-    "allows",
-    "capabilities_of",
     "check_versions",
     "cuda_toolkit",
     "debian_toolchain",
-    "fits_torch",
     "host_clang_limit",
     "host_gcc_limit",
     "known_releases",
@@ -41,7 +38,10 @@ __all__ = [
     "parse_version",
     "release_facts",
     "rocm_notes",
-    "toolkit_knows",
+    "supported_capabilities",
+    "supports_torch",
+    "toolkit_supports",
+    "version_in_range",
 ]
 
 FrontEnd = Literal["setup.py", "setuptools", "scikit-build-core"]
@@ -164,7 +164,7 @@ def parse_version(text: str) -> Version | None:
         return None
 
 
-def allows(specifiers: str, version: str) -> bool:
+def version_in_range(specifiers: str, version: str) -> bool:
     """Whether a version range contains a version; True for an unparsable version."""
     parsed = parse_version(version)
     # Build numbers (`79.0.1.post20250101`, `2.6.0a0+git123`) are ignored.
@@ -217,14 +217,14 @@ def matching_companions(torch_version: str) -> dict[str, str]:
     return dict(release_facts("pytorch", torch_version).companions)
 
 
-def fits_torch(project: str, version: str, torch_version: str) -> bool:
+def supports_torch(project: str, version: str, torch_version: str) -> bool:
     """Whether a release of a companion supports a PyTorch version."""
     facts = release_facts(project, version)
     torch = parse_version(torch_version)
     own = facts.companions.get("pytorch")
     if torch is None or own is None or Version(own).release[:2] == torch.release[:2]:
         return True
-    return any(allows(specifiers, torch_version) for specifiers in facts.also_fits)
+    return any(version_in_range(specifiers, torch_version) for specifiers in facts.also_fits)
 
 
 def onednn_acl(version: str) -> AclRange | None:
@@ -259,27 +259,27 @@ def host_clang_limit(cuda: str) -> int | None:
     return toolkit.clang_most if toolkit else None
 
 
-def toolkit_knows(cuda: str, capability: str) -> bool | None:
+def toolkit_supports(cuda: str, capability: str) -> bool | None:
     """Whether a toolkit supports a compute capability (`8.6`, `9.0a`); None if unknown."""
     plain = capability.rstrip("af")
     for specifiers, names in _table().capabilities.items():
         if plain in names:
-            return allows(specifiers, cuda)
+            return version_in_range(specifiers, cuda)
     return None
 
 
-def capabilities_of(cuda: str) -> tuple[str, ...]:
+def supported_capabilities(cuda: str) -> tuple[str, ...]:
     """Return the compute capabilities that a toolkit supports, lowest first."""
     table = _table().capabilities.items()
     capabilities = [
-        name for specifiers, names in table if allows(specifiers, cuda) for name in names
+        name for specifiers, names in table if version_in_range(specifiers, cuda) for name in names
     ]
     return tuple(sorted(capabilities, key=Version))
 
 
 def rocm_notes(rocm: str) -> tuple[str, ...]:
     """Return the notes on a ROCm version."""
-    return tuple(item.note for item in _table().rocm if allows(item.versions, rocm))
+    return tuple(item.note for item in _table().rocm if version_in_range(item.versions, rocm))
 
 
 def debian_toolchain(suite: str) -> dict[str, str]:
@@ -330,7 +330,7 @@ def check_versions(
                 mend=_FIXES.get(tool, "install {tool} {range}").format(tool=tool, range=limits),
             )
             for tool, limits in required.items()
-            if tool in installed and not allows(limits, installed[tool])
+            if tool in installed and not version_in_range(limits, installed[tool])
         ]
     findings += [
         _bad_finding(bad)
@@ -350,12 +350,12 @@ def _applies(bad: BadCombination, facts: ReleaseFacts, architecture: str) -> boo
     return (
         (not bad.projects or facts.project in bad.projects)
         and (not bad.architecture or bad.architecture == architecture)
-        and (not bad.releases or allows(bad.releases, facts.version))
+        and (not bad.releases or version_in_range(bad.releases, facts.version))
     )
 
 
 def _within(limits: str, version: str) -> bool:
-    return any(allows(part, version) for part in limits.split("|"))
+    return any(version_in_range(part, version) for part in limits.split("|"))
 
 
 def _bad_finding(bad: BadCombination) -> DoctorFinding:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.build_folders import BuildFolder, YardHome
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
 from torchyard.builds.environments import EnvironmentPlan, plan_environment
-from torchyard.builds.environments.model import joined_path
+from torchyard.builds.environments.model import join_paths
 from torchyard.builds.meter import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
 from torchyard.builds.recipe import Recipe, fill_placeholders
@@ -26,7 +26,7 @@ from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
 
 
-def fetch_step(component: Component, home: YardHome, variables: Variables) -> Step:
+def fetch_step(component: Component, home: BuildsDirectory, variables: Variables) -> Step:
     """Return the step that fetches the source of a component."""
     fetch = fetch_actions(
         component.recipe.source,
@@ -120,7 +120,7 @@ _METER: Final = "environment/meter"
 class _PlanContext:
     """Values shared by all components of a plan."""
 
-    home: YardHome
+    home: BuildsDirectory
     folder: BuildFolder
     environment: EnvironmentPlan
     machine: str
@@ -137,7 +137,7 @@ def default_name(build: ResolvedBuild) -> str:
 def make_plan(
     request: BuildRequest,
     *,
-    home: YardHome,
+    home: BuildsDirectory,
     name: str = "",
     resolved: ResolvedBuild | None = None,
     environ: Mapping[str, str] | None = None,
@@ -221,7 +221,7 @@ def _packages(build: ResolvedBuild) -> tuple[str, ...]:
 
 def _placeholder_values(
     recipe: Recipe,
-    home: YardHome,
+    home: BuildsDirectory,
     folder: BuildFolder,
     machine: str,
     components: Iterable[Recipe],
@@ -325,7 +325,7 @@ def _variables(component: Component, environment: EnvironmentPlan) -> tuple[tupl
             ("LIBRARY_PATH", f"{prefix}/lib"),
             ("LD_LIBRARY_PATH", f"{prefix}/lib"),
         ):
-            values[name] = joined_path(folder, values.get(name, ""))
+            values[name] = join_paths(folder, values.get(name, ""))
     return tuple(values.items())
 
 

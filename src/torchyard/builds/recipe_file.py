@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 from torchyard.builds.compatibility import matching_companions, release_facts
 from torchyard.builds.recipe import ComponentTable, EnvironmentTable, Recipe, Scalar
 from torchyard.core.records import decode, nearest_hint
-from torchyard.core.toml_file import DEEPEST, parse_toml, read_toml
+from torchyard.core.toml_file import MAX_DEPTH, parse_toml, read_toml
 from torchyard.errors import UsageError
 
 _KEY_PART: Final = re.compile(r'"([^"]*)"|([^."]+)')
@@ -135,9 +135,10 @@ def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: s
 def _key_path(key: str) -> list[str]:
     """Split a dotted key; a quoted part may contain dots: `compile-options."*.c"`."""
     path = [quoted or plain for quoted, plain in _KEY_PART.findall(key)] or [key]
-    if len(path) > DEEPEST:
+    if len(path) > MAX_DEPTH:
         raise UsageError(
-            f"--set {key[:80]!r}...: the key has more than {DEEPEST} parts", hint="use fewer parts"
+            f"--set {key[:80]!r}...: the key has more than {MAX_DEPTH} parts",
+            hint="use fewer parts",
         )
     return path
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from torchyard.builds.build_folders import BuildFolder, YardHome, check_build_name
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, check_build_name
 from torchyard.builds.recipe import Scalar, SourceKind
 from torchyard.core.records import decode, encode, nearest_hint
 from torchyard.core.study import Target
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 
 RECORD_VERSION: Final = 1
 """Increased only if an older Torchyard would misread the file."""
@@ -178,7 +178,7 @@ class SmokeResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestAccount:
+class TestFileReport:
     """Results of all tests of one test file."""
 
     __test__: ClassVar[bool] = False
@@ -232,7 +232,7 @@ class VerifyReport:
     loaded: tuple[str, ...] = ()
     """Shared libraries loaded after the import."""
     smoke: tuple[SmokeResult, ...] = ()
-    tests: tuple[TestAccount, ...] = ()
+    tests: tuple[TestFileReport, ...] = ()
     duration_s: float = 0.0
 
     @property
@@ -324,7 +324,7 @@ def write_record(folder: Path, record: BuildRecord) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(path, error, kept="what is there") from error
+        raise write_error(path, error, kept="what is there") from error
     replace_file(path, to_json_text(encode(record), indent=1) + "\n")
     return path
 
@@ -372,7 +372,7 @@ def read_earlier(folder: Path) -> BuildRecord | None:
         return None
 
 
-def list_builds(home: YardHome) -> tuple[BuildEntry, ...]:
+def list_builds(home: BuildsDirectory) -> tuple[BuildEntry, ...]:
     """Return all builds, finished or not, sorted by name."""
     try:
         folders = sorted(path for path in home.builds.iterdir() if path.is_dir())
@@ -381,7 +381,7 @@ def list_builds(home: YardHome) -> tuple[BuildEntry, ...]:
     return tuple(_entry(folder) for folder in folders if not folder.name.startswith("."))
 
 
-def find_build(name_or_path: str, home: YardHome) -> BuildEntry:
+def find_build(name_or_path: str, home: BuildsDirectory) -> BuildEntry:
     """Return a finished build by name or folder.
 
     A name never contains a slash; `./name` is a folder.
@@ -400,9 +400,9 @@ def find_build(name_or_path: str, home: YardHome) -> BuildEntry:
     return BuildEntry(name=folder.name, folder=folder, record=read_record(folder))
 
 
-def target_of_build(name_or_path: str, home: YardHome | None = None) -> Target:
+def target_of_build(name_or_path: str, home: BuildsDirectory | None = None) -> Target:
     """Return the target of a finished build: its interpreter and run-time variables."""
-    entry = find_build(name_or_path, home or YardHome.default())
+    entry = find_build(name_or_path, home or BuildsDirectory.default())
     record = entry.record
     if record is None or not record.python:
         raise UsageError(

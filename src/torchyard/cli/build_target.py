@@ -12,8 +12,8 @@ def with_build_folder(text: str) -> str:
     name, equals, python = text.rpartition("=")
     if not python.startswith(BUILD_PREFIX):
         return text
-    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.build_folders import BuildsDirectory
     from torchyard.builds.record import target_of_build
 
-    target = target_of_build(python.removeprefix(BUILD_PREFIX), YardHome.default())
+    target = target_of_build(python.removeprefix(BUILD_PREFIX), BuildsDirectory.default())
     return f"{name}{equals}{target.python}"

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from torchyard.cli.output import print_data, talk, write_file
-from torchyard.core.number_checks import most_threads
+from torchyard.cli.output import print_data, print_message, write_file
+from torchyard.core.number_checks import max_threads
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,7 +71,7 @@ def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
     return decorate
 
 
-MOST: Final = 1_000_000_000
+MAX_COUNT: Final = 1_000_000_000
 """Upper bound of counts that nothing else limits."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 
@@ -79,12 +79,12 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}(?:\.[0-9]{0,18})?")
 class Count(click.IntRange):
     """A whole number from `low` to `most`, in ASCII digits."""
 
-    def __init__(self, low: int = 0, most: int = MOST) -> None:
+    def __init__(self, low: int = 0, most: int = MAX_COUNT) -> None:
         super().__init__(min=low, max=most)
 
     def _describe_range(self) -> str:
         """Omit the general upper bound."""
-        return f"x>={self.min}" if self.max == MOST else super()._describe_range()
+        return f"x>={self.min}" if self.max == MAX_COUNT else super()._describe_range()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Reject digits other than ASCII, and underscores, which Python accepts."""
@@ -97,7 +97,7 @@ class Threads(Count):
     """A number of threads that this machine can start."""
 
     def __init__(self) -> None:
-        super().__init__(1, most_threads())
+        super().__init__(1, max_threads())
 
     def _describe_range(self) -> str:
         """Return a text that does not depend on the machine."""
@@ -168,4 +168,4 @@ def deliver(text: str, name: str, output: Path | None) -> None:
         print_data(text)
     else:
         write_file(output, text, option="--output")
-        talk(f"{name}: {output}")
+        print_message(f"{name}: {output}")

@@ -20,8 +20,8 @@ __all__ = [
     "print_data",
     "print_error",
     "print_json",
+    "print_message",
     "printable",
-    "talk",
     "wants_color",
     "write_file",
 ]
@@ -66,7 +66,7 @@ def print_json(data: Mapping[str, Any]) -> None:
     print_data(json.dumps({"schema": SCHEMA, **data}, indent=2))
 
 
-def talk(text: str) -> None:
+def print_message(text: str) -> None:
     """Write a message to stderr."""
     sys.stderr.write(printable(text) + "\n")
 

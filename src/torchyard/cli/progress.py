@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from torchyard.cli.output import printable, talk
+from torchyard.cli.output import print_message, printable
 from torchyard.core.comparison import Comparison
 from torchyard.core.events import Event, Listener
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["Heard", "show_progress"]
+__all__ = ["ComparisonCollector", "show_progress"]
 
 _LINE_PAUSE_S = 10.0
 """Minimum time between two log lines about launches and interim analyses."""
 _ALWAYS = ("run", "workload", "comparison", "warning")
 
 
-class Heard:
+class ComparisonCollector:
     """Collects the comparisons of a run; a newer one replaces an older one of the same variants."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Heard:
 
 
 @contextmanager
-def show_progress(collector: Heard, *, quiet: bool) -> Iterator[Listener]:
+def show_progress(collector: ComparisonCollector, *, quiet: bool) -> Iterator[Listener]:
     """Yield a listener that shows events while the block runs."""
     if quiet:
         yield collector.listen
@@ -86,7 +86,7 @@ def _bar() -> Progress:
     )
 
 
-def _on_bar(collector: Heard, progress: Progress) -> Listener:
+def _on_bar(collector: ComparisonCollector, progress: Progress) -> Listener:
     task = progress.add_task("starting", total=1.0)
 
     def listen(event: Event) -> None:
@@ -108,7 +108,7 @@ class _Lines:
     always ends with the current activity.
     """
 
-    def __init__(self, collector: Heard) -> None:
+    def __init__(self, collector: ComparisonCollector) -> None:
         self._collector = collector
         self._started = self._last = time.monotonic()
         self._fraction = 0.0
@@ -142,7 +142,7 @@ class _Lines:
     def _print(self, line: str) -> None:
         self._discard_waiting()
         self._last = time.monotonic()
-        talk(line)
+        print_message(line)
 
     def _print_waiting(self) -> None:
         with self._lock:

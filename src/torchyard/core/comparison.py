@@ -15,8 +15,8 @@ from torchyard.core.study import Workload
 from torchyard.core.units import format_duration
 
 __all__ = [
-    "BUSY",
-    "TIMES_AGREE",
+    "BUSY_NOTE_PREFIX",
+    "TIME_RATIO_TOLERANCE",
     "UNTRUSTED",
     "WITHOUT_SPEED",
     "Accuracy",
@@ -33,10 +33,10 @@ __all__ = [
 
 Scope = Literal["launches", "processes"]
 
-BUSY: Final = "busy machine"
+BUSY_NOTE_PREFIX: Final = "busy machine"
 """Prefix of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
 
-TIMES_AGREE: Final = 2e-3
+TIME_RATIO_TOLERANCE: Final = 2e-3
 """Largest difference between log(time ratio) and log(speedup) that is invisible in three digits."""
 
 
@@ -239,7 +239,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         """Convert comparisons of earlier releases, which carry the reason as a note."""
-        moved = tuple(note for note in self.notes if note.startswith(BUSY))
+        moved = tuple(note for note in self.notes if note.startswith(BUSY_NOTE_PREFIX))
         if moved:
             kept = tuple(note for note in self.notes if note not in moved)
             reasons = tuple(dict.fromkeys((*self.untrusted, *moved)))
@@ -328,7 +328,7 @@ class Comparison:
             return self
         if not 0.0 < estimate.speedup < math.inf:
             return self
-        if abs(math.log(before / after / estimate.speedup)) <= TIMES_AGREE:
+        if abs(math.log(before / after / estimate.speedup)) <= TIME_RATIO_TOLERANCE:
             return self
         middle, root = math.sqrt(before) * math.sqrt(after), math.sqrt(estimate.speedup)
         note = (

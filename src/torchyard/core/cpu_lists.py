@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["cpu_list", "cpu_mask", "cpus_of_list", "cpus_of_mask", "share_out"]
+__all__ = ["cpu_list", "cpu_mask", "cpus_of_list", "cpus_of_mask", "split_cpus"]
 
-MOST_PROCESSORS: Final = 1 << 16
+MAX_CPUS: Final = 1 << 16
 """Eight times the largest NR_CPUS of Linux."""
 _MASK_LETTERS: Final = frozenset("0123456789abcdefABCDEF,")
 
@@ -18,7 +18,7 @@ def cpus_of_list(text: str) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         if part:
             numbers = range(int(first), int(last if dash else first) + 1)
-            if numbers and numbers[-1] >= MOST_PROCESSORS:  # damaged: it would fill the memory
+            if numbers and numbers[-1] >= MAX_CPUS:  # damaged: it would fill the memory
                 raise ValueError(f"{part!r} exceeds the number of CPUs that Linux supports")
             cpus.update(numbers)
     return tuple(sorted(cpus))
@@ -39,7 +39,7 @@ def cpu_list(cpus: tuple[int, ...]) -> str:
 
 def cpus_of_mask(text: str) -> tuple[int, ...]:
     """Return the CPUs of a mask such as `3` or `ff,00000000`; raise ValueError when it is invalid."""
-    if len(text) > MOST_PROCESSORS or not set(text.strip()) <= _MASK_LETTERS:
+    if len(text) > MAX_CPUS or not set(text.strip()) <= _MASK_LETTERS:
         raise ValueError(f"{text[:80]!r} is not a CPU mask")
     bits = int("".join(word.zfill(8) for word in text.strip().split(",")), 16)
     return tuple(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
@@ -54,7 +54,7 @@ def cpu_mask(cpus: tuple[int, ...]) -> str:
     return ",".join(reversed(words))
 
 
-def share_out(cpus: tuple[int, ...], parts: int) -> tuple[tuple[int, ...], ...]:
+def split_cpus(cpus: tuple[int, ...], parts: int) -> tuple[tuple[int, ...], ...]:
     """Split the CPUs into `parts` contiguous groups of nearly equal size, none of them empty.
 
     With more parts than CPUs, CPUs are assigned repeatedly.

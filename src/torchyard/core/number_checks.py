@@ -17,7 +17,7 @@ from torchyard.core.records import shown
 from torchyard.core.units import parse_bytes, parse_duration_s, parse_fraction
 from torchyard.errors import UsageError
 
-__all__ = ["CHECKS", "Check", "most_threads"]
+__all__ = ["CHECKS", "Check", "max_threads"]
 
 _LONGEST_S: Final = 10 * 365 * 24 * 3600.0
 # ASCII only, without underscores: int() and float() accept digits of every script.
@@ -69,7 +69,7 @@ def _parse_number(text: str) -> float:
     return float(text)
 
 
-def most_threads() -> int:
+def max_threads() -> int:
     """Return the largest accepted number of threads; more are never useful."""
     return max(256, 4 * (os.cpu_count() or 1))
 
@@ -121,8 +121,8 @@ CHECKS: Final[dict[str, Check]] = {
     "min_launches": _count("min_launches", most=10_000),
     "max_launches": _count("max_launches", most=10_000),
     "block": _duration("block_s"),
-    "threads": _count("threads", most=most_threads()),
-    "instances": _count("instances", most=most_threads()),
+    "threads": _count("threads", most=max_threads()),
+    "instances": _count("instances", most=max_threads()),
     "seed": _count("seed", low=0, most=2**63 - 1),
     "memory_limit": Check(
         field_name="memory_limit_bytes",

@@ -115,7 +115,7 @@ class Variant:
         return (self.target.name, self.environment.name)
 
 
-Reseat = Literal["auto", "pages", "heap", "off"]
+RelocationMethod = Literal["auto", "pages", "heap", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class MeasureSettings:
     block_s: float = 0.1
     threads: int | None = None
     seed: int = 1337
-    reseat: Reseat = "auto"
+    reseat: RelocationMethod = "auto"
     paired_layout: bool = True
     """Start both variants of a launch with the same memory layout, randomised for each launch."""
     flush_l2: bool = False

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from torchyard.errors import UsageError
 
-__all__ = ["DEEPEST", "LARGEST_BYTES", "parse_toml", "read_text_file", "read_toml"]
+__all__ = ["LARGEST_BYTES", "MAX_DEPTH", "parse_toml", "read_text_file", "read_toml"]
 
 LARGEST_BYTES: Final = 2 * 2**20
-DEEPEST: Final = 32
+MAX_DEPTH: Final = 32
 """Nesting depth of tables and lists; recipes and studies have at most six."""
 _OUT_OF_RANGE: Final = 2**63
 _LONG_KEY: Final = re.compile(
@@ -101,7 +101,7 @@ def read_text_file(path: Path, *, what: str, hint: str) -> str:
 def _check_values(table: dict[str, Any], where: str) -> None:
     """Reject deep nesting, infinite numbers and strings with null bytes."""
     level: list[tuple[str, object]] = [("", table)]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         inner: list[tuple[str, object]] = []
         for place, value in level:
             if isinstance(value, dict):
@@ -130,7 +130,7 @@ def _check_value(value: object, place: str) -> None:
 def _too_deep(where: str) -> UsageError:
     return UsageError(
         f"{where}: is nested too deeply",
-        why=f"tables and lists may be nested at most {DEEPEST} levels deep",
+        why=f"tables and lists may be nested at most {MAX_DEPTH} levels deep",
         hint="reduce the nesting of tables and lists",
     )
 

@@ -22,7 +22,7 @@ from torchyard.worker.bench import backend_names, options
 
 Kind = Literal["target", "backend", "precision", "environment", "option"]
 
-HERE: Final = "here"
+DEFAULT_TARGET: Final = "here"
 """Name of the default target: the interpreter that runs Torchyard."""
 
 BACKENDS: Final[tuple[str, ...]] = tuple(backend_names.BACKENDS)
@@ -39,7 +39,7 @@ def kinds_of(
 ) -> tuple[Kind, ...]:
     """Return the possible meanings of a word; more than one only while names are being checked."""
     kinds: list[Kind] = []
-    if word in targets or word == HERE:
+    if word in targets or word == DEFAULT_TARGET:
         kinds.append("target")
     if word in BACKENDS or word in {"dynamo", "inductor"}:
         kinds.append("backend")
@@ -76,7 +76,7 @@ def check_names(targets: Iterable[str], environments: Iterable[str]) -> None:
         if len(kinds) > 1:
             raise _shared(name, kinds)
     for name, kind, names in (
-        (HERE, "target", targets),
+        (DEFAULT_TARGET, "target", targets),
         (DEFAULT_ENVIRONMENT.name, "environment", environments),
     ):
         if name in names:

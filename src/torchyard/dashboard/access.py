@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import UsageError
-from torchyard.files.safe_reading import open_plain
+from torchyard.files.safe_reading import open_regular_file
 
 __all__ = ["SHORTEST_TOKEN", "Access", "is_loopback", "new_token", "read_token"]
 
@@ -86,7 +86,7 @@ def new_token() -> str:
 def read_token(path: Path) -> str:
     """Read a token from a file with one line."""
     try:
-        with open_plain(path) as file:
+        with open_regular_file(path) as file:
             text = file.read(_LONGEST_TOKEN + 2).decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise _bad_token(path, "it is not text") from error

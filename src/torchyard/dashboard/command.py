@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from torchyard.cli.options import Count
-from torchyard.cli.output import common_options, print_data, print_json, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message
 
 _SERVE_HELP = """
 \b
@@ -82,7 +82,7 @@ def serve(
         address = listening.address
         live_store = LiveStore(home, progress=_report_reading)
         for warning in live_store.warnings:
-            talk(f"warning: {warning}")
+            print_message(f"warning: {warning}")
 
         def ready() -> None:
             if as_json:
@@ -91,14 +91,14 @@ def serve(
                 print_data(address.url)
             sys.stdout.flush()
             if address.token_is_new:
-                talk("the token in this URL is shown only once")
-            talk(f"serving {live_store.home}; press Ctrl-C to stop")
+                print_message("the token in this URL is shown only once")
+            print_message(f"serving {live_store.home}; press Ctrl-C to stop")
             if open_browser:
                 _open_browser(address.url, stack)
 
         serve_until_stopped(live_store, listening, ready=ready)
         live_store.close()
-    talk("stopped")
+    print_message("stopped")
     return 0
 
 
@@ -117,7 +117,9 @@ def _open_browser(url: str, stack: ExitStack) -> None:
         )
         webbrowser.open(page.as_uri())
     except OSError as error:
-        talk(f"warning: the browser could not be opened ({error.strerror}); open the URL above")
+        print_message(
+            f"warning: the browser could not be opened ({error.strerror}); open the URL above"
+        )
 
 
 def require_dashboard() -> None:
@@ -136,7 +138,7 @@ def require_dashboard() -> None:
 
 
 def _report_reading(done: int, total: int) -> None:
-    talk(f"reading runs: {done} of {total}")
+    print_message(f"reading runs: {done} of {total}")
 
 
 _LINE_PAUSE_S: Final = 5.0
@@ -177,7 +179,7 @@ def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
 
     live_store = LiveStore(home, progress=_Lines("reading runs"))
     for warning in live_store.warnings:
-        talk(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     written = write_site(live_store, folder, share=share, progress=_Lines("writing files"))
     live_store.close()
     if as_json:
@@ -192,7 +194,7 @@ def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
         )
         return
     print_data(str(written.folder / "index.html"))
-    talk(
+    print_message(
         f"{written.written} files written, {written.unchanged} unchanged, {written.removed} removed"
     )
 
@@ -208,4 +210,4 @@ class _Lines:
         """Report progress."""
         if time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _LINE_PAUSE_S
-            talk(f"{self._what}: {done} of {total}")
+            print_message(f"{self._what}: {done} of {total}")

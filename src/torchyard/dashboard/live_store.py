@@ -21,7 +21,14 @@ from torchyard.results.history.changes import ChangeCache
 from torchyard.results.index.entries import entries_of
 from torchyard.results.index.folders import marks_in
 from torchyard.results.index.store import Store
-from torchyard.results.model import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
+from torchyard.results.model import (
+    ComparisonEntry,
+    Metric,
+    RunEntry,
+    RunFilter,
+    Series,
+    SeriesPoint,
+)
 from torchyard.results.run_reader import read_info
 
 
@@ -99,13 +106,15 @@ class LiveStore:
         """Problems of the store; query results are still correct."""
         return self.store.warnings
 
-    def runs(self, filters: Wanted) -> list[RunEntry]:
+    def runs(self, filters: RunFilter) -> list[RunEntry]:
         """Return matching runs with their current states, newest first."""
         return [_with_current_state(entry) for entry in self._fresh().runs(filters)]
 
     def run(self, name: str) -> RunEntry | None:
         """Return the run of exactly this id, even if it is not in the index yet."""
-        indexed = next((entry for entry in self.runs(Wanted(run=name)) if entry.id == name), None)
+        indexed = next(
+            (entry for entry in self.runs(RunFilter(run=name)) if entry.id == name), None
+        )
         if indexed is not None:
             return indexed
         # It is new, or another process is rebuilding the index. Only names of existing folders
@@ -119,16 +128,16 @@ class LiveStore:
         """Return the previous run of the same study on the same machine."""
         if entry.damage or not entry.started:
             return None
-        earlier = self._fresh().runs(Wanted(until=entry.started, limit=_NEAR_RUNS))
+        earlier = self._fresh().runs(RunFilter(until=entry.started, limit=_NEAR_RUNS))
         same = (entry.study, entry.machine)
         return next((e for e in earlier if (e.study, e.machine) == same and not e.damage), None)
 
     def running(self) -> list[RunEntry]:
         """Return the running runs among the newest ones, newest first."""
-        newest = self.runs(Wanted(limit=_NEAR_RUNS))
+        newest = self.runs(RunFilter(limit=_NEAR_RUNS))
         return [entry for entry in newest if entry.state == "running"]
 
-    def series(self, filters: Wanted, metric: Metric = "speedup") -> list[Series]:
+    def series(self, filters: RunFilter, metric: Metric = "speedup") -> list[Series]:
         """Return matching series, including workloads that always failed, which have no points."""
         store = self._fresh()
         matching = dict.fromkeys(store.series(filters, metric))
@@ -189,8 +198,8 @@ def _with_current_state(entry: RunEntry) -> RunEntry:
     return replace(entry, state=state_now(Path(entry.folder)))
 
 
-def _filter_of(series: Series) -> Wanted:
-    return Wanted(
+def _filter_of(series: Series) -> RunFilter:
+    return RunFilter(
         workload=series.workload,
         baseline=series.baseline,
         candidate=series.candidate,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torchyard import __version__
 from torchyard.bench.report.page import Frame, to_html
-from torchyard.bench.report.sharing import shared_run
+from torchyard.bench.report.sharing import redacted_run
 from torchyard.dashboard.assets import (
     charts_name,
     runtime_name,
@@ -41,14 +41,14 @@ from torchyard.dashboard.views import (
 )
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.presentation.html_page import asset, template_engine
-from torchyard.presentation.redaction import PrivateText
+from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import one_line, without_controls
 from torchyard.presentation.vega import runtime_link
 from torchyard.presentation.wording import MARKS, number_text
 from torchyard.results.compare.report import compare_values
 from torchyard.results.directory import RECORD_FILES, RUN_FILE
 from torchyard.results.history.wording import METHOD, METRIC_NAMES
-from torchyard.results.model import RunEntry, Series, Wanted
+from torchyard.results.model import RunEntry, RunFilter, Series
 from torchyard.results.run_reader import read_run
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Pages:
         live_store: LiveStore,
         *,
         policy: str = PAGE_POLICY,
-        cleaner: PrivateText | None = None,
+        cleaner: Redactor | None = None,
     ) -> None:
         """With a cleaner, private text is redacted on all pages."""
         self._live_store = live_store
@@ -176,7 +176,7 @@ class Pages:
         self, links: Links, request: CompareRequest, sides: tuple[Chosen, Chosen] | None
     ) -> str:
         """The comparison of two runs; without sides, the form to choose them."""
-        newest = self._live_store.runs(Wanted(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
+        newest = self._live_store.runs(RunFilter(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
         runs = [run for run in newest if not run.damage]
         if sides is not None:
             ids = {run.id for run in runs}
@@ -265,7 +265,7 @@ class Pages:
         )
 
 
-def _engine(cleaner: PrivateText | None) -> Environment:
+def _engine(cleaner: Redactor | None) -> Environment:
     engine = template_engine()
     if cleaner is not None:
 
@@ -299,7 +299,7 @@ def _run_page(
     navigation: str,
     runtime: str,
     *,
-    cleaner: PrivateText | None,
+    cleaner: Redactor | None,
 ) -> str:
     """Render the report of a run; cached, because reading a large run takes seconds."""
     from markupsafe import Markup
@@ -310,7 +310,7 @@ def _run_page(
         runtime=runtime,
     )
     run = read_run(folder)
-    return to_html(run if cleaner is None else shared_run(run, cleaner=cleaner), frame=frame)
+    return to_html(run if cleaner is None else redacted_run(run, cleaner=cleaner), frame=frame)
 
 
 def run_mark(folder: Path) -> tuple[tuple[int, int], ...]:

@@ -15,7 +15,7 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
 from torchyard.results.directory import format_utc
-from torchyard.results.model import METRICS, Metric, Series, Wanted
+from torchyard.results.model import METRICS, Metric, RunFilter, Series
 
 __all__ = [
     "PAGE_SIZE",
@@ -58,10 +58,10 @@ class RunsRequest:
     page: int = 1
 
     @property
-    def filters(self) -> Wanted:
+    def filters(self) -> RunFilter:
         """The filter for the store; a text without wildcards matches anywhere."""
         texts = {name: _anywhere(text) for name, text in self.texts}
-        return Wanted(
+        return RunFilter(
             study=texts.get("study", ""),
             workload=texts.get("workload", ""),
             candidate=texts.get("candidate", ""),
@@ -95,10 +95,10 @@ class WorkloadsRequest:
     page: int = 1
 
     @property
-    def filters(self) -> Wanted:
+    def filters(self) -> RunFilter:
         """The filter for the store."""
         texts = {name: _anywhere(text) for name, text in self.texts}
-        return Wanted(
+        return RunFilter(
             workload=texts.get("workload", ""),
             candidate=texts.get("candidate", ""),
             machine=texts.get("machine", ""),

@@ -22,7 +22,7 @@ from typing import Final
 
 from torchyard import __version__
 from torchyard.bench.report.page import SHARED_SCRIPTS
-from torchyard.bench.report.sharing import cleaner_of
+from torchyard.bench.report.sharing import redactor_of
 from torchyard.dashboard.assets import asset_kinds, asset_text, runtime_name, style_name
 from torchyard.dashboard.links import SiteLinks
 from torchyard.dashboard.live_store import LiveStore
@@ -30,8 +30,8 @@ from torchyard.dashboard.pages import Pages, run_mark
 from torchyard.dashboard.query_strings import CompareRequest, RunsRequest, WorkloadsRequest
 from torchyard.dashboard.views import Chosen
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
-from torchyard.results.model import METRICS, RunEntry, Wanted
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.results.model import METRICS, RunEntry, RunFilter
 from torchyard.results.run_reader import Run, read_run
 
 MARKER: Final = ".torchyard-site.json"
@@ -74,7 +74,7 @@ class SiteFolder:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise write_failed(path, error, kept="what is there") from error
+            raise write_error(path, error, kept="what is there") from error
         replace_file(path, data.decode("utf-8"))
         self.written += 1
 
@@ -113,7 +113,7 @@ def _claimed(folder: Path) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise _foreign_folder_error(folder, f"its {MARKER} is damaged") from error
     except OSError as error:
-        raise write_failed(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="what is there") from error
     if not exists:
         return {}
     files = facts.get("files") if isinstance(facts, dict) else None
@@ -201,9 +201,9 @@ class _Site:
 
     def __init__(self, live_store: LiveStore, *, share: bool) -> None:
         self._live_store = live_store
-        self._runs = live_store.runs(Wanted())
+        self._runs = live_store.runs(RunFilter())
         self._previous = _previous_runs(self._runs)
-        cleaner = cleaner_of(_readable(self._runs)) if share else None
+        cleaner = redactor_of(_readable(self._runs)) if share else None
         self._share = share
         self._pages = Pages(live_store, policy=SITE_POLICY, cleaner=cleaner)
         clean = cleaner.clean if cleaner is not None else str
@@ -243,7 +243,7 @@ class _Site:
         yield _File(name=self._top.compare(), make=make)
 
     def _history_files(self) -> Iterator[_File]:
-        for series in self._live_store.series(Wanted()):
+        for series in self._live_store.series(RunFilter()):
             for metric in METRICS:
                 one = replace(series, metric=metric)
                 if metric == "speedup" or self._live_store.has_points(one):
@@ -251,7 +251,7 @@ class _Site:
                     yield _File(name=self._top.history(one), make=make)
 
     def _list_files(self) -> Iterator[_File]:
-        for page in range(1, _pages(len(self._live_store.series(Wanted()))) + 1):
+        for page in range(1, _pages(len(self._live_store.series(RunFilter()))) + 1):
             workloads = WorkloadsRequest(page=page)
             make = partial(self._pages.workloads, self._top, workloads, size=_PAGE_SIZE)
             yield _File(name=self._top.workloads(workloads.query()), make=make)

@@ -30,10 +30,10 @@ from torchyard.results.model import (
     METRICS,
     Metric,
     RunEntry,
+    RunFilter,
     Series,
     SeriesHistory,
     SeriesPoint,
-    Wanted,
 )
 from torchyard.results.run_reader import Run, read_run
 
@@ -137,7 +137,9 @@ def read_history(live_store: LiveStore, series: Series) -> History:
         )
     points = live_store.points(series)
     shown = points[-MOST_ROWS:]
-    near = Wanted(workload=series.workload, since=shown[0].started) if shown else Wanted(limit=0)
+    near = (
+        RunFilter(workload=series.workload, since=shown[0].started) if shown else RunFilter(limit=0)
+    )
     shown_runs = {point.run for point in shown}
     runs = live_store.runs(near)
     return History(

@@ -24,7 +24,7 @@ from torchyard.core.units import format_bytes
 from torchyard.errors import ResultsDamaged
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_regular_file(path: Path) -> BinaryIO:
     """Open a regular file for reading; raise OSError for anything else."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
@@ -239,21 +239,21 @@ def read_records(
             else:
                 yield number, record
     except (OSError, LineTooLong) as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
-def ends_torn(path: Path) -> bool:
+def has_incomplete_last_line(path: Path) -> bool:
     """Whether the last line is incomplete; reads only the end. False for a missing file."""
     try:
         last = last_line(path)
     except FileNotFoundError:
         return False
     except (OSError, LineTooLong) as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     return bool(last) and _parse(last) is None
 
 
-def unreadable(path: Path, error: OSError | LineTooLong) -> ResultsDamaged:
+def unreadable_error(path: Path, error: OSError | LineTooLong) -> ResultsDamaged:
     """Return the error for a file that cannot be read."""
     hint = "restore it from a backup, or measure again"
     if isinstance(error, LineTooLong):

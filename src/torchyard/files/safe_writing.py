@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
-__all__ = ["RecordFile", "replace_file", "to_json_text", "write_failed"]
+__all__ = ["RecordFile", "replace_file", "to_json_text", "write_error"]
 
 _SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PLACE_ERRORS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
@@ -52,10 +52,10 @@ def replace_file(path: Path, text: str) -> None:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink()
-        raise write_failed(path, error, kept="the earlier version of this file") from error
+        raise write_error(path, error, kept="the earlier version of this file") from error
 
 
-def write_failed(path: Path, error: OSError, *, kept: str) -> TorchyardError:
+def write_error(path: Path, error: OSError, *, kept: str) -> TorchyardError:
     """Return the error for a failed write; `kept` names what is preserved."""
     what = f"cannot write {path}: {error.strerror or error}"
     if error.errno in _PERMISSION_ERRORS:
@@ -92,7 +92,7 @@ class RecordFile:
             # An incomplete line would damage the file if a later write succeeded.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size_bytes)
-            raise write_failed(self.path, error, kept=self._kept()) from error
+            raise write_error(self.path, error, kept=self._kept()) from error
         self._size_bytes += len(lines)
         self.records += len(records)
 
@@ -101,7 +101,7 @@ class RecordFile:
         try:
             os.fsync(self._descriptor)
         except OSError as error:
-            raise write_failed(self.path, error, kept=self._kept()) from error
+            raise write_error(self.path, error, kept=self._kept()) from error
 
     def close(self) -> None:
         """Close the file. Idempotent."""

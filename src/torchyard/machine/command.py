@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 from torchyard.machine.command_options import machine_at, root_option
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def boot(cores: str | None, cstates: bool, check: bool, root: Path, as_json: boo
     if cores is not None or cstates:
         choice = choose_cores(files, cores) if cores is not None else None
         for note in choice.notes if choice is not None else ():
-            talk(f"note: {note}")
+            print_message(f"note: {note}")
         chosen = choice.cores if choice is not None else ()
         request = BootRequest(cores=chosen, cstates=cstates, boot=boot_of(files))
     if check:
@@ -144,13 +144,13 @@ def _print_lines(files: FileTree, request: BootRequest, *, as_json: bool) -> int
         saved = True
     except NotAllowed as error:
         saved = False
-        talk(f"not saved for --check: {error.what}; repeat the same options with --check")
+        print_message(f"not saved for --check: {error.what}; repeat the same options with --check")
     if as_json:
         print_json({"boot": {**encode(lines), "remembered": saved}})
     else:
         print_data(printable(_lines_text(lines)))
     for warning in lines.warnings if not as_json else ():
-        talk(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     return 0
 
 
@@ -197,7 +197,7 @@ def _check(files: FileTree, given: BootRequest | None, *, as_json: bool) -> int:
                 state = "NOT in force" if effect.on_line else "NOT on the command line"
             print_data(printable(f"{effect.word:<44}{state:<25}{effect.shown}"))
     if not restarted:
-        talk("the machine has not been rebooted since the parameters were requested")
+        print_message("the machine has not been rebooted since the parameters were requested")
     return 0 if good else Untrustworthy.exit_code
 
 

@@ -14,7 +14,7 @@ from torchyard.errors import UsageError
 
 if TYPE_CHECKING:
     from torchyard.machine.knob import Machine
-    from torchyard.machine.model import Profile, Wish
+    from torchyard.machine.model import Profile, QuietRequest
     from torchyard.machine.system.file_tree import FileTree
 
 __all__ = [
@@ -138,9 +138,11 @@ def profiles_of(name: str) -> tuple[Profile, ...]:
     return ("gpu",) if name == "gpu" else ("cpu",)
 
 
-def request_from_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish, tuple[str, ...]]:
+def request_from_options(
+    files: FileTree, options: dict[str, Any]
+) -> tuple[QuietRequest, tuple[str, ...]]:
     """Return the request, and notes for the user about its cores."""
-    from torchyard.machine.model import Wish
+    from torchyard.machine.model import QuietRequest
     from torchyard.machine.quieting.apply_settings import chosen_knobs
 
     also = list(options["also"])
@@ -148,7 +150,7 @@ def request_from_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish
     for option, knobs in (("aslr", ("aslr", "process-aslr")), ("thp", ("huge-pages",))):
         if options[option] != "keep" and not options["only"]:
             also += knobs
-    request = Wish(
+    request = QuietRequest(
         profiles=profiles_of(options["profile"]),
         only=tuple(options["only"]),
         also=tuple(dict.fromkeys(also)),
@@ -167,8 +169,8 @@ def request_from_options(files: FileTree, options: dict[str, Any]) -> tuple[Wish
 
 
 def with_cores(
-    files: FileTree, request: Wish, text: str, *, user: bool = False
-) -> tuple[Wish, tuple[str, ...]]:
+    files: FileTree, request: QuietRequest, text: str, *, user: bool = False
+) -> tuple[QuietRequest, tuple[str, ...]]:
     """Return the request with the cores of `--cores`, and notes for the user about them.
 
     SMT siblings that quieting takes offline are excluded.

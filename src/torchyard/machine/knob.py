@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from torchyard.errors import MissingTool, NotAllowed
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Knob(Protocol):
     def default(self) -> bool:
         """Whether it is used without `--only`. False for knobs that change what is measured."""
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return present and requested values. Reads only, needs no root, never raises."""
 
     def read(self, machine: Machine, place: str) -> str:
@@ -127,7 +127,7 @@ class FileKnob:
     about: str
     why: str
     effect: Effect
-    requested: Callable[[Machine, Wish], RequestedValues]
+    requested: Callable[[Machine, QuietRequest], RequestedValues]
     """Reads only, needs no root, never raises."""
     profile: Profile = "cpu"
     reach: Reach = "machine"
@@ -138,7 +138,7 @@ class FileKnob:
     same_value: Callable[[str, str, str], bool] = same_text
     """(location, one, other) -> whether they are equivalent."""
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Read the files. An unreadable one becomes a note; if all are, the knob is unavailable."""
         requested = self.requested(machine, request)
         settings: list[Setting] = []

@@ -69,7 +69,7 @@ class MachineView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class QuietRequest:
     """What quieting should do; None leaves the choice to the knob."""
 
     profiles: tuple[Profile, ...] = ("cpu",)
@@ -148,10 +148,10 @@ class SettingChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuned:
+class AppliedSettings:
     """What quieting read, wrote and could not write."""
 
-    request: Wish
+    request: QuietRequest
     knobs: tuple[KnobState, ...]
     """Every surveyed knob, also unavailable ones."""
     changes: tuple[SettingChange, ...] = ()

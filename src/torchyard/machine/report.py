@@ -9,13 +9,13 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.machine.model import (
     Advice,
+    AppliedSettings,
     Fact,
     KnobState,
     MachineView,
     Restored,
     SettingChange,
     SettingReturn,
-    Tuned,
 )
 
 DEFAULT_WIDTH: Final = 100
@@ -114,7 +114,7 @@ _STATE_TEXTS: Final = {"already so": "unchanged", "left alone": "skipped"}
 """How states are shown that the JSON output and the journal call otherwise."""
 
 
-def quieting_table(applied: Tuned, *, dry_run: bool = False) -> str:
+def quieting_table(applied: AppliedSettings, *, dry_run: bool = False) -> str:
     """Format one line per knob and value, with the reason below where there is one."""
     width = 2 + max((len(state.knob) for state in applied.knobs), default=4)
     lines = [f"{'knob':<{width}}{'state':<{_STATE}}original -> requested value, location"]
@@ -123,7 +123,7 @@ def quieting_table(applied: Tuned, *, dry_run: bool = False) -> str:
     return "\n".join(lines)
 
 
-def quieting_summary(applied: Tuned, *, dry_run: bool = False) -> str:
+def quieting_summary(applied: AppliedSettings, *, dry_run: bool = False) -> str:
     """Count the settings by state, in one line."""
     settings = [change for state in applied.knobs for change in _changes(applied, state)]
     counts = {"written": 0, "already so": 0, "refused": 0}
@@ -138,7 +138,7 @@ def quieting_summary(applied: Tuned, *, dry_run: bool = False) -> str:
     )
 
 
-def quieting_json(applied: Tuned, *, mode: str) -> dict[str, Any]:
+def quieting_json(applied: AppliedSettings, *, mode: str) -> dict[str, Any]:
     """Return everything that quieting did, as JSON values."""
     return {
         "mode": mode,
@@ -210,7 +210,7 @@ def _where(item: SettingReturn) -> str:
     return f"{item.setting.knob} ({item.setting.where})"
 
 
-def _changes(applied: Tuned, state: KnobState) -> Iterator[SettingChange]:
+def _changes(applied: AppliedSettings, state: KnobState) -> Iterator[SettingChange]:
     """Yield the change of each setting; a dry run has none yet for settings it would write."""
     changes = {change.setting: change for change in applied.of_knob(state.knob)}
     for setting in state.settings:

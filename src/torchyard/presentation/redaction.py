@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-__all__ = ["PrivateText", "home_users"]
+__all__ = ["Redactor", "home_users"]
 
 _WORD: Final = r"[^\s/'\"`:;,()\[\]{}<>|=*?&]"
 _PATH: Final = re.compile(
@@ -52,7 +52,7 @@ def home_users(text: str) -> set[str]:
     return set(_HOME.findall(text))
 
 
-class PrivateText:
+class Redactor:
     """Redacts text; the same item always gets the same placeholder."""
 
     def __init__(

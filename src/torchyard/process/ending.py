@@ -35,14 +35,14 @@ FailureKind = Literal[
     "no-torch",
     "interrupted",  # the controller ended it, or abandoned a request
 ]
-TROUBLE_KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
+FAILURE_KINDS: Final[tuple[FailureKind, ...]] = get_args(FailureKind)
 
 _SENT_BY_OTHERS: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 )
 
 
-class WorkerTrouble(WorkerFailed):
+class WorkerFailure(WorkerFailed):
     """A request to a worker failed: the kind of failure, the message, and the last lines of the log."""
 
     def __init__(
@@ -62,9 +62,9 @@ class WorkerTrouble(WorkerFailed):
         self.traceback = traceback
         self.log_tail = log_tail
 
-    def copy(self) -> WorkerTrouble:
+    def copy(self) -> WorkerFailure:
         """Return a copy, to be raised for a further request to the same dead worker."""
-        return WorkerTrouble(
+        return WorkerFailure(
             self.message,
             kind=self.kind,
             traceback=self.traceback,

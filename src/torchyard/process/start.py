@@ -36,8 +36,8 @@ from typing import Final
 import torchyard.worker
 from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
-from torchyard.process.ending import WorkerTrouble
-from torchyard.process.tree import LAUNCH_VARIABLE, YARD_VARIABLE, yard_mark
+from torchyard.process.ending import WorkerFailure
+from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, controller_mark
 from torchyard.process.worker_io import OutputLog, RequestPipes
 
 _CACHE_ARCHITECTURES: Final = {"x86_64": "x86-64", "aarch64": "AArch64"}
@@ -177,7 +177,7 @@ def _environment(spec: LaunchSpec, preload: tuple[str, ...], mark: str) -> dict[
         before = environment.get("LD_PRELOAD")
         environment["LD_PRELOAD"] = ":".join((*preload, *([before] if before else [])))
     environment[LAUNCH_VARIABLE] = mark
-    environment[YARD_VARIABLE] = yard_mark()
+    environment[CONTROLLER_VARIABLE] = controller_mark()
     return environment
 
 
@@ -219,7 +219,7 @@ def _find_python(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
         problem = "" if which else "there is no such program on the PATH"
         executable = which or python
     if problem:
-        raise WorkerTrouble(
+        raise WorkerFailure(
             f"{spec.name}: the interpreter {python!r} cannot be started: {problem}",
             kind="no-python",
             hint="give the path of a Python that has torch, such as .venv/bin/python",
@@ -270,7 +270,7 @@ _thread: _StartingThread | None = None
 _thread_lock = threading.Lock()
 
 
-def start_in_lasting_thread(start: Start) -> subprocess.Popen[bytes]:
+def start_in_long_lived_thread(start: Start) -> subprocess.Popen[bytes]:
     """Call `start` in the thread that lives as long as the controller, and return its result."""
     global _thread  # noqa: PLW0603  # one per process
     with _thread_lock:
@@ -357,7 +357,7 @@ def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) ->
             *(sys.executable, "-I", "-S", str(_TRAMPOLINE_FILE)),
             *(str(number) for number in (os.getpid(), worker_plan_fd, worker_status_fd)),
         ]
-        marks = {name: launch.environment[name] for name in (LAUNCH_VARIABLE, YARD_VARIABLE)}
+        marks = {name: launch.environment[name] for name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)}
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -371,7 +371,7 @@ def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) ->
             )
 
         started = StartedTarget(
-            process=start_in_lasting_thread(start),
+            process=start_in_long_lived_thread(start),
             pipes=RequestPipes(read_fd=answer_fd, write_fd=request_fd),
             log=log,
             plan=_plan(spec, launch, worker_read_fd, worker_write_fd),

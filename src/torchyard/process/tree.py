@@ -27,9 +27,10 @@ import psutil
 from torchyard.process.owner import pid_namespace, start_ticks
 
 __all__ = [
+    "CONTROLLER_VARIABLE",
     "LAUNCH_VARIABLE",
-    "YARD_VARIABLE",
     "TreeMemory",
+    "controller_mark",
     "kill_launch",
     "kill_tree",
     "new_launch_mark",
@@ -37,11 +38,10 @@ __all__ = [
     "processes_of_launch",
     "start_ticks",
     "sweep_orphans",
-    "yard_mark",
 ]
 
 LAUNCH_VARIABLE: Final = "TORCHYARD_LAUNCH"
-YARD_VARIABLE: Final = "TORCHYARD_YARD"
+CONTROLLER_VARIABLE: Final = "TORCHYARD_YARD"
 
 _PROC: Final = Path("/proc")
 _SWEEP_PAUSE_S: Final = 0.01
@@ -52,7 +52,7 @@ def new_launch_mark() -> str:
     return uuid.uuid4().hex
 
 
-def yard_mark() -> str:
+def controller_mark() -> str:
     """Return the mark of this process as a controller."""
     return f"{os.getpid()}:{start_ticks(os.getpid())}:{_namespace_number()}"
 
@@ -100,7 +100,9 @@ def _marks(pid: int) -> dict[str, str]:
     if b"TORCHYARD_" not in environment:
         return {}
     pairs = (os.fsdecode(entry).partition("=") for entry in environment.split(b"\0"))
-    return {name: value for name, _, value in pairs if name in (LAUNCH_VARIABLE, YARD_VARIABLE)}
+    return {
+        name: value for name, _, value in pairs if name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)
+    }
 
 
 def _is_of_launch(pid: int, mark: str) -> bool:
@@ -109,7 +111,7 @@ def _is_of_launch(pid: int, mark: str) -> bool:
 
 def _is_orphan(pid: int) -> bool:
     marks = _marks(pid)
-    parts = marks.get(YARD_VARIABLE, "").split(":")
+    parts = marks.get(CONTROLLER_VARIABLE, "").split(":")
     if LAUNCH_VARIABLE not in marks or len(parts) != 3 or not parts[0].isdigit():  # noqa: PLR2004
         return False
     controller_pid, started, namespace = parts

@@ -1,7 +1,7 @@
 """A worker process as the controller sees it, and groups of workers.
 
 If the worker dies, hangs, exhausts memory, prints gigabytes, forks or closes its pipes, `ask` raises
-a WorkerTrouble with the last lines of the log, and no process is left behind. Live workers are
+a WorkerFailure with the last lines of the log, and no process is left behind. Live workers are
 registered, so that none outlives the controller. A WorkerGroup ends its workers together: gracefully
 at the end of the block, immediately on an exception.
 """
@@ -22,10 +22,10 @@ from typing import Any, Final, Protocol, Self
 
 from torchyard.core.units import format_bytes
 from torchyard.process.ending import (
-    TROUBLE_KINDS,
+    FAILURE_KINDS,
     ExitWatch,
     FailureKind,
-    WorkerTrouble,
+    WorkerFailure,
     kind_of_ending,
     oom_kill_counts,
 )
@@ -41,7 +41,7 @@ from torchyard.process.tree import TreeMemory, kill_tree, new_launch_mark
 from torchyard.process.worker_io import BadMessage
 from torchyard.worker.wire import LONGEST_TRACEBACK, phase_of, shortened
 
-__all__ = ["WorkerGroup", "WorkerProcess", "WorkerTrouble", "kill_all", "register", "unregister"]
+__all__ = ["WorkerFailure", "WorkerGroup", "WorkerProcess", "kill_all", "register", "unregister"]
 
 
 class Killable(Protocol):
@@ -116,7 +116,7 @@ class WorkerProcess:
         self._preload_checked = False
         self._booted = False
         self._unanswered: str | None = None
-        self._failure: WorkerTrouble | None = None
+        self._failure: WorkerFailure | None = None
         self._asking = threading.Lock()
         self._killing = threading.Lock()
         self._stopped = False
@@ -206,7 +206,7 @@ class WorkerProcess:
         """Ask the worker to quit, wait briefly, then kill the rest of its process tree."""
         try:
             if self.is_alive and self._unanswered is None and not self._stopped:
-                with suppress(WorkerTrouble):
+                with suppress(WorkerFailure):
                     self.ask("quit", limit_s=_CLOSE_LIMIT_S)
                     self._exit.wait(_CLOSE_LIMIT_S)
         finally:
@@ -267,7 +267,7 @@ class WorkerProcess:
                 if self._stopped
                 else f"was interrupted during {phase_of(self._unanswered or '')}"
             )
-            raise WorkerTrouble(
+            raise WorkerFailure(
                 f"{self.name}: cannot start {phase_of(verb)}: the worker {state}",
                 kind="interrupted",
                 hint="start a new worker",
@@ -364,7 +364,7 @@ class WorkerProcess:
                 hint="use a smaller batch size or a higher memory limit",
             )
 
-    def _timed_out(self, verb: str, limit_s: float) -> WorkerTrouble:
+    def _timed_out(self, verb: str, limit_s: float) -> WorkerFailure:
         if self._booted:  # boot.py prints all stacks on this signal
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGUSR2)
@@ -375,7 +375,7 @@ class WorkerProcess:
             hint="the last lines of the log show where it was; try a higher limit",
         )
 
-    def _died(self, verb: str) -> WorkerTrouble:
+    def _died(self, verb: str) -> WorkerFailure:
         ending = self._exit.ending()
         assert ending is not None  # noqa: S101  # the caller has seen it
         if self._stopped:
@@ -396,25 +396,25 @@ class WorkerProcess:
             )
         return self._end(kind, f"{ending.description} during {phase_of(verb)}", hint=ending.hint)
 
-    def _refused_to_boot(self, error: dict[str, Any]) -> WorkerTrouble:
+    def _refused_to_boot(self, error: dict[str, Any]) -> WorkerFailure:
         return self._end(
             "no-python",
             f"{self.spec.python!r}: {error.get('message', '')}",
             hint="give the path of a newer Python that has torch",
         )
 
-    def _reported(self, error: dict[str, Any]) -> WorkerTrouble:
+    def _reported(self, error: dict[str, Any]) -> WorkerFailure:
         """Return the error for an exception that the worker caught; the worker still runs."""
         error = {key: shortened(str(error.get(key, "")), LONGEST_TRACEBACK) for key in error}
         reported = error.get("kind")
-        kind: FailureKind = next((kind for kind in TROUBLE_KINDS if kind == reported), "raised")
+        kind: FailureKind = next((kind for kind in FAILURE_KINDS if kind == reported), "raised")
         hint = str(error.get("hint", ""))
         if kind == "no-torch" and not hint:
             hint = (
                 f"install torch for {self.spec.python}, or give another interpreter; packages in "
                 "the user site directory are ignored"
             )
-        return WorkerTrouble(
+        return WorkerFailure(
             f"{self.name}: {error.get('message', '')}",
             kind=kind,
             traceback=str(error.get("traceback", "")),
@@ -425,10 +425,10 @@ class WorkerProcess:
 
     def _end(
         self, kind: FailureKind, message: str, *, why: str = "", hint: str = ""
-    ) -> WorkerTrouble:
+    ) -> WorkerFailure:
         """Kill the process tree, which completes the log, and return the error."""
         self.kill()
-        self._failure = WorkerTrouble(
+        self._failure = WorkerFailure(
             f"{self.name}: {message}",
             kind=kind,
             why=why,

@@ -16,8 +16,8 @@ from torchyard.cli.output import (
     print_data,
     print_error,
     print_json,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 
@@ -183,7 +183,7 @@ def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
         return _report_missing_tool(planned, as_json=as_json)
     from torchyard.profile.tool_run import run_planned
 
-    report_progress = (lambda _: None) if options["quiet"] else talk
+    report_progress = (lambda _: None) if options["quiet"] else print_message
     result, path = run_planned(
         planned, folder=options["run_dir"], quiet_program=as_json, report_progress=report_progress
     )

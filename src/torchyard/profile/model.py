@@ -12,7 +12,12 @@ from typing import Final
 
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import find_kept, new_kept_folder, read_kept, write_kept
+from torchyard.results.kept_profiles import (
+    find_profile_file,
+    new_output_folder,
+    read_profile_file,
+    write_profile_file,
+)
 
 FORMAT: Final = 1
 
@@ -139,12 +144,12 @@ def tool_profiles_home() -> Path:
 
 def new_tool_folder(folder: Path | None) -> Path:
     """Return an empty folder: the given one, or a new one in the results directory."""
-    return new_kept_folder(folder, home=tool_profiles_home())
+    return new_output_folder(folder, home=tool_profiles_home())
 
 
 def write_tool_profile(folder: Path, profile: ToolProfile) -> Path:
     """Write the profile atomically."""
-    return write_kept(folder / TOOL_PROFILE_FILE, profile)
+    return write_profile_file(folder / TOOL_PROFILE_FILE, profile)
 
 
 def find_tool_profile(text: str) -> Path:
@@ -154,9 +159,9 @@ def find_tool_profile(text: str) -> Path:
         hint="create one with `torchyard profile SCRIPT`",
     )
     home = tool_profiles_home()
-    return find_kept(text, home=home, file_name=TOOL_PROFILE_FILE, none_yet=none_yet)
+    return find_profile_file(text, home=home, file_name=TOOL_PROFILE_FILE, none_yet=none_yet)
 
 
 def read_tool_profile(path: Path) -> ToolProfile:
     """Read a stored profile; raise ResultsDamaged if it is corrupt or in a newer format."""
-    return read_kept(ToolProfile, path, newest=FORMAT)
+    return read_profile_file(ToolProfile, path, newest=FORMAT)

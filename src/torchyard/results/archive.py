@@ -19,8 +19,8 @@ from typing import IO, Final, cast
 
 from torchyard.core.units import format_bytes
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
-from torchyard.files.safe_reading import open_plain
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_reading import open_regular_file
+from torchyard.files.safe_writing import write_error
 
 __all__ = ["LARGEST_BYTES", "is_run_name", "plain_files", "unpack", "write_archive"]
 
@@ -70,7 +70,7 @@ def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | N
         partial.replace(path)
         return path.stat().st_size
     except OSError as error:
-        raise write_failed(path, error, kept="what was there") from error
+        raise write_error(path, error, kept="what was there") from error
     finally:
         with suppress(OSError):
             partial.unlink()
@@ -115,7 +115,7 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
     # Headers and padding are not in the sizes of members.
     bound_bytes = 2 * largest_bytes + 2**20
     try:
-        with open_plain(path) as packed, gzip.open(packed, "rb") as plain:
+        with open_regular_file(path) as packed, gzip.open(packed, "rb") as plain:
             total_mib = path.stat().st_size >> 20
 
             def count() -> None:
@@ -139,7 +139,7 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
             hint="create or download it again",
         ) from error
     except OSError as error:
-        raise write_failed(path, error, kept="every run that was there") from error
+        raise write_error(path, error, kept="every run that was there") from error
 
 
 class _Bounded(io.RawIOBase):

@@ -19,7 +19,7 @@ from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import RUN_FILE, home_folder, runs_home, utc_timestamp
 from torchyard.results.plausibility import decode_possible
 from torchyard.results.run_reader import Run, read_run
@@ -57,7 +57,7 @@ def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str
     try:
         path.absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(path, error, kept="what is there") from error
+        raise write_error(path, error, kept="what is there") from error
     replace_file(path.absolute(), to_json_text(document, indent=1) + "\n")
 
 
@@ -206,7 +206,7 @@ def save_baseline(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(path.parent, error, kept="what is there") from error
+        raise write_error(path.parent, error, kept="what is there") from error
     replace_file(path, to_json_text(encode(baseline), indent=1) + "\n")
     return baseline
 
@@ -251,7 +251,7 @@ def delete_baseline(name: str) -> None:
     try:
         path.unlink()
     except OSError as error:
-        raise write_failed(path, error, kept="the baseline") from error
+        raise write_error(path, error, kept="the baseline") from error
 
 
 def runs_of(baseline: Baseline) -> tuple[Run, ...]:

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 
 from torchyard.errors import UsageError
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_writing import write_error
 from torchyard.process.owner import is_gone
 
 State = Literal["running", "finished", "interrupted", "failed"]
@@ -85,7 +85,7 @@ def new_run_folder(home: Path) -> Path:
                 ) from None
             continue
         except OSError as error:
-            raise write_failed(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="what is there") from error
         # Within the same millisecond, the next folder could sort before this one.
         time.sleep(0.001)
         return folder
@@ -127,7 +127,7 @@ def replace_run(folder: Path) -> None:
         folder.rename(removed)
         shutil.rmtree(removed)
     except OSError as error:
-        raise write_failed(folder, error, kept="the rest of it") from error
+        raise write_error(folder, error, kept="the rest of it") from error
 
 
 def _run_facts(folder: Path) -> Mapping[str, Any] | None:

@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import new_run_folder
 
-__all__ = ["find_kept", "new_kept_folder", "read_kept", "write_kept"]
+__all__ = ["find_profile_file", "new_output_folder", "read_profile_file", "write_profile_file"]
 
 T = TypeVar("T")
 _AGAIN = "profile the program again"
@@ -22,7 +22,7 @@ LARGEST_PROFILE_BYTES: Final = 1 << 30
 """Maximum size of a profile, including its flow graph."""
 
 
-def new_kept_folder(folder: Path | None, *, home: Path) -> Path:
+def new_output_folder(folder: Path | None, *, home: Path) -> Path:
     """Create an empty folder for a profile: the given one, or a new one in `home`."""
     if folder is None:
         return new_run_folder(home)
@@ -31,17 +31,17 @@ def new_kept_folder(folder: Path | None, *, home: Path) -> Path:
             raise UsageError(f"{folder} already exists", hint="use a new or empty folder")
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="what is there") from error
     return folder.absolute()
 
 
-def write_kept(path: Path, record: object) -> Path:
+def write_profile_file(path: Path, record: object) -> Path:
     """Write a record atomically."""
     replace_file(path, to_json_text(encode(record), indent=1))
     return path
 
 
-def find_kept(text: str, *, home: Path, file_name: str, none_yet: UsageError) -> Path:
+def find_profile_file(text: str, *, home: Path, file_name: str, none_yet: UsageError) -> Path:
     """Return the file of a profile from `latest`, a folder, a name in `home`, or a file."""
     if text == "latest":
         folders = sorted(home.iterdir(), reverse=True) if home.is_dir() else []
@@ -56,7 +56,7 @@ def find_kept(text: str, *, home: Path, file_name: str, none_yet: UsageError) ->
     raise UsageError(f"there is no profile at {text}", hint="give a folder, a file, or `latest`")
 
 
-def read_kept(kind: type[T], path: Path, *, newest: int) -> T:
+def read_profile_file(kind: type[T], path: Path, *, newest: int) -> T:
     """Read a profile; raise ResultsDamaged if it is damaged or of a newer format."""
     try:
         data: Any = read_json(path, largest_bytes=LARGEST_PROFILE_BYTES)

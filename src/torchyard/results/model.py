@@ -87,7 +87,7 @@ class ComparisonEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class RunFilter:
     """A filter on runs or comparisons; empty fields match everything. Texts may contain * and ?.
 
     A text without wildcards must match completely, except that `run` may be a prefix of an id,

@@ -24,7 +24,7 @@ from typing import Any, Final
 from torchyard.core.units import format_bytes
 from torchyard.errors import NothingToDo, ResultsDamaged, UsageError
 from torchyard.files.safe_reading import parse_json, read_document, read_json
-from torchyard.files.safe_writing import to_json_text, write_failed
+from torchyard.files.safe_writing import to_json_text, write_error
 from torchyard.process.owner import is_gone
 from torchyard.results.archive import LARGEST_BYTES, is_run_name, plain_files, unpack
 from torchyard.results.baselines import Baseline, list_baselines
@@ -80,11 +80,11 @@ def delete_run(folder: Path) -> None:
     try:
         folder.rename(removed)
     except OSError as error:
-        raise write_failed(folder, error, kept="the run") from error
+        raise write_error(folder, error, kept="the run") from error
     try:
         shutil.rmtree(removed)
     except OSError as error:
-        raise write_failed(removed, error, kept="the rest of it") from error
+        raise write_error(removed, error, kept="the rest of it") from error
 
 
 def sweep_leftovers(home: Path) -> int:
@@ -233,7 +233,7 @@ def _staging(home: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise write_failed(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="what is there") from error
     try:
         yield folder
     finally:
@@ -296,7 +296,7 @@ def _move_into_place(folder: Path, place: Path, staging: Path) -> None:
         (folder / RUN_FILE).write_bytes(_with_end(folder / RUN_FILE))
         folder.rename(place)
     except OSError as error:
-        raise write_failed(place, error, kept="every run that was there") from error
+        raise write_error(place, error, kept="every run that was there") from error
 
 
 def _with_end(path: Path) -> bytes:

@@ -21,10 +21,10 @@ from torchyard.core.study import Study, Variant, Workload
 from torchyard.errors import ResultsDamaged
 from torchyard.files.safe_reading import (
     LARGEST_ROWS_BYTES,
-    ends_torn,
+    has_incomplete_last_line,
     read_json,
     read_records,
-    unreadable,
+    unreadable_error,
 )
 from torchyard.process.owner import is_gone
 from torchyard.results.directory import (
@@ -146,7 +146,7 @@ def read_run(folder: Path) -> Run:
         info=info,
         study=study,
         comparisons=_read_comparisons(folder / COMPARISONS_FILE),
-        torn_lines=sum(ends_torn(folder / name) for name in RECORD_FILES),
+        torn_lines=sum(has_incomplete_last_line(folder / name) for name in RECORD_FILES),
     )
 
 
@@ -176,7 +176,7 @@ def read_info(folder: Path) -> dict[str, Any]:
             hint="give the folder that a run printed as its results",
         ) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise ResultsDamaged(

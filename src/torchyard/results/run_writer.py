@@ -27,7 +27,7 @@ from torchyard.core.records import encode
 from torchyard.core.study import Study, Workload
 from torchyard.errors import TorchyardError, UsageError
 from torchyard.files.safe_reading import parse_json, read_part
-from torchyard.files.safe_writing import RecordFile, replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import RecordFile, replace_file, to_json_text, write_error
 from torchyard.process.owner import this_process
 from torchyard.results.directory import (
     COMPARISONS_FILE,
@@ -169,7 +169,7 @@ class RunWriter:
         except (FileExistsError, NotADirectoryError) as error:
             raise _not_empty_error(folder) from error
         except OSError as error:
-            raise write_failed(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="what is there") from error
         writer._write_facts()
         return writer
 

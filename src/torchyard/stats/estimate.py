@@ -36,7 +36,7 @@ from torchyard.stats.launches import (
     t_statistics,
 )
 from torchyard.stats.stopping import (
-    Look,
+    InterimAnalysis,
     boundaries,
     launches_needed,
     launches_needed_range,
@@ -111,7 +111,7 @@ class _Center:
 def estimate(
     launches: Pairs,
     *,
-    looks: Sequence[Look],
+    looks: Sequence[InterimAnalysis],
     budget: Budget,
     seconds_per_launch: float | None = None,
     pairs_dropped: int = 0,
@@ -183,7 +183,7 @@ def decided(estimate: Estimate, budget: Budget) -> bool:
 
 
 def _center(
-    launches: Pairs, effects: NDArray[np.float64], plan: Sequence[Look], budget: Budget
+    launches: Pairs, effects: NDArray[np.float64], plan: Sequence[InterimAnalysis], budget: Budget
 ) -> _Center:
     if effects.size == 0:
         return _Center(log=0.0, half_widths=None, p_value=None)
@@ -228,20 +228,22 @@ def _pair_bound(launches: Pairs, limit: float) -> float:
     return min(1.0, math.sqrt(2.0) * two_sided_critical(level, pairs_df) / limit) * floor
 
 
-def _usable_analyses(launches: Pairs, looks: Sequence[Look], budget: Budget) -> list[Look]:
+def _usable_analyses(
+    launches: Pairs, looks: Sequence[InterimAnalysis], budget: Budget
+) -> list[InterimAnalysis]:
     """Return the analyses at which stopping was possible, counted in launches with a clean pair.
 
     An analysis that cannot stop the measurement spends no alpha: those with fewer launches than a
     verdict needs, and all interim analyses if the whole time is used.
     """
     if not looks:
-        looks = (Look(launches=len(launches), fraction=1.0),)
+        looks = (InterimAnalysis(launches=len(launches), fraction=1.0),)
     if looks[-1].launches != len(launches):
         raise ValueError(
             f"the last analysis is at {looks[-1].launches} of {len(launches)} launches"
         )
     usable = [
-        Look(
+        InterimAnalysis(
             launches=sum(len(pairs) > 0 for pairs in launches[: analysis.launches]),
             fraction=min(1.0, analysis.fraction),
         )

@@ -44,7 +44,7 @@ _RECURSION_STEP: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class InterimAnalysis:
     """One interim analysis: the number of launches, and the used fraction of the time budget.
 
     The fraction is 1 only if time or launches ran out; a comparison that stopped because it was
@@ -60,7 +60,7 @@ def cumulative_alpha(alpha: float, fraction: float) -> float:
     return alpha * min(1.0, fraction) ** _SPENDING_POWER
 
 
-def boundaries(analyses: Sequence[Look], alpha: float) -> tuple[float, ...]:
+def boundaries(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
     """Return the |t| boundary of each analysis; the probability of crossing any by chance is <= alpha."""
     plan = tuple(analyses)
     _check(plan, alpha)
@@ -71,7 +71,9 @@ def boundaries(analyses: Sequence[Look], alpha: float) -> tuple[float, ...]:
     return _stage_of(plan, alpha).boundaries
 
 
-def p_value(analyses: Sequence[Look], statistics: Sequence[float], alpha: float) -> float:
+def p_value(
+    analyses: Sequence[InterimAnalysis], statistics: Sequence[float], alpha: float
+) -> float:
     """Return the two-sided p-value of the t statistics so far, one per analysis.
 
     Stage-wise ordering (Tsiatis, Rosner & Mehta 1984): crossing at an earlier analysis is stronger
@@ -98,7 +100,7 @@ def p_value(analyses: Sequence[Look], statistics: Sequence[float], alpha: float)
     return min(1.0, nominal / share) if share > 0.0 else 1.0
 
 
-def _tail_after(plan: tuple[Look, ...], size: float, alpha: float) -> float:
+def _tail_after(plan: tuple[InterimAnalysis, ...], size: float, alpha: float) -> float:
     """Return alpha spent before the last analysis + P(not crossed before, |T| there >= size)."""
     student = two_sided_p(size, plan[-1].launches - 1)
     if len(plan) == 1:
@@ -118,7 +120,7 @@ class _Stage:
     """Paths that have not crossed any boundary up to this analysis."""
 
 
-def _stage_of(plan: tuple[Look, ...], alpha: float) -> _Stage:
+def _stage_of(plan: tuple[InterimAnalysis, ...], alpha: float) -> _Stage:
     # An uncached call recurses once per analysis; caching every 100th limits the depth.
     for end in range(_RECURSION_STEP, len(plan), _RECURSION_STEP):
         _stage(plan[:end], alpha)
@@ -126,7 +128,7 @@ def _stage_of(plan: tuple[Look, ...], alpha: float) -> _Stage:
 
 
 @lru_cache(maxsize=256)
-def _stage(plan: tuple[Look, ...], alpha: float) -> _Stage:
+def _stage(plan: tuple[InterimAnalysis, ...], alpha: float) -> _Stage:
     analysis = plan[-1]
     sizes = _path_sizes(analysis.launches)
     may_spend = cumulative_alpha(alpha, analysis.fraction)
@@ -187,7 +189,7 @@ def _path_sizes(launches: int) -> NDArray[np.float32]:
     return _paths().sizes(launches)
 
 
-def _check(plan: tuple[Look, ...], alpha: float) -> None:
+def _check(plan: tuple[InterimAnalysis, ...], alpha: float) -> None:
     if not plan:
         raise ValueError("a sequential design needs at least one analysis")
     if not 0.0 < alpha < 1.0:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import FIRST_WARM_UP_LIMIT_S
 from torchyard.core.comparison import Failure
 from torchyard.core.records import decode, encode
@@ -170,7 +170,7 @@ def _calibrate_workload(cell: Cell, logs: Path, *, scratch: Path) -> Calibration
     logs.mkdir(parents=True, exist_ok=True)
     scratch.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
-    crew = Crew(
+    crew = LaunchProcesses(
         workload,
         [variant],
         study.settings,
@@ -188,7 +188,7 @@ def _calibrate_workload(cell: Cell, logs: Path, *, scratch: Path) -> Calibration
         )
 
 
-def _run_iteration(crew: Crew, variant: Variant) -> Calibration:
+def _run_iteration(crew: LaunchProcesses, variant: Variant) -> Calibration:
     def ask(verb: str, **fields: object) -> dict[str, Any]:
         limit_s = crew.settings.step_limit_s
         return crew.ask(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from torchyard.bench.rounds import FIRST_GUESS_LAUNCHES
+from torchyard.bench.rounds import INITIAL_LAUNCHES
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
@@ -22,9 +22,9 @@ from torchyard.errors import ResultsDamaged
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.machine.limits import read_limits
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 from torchyard.results.index.store import Store
-from torchyard.results.model import Wanted
+from torchyard.results.model import RunFilter
 from torchyard.results.run_reader import Run, read_run
 from torchyard.sweep.model import Cell, SweepLimits, SweepPlan
 
@@ -187,7 +187,7 @@ def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
     """
     least = max(1, min(budget.min_launches, budget.max_launches))
     bound_s = budget.time_s * OVERTIME
-    share_s = max(1.0, budget.time_s / min(budget.max_launches, FIRST_GUESS_LAUNCHES))
+    share_s = max(1.0, budget.time_s / min(budget.max_launches, INITIAL_LAUNCHES))
     early_s = min(budget.time_s, least * share_s)
     if budget.precision_goal <= 0 or budget.max_launches == 1:
         early_s = budget.time_s
@@ -344,7 +344,7 @@ def compile_ranges(plan: SweepPlan, store: Store, *, machine: str) -> dict[str, 
     """Return the cold compile times of candidates over all workloads, by candidate name."""
     ranges: dict[str, Range] = {}
     for candidate in {one.name for cell in plan.cells for one in cell.study.candidates}:
-        entries = store.comparisons(Wanted(machine=machine, candidate=candidate))
+        entries = store.comparisons(RunFilter(machine=machine, candidate=candidate))
         times = [
             entry.compile_s
             for entry in entries
@@ -371,7 +371,7 @@ def machine_of_plan(plan: SweepPlan) -> str:
         target = plan.cells[0].study.baseline.target
         try:
             info["targets"] = {target.name: inspect_target(target)}
-        except WorkerTrouble:
+        except WorkerFailure:
             return ""
     return machine_name(info)
 
@@ -402,7 +402,7 @@ def _runs_by_names(plan: SweepPlan, store: Store, machine: str) -> dict[Names, l
     }
     run_ids: dict[Names, list[str]] = {}
     for baseline, candidate in sorted(pairs):
-        query = Wanted(machine=machine, baseline=baseline, candidate=candidate)
+        query = RunFilter(machine=machine, baseline=baseline, candidate=candidate)
         for entry in store.comparisons(query):
             names = (entry.workload, entry.baseline, entry.candidate)
             if entry.verdict is not Verdict.FAILED:

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.process.owner import this_process
 from torchyard.results.directory import home_folder, utc_timestamp
 from torchyard.results.run_writer import ProgressTail
@@ -91,7 +91,7 @@ class SweepFolder:
         except (FileExistsError, NotADirectoryError) as error:
             raise UsageError(f"{folder} is not a folder", hint="name another folder") from error
         except OSError as error:
-            raise write_failed(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="what is there") from error
         replace_file(folder / PLAN_FILE, to_json_text(encode(plan), indent=1) + "\n")
         return cls(folder, plan)
 
@@ -154,7 +154,7 @@ class SweepFolder:
                 number += 1
                 continue
             except OSError as error:
-                raise write_failed(path, error, kept="what is there") from error
+                raise write_error(path, error, kept="what is there") from error
             self._claims[path] = claim
             if heartbeat:
                 claim.start_heartbeat()
@@ -264,7 +264,7 @@ class SweepFolder:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise write_failed(path, error, kept="the sweep") from error
+            raise write_error(path, error, kept="the sweep") from error
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -361,7 +361,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except ValueError:
         return {}
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     return record if isinstance(record, dict) else {}
 
 

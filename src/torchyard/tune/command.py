@@ -16,8 +16,8 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 
@@ -151,9 +151,9 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     _show(race, folder, as_json=as_json, program=_program(workload, options))
     _write(race, folder, html=options["html"], env_file=options["env_file"])
     if not options["quiet"]:
-        talk(f"race folder: {folder.folder}")
+        print_message(f"race folder: {folder.folder}")
     if interrupted:
-        talk(f"resume with: torchyard tune --resume {shlex.quote(str(folder.folder))}")
+        print_message(f"resume with: torchyard tune --resume {shlex.quote(str(folder.folder))}")
         return INTERRUPTED
     if race.confirmed is not None and race.confirmed.untrusted:
         return Untrustworthy.exit_code
@@ -247,12 +247,12 @@ def _new_folder(run_dir: Path | None) -> RaceFolder:
 
 
 def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
-    from torchyard.cli.progress import Heard, show_progress
+    from torchyard.cli.progress import ComparisonCollector, show_progress
     from torchyard.core.events import Event
     from torchyard.tune.race import RaceRun
-    from torchyard.tune.race_rounds import Heats
+    from torchyard.tune.race_rounds import RaceRounds
 
-    with show_progress(Heard(), quiet=quiet) as listener:
+    with show_progress(ComparisonCollector(), quiet=quiet) as listener:
 
         def within_race(event: Event) -> None:
             from dataclasses import replace
@@ -264,7 +264,7 @@ def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
             fraction = min(0.99, rounds.elapsed_s / race.budget_s)
             listener(Event(kind="workload", text=text, fraction=fraction))
 
-        rounds = Heats(folder, race, command=list(sys.argv), listener=within_race)
+        rounds = RaceRounds(folder, race, command=list(sys.argv), listener=within_race)
         run = RaceRun(folder, race, rounds, listener=on_round)
         try:
             return run.run(), False
@@ -302,10 +302,10 @@ def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path 
 
     if html is not None:
         write_file(html, race_page(race), option="--html")
-        talk(f"html: {html}")
+        print_message(f"html: {html}")
     if race.winner is None:
         if env_file is not None:
-            talk(f"{env_file} not written: no setting is recommended")
+            print_message(f"{env_file} not written: no setting is recommended")
         return
     text = environment_file(race.winner, race.default)
     write_file(folder.folder / "winner.env", text, option="--run-dir")
@@ -313,4 +313,4 @@ def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path 
     write_file(folder.folder / "winner.toml", study, option="--run-dir")
     if env_file is not None:
         write_file(env_file, text, option="--env-file")
-        talk(f"environment: {env_file}")
+        print_message(f"environment: {env_file}")

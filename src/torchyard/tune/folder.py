@@ -16,8 +16,8 @@ from typing import Final
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import home_folder
 from torchyard.tune.model import RACE_FORMAT, Race
 
@@ -55,7 +55,7 @@ class RaceFolder:
         except (FileExistsError, NotADirectoryError) as error:
             raise UsageError(f"{folder} is not a folder", hint="use another path") from error
         except OSError as error:
-            raise write_failed(folder, error, kept="what is there") from error
+            raise write_error(folder, error, kept="what is there") from error
         return cls(folder)
 
     @classmethod
@@ -94,7 +94,7 @@ def read_race(folder: Path) -> Race:
             hint="use the folder that `torchyard tune` printed",
         ) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     except ValueError as error:
         raise ResultsDamaged(
             f"{path}: not JSON", why=str(error), hint="put the file back from a copy"

@@ -66,7 +66,7 @@ class RoundResult:
     against_ns: float | None = None
 
 
-class Heats:
+class RaceRounds:
     """Measures rounds one after the other and stores them in the race folder."""
 
     def __init__(

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from torchyard.bench.target_checks import inspect_target
 from torchyard.bench.variant_text import check_cores, check_memory
-from torchyard.core.number_checks import most_threads
+from torchyard.core.number_checks import max_threads
 from torchyard.core.records import decode
 from torchyard.core.study import Scalar, Study, Variant, Workload
 from torchyard.core.toml_file import parse_toml, read_text_file
@@ -245,7 +245,7 @@ def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
             )
     threads = table.threads
     words = isinstance(threads, str) and threads not in _THREADS
-    most = most_threads()
+    most = max_threads()
     if words or (isinstance(threads, int) and not 1 <= threads <= most):
         raise UsageError(
             f"{where}.threads: {threads!r} is not a number of threads",

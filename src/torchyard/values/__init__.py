@@ -20,21 +20,21 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from torchyard.values.context_manager import Values
+from torchyard.values.context_manager import ValueProfiler
 
-__all__ = ["Values"]
+__all__ = ["ValueProfiler"]
 
 
 class _DeprecatedCall(ModuleType):
     """Keep `torchyard.values()` working in 0.1; delete the class and the assignment in 0.2."""
 
-    def __call__(self, **options: Any) -> Values:
+    def __call__(self, **options: Any) -> ValueProfiler:
         warnings.warn(
             "torchyard.values() is deprecated; use torchyard.profile_values()",
             DeprecationWarning,
             stacklevel=2,
         )
-        return Values(**options)
+        return ValueProfiler(**options)
 
 
 sys.modules[__name__].__class__ = _DeprecatedCall

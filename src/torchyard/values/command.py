@@ -19,8 +19,8 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 
@@ -154,7 +154,7 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.errors import GateFailed, UsageError
     from torchyard.values.fail_on import crossed, parse_limit
     from torchyard.values.pattern_texts import pattern_names
-    from torchyard.values.profiled_run import profile_values
+    from torchyard.values.profiled_run import profile_program
     from torchyard.values.report.findings_text import values_text
 
     request = _request(program, as_json, options)
@@ -166,8 +166,8 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
             "--once and --gains cannot be combined: gains need more runs of the program",
             hint="remove one of them",
         )
-    say = (lambda _: None) if options["quiet"] else talk
-    profile, path = profile_values(
+    say = (lambda _: None) if options["quiet"] else print_message
+    profile, path = profile_program(
         request, folder=options["run_dir"], say=say, gains=options["gains"], once=options["once"]
     )
     if options["html"] is not None:
@@ -186,7 +186,7 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
         return profile.exit_code
     for limit, finding in failed:
         where = f"{finding.place.file}:{finding.place.line}"
-        talk(
+        print_message(
             printable(f"--fail-on {limit.text}: {finding.pattern} by {finding.operator} at {where}")
         )
     return GateFailed.exit_code if failed else 0
@@ -198,7 +198,7 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
     from torchyard.core.units import parse_bytes
     from torchyard.core.variant_parts import parse_target
     from torchyard.errors import UsageError
-    from torchyard.values.model import ProfileRequest, WatchOptions
+    from torchyard.values.model import ProfileRequest, ProfilingOptions
 
     if options["module"]:
         program = ("-m", options["module"], *program)
@@ -219,7 +219,7 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
         precision=options["precision"],
         eager=options["eager"],
         quiet_program=as_json,
-        options=WatchOptions(
+        options=ProfilingOptions(
             deep=options["deep"],
             every=options["every"],
             first_steps=options["skip_steps"],

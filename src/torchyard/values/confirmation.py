@@ -21,9 +21,9 @@ from torchyard.values.model import (
     ValueFinding,
     ValueProfile,
 )
-from torchyard.values.prices import wanted_sites
+from torchyard.values.prices import sites_to_time
 from torchyard.values.target_run import NativeRun, read_native_run, run_in_target
-from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, judge
+from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of
 
 __all__ = ["compiles", "confirm", "confirm_in_target", "unconfirmed"]
 
@@ -48,7 +48,7 @@ def confirm_in_target(
     if profile.state != "finished":
         return unconfirmed(profile, NOT_FINISHED), None
     limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * profile.seconds)
-    sites = wanted_sites(profile) if not compiles(profile) else []
+    sites = sites_to_time(profile) if not compiles(profile) else []
     end = run_in_target(
         request,
         folder,
@@ -56,7 +56,7 @@ def confirm_in_target(
         silent=True,
         limit_s=limit_s,
         native=True,
-        wanted=wanted_chains(profile),
+        wanted=chains_to_confirm(profile),
         sites=sites,
     )
     try:
@@ -129,7 +129,7 @@ def compiles(profile: ValueProfile) -> bool:
     return any(note.startswith("torch.compile") for note in profile.notes)
 
 
-def wanted_chains(profile: ValueProfile) -> list[list[str]]:
+def chains_to_confirm(profile: ValueProfile) -> list[list[str]]:
     """What to look for."""
     return [list(chain) for chain in sorted({_chain(finding) for finding in profile.findings})]
 
@@ -175,7 +175,7 @@ def _confirmed(finding: ValueFinding, native: NativeRun) -> ValueFinding:
 
 def _judged(finding: ValueFinding, test: ProofTest) -> ValueFinding:
     tests = (*(t for t in finding.proof.tests if t.test != NATIVE_PROGRAM), test)
-    certainty, why = judge([asdict(item) for item in tests], inside=bool(finding.path))
+    certainty, why = certainty_of([asdict(item) for item in tests], inside=bool(finding.path))
     if len(tests) == 1 and test.passed:
         why = finding.proof.why or why  # the worker knows why it tested nothing
     return replace(finding, proof=Proof(certainty=Certainty(certainty), why=why, tests=tests))

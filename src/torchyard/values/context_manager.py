@@ -26,15 +26,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from torchyard.errors import UsageError
-from torchyard.values.confirmation import confirm, unconfirmed, wanted_chains
+from torchyard.values.confirmation import chains_to_confirm, confirm, unconfirmed
 from torchyard.values.model import (
+    ProfilingOptions,
     ValueProfile,
-    WatchOptions,
     new_profile_folder,
     read_profile,
     write_profile,
 )
-from torchyard.values.prices import priced, wanted_sites
+from torchyard.values.prices import priced, sites_to_time
 from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, read_native_run
 
@@ -80,12 +80,14 @@ def price_here(
 ) -> ValueProfile:
     """Measure the cost of each finding in this process by calling the function with timers."""
     from torchyard.worker.values.pricing.fix_timing import price
-    from torchyard.worker.values.pricing.native_run import Native
+    from torchyard.worker.values.pricing.native_run import NativeRunRecorder
     from torchyard.worker.values.program import Ending
 
-    sites = wanted_sites(profile)
+    sites = sites_to_time(profile)
     if sites:
-        timed = Native({"output": str(scratch / "sites.json"), "sites": sites, "sites_whole": True})
+        timed = NativeRunRecorder(
+            {"output": str(scratch / "sites.json"), "sites": sites, "sites_whole": True}
+        )
         took = []
         timed.start()
         try:
@@ -114,10 +116,12 @@ def price_here(
 
 
 def _recorded(profile: ValueProfile, function: Callable[[], Any], output: Path) -> NativeRun:
-    from torchyard.worker.values.pricing.native_run import Native
+    from torchyard.worker.values.pricing.native_run import NativeRunRecorder
     from torchyard.worker.values.program import Ending
 
-    native = Native({"output": str(output), "wanted": wanted_chains(profile), "all_steps": True})
+    native = NativeRunRecorder(
+        {"output": str(output), "wanted": chains_to_confirm(profile), "all_steps": True}
+    )
     native.start()
     state = "crashed"
     try:
@@ -154,14 +158,14 @@ def _missing_text(profiled: set[str], missing: list[str]) -> str:
     )
 
 
-class Values:
+class ValueProfiler:
     """Context manager that profiles the current thread; `profile` has the findings afterwards."""
 
     def __init__(self, **options: Any) -> None:
         try:
-            self.options = WatchOptions(**options)
+            self.options = ProfilingOptions(**options)
         except TypeError:
-            valid = asdict(WatchOptions())
+            valid = asdict(ProfilingOptions())
             unknown = ", ".join(sorted(set(options) - set(valid)))
             raise UsageError(
                 f"torchyard.profile_values(): unknown option {unknown}",
@@ -173,11 +177,11 @@ class Values:
 
     def __enter__(self) -> Self:
         from torchyard.worker.values.exchange import options_from
-        from torchyard.worker.values.profiling_session import Session
+        from torchyard.worker.values.profiling_session import ProfilingSession
 
         self._folder = tempfile.TemporaryDirectory(prefix="torchyard-values-")
         output = str(Path(self._folder.name) / "profile.json")
-        self._session = Session(options_from(asdict(self.options)), output)
+        self._session = ProfilingSession(options_from(asdict(self.options)), output)
         self._session.start()
         return self
 

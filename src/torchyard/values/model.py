@@ -16,7 +16,12 @@ from torchyard.core.comparison import Interval
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Target, Workload
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import find_kept, new_kept_folder, read_kept, write_kept
+from torchyard.results.kept_profiles import (
+    find_profile_file,
+    new_output_folder,
+    read_profile_file,
+    write_profile_file,
+)
 
 SEMANTICS: Final = "semantics"
 """The test that a proof needs (`worker/values/proofs/certainty.py`)."""
@@ -248,7 +253,7 @@ class ValueProfile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions:
+class ProfilingOptions:
     """How the worker looks at values; the fields of the worker's `Options`."""
 
     deep: bool = False
@@ -279,7 +284,7 @@ class ProfileRequest:
     precision: str = "float32"
     eager: bool = False
     """Turn torch.compile off, and profile the eager program."""
-    options: WatchOptions = field(default_factory=WatchOptions)
+    options: ProfilingOptions = field(default_factory=ProfilingOptions)
     quiet_program: bool = False
     """Send what the program prints on stdout to stderr, so that stdout is ours."""
 
@@ -295,23 +300,23 @@ def profiles_home() -> Path:
 
 def new_profile_folder(folder: Path | None = None) -> Path:
     """An empty folder for a profile: the one that is named, or a new one at home."""
-    return new_kept_folder(folder, home=profiles_home())
+    return new_output_folder(folder, home=profiles_home())
 
 
 def write_profile(folder: Path, profile: ValueProfile) -> Path:
     """Keep a profile; a reader sees all of it or none."""
-    return write_kept(folder / PROFILE_FILE, profile)
+    return write_profile_file(folder / PROFILE_FILE, profile)
 
 
 def find_profile(text: str) -> Path:
     """The file of a profile: `latest`, a folder, or the file itself."""
     none_yet = UsageError("there is no profile yet", hint="make one with `torchyard values SCRIPT`")
-    return find_kept(text, home=profiles_home(), file_name=PROFILE_FILE, none_yet=none_yet)
+    return find_profile_file(text, home=profiles_home(), file_name=PROFILE_FILE, none_yet=none_yet)
 
 
 def read_profile(path: Path) -> ValueProfile:
     """A kept profile, or what the worker wrote of a program that may have been cut off."""
-    profile = read_kept(ValueProfile, path, newest=FORMAT)
+    profile = read_profile_file(ValueProfile, path, newest=FORMAT)
     findings = tuple(
         replace(finding, proof=finding.proof.by_current_rules()) for finding in profile.findings
     )

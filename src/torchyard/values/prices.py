@@ -29,10 +29,10 @@ __all__ = [
     "OF_WHOLE_STEPS",
     "price_in_target",
     "priced",
+    "sites_to_time",
     "steps_looked_at",
     "steps_of",
     "unpriced",
-    "wanted_sites",
 ]
 
 _SECONDS_EACH: Final = 0.6
@@ -47,7 +47,7 @@ NO_STEP_TIME: Final = "a step without the profiler was not timed"
 _ENDED: Final = "the process that measures ended before it"
 
 
-def wanted_sites(profile: ValueProfile) -> list[dict[str, Any]]:
+def sites_to_time(profile: ValueProfile) -> list[dict[str, Any]]:
     """Return every call site that a fix concerns, dearest findings first, for the timed run."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     names = ("operator", "file", "line", "backward", "shapes")

@@ -106,7 +106,7 @@ def not_run_again(profile: ValueProfile) -> ValueProfile:
 Profiled = tuple[ValueProfile, Path]
 
 
-def profile_values(
+def profile_program(
     request: ProfileRequest,
     *,
     folder: Path | None = None,

@@ -50,9 +50,9 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         channel.send(wire.error_answer("no-torch", _describe(error), traceback.format_exc()))
         return 1
     from torchyard.worker.bench import peak
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
-    service = Desk()
+    service = WorkerService()
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: facts,
         "build": service.build,

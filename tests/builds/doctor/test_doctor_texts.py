@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from torchyard.builds.compatibility import (
-    allows,
     cuda_toolkit,
     known_releases,
     onednn_acl,
     parse_version,
     release_facts,
-    toolkit_knows,
+    toolkit_supports,
+    version_in_range,
 )
 from torchyard.builds.doctor.include_order import parse_search_list
 from torchyard.builds.doctor.variables import looks_like_option, nearest_option, route_of
@@ -56,7 +56,7 @@ def test_any_text_as_a_version(text: str) -> None:
     assert release_facts("pytorch", text).version in known_releases("pytorch")
     cuda_toolkit(text)
     onednn_acl(text)
-    toolkit_knows(text, text)
+    toolkit_supports(text, text)
 
 
 @given(st.integers(0, 60), st.integers(0, 30))
@@ -89,7 +89,7 @@ def test_any_name_of_a_variable(name: str, release: str) -> None:
 
 @given(st.integers(0, 99), st.integers(0, 99))
 def test_ranges_are_by_number_not_by_letter(left: int, right: int) -> None:
-    assert allows(f">=3.{left}", f"3.{right}") is (right >= left)
+    assert version_in_range(f">=3.{left}", f"3.{right}") is (right >= left)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.builds.environments import base_variables, dropped_notes, passed_through
-from torchyard.builds.environments.model import SYSTEM_PATH, joined_path
+from torchyard.builds.environments import base_variables, dropped_notes, inherited_variables
+from torchyard.builds.environments.model import SYSTEM_PATH, join_paths
 
 
 def test_base_is_the_same_whatever_the_shell_has() -> None:
@@ -56,7 +56,7 @@ def test_base_without_a_home() -> None:
 )
 def test_passed_through_but_in_no_fingerprint(name: str) -> None:
     environ = {name: "value", "HOME": "/h"}
-    assert passed_through(environ) == {name: "value"}
+    assert inherited_variables(environ) == {name: "value"}
     assert name not in dict(base_variables(environ))
     assert dropped_notes(environ) == ()
 
@@ -93,7 +93,7 @@ def test_passed_through_but_in_no_fingerprint(name: str) -> None:
 )
 def test_dropped_and_named(name: str) -> None:
     environ = {name: "secret-value"}
-    assert passed_through(environ) == {}
+    assert inherited_variables(environ) == {}
     assert name not in dict(base_variables(environ))
     (note,) = dropped_notes(environ)
     assert name in note
@@ -103,7 +103,7 @@ def test_dropped_and_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["EDITOR", "SHELL", "PS1", "LS_COLORS", "PWD", "USEFUL"])
 def test_what_no_build_reads_is_dropped_silently(name: str) -> None:
-    assert passed_through({name: "x"}) == {}
+    assert inherited_variables({name: "x"}) == {}
     assert dropped_notes({name: "x"}) == ()
 
 
@@ -116,6 +116,6 @@ def test_folders_of_the_users_path_are_named() -> None:
 
 
 def test_joined_path_keeps_the_first_of_each_and_no_empty_one() -> None:
-    assert joined_path("/a", "", "/b:/a", ":/c:") == "/a:/b:/c"
-    assert joined_path("", "") == ""
-    assert joined_path() == ""
+    assert join_paths("/a", "", "/b:/a", ":/c:") == "/a:/b:/c"
+    assert join_paths("", "") == ""
+    assert join_paths() == ""

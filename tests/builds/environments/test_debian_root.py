@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.environments import EnvironmentPlan, passed_through, plan_environment
+from torchyard.builds.environments import EnvironmentPlan, inherited_variables, plan_environment
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.plan import Command, Plan, Step, WriteFile, fingerprints
 from torchyard.builds.recipe import DebianRootTable, EnvironmentTable
@@ -212,7 +212,7 @@ def test_real_root(tmp_path: Path, perform: Callable[..., str]) -> None:
     if made.missing or not abilities().can_mount:
         pytest.skip(f"cannot be made here: {', '.join(made.missing) or abilities().why_not}")
     folder = tmp_path / "a plan"
-    added = passed_through(os.environ)
+    added = inherited_variables(os.environ)
     for one in made.steps:
         perform(one, folder=folder, added=added)
     # Once more, as after a kill behind the last command of each.

@@ -16,7 +16,7 @@ from sandbox_cases import STANDARD_LIBRARY, make_root, needs_mounts, run
 from tiny_wheels import put_installed, write_wheel
 
 from torchyard.builds.activation import write_runtime_files
-from torchyard.builds.build_folders import BuildFolder, YardHome, exclusive_run_lock
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, exclusive_run_lock
 from torchyard.builds.commands.run import build_request
 from torchyard.builds.environments import EnvironmentPlan, plan_environment
 from torchyard.builds.environments.base_interpreter import base_builds, find_base, resolve_base
@@ -34,7 +34,7 @@ Perform = Callable[..., str]
 class FinishedBuild:
     """A build as it lies on disk, with a torch that is only a name and a version."""
 
-    home: YardHome
+    home: BuildsDirectory
     folder: Path
     root: Path | None
 
@@ -50,7 +50,7 @@ class FinishedBuild:
 def finished(tmp_path: Path, name: str, *, rooted: bool = False, **changes: Any) -> FinishedBuild:
     if rooted and STANDARD_LIBRARY.startswith("/usr/"):
         pytest.skip("this interpreter lies in a system folder, which a root has of its own")
-    home = YardHome(folder=tmp_path / "yard")
+    home = BuildsDirectory(folder=tmp_path / "yard")
     folder = home.builds / name
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     (site_packages,) = (folder / "env").glob("lib/python3*/site-packages")

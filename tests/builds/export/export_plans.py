@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import ExportFacts
 from torchyard.builds.export.image import PathRewrite
@@ -55,7 +55,7 @@ def shipped_plan(name: str, tmp_path: Path) -> Plan:
         recipe=recipe, variant=variant, version=version, settings={"": settings}, machine=machine
     )
     environ = {"HOME": "/home/user", "PATH": str(programs)}
-    plan = make_plan(request, home=YardHome(folder=Path(YARD)), environ=environ)
+    plan = make_plan(request, home=BuildsDirectory(folder=Path(YARD)), environ=environ)
     rewrite = PathRewrite({sys.executable: PYTHON, str(programs): "/usr/local/bin"})
     return _same_everywhere(rewrite.apply(plan))
 
@@ -172,6 +172,6 @@ def small_plan(project: Path, home: Path, **settings: Any) -> Plan:
         },
     )
     plan = make_plan(
-        request, home=YardHome(folder=home), name="small", environ={"HOME": "/", "PATH": ""}
+        request, home=BuildsDirectory(folder=home), name="small", environ={"HOME": "/", "PATH": ""}
     )
     return replace(plan, jobs=2)

@@ -15,7 +15,7 @@ import pytest
 from export_plans import hand_plan, small_plan, small_project
 from test_export_dockerfile import ODD_TEXTS, ODD_WORDS, odd_plan
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.planner import make_plan
@@ -148,7 +148,7 @@ def test_odd_texts_and_words(buildah: Buildah, tmp_path: Path) -> None:
 
 def planned(name: str, variant: str, settings: dict[str, Any]) -> Plan:
     request = BuildRequest(recipe="generic", variant=variant, settings={"": settings})
-    home = YardHome(folder=Path("/yard"))
+    home = BuildsDirectory(folder=Path("/yard"))
     environ = {"HOME": "/", "PATH": ""}
     return replace(make_plan(request, home=home, name=name, environ=environ), jobs=2)
 

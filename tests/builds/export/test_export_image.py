@@ -17,7 +17,7 @@ from export_plans import (
     small_project,
 )
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.export.image import image_of
 from torchyard.builds.plan import Command, Plan
@@ -172,7 +172,9 @@ def planned(tmp_path: Path, **settings: Any) -> Plan:
         variant="python",
         settings={"": {"source.folder.path": str(project), **settings}},
     )
-    return make_plan(request, home=YardHome(folder=Path("/yard")), name="x", environ={"PATH": ""})
+    return make_plan(
+        request, home=BuildsDirectory(folder=Path("/yard")), name="x", environ={"PATH": ""}
+    )
 
 
 def test_a_plan_over_a_base_of_this_machine_cannot_become_an_image(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from export_plans import hand_component, hand_plan, small_plan, small_project
 
-from torchyard.builds.environments import passed_through
+from torchyard.builds.environments import inherited_variables
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.plan import Action, Command, Download, Plan, SdistDownload, Verify, WriteFile
@@ -161,7 +161,7 @@ def test_variables_of_a_step_are_all_it_gets(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     pairs = (line.partition("=") for line in (tmp_path / "build/seen").read_text().splitlines())
     seen = {name: value for name, _, value in pairs}
-    kept = {name: value for name, value in environ.items() if name in passed_through(environ)}
+    kept = {name: value for name, value in environ.items() if name in inherited_variables(environ)}
     assert kept == {"PIP_INDEX_URL": "x", "https_proxy": "p"}
     for name in ("PWD", "OLDPWD", "_", "SHLVL"):
         seen.pop(name, None)
@@ -192,7 +192,7 @@ def test_the_script_passes_on_what_the_runner_passes_on(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     seen = (tmp_path / "build/seen").read_text()
     passed = {name for name in names if f"\n{name}=value" in f"\n{seen}"}
-    assert passed == set(passed_through(environ))
+    assert passed == set(inherited_variables(environ))
 
 
 def test_a_download_is_checked(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from verify_subjects import needs_cmake
 
-from torchyard.builds.cmake_cache import as_truth, find_cache, parse_cache, read_cache, same_value
+from torchyard.builds.cmake_cache import cmake_bool, find_cache, parse_cache, read_cache, same_value
 
 PROJECT = """
 cmake_minimum_required(VERSION 3.13)
@@ -103,14 +103,14 @@ def test_odd_lines() -> None:
 
 @pytest.mark.parametrize("value", ["ON", "on", "1", "TRUE", "Yes", "y"])
 def test_true(value: str) -> None:
-    assert as_truth(value) is True
+    assert cmake_bool(value) is True
 
 
 @pytest.mark.parametrize(
     "value", ["OFF", "0", "no", "False", "N", "", "IGNORE", "NOTFOUND", "MKL_LIB-NOTFOUND"]
 )
 def test_false(value: str) -> None:
-    assert as_truth(value) is False
+    assert cmake_bool(value) is False
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from verify_subjects import make_component, make_venv, run_here
 
 from torchyard.builds import recipe as grammar
-from torchyard.builds.record import TestAccount
+from torchyard.builds.record import TestFileReport
 from torchyard.builds.verify import perform_verify, run_test_file
 from torchyard.errors import MissingTool, UsageError
 
@@ -47,7 +47,7 @@ def run_bare(argv: Sequence[str], variables: Mapping[str, str]) -> subprocess.Co
     return run_here(argv, {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables})
 
 
-def account(tmp_path: Path, code: str, *known: str, **options: Any) -> TestAccount:
+def account(tmp_path: Path, code: str, *known: str, **options: Any) -> TestFileReport:
     folder = tmp_path / "project/test"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "test_nn.py"

@@ -21,18 +21,18 @@ from adversary.program import Program
 from adversary.register import FALSE, TRUE
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.proofs.certainty import (
     NATIVE_OPERATOR,
     NATIVE_PROGRAM,
-    judge,
+    certainty_of,
     make_test,
 )
 
 
 def judged(program: Program, *, deep: bool) -> list[dict[str, Any]]:
     """Its findings, as sure as a run without the watch can make them."""
-    session = Session(Options(deep=deep, least_bytes=256, graph=False))
+    session = ProfilingSession(Options(deep=deep, least_bytes=256, graph=False))
     torch.manual_seed(0)
     session.start()
     try:
@@ -46,7 +46,7 @@ def _described(found: Finding) -> dict[str, Any]:
     tests = [*found.proof.get("tests", ()), make_test(NATIVE_PROGRAM, True)]
     if not any(test["test"] == NATIVE_OPERATOR for test in tests):
         tests.append(make_test(NATIVE_OPERATOR, True))
-    certainty, why = judge(tests, inside=bool(found.path))
+    certainty, why = certainty_of(tests, inside=bool(found.path))
     return {
         "pattern": found.pattern,
         "operator": found.operator,

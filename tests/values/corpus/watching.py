@@ -9,7 +9,7 @@ import torch
 from corpus.program import Program, Waste
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 
 SEED = 20
 
@@ -49,7 +49,7 @@ class Outcome:
 def watch(program: Program, *, deep: bool = False) -> Outcome:
     """Run it once, from the same random numbers each time."""
     torch.manual_seed(SEED)
-    session = Session(Options(deep=deep, approximate=program.approximate, prove=False))
+    session = ProfilingSession(Options(deep=deep, approximate=program.approximate, prove=False))
     session.start()
     try:
         program.run()

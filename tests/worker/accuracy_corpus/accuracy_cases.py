@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
-from torchyard.worker.bench.variant import Model, Side, convert
+from torchyard.worker.bench.variant import Model, VariantRunner, convert
 from torchyard.worker.workload import BuiltWorkload
 
 __all__ = ["Case", "Registry", "judge_case"]
@@ -101,10 +101,10 @@ def judge_case(case: Case, seed: int | None = None) -> dict[str, Any]:
         if precision not in models:
             dtype = getattr(torch, precision)
             models[precision] = Model(convert(built, dtype), training, case.step)
-    baseline = Side(
+    baseline = VariantRunner(
         "baseline", "eager", case.baseline_precision, models[case.baseline_precision], "cpu"
     )
-    candidate = Side(
+    candidate = VariantRunner(
         "candidate",
         case.backend,
         case.precision,

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.catalog.entry import BOTH, Listed
+from torchyard.worker.catalog.entry import BOTH, ListedWorkload
 
 pytestmark = pytest.mark.torch
 
-LISTED = Listed("x", BOTH, "x", 128, 32)
+LISTED = ListedWorkload("x", BOTH, "x", 128, 32)
 GIGABYTE = 10**9
 
 
-def chosen(listed: Listed | None, device: str, otherwise: int = 8) -> int:
+def chosen(listed: ListedWorkload | None, device: str, otherwise: int = 8) -> int:
     from torchyard.worker.suites.choices import batch_size_for
 
     return batch_size_for(listed, device, otherwise)

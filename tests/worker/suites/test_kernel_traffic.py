@@ -123,7 +123,7 @@ def test_bytes_follow_the_precision_but_indices_do_not() -> None:
 
 
 def test_what_is_moved_reaches_the_metrics_of_each_precision() -> None:
-    from torchyard.worker.bench.service import Desk
+    from torchyard.worker.bench.service import WorkerService
 
     workload = {
         "suite": "kernels",
@@ -134,7 +134,7 @@ def test_what_is_moved_reaches_the_metrics_of_each_precision() -> None:
         "optimizer_step": False,
         "parameters": {"size": 10},
     }
-    service = Desk()
+    service = WorkerService()
     runners: list[dict[str, Any]] = [
         {"name": precision, "backend": "eager", "precision": precision, "options": {}}
         for precision in ("float32", "bfloat16", "amp")

@@ -10,7 +10,7 @@ import click
 
 from torchyard.bench.commands.options import LIMIT_OPTIONS, MODES, PLACE_OPTIONS, PRECISIONS
 from torchyard.cli.options import SectionedCommand, section
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
     from torchyard.bench.batch_sizes import BatchTry
@@ -91,7 +91,7 @@ def batch_size(workload: str, as_json: bool, **options: Any) -> int:
     def on_try(one: BatchTry) -> None:
         tries.append(one)
         if not options["quiet"]:
-            talk(try_line(one))
+            print_message(try_line(one))
 
     try:
         search = find_batch_size(

@@ -17,13 +17,13 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
-    talk,
+    print_message,
     write_file,
 )
 
 if TYPE_CHECKING:
     from torchyard.core.study import Study
-    from torchyard.machine.model import Wish
+    from torchyard.machine.model import QuietRequest
 
 __all__ = ["bench", "revision_of_option"]
 
@@ -78,7 +78,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
 
             print_data(plan_text(assembled))
         if search_batch:
-            talk("the largest batch size of each workload would be searched for first")
+            print_message("the largest batch size of each workload would be searched for first")
         return 0
     from torchyard.bench.commands.execution import BenchSession
     from torchyard.bench.target_checks import check_devices
@@ -110,10 +110,14 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         quoted_folder = shlex.quote(str(session.folder))
         unavailable = session.unavailable_sensors()
         if unavailable:
-            talk(f"unavailable sensors: {', '.join(unavailable)}; `torchyard report` shows why")
-        talk(f"run folder: {session.folder}")
+            print_message(
+                f"unavailable sensors: {', '.join(unavailable)}; `torchyard report` shows why"
+            )
+        print_message(f"run folder: {session.folder}")
         if options["html"] is None:
-            talk(f"next: torchyard report {quoted_folder} --format html --output report.html")
+            print_message(
+                f"next: torchyard report {quoted_folder} --format html --output report.html"
+            )
     return code
 
 
@@ -129,33 +133,33 @@ def _with_largest_batches(study: Study, *, quiet: bool) -> tuple[Study, list[str
     from torchyard.bench.batch_sizes import try_line
 
     sized_study, notes = with_largest_batches(
-        study, told=None if quiet else lambda one: talk(try_line(one))
+        study, told=None if quiet else lambda one: print_message(try_line(one))
     )
     if not quiet:
         for note in notes:
-            talk(note)
+            print_message(note)
     return sized_study, list(notes)
 
 
-def _wish(options: dict[str, Any], study: Study) -> Wish | None:
+def _wish(options: dict[str, Any], study: Study) -> QuietRequest | None:
     """Return how to quiet the machine; raise before an earlier run is replaced."""
     from torchyard.errors import UsageError
     from torchyard.machine.command_options import with_cores
     from torchyard.machine.knob import Machine
-    from torchyard.machine.quieting.apply_settings import check_may_tune
-    from torchyard.machine.quieting.quiet_run import wish_for
+    from torchyard.machine.quieting.apply_settings import check_may_quiet
+    from torchyard.machine.quieting.quiet_run import request_for
 
     if not options["tune"]:
         if options["cores"] is not None:
             raise UsageError("--cores has no effect", hint="add --tune, which reserves cores")
         return None
     machine = Machine()
-    check_may_tune(machine)
-    wish = wish_for(options["tune_profile"], study)
+    check_may_quiet(machine)
+    wish = request_for(options["tune_profile"], study)
     if options["cores"] is not None:
         wish, notes = with_cores(machine.files, wish, options["cores"])
         for note in notes:
-            talk(f"note: {note}")
+            print_message(f"note: {note}")
     return wish
 
 
@@ -182,4 +186,4 @@ def _write_reports(folder: Path, *, html: Path | None, csv: Path | None) -> None
     for name, path in (("html", html), ("csv", csv)):
         if path is not None:
             write_file(path, render(folder, name), option=f"--{name}")
-            talk(f"{name}: {path}")
+            print_message(f"{name}: {path}")

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.output import print_data, talk
-from torchyard.cli.progress import Heard, show_progress
+from torchyard.cli.output import print_data, print_message
+from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Study, Variant
 from torchyard.core.units import format_bytes, format_duration, format_percent
 from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed, WrongResults
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.worker.bench.options import as_text
 
 
@@ -115,7 +115,7 @@ class BenchSession:
     study: Study
     folder: Path
     quiet: bool
-    wish: Wish | None = None
+    wish: QuietRequest | None = None
     """How to quiet the machine for the run; None leaves it as it is."""
     revision: str = ""
     notes: Sequence[str] = ()
@@ -125,36 +125,40 @@ class BenchSession:
         """Measure and return the exit code. After Ctrl-C, the results so far are kept."""
         from torchyard.machine.quieting.quiet_run import QuietMachine
 
-        progress = Heard()
+        progress = ComparisonCollector()
         quieted = QuietMachine(self.wish)
         try:
             try:
                 self._measure(quieted, progress)
             finally:
                 for line in quieted.after:
-                    talk(f"warning: {line}")
+                    print_message(f"warning: {line}")
         except KeyboardInterrupt:
             self.comparisons = self._kept() or progress.comparisons
             if not self.comparisons:
                 raise
             planned = len(self.study.candidates) * len(self.study.workloads)
-            talk(f"interrupted: {len(self.comparisons)} of {planned} comparisons completed")
+            print_message(
+                f"interrupted: {len(self.comparisons)} of {planned} comparisons completed"
+            )
             return INTERRUPTED
         code = exit_code_of(self.comparisons)
         if code == WorkerFailed.exit_code:
-            talk("every comparison failed")
+            print_message("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk("some results are untrusted; see the notes and `torchyard explain untrusted`")
+            print_message(
+                "some results are untrusted; see the notes and `torchyard explain untrusted`"
+            )
         elif code == WrongResults.exit_code:
-            talk("every candidate computes wrong results; see the notes")
+            print_message("every candidate computes wrong results; see the notes")
         return code if code or quieted.is_back else StepFailed.exit_code
 
-    def _measure(self, quieted: QuietMachine, progress: Heard) -> None:
+    def _measure(self, quieted: QuietMachine, progress: ComparisonCollector) -> None:
         from torchyard.bench.bench_run import run_bench
 
         with quieted:
             for line in quieted.before:
-                talk(f"warning: {line}")
+                print_message(f"warning: {line}")
             with show_progress(progress, quiet=self.quiet) as listener:
                 self.comparisons = run_bench(
                     self.study,

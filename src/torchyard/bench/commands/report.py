@@ -71,8 +71,8 @@ def report(
 def render(folder: Path, format_name: str, *, share: bool = False) -> str:
     """Return the run in a folder as text in the given format."""
     from torchyard.bench.report.formats import FORMATS as WRITERS
-    from torchyard.bench.report.sharing import shared_run
+    from torchyard.bench.report.sharing import redacted_run
     from torchyard.results.run_reader import read_run
 
     run = read_run(folder)
-    return WRITERS[format_name](shared_run(run) if share else run)
+    return WRITERS[format_name](redacted_run(run) if share else run)

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
     from torchyard.bench.target_checks import Loading
-    from torchyard.worker.catalog import Listed
-    from torchyard.worker.suites.torchbench.checkout import Tree
+    from torchyard.worker.catalog import ListedWorkload
+    from torchyard.worker.suites.torchbench.checkout import TorchbenchCheckout
 
 
-def checkout_of(torchbench: Path | None, suite: str | None) -> Tree | None:
+def checkout_of(torchbench: Path | None, suite: str | None) -> TorchbenchCheckout | None:
     """Return the checkout named by the option, or by the variable if its suite is selected."""
     from torchyard.bench.workload_text import SUITE, tree_of
     from torchyard.errors import UsageError
-    from torchyard.worker.suites.torchbench.checkout import VARIABLE
+    from torchyard.worker.suites.torchbench.checkout import TORCHBENCH_VARIABLE
 
     if torchbench is not None:
         if suite not in (None, SUITE):
@@ -32,11 +32,11 @@ def checkout_of(torchbench: Path | None, suite: str | None) -> Tree | None:
                 f"--torchbench: the suite {suite!r} has no checkout", hint=f"use --suite {SUITE}"
             )
         return tree_of(torchbench, where="--torchbench")
-    named = os.environ.get(VARIABLE, "")
-    return tree_of(Path(named), where=VARIABLE) if named and suite == SUITE else None
+    named = os.environ.get(TORCHBENCH_VARIABLE, "")
+    return tree_of(Path(named), where=TORCHBENCH_VARIABLE) if named and suite == SUITE else None
 
 
-def list_checkout(tree: Tree, *, as_json: bool) -> None:
+def list_checkout(tree: TorchbenchCheckout, *, as_json: bool) -> None:
     """List every model with its metadata, without loading it."""
     from torchyard.worker.suites.torchbench.checkout import listing
 
@@ -48,7 +48,9 @@ def list_checkout(tree: Tree, *, as_json: bool) -> None:
     print_data(printable("\n".join(lines)))
 
 
-def load_checkout(tree: Tree, *, mode: str, python: str, limit: str, as_json: bool) -> None:
+def load_checkout(
+    tree: TorchbenchCheckout, *, mode: str, python: str, limit: str, as_json: bool
+) -> None:
     """Load each model in its own process and report the result."""
     from torchyard.bench.target_checks import LOADS, check_loading
     from torchyard.cli.build_target import with_build_folder
@@ -78,7 +80,7 @@ def load_checkout(tree: Tree, *, mode: str, python: str, limit: str, as_json: bo
     try:
         for loading in check_loading(workloads, target, limit_s=limit_s):
             loadings.append(loading)
-            talk(f"{len(loadings)}/{len(workloads)} {loading.name}: {loading.state}")
+            print_message(f"{len(loadings)}/{len(workloads)} {loading.name}: {loading.state}")
     finally:  # after Ctrl-C, too
         loadable = sum(loading.state == LOADS for loading in loadings)
         if as_json:
@@ -217,7 +219,7 @@ def workloads(
     print_data("\n".join(lines).strip("\n"))
 
 
-def _listed_lines(suite: str, entries: list[Listed]) -> list[str]:
+def _listed_lines(suite: str, entries: list[ListedWorkload]) -> list[str]:
     """Return one line per workload of a list: name, modes, batch sizes, description."""
     width = max(len(entry.name) for entry in entries) + len(suite) + 1
     return [

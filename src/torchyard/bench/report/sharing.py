@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from torchyard.core.block import Block
 from torchyard.core.study import Environment, Target, Workload
-from torchyard.presentation.redaction import PrivateText, home_users
+from torchyard.presentation.redaction import Redactor, home_users
 from torchyard.results.run_reader import Run
 
-__all__ = ["cleaner_of", "shared_run"]
+__all__ = ["redacted_run", "redactor_of"]
 
 _OMITTED: Final = "<omitted>"
 _DROPPED: Final = frozenset({"owner", "measured_by", "sweep", "command"})
@@ -38,7 +38,7 @@ _BUILD_FACTS: Final = frozenset({"torch_config"})
 class _SharedRun(Run):
     """A run whose samples and launches are redacted as they are read."""
 
-    cleaner: PrivateText
+    cleaner: Redactor
     labels: Mapping[str, str]
     """Redacted labels of workloads by their label in the run folder."""
 
@@ -52,9 +52,9 @@ class _SharedRun(Run):
         return [_cleaned(record, self.cleaner) for record in super().launches()]
 
 
-def shared_run(run: Run, *, cleaner: PrivateText | None = None) -> Run:
+def redacted_run(run: Run, *, cleaner: Redactor | None = None) -> Run:
     """Return a redacted copy of the run; runs that are shown together share a cleaner."""
-    cleaner = cleaner or cleaner_of([run])
+    cleaner = cleaner or redactor_of([run])
     study = _cleaned(run.study, cleaner)
     comparisons = tuple(_cleaned(one, cleaner) for one in run.comparisons)
     labels = {
@@ -82,7 +82,7 @@ def shared_run(run: Run, *, cleaner: PrivateText | None = None) -> Run:
     )
 
 
-def cleaner_of(runs: Iterable[Run]) -> PrivateText:
+def redactor_of(runs: Iterable[Run]) -> Redactor:
     """Return a cleaner that knows the private names of the runs and of the current user."""
     hosts, users, values, paths = {platform.node()}, {_own_name()}, set[str](), set[str]()
     for run in runs:
@@ -104,7 +104,7 @@ def cleaner_of(runs: Iterable[Run]) -> PrivateText:
                 users.add(value)
         for text in _texts((run.info, run.study, run.comparisons)):
             users |= home_users(text) if "/" in text else set()
-    return PrivateText(
+    return Redactor(
         hosts=hosts | {host.partition(".")[0] for host in hosts},
         users=users,
         values=values,
@@ -119,7 +119,7 @@ def _own_name() -> str:
         return ""
 
 
-def _cleaned(value: Any, cleaner: PrivateText, key: str = "") -> Any:
+def _cleaned(value: Any, cleaner: Redactor, key: str = "") -> Any:
     """Return the redacted value; values of private keys are omitted entirely."""
     if isinstance(value, (Target, Environment)):
         return _cleaned_process_settings(value, cleaner)
@@ -146,7 +146,7 @@ def _cleaned(value: Any, cleaner: PrivateText, key: str = "") -> Any:
 
 
 def _cleaned_process_settings(
-    value: Target | Environment, cleaner: PrivateText
+    value: Target | Environment, cleaner: Redactor
 ) -> Target | Environment:
     variables = tuple(
         (cleaner.clean(name), cleaner.placeholder("value", text)) for name, text in value.variables

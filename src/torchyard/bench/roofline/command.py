@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchyard.cli.options import Threads
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
     from torchyard.core.study import Target
@@ -73,7 +73,7 @@ def peak(
 
     from torchyard.bench.roofline.machine_peak import MAX_AGE_DAYS, PeakRequest, peak_of_machine
     from torchyard.bench.roofline.report import peak_text
-    from torchyard.cli.progress import Heard, show_progress
+    from torchyard.cli.progress import ComparisonCollector, show_progress
     from torchyard.core.records import encode
     from torchyard.core.study import Precision
     from torchyard.core.variant_parts import check_device
@@ -84,7 +84,7 @@ def peak(
         precision=cast("Precision", precision),
         threads=threads,
     )
-    with show_progress(Heard(), quiet=quiet) as listener:
+    with show_progress(ComparisonCollector(), quiet=quiet) as listener:
         stored = peak_of_machine(request, measure=measure, listener=listener)
     if as_json:
         print_json({"peak": encode(stored.peak), "fresh": stored.fresh, "kept": str(stored.path)})
@@ -92,7 +92,7 @@ def peak(
         text = peak_text(stored.peak, fresh=stored.fresh, lasts_days=MAX_AGE_DAYS)
         print_data(printable(text))
     if not quiet:
-        talk(f"stored: {stored.path}")
+        print_message(f"stored: {stored.path}")
 
 
 def _target(text: str | None) -> Target:

@@ -30,11 +30,11 @@ from torchyard.core.study import MeasureSettings, Precision, Target, Variant
 from torchyard.core.units import format_bytes
 from torchyard.errors import MissingTool, TorchyardError, WorkerFailed
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.machine.system.cores import available_cores
-from torchyard.process.ending import WorkerTrouble
+from torchyard.process.ending import WorkerFailure
 from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 from torchyard.results.directory import home_folder
 
@@ -74,7 +74,7 @@ def write_peak(peak: MachinePeak) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(path.parent, error, kept="what is there") from error
+        raise write_error(path.parent, error, kept="what is there") from error
     document = {"format": FORMAT, "peak": encode(peak)}
     replace_file(path, to_json_text(document, indent=1) + "\n")
     return path
@@ -185,7 +185,7 @@ def measure_peak(request: PeakRequest, *, listener: Listener = ignore_events) ->
             check_seen(request.device, hello)
             measurement = _PeakMeasurement(request, worker, listener)
             products, streams, memory, notes = measurement.products(), *measurement.streams()
-        except WorkerTrouble as trouble:
+        except WorkerFailure as trouble:
             raise _failed(trouble, request) from trouble
     return MachinePeak(
         machine=machine_of(facts, hello, request.device),
@@ -304,7 +304,7 @@ def _start(request: PeakRequest, group: WorkerGroup, folder: Path) -> WorkerProc
     return group.start(spec, log_path=folder / "worker.log")
 
 
-def _failed(trouble: WorkerTrouble, request: PeakRequest) -> Exception:
+def _failed(trouble: WorkerFailure, request: PeakRequest) -> Exception:
     if trouble.kind in ("no-torch", "no-python"):
         return MissingTool(
             f"measuring a peak needs a working torch in {request.target.python}",
@@ -338,7 +338,7 @@ def peak_of_machine(
 def _stored_peak(request: PeakRequest) -> MachinePeak | None:
     try:
         hello = inspect_target(request.target)
-    except WorkerTrouble:
+    except WorkerFailure:
         return None  # measuring fails in the same way and reports it
     torch = str(hello.get("torch", ""))
     machine = machine_of(read_facts(), hello, request.device)

@@ -8,7 +8,7 @@ import click
 
 from torchyard.builds.commands.progress_display import time_text
 from torchyard.cli.options import Number
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 _UPDATE_HELP = """
 \b
@@ -146,7 +146,7 @@ def _print_outcome(outcome: object, as_json: bool) -> None:
 
 
 if TYPE_CHECKING:
-    from torchyard.builds.record import TestAccount
+    from torchyard.builds.record import TestFileReport
 
 
 _TEST_HELP = """
@@ -185,7 +185,7 @@ def test(build: str, files: tuple[str, ...], component: str, limit_s: float, as_
         files,
         component=component,
         limit_s=limit_s,
-        listener=lambda event: talk(event.text),
+        listener=lambda event: print_message(event.text),
     )
     if as_json:
         print_json({"tests": [encode(account) for account in accounts]})
@@ -194,7 +194,7 @@ def test(build: str, files: tuple[str, ...], component: str, limit_s: float, as_
     return 0 if all(account.good for account in accounts) else GateFailed.exit_code
 
 
-def _account_text(account: TestAccount) -> str:
+def _account_text(account: TestFileReport) -> str:
     lines = [
         (
             f"{account.path}: {account.passed} passed, {account.failed} failed "

@@ -46,13 +46,13 @@ def doctor(
     as_json: bool,
 ) -> int:
     """Check the prerequisites of a build."""
-    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.build_folders import BuildsDirectory
     from torchyard.builds.doctor.examination import can_build, examine
     from torchyard.builds.doctor.finding import findings_text
     from torchyard.core.records import encode
     from torchyard.errors import MissingTool
 
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     plan, environment = None, None
     if recipe is not None:
         from torchyard.builds.running.build import BuildChoices, plan_build

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from torchyard.builds.plan import BuildEvent, BuildListener, ignore_build_events
-from torchyard.cli.output import printable, talk
+from torchyard.cli.output import print_message, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -105,7 +105,7 @@ class _LineDisplay:
             if now - self._printed_at.get(event.step, -_PROGRESS_INTERVAL_S) < _PROGRESS_INTERVAL_S:
                 return
             self._printed_at[event.step] = now
-        talk(_event_line(event))
+        print_message(_event_line(event))
 
 
 def _event_line(event: BuildEvent) -> str:

@@ -10,7 +10,14 @@ import click
 
 from torchyard.builds.commands.progress_display import time_text
 from torchyard.cli.options import SectionedCommand, section
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk, write_file
+from torchyard.cli.output import (
+    common_options,
+    print_data,
+    print_json,
+    print_message,
+    printable,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from torchyard.builds.recipe_file import BuildRequest
@@ -185,7 +192,7 @@ def run(
     with show_build_progress(quiet=quiet) as listener:
         outcome = run_build(planned, choices, listener)
     for error in outcome.errors[1:]:
-        talk(f"also failed: {error.what}")
+        print_message(f"also failed: {error.what}")
     if outcome.errors:
         raise outcome.errors[0]
     if as_json:
@@ -222,7 +229,7 @@ def _print_plan(
         write_file(path, file.text, option="--output")
         if file.executable:
             path.chmod(path.stat().st_mode | 0o111)
-        talk(f"wrote {path}")
+        print_message(f"wrote {path}")
 
 
 _MIB_PER_GIB = 1024

@@ -16,8 +16,8 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 
@@ -48,13 +48,13 @@ Show the record of a build: sources, requested and effective options, toolchain,
 @common_options
 def list_builds(as_json: bool) -> None:
     """List the builds of this machine."""
-    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.build_folders import BuildsDirectory
     from torchyard.builds.record import list_builds as read_builds
 
-    entries = read_builds(YardHome.default())
+    entries = read_builds(BuildsDirectory.default())
     for entry in entries:
         if entry.problem:
-            talk(f"{entry.name}: {entry.problem}")
+            print_message(f"{entry.name}: {entry.problem}")
     if as_json:
         print_json({"builds": [_json_row(entry) for entry in entries]})
         return
@@ -85,11 +85,11 @@ def _json_row(entry: BuildEntry) -> dict[str, Any]:
 @common_options
 def show(build: str, as_json: bool) -> None:
     """Show the record of a build."""
-    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.build_folders import BuildsDirectory
     from torchyard.builds.record import find_build
     from torchyard.core.records import encode
 
-    record = find_build(build, YardHome.default()).record
+    record = find_build(build, BuildsDirectory.default()).record
     assert record is not None  # noqa: S101  # find_build returns finished builds only
     if as_json:
         print_json({"record": encode(record)})
@@ -238,14 +238,14 @@ Requires `pip install torchyard[sbom]`.
 @common_options
 def lock(build: str, output: str, as_json: bool) -> None:
     """Write the lock file of a build."""
-    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.build_folders import BuildsDirectory
     from torchyard.builds.lockfile import make_lock, write_lock
     from torchyard.builds.recipe_file import resolve
     from torchyard.builds.record import find_build
     from torchyard.builds.running.existing_build import read_request
     from torchyard.core.records import encode
 
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     entry = find_build(build, home)
     assert entry.record is not None  # noqa: S101  # find_build returns finished builds only
     lock_content = make_lock(entry.record, resolve(read_request(entry.name, home)))
@@ -255,7 +255,7 @@ def lock(build: str, output: str, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(path), "lock": encode(lock_content)})
     else:
-        talk(f"wrote {path}")
+        print_message(f"wrote {path}")
 
 
 @click.command("sbom", help=_SBOM_HELP)
@@ -272,11 +272,11 @@ def lock(build: str, output: str, as_json: bool) -> None:
 @common_options
 def sbom(build: str, sbom_format: str, output: str, as_json: bool) -> None:
     """Write the software bill of materials of a build."""
-    from torchyard.builds.build_folders import YardHome
+    from torchyard.builds.build_folders import BuildsDirectory
     from torchyard.builds.record import find_build
     from torchyard.builds.sbom import sbom_text
 
-    record = find_build(build, YardHome.default()).record
+    record = find_build(build, BuildsDirectory.default()).record
     assert record is not None  # noqa: S101  # find_build returns finished builds only
     text = sbom_text(record, sbom_format)
     if output:
@@ -284,7 +284,7 @@ def sbom(build: str, sbom_format: str, output: str, as_json: bool) -> None:
         if as_json:
             print_json({"file": output, "format": sbom_format})
         else:
-            talk(f"wrote {output}")
+            print_message(f"wrote {output}")
     else:
         print_data(text)
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.builds.cmake_cache import as_truth
+from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import ReleaseFacts, known_releases, release_facts
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.plan import Component, Plan
@@ -376,7 +376,7 @@ class DoctorContext:
     def _wants(self, option: str, tool: Tool | None) -> bool:
         if not self.recipes:
             return tool is not None
-        return any(as_truth(_as_text(recipe.options.get(option, ""))) for recipe in self.recipes)
+        return any(cmake_bool(_as_text(recipe.options.get(option, ""))) for recipe in self.recipes)
 
     # --- the machine -----------------------------------------------------------------------------
 

@@ -11,13 +11,13 @@ from typing import Final
 from packaging.version import Version
 
 from torchyard.builds.compatibility import (
-    capabilities_of,
     cuda_toolkit,
     host_clang_limit,
     host_gcc_limit,
     parse_version,
     rocm_notes,
-    toolkit_knows,
+    supported_capabilities,
+    toolkit_supports,
 )
 from torchyard.builds.doctor.context import Check, DoctorContext, Tool
 from torchyard.builds.doctor.finding import DoctorFinding
@@ -138,12 +138,12 @@ def _cards(context: DoctorContext) -> tuple[str, ...]:
 def _architectures(
     context: DoctorContext, nvcc: Tool, cards: tuple[str, ...]
 ) -> Iterator[DoctorFinding]:
-    for name in (card for card in cards if toolkit_knows(nvcc.version, card) is False):
+    for name in (card for card in cards if toolkit_supports(nvcc.version, card) is False):
         yield DoctorFinding(
             check=NVIDIA_CHECK.name,
             severity="warns",
             what=f"CUDA {nvcc.version} does not support the GPU in this machine ({name})",
-            why=f"it supports {', '.join(capabilities_of(nvcc.version))}",
+            why=f"it supports {', '.join(supported_capabilities(nvcc.version))}",
             mend="install a toolkit that supports it",
         )
     for recipe in context.recipes:
@@ -168,8 +168,8 @@ def _architectures(
 
 def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[DoctorFinding]:
     requested = _capabilities(listed)
-    unsupported = [name for name in requested if toolkit_knows(nvcc.version, name) is False]
-    unknown = [name for name in requested if toolkit_knows(nvcc.version, name) is None]
+    unsupported = [name for name in requested if toolkit_supports(nvcc.version, name) is False]
+    unknown = [name for name in requested if toolkit_supports(nvcc.version, name) is None]
     kept = [name for name in requested if name not in unsupported]
     if unsupported:
         yield DoctorFinding(
@@ -177,7 +177,7 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
             severity="blocks",
             what=f"CUDA {nvcc.version} does not support {', '.join(unsupported)}",
             why="nvcc would fail with `nvcc fatal : Unsupported gpu architecture`; it supports "
-            + ", ".join(capabilities_of(nvcc.version)),
+            + ", ".join(supported_capabilities(nvcc.version)),
             mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
         )
     if unknown:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.cmake_cache import CacheEntry, read_cache, same_value
-from torchyard.builds.compatibility import allows
+from torchyard.builds.compatibility import version_in_range
 from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.recipe import FolderSource, Recipe
@@ -138,7 +138,7 @@ def _check_cache(
         return
     facts = context.facts(recipe)
     # From 2.14 on, a variable that is set overrides the cache at every configure.
-    if facts is None or facts.project != "pytorch" or allows(">=2.14", facts.version):
+    if facts is None or facts.project != "pytorch" or version_in_range(">=2.14", facts.version):
         return
     settings = context.settings(recipe)
     differing = [
@@ -153,7 +153,9 @@ def _check_cache(
             what=f"{path} has other options than the recipe",
             why=f"pytorch {facts.version} does not reconfigure if the file exists, and keeps the old"
             " options",
-            mend=f"{fix}, or set CMAKE_FRESH=1" if allows(">=2.8", facts.version) else fix,
+            mend=f"{fix}, or set CMAKE_FRESH=1"
+            if version_in_range(">=2.8", facts.version)
+            else fix,
             detail=tuple(differing),
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.cmake_cache import as_truth
+from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.doctor.context import Check, DoctorContext, ProgramOutput, Tool, Toolbox
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.doctor.versions import environment_brings, interpreter
@@ -65,7 +65,7 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
         plain = _build(context, cxx, folder, f"-std=c++{standard}")
         if plain is None:
             required = any(
-                as_truth(str(recipe.options.get("USE_OPENMP", ""))) for recipe in context.recipes
+                cmake_bool(str(recipe.options.get("USE_OPENMP", ""))) for recipe in context.recipes
             )
             yield DoctorFinding(
                 check=COMPILERS_CHECK.name,

@@ -10,7 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from torchyard.builds.compatibility import ReleaseFacts, allows, known_releases, release_facts
+from torchyard.builds.compatibility import (
+    ReleaseFacts,
+    known_releases,
+    release_facts,
+    version_in_range,
+)
 from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding
 
@@ -108,7 +113,7 @@ USE_SYSTEM_FP16 of USE_SYSTEM_FXDIV."""
 def route_of(name: str, release: str) -> Route:
     """Return how a build of that PyTorch release uses a variable."""
     if name in _PASSED_IN:
-        return "cmake" if allows(_PASSED_IN[name], release) else "nowhere"
+        return "cmake" if version_in_range(_PASSED_IN[name], release) else "nowhere"
     if name.startswith(_PREFIXES) or name.endswith(_SUFFIXES) or name in _PASSED:
         return _prefix_route(name, release)
     if name in _FRONT_END:
@@ -119,9 +124,9 @@ def route_of(name: str, release: str) -> Route:
 def _prefix_route(name: str, release: str) -> Route:
     # Switches of the front end that share the prefix; removed together with setup.py.
     if name in {"CMAKE_FRESH", "CMAKE_ONLY"}:
-        return "front end" if allows(">=2.8,<2.14", release) else "nowhere"
+        return "front end" if version_in_range(">=2.8,<2.14", release) else "nowhere"
     if name == "USE_NIGHTLY":
-        return "front end" if allows(">=2.9,<2.14", release) else "nowhere"
+        return "front end" if version_in_range(">=2.9,<2.14", release) else "nowhere"
     return "cmake"
 
 
@@ -204,7 +209,7 @@ def _suggestion(name: str, near: str) -> str:
 
 
 def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[DoctorFinding]:
-    if settings.get("CMAKE_INSTALL_PREFIX") and allows("<2.14", facts.version):
+    if settings.get("CMAKE_INSTALL_PREFIX") and version_in_range("<2.14", facts.version):
         yield DoctorFinding(
             check=VARIABLES_CHECK.name,
             severity="blocks",

@@ -14,16 +14,16 @@ from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from torchyard.builds.cmake_cache import as_truth
+from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import (
-    allows,
     check_versions,
     debian_toolchain,
-    fits_torch,
     known_releases,
     onednn_acl,
     parse_version,
     release_facts,
+    supports_torch,
+    version_in_range,
 )
 from torchyard.builds.doctor.context import Check, DoctorContext, installed_versions
 from torchyard.builds.doctor.finding import DoctorFinding
@@ -232,7 +232,7 @@ def _torch_version(context: DoctorContext) -> tuple[str, str]:
 
 
 def _companion(recipe: Recipe, project: str, torch: str, origin: str) -> Iterator[DoctorFinding]:
-    if fits_torch(project, recipe.version, torch):
+    if supports_torch(project, recipe.version, torch):
         return
     own = release_facts(project, recipe.version).companions.get("pytorch", "")
     right = release_facts("pytorch", torch).companions.get(project, "")
@@ -247,7 +247,7 @@ def _companion(recipe: Recipe, project: str, torch: str, origin: str) -> Iterato
 
 
 def _acl(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
-    if not as_truth(str(recipe.options.get("USE_MKLDNN_ACL", ""))):
+    if not cmake_bool(str(recipe.options.get("USE_MKLDNN_ACL", ""))):
         return
     facts = context.facts(recipe)
     version, origin = (facts.onednn if facts else ""), f"pytorch {recipe.version}"
@@ -275,7 +275,7 @@ def _acl_fits(
     limits = onednn_acl(onednn)
     acl = next((r.version for r in context.recipes if r.name == "arm-compute-library"), "")
     acl = acl or (_acl_version(Path(root)) if root else "")
-    if limits is None or not acl or allows(limits.accepts, acl):
+    if limits is None or not acl or version_in_range(limits.accepts, acl):
         return
     doubt = "" if limits.confirmed else "; the exact limit of this oneDNN is not confirmed"
     yield DoctorFinding(

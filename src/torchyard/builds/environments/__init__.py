@@ -21,7 +21,7 @@ from torchyard.builds.environments.model import (
     EnvironmentRequest,
     base_variables,
     dropped_notes,
-    passed_through,
+    inherited_variables,
 )
 from torchyard.builds.environments.venv import Venv
 from torchyard.builds.recipe import EnvironmentTable
@@ -33,7 +33,7 @@ __all__ = [
     "EnvironmentRequest",
     "base_variables",
     "dropped_notes",
-    "passed_through",
+    "inherited_variables",
     "plan_environment",
 ]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds import BUILD_PREFIX
-from torchyard.builds.build_folders import BuildFolder, YardHome
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.plan import Variables
 from torchyard.builds.record import BuildRecord, read_earlier, target_of_build
@@ -129,7 +129,7 @@ class Base:
     """Checksum of the results of that build; a change causes a rebuild."""
 
 
-def resolve_base(text: str, home: YardHome) -> str:
+def resolve_base(text: str, home: BuildsDirectory) -> str:
     """Replace `build:NAME` by the path of that build's interpreter; return other text unchanged."""
     if not text.startswith(BUILD_PREFIX):
         return text
@@ -158,7 +158,7 @@ def root_of_base(path: str) -> str:
     return record.root if record is not None else ""
 
 
-def base_builds(path: str, home: YardHome) -> tuple[BuildFolder, ...]:
+def base_builds(path: str, home: BuildsDirectory) -> tuple[BuildFolder, ...]:
     """Return the build that an interpreter belongs to, its base build, and so on."""
     builds: list[BuildFolder] = []
     while path:

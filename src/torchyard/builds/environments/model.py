@@ -55,7 +55,7 @@ def base_variables(environ: Mapping[str, str]) -> Variables:
     )
 
 
-def passed_through(environ: Mapping[str, str]) -> dict[str, str]:
+def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return inherited variables: proxies, certificates, installer settings, caches, terminal.
 
     They may contain secrets and change often, so they are not part of plans and fingerprints.
@@ -69,7 +69,7 @@ def passed_through(environ: Mapping[str, str]) -> dict[str, str]:
 
 def dropped_notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return notes on variables and PATH folders of the user that the build does not inherit."""
-    passed = passed_through(environ)
+    passed = inherited_variables(environ)
     names = sorted(
         name
         for name in environ
@@ -93,7 +93,7 @@ def dropped_notes(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def joined_path(*folders: str) -> str:
+def join_paths(*folders: str) -> str:
     """Join folders to a search path, without duplicates and empty entries."""
     parts = (part for folder in folders for part in folder.split(os.pathsep))
     return os.pathsep.join(dict.fromkeys(part for part in parts if part))
@@ -170,7 +170,7 @@ def ordered_variables(
     """
     table = request.table
     values = dict(base_variables(request.environ))
-    values["PATH"] = joined_path(*table.path, *programs, values["PATH"])
+    values["PATH"] = join_paths(*table.path, *programs, values["PATH"])
     values.update(more)
     for name, folders in (
         ("CMAKE_PREFIX_PATH", tuple(prefixes)),
@@ -179,6 +179,6 @@ def ordered_variables(
         ("LD_LIBRARY_PATH", (*table.libraries, *loaded)),
     ):
         if folders:
-            values[name] = joined_path(*folders)
+            values[name] = join_paths(*folders)
     values.update(table.variables)
     return tuple(values.items())

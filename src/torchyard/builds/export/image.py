@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from torchyard.builds.activation import SEARCH_PATHS
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.environments.model import SYSTEM_PATH, joined_path
+from torchyard.builds.environments.model import SYSTEM_PATH, join_paths
 from torchyard.builds.export.image_base import (
     CONDA_INSTALLERS,
     CONDA_PROGRAMS,
@@ -257,11 +257,11 @@ def _run_time_variables(plan: Plan) -> Variables:
         for name, value in (dict(steps[-1].variables) if steps else {}).items():
             if name in _AT_RUN_TIME:
                 is_path = name in SEARCH_PATHS
-                merged[name] = joined_path(merged.get(name, ""), value) if is_path else value
+                merged[name] = join_paths(merged.get(name, ""), value) if is_path else value
         if _installs(component):
             libraries = f"{component.prefix}/lib"
-            merged["PATH"] = joined_path(f"{component.prefix}/bin", merged.get("PATH", SYSTEM_PATH))
-            merged["LD_LIBRARY_PATH"] = joined_path(libraries, merged.get("LD_LIBRARY_PATH", ""))
+            merged["PATH"] = join_paths(f"{component.prefix}/bin", merged.get("PATH", SYSTEM_PATH))
+            merged["LD_LIBRARY_PATH"] = join_paths(libraries, merged.get("LD_LIBRARY_PATH", ""))
     return tuple(merged.items())
 
 

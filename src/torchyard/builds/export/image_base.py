@@ -14,7 +14,7 @@ from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import AptSources, Command, Component, Plan, SdistDownload, Step
 from torchyard.builds.recipe import Recipe, Scalar, SourceTable
-from torchyard.builds.sources.fetch_plan import local_path_of
+from torchyard.builds.sources.fetch_plan import local_path
 from torchyard.errors import UsageError
 
 _IMAGE_NAME: Final = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
@@ -225,7 +225,7 @@ def _source_path(source: SourceTable) -> str:
     address = getattr(chosen, "url", "")
     # `github.com:owner/name` is an address, not a path.
     starts = ("/", "./", "../", "~", "file://")
-    path = local_path_of(address) if address.startswith(starts) else None
+    path = local_path(address) if address.startswith(starts) else None
     return str(path.expanduser().absolute()) if path else ""
 
 

@@ -25,7 +25,7 @@ from torchyard.builds.plan import (
     Verify,
     WriteFile,
 )
-from torchyard.builds.sources.fetch_plan import local_path_of
+from torchyard.builds.sources.fetch_plan import local_path
 
 PlainAction = Command | WriteFile
 
@@ -95,7 +95,7 @@ def _file_check(prefix: str, pattern: str) -> tuple[str, ...]:
 def _download(action: Download) -> tuple[PlainAction, ...]:
     path = PurePosixPath(action.path)
     part = f"{path.name}.part"
-    local = local_path_of(action.url)
+    local = local_path(action.url)
     fetch: tuple[str, ...]
     if local is None:
         fetch = ("curl", "--fail", "--location", "--retry", "3", "--output", part, action.url)

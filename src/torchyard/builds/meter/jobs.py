@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from torchyard.builds.build_folders import YardHome
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.meter.compile_costs import ComponentHistory, History
 from torchyard.builds.meter.compiler_launcher import UNIT_MIB, memory_units
 from torchyard.builds.plan import Component, Plan
@@ -139,7 +139,7 @@ def history_name(plan: Plan, component: Component) -> str:
 
 
 def with_jobs(
-    plan: Plan, requested: int | None, *, home: YardHome, limits: MachineLimits
+    plan: Plan, requested: int | None, *, home: BuildsDirectory, limits: MachineLimits
 ) -> tuple[Plan, JobChoice]:
     """Return the plan with its job count, chosen for the component that needs the most memory."""
     largest = max(plan.components, key=lambda part: part.recipe.job_memory_mib)

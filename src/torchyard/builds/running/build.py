@@ -17,13 +17,13 @@ from typing import Any, Final
 from torchyard.builds.activation import write_runtime_files
 from torchyard.builds.build_folders import (
     BuildFolder,
-    YardHome,
+    BuildsDirectory,
     base_build_locks,
     exclusive_run_lock,
     source_lock,
 )
 from torchyard.builds.doctor.examination import can_build, examine
-from torchyard.builds.environments import passed_through
+from torchyard.builds.environments import inherited_variables
 from torchyard.builds.environments.base_interpreter import base_builds, resolve_base
 from torchyard.builds.lockfile import Lock, apply_lock, check_source, read_lock, write_lock
 from torchyard.builds.meter.compile_costs import History
@@ -79,7 +79,7 @@ class BuildSession:
     """One run of a plan in its locked build folder."""
 
     plan: Plan
-    home: YardHome
+    home: BuildsDirectory
     choice: JobChoice
     cache: str = "auto"
     listener: BuildListener = ignore_build_events
@@ -126,7 +126,7 @@ class BuildSession:
                 choice=self.choice,
                 history=History(folder=self.home.history),
                 cache_for=self._cache_for,
-                passed=passed_through(self.environ),
+                passed=inherited_variables(self.environ),
             )
             self.times = watch.times
             runner = Runner(
@@ -154,7 +154,7 @@ class BuildSession:
         python = write_runtime_files(self.plan, folder)
         last = self.plan.steps[-1]
         performer = self._performer(
-            last, {**passed_through(self.environ), **dict(last.variables)}, lambda _: None
+            last, {**inherited_variables(self.environ), **dict(last.variables)}, lambda _: None
         )
         record = make_record(
             self.plan,
@@ -237,7 +237,7 @@ class BuildSession:
             # ccache tracks a precompiled header only with gcc's -fpch-preprocess, which CMake does
             # not pass: a changed header could produce a stale cache hit.
             return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
-        variables = {**passed_through(self.environ), **dict(step.variables)}
+        variables = {**inherited_variables(self.environ), **dict(step.variables)}
         shown = self.folder.shown_in(step.root)
         sandbox = Sandbox(root=step.root, network=False, writable=shown)
         argv, full = sandbox.command(("true",), folder=self.plan.folder, variables=variables)
@@ -285,7 +285,7 @@ class PlannedBuild:
 
     request: BuildRequest
     resolved: ResolvedBuild
-    home: YardHome
+    home: BuildsDirectory
     plan: Plan
     jobs: JobChoice
     lock: Lock | None = None
@@ -322,7 +322,7 @@ class BuildOutcome:
 
 def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     """Resolve recipes, apply the lock, make the plan and choose the jobs; change nothing."""
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     resolved = _with_named_base(resolve(request), home)
     lock = read_lock(Path(choices.lock_file)) if choices.lock_file else None
     if lock is not None:
@@ -334,7 +334,7 @@ def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     )
 
 
-def _with_named_base(build: ResolvedBuild, home: YardHome) -> ResolvedBuild:
+def _with_named_base(build: ResolvedBuild, home: BuildsDirectory) -> ResolvedBuild:
     """Replace the base `build:NAME` by the path of that build's interpreter."""
     recipe = build.recipe
     base = resolve_base(recipe.environment.base, home)

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from torchyard.builds import BUILD_PREFIX
-from torchyard.builds.build_folders import BuildFolder, YardHome, exclusive_run_lock
-from torchyard.builds.environments import passed_through
+from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, exclusive_run_lock
+from torchyard.builds.environments import inherited_variables
 from torchyard.builds.plan import (
     Action,
     BuildEvent,
@@ -36,7 +36,7 @@ from torchyard.builds.plan import (
 )
 from torchyard.builds.planner import copy_actions
 from torchyard.builds.recipe_file import BuildRequest
-from torchyard.builds.record import RecipeIdentity, TestAccount
+from torchyard.builds.record import RecipeIdentity, TestFileReport
 from torchyard.builds.running.build import (
     BuildChoices,
     BuildOutcome,
@@ -52,24 +52,24 @@ from torchyard.builds.sources import fetch_actions, update_actions, used_source_
 from torchyard.builds.verify import run_test_file
 from torchyard.core.records import decode, nearest_hint
 from torchyard.errors import NotAllowed, NothingToDo, ResultsDamaged, UsageError
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_writing import write_error
 
 CleanLevel = Literal["objects", "tree"]
 
 
-def requested_cache(name: str, home: YardHome) -> str:
+def requested_cache(name: str, home: BuildsDirectory) -> str:
     """Return the compiler cache that was requested for the build."""
     content = _read_request_file(name, home)
     return str(content.get("cache", "auto"))
 
 
-def used_lock_path(name: str, home: YardHome) -> str:
+def used_lock_path(name: str, home: BuildsDirectory) -> str:
     """Return the path of the lock file that the build was made with; empty if there is none."""
     path = home.build(name).used_lock_file
     return str(path) if path.exists() else ""
 
 
-def read_request(name: str, home: YardHome) -> BuildRequest:
+def read_request(name: str, home: BuildsDirectory) -> BuildRequest:
     """Return the request that the build was made with."""
     path = home.build(name).request_file
     content = _read_request_file(name, home)
@@ -85,7 +85,7 @@ def read_request(name: str, home: YardHome) -> BuildRequest:
     )
 
 
-def _read_request_file(name: str, home: YardHome) -> dict[str, Any]:
+def _read_request_file(name: str, home: BuildsDirectory) -> dict[str, Any]:
     path = home.build(name).request_file
     try:
         content = json.loads(path.read_text())
@@ -101,7 +101,7 @@ def _read_request_file(name: str, home: YardHome) -> dict[str, Any]:
     return content
 
 
-def dependent_builds(name: str, home: YardHome) -> tuple[str, ...]:
+def dependent_builds(name: str, home: BuildsDirectory) -> tuple[str, ...]:
     """Return the names of the builds that use this one as their base, finished or not."""
     folder = home.build(name).folder
     names = []
@@ -155,7 +155,7 @@ def clean(
     return tuple(removed)
 
 
-def remove_build(name: str, home: YardHome) -> tuple[Path, ...]:
+def remove_build(name: str, home: BuildsDirectory) -> tuple[Path, ...]:
     """Remove the folder of a build, unless other builds use it as their base.
 
     Makes no plan: the base that a plan requires may no longer exist.
@@ -202,7 +202,7 @@ def _remove(path: Path) -> None:
             with suppress(FileNotFoundError):
                 path.unlink()
     except OSError as error:
-        raise write_failed(path, error, kept="what could not be removed") from error
+        raise write_error(path, error, kept="what could not be removed") from error
 
 
 _SYNC: Final = str(Path(__file__).resolve().with_name("sync_tree.py"))
@@ -210,7 +210,9 @@ _IS_LOCAL_COMMIT: Final = re.compile(r"commit|cherry-pick|am:|rebase|merge|rever
 """Matches reflog entries of commits made locally, not fetched."""
 
 
-def make_update_plan(plan: Plan, components: Iterable[Component], home: YardHome) -> Plan | None:
+def make_update_plan(
+    plan: Plan, components: Iterable[Component], home: BuildsDirectory
+) -> Plan | None:
     """Return a plan that updates sources and working copies; None if all sources are pinned."""
     steps: list[Step] = []
     for part in components:
@@ -276,7 +278,7 @@ def mark_updated(plan: Plan, updates: Plan) -> None:
                 touch(step, state, step_fingerprints[step.name])
 
 
-def _update_steps(plan: Plan, part: Component, home: YardHome) -> tuple[Step, ...]:
+def _update_steps(plan: Plan, part: Component, home: BuildsDirectory) -> tuple[Step, ...]:
     source, where = Path(part.source), f"{part.name}: source"
     fetch_newest = update_actions(
         part.recipe.source, destination=source, downloads=home.downloads, where=where
@@ -393,7 +395,7 @@ def rebuild_component(
 
 def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Path, ...]:
     """Remove `objects`, the working `tree`, or `all` of a build."""
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     folder = home.build(name)
     if level == "all":
         if components:
@@ -412,7 +414,7 @@ def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Pat
 
 def _earlier_choices(name: str, *, jobs: str) -> BuildChoices:
     """Return the choices the build was made with."""
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     return BuildChoices(
         name=name,
         jobs=jobs,
@@ -422,7 +424,7 @@ def _earlier_choices(name: str, *, jobs: str) -> BuildChoices:
 
 
 def _plan_existing(name: str, choices: BuildChoices) -> PlannedBuild:
-    return plan_build(read_request(name, YardHome.default()), choices)
+    return plan_build(read_request(name, BuildsDirectory.default()), choices)
 
 
 def run_build_tests(
@@ -432,12 +434,12 @@ def run_build_tests(
     component: str,
     limit_s: float,
     listener: BuildListener = ignore_build_events,
-) -> tuple[TestAccount, ...]:
+) -> tuple[TestFileReport, ...]:
     """Run the given test files, or those of the recipe, and report every test.
 
     Relative paths start at the component's working copy.
     """
-    home = YardHome.default()
+    home = BuildsDirectory.default()
     choices = BuildChoices(name=name, lock_file=used_lock_path(name, home))
     planned = plan_build(read_request(name, home), choices)
     part = select_components(planned.plan, (component,) if component else ())[-1]
@@ -453,7 +455,7 @@ def run_build_tests(
     performer = StepPerformer(
         step=step,
         folder=folder,
-        variables={**passed_through(os.environ), **dict(step.variables)},
+        variables={**inherited_variables(os.environ), **dict(step.variables)},
         verify=lambda *_: None,
         on_output=lambda _: None,
     )

@@ -22,7 +22,7 @@ from torchyard.builds.plan import BuildEvent, BuildListener, Plan, Step, fingerp
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
 from torchyard.core.records import decode, encode, nearest_hint
 from torchyard.errors import StepFailed, TorchyardError, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def write_state(path: Path, state: StepState) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise write_failed(path, error, kept="what was built") from error
+        raise write_error(path, error, kept="what was built") from error
     replace_file(path, to_json_text(encode(state), indent=1) + "\n")
 
 

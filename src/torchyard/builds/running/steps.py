@@ -38,15 +38,15 @@ from torchyard.builds.sources.download import download
 from torchyard.builds.sources.package_index import download_sdist
 from torchyard.builds.verify import RunInTarget
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
-from torchyard.files.safe_writing import replace_file, write_failed
-from torchyard.process.start import start_in_lasting_thread
+from torchyard.files.safe_writing import replace_file, write_error
+from torchyard.process.start import start_in_long_lived_thread
 from torchyard.process.tree import (
+    CONTROLLER_VARIABLE,
     LAUNCH_VARIABLE,
-    YARD_VARIABLE,
+    controller_mark,
     kill_launch,
     kill_tree,
     new_launch_mark,
-    yard_mark,
 )
 
 _CHUNK_BYTES: Final = 1 << 16
@@ -58,7 +58,11 @@ class CommandRun:
     def __init__(self, argv: list[str], *, folder: str, environment: Mapping[str, str]) -> None:
         self._mark = new_launch_mark()
         self._stopped = threading.Event()
-        marked = {**environment, LAUNCH_VARIABLE: self._mark, YARD_VARIABLE: yard_mark()}
+        marked = {
+            **environment,
+            LAUNCH_VARIABLE: self._mark,
+            CONTROLLER_VARIABLE: controller_mark(),
+        }
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
@@ -72,7 +76,7 @@ class CommandRun:
             )
 
         try:
-            self._process = start_in_lasting_thread(start)
+            self._process = start_in_long_lived_thread(start)
         except FileNotFoundError as error:
             missing = folder if folder and not Path(folder).is_dir() else argv[0]
             raise MissingTool(
@@ -175,7 +179,7 @@ class StepPerformer:
                 for action in self.step.actions:
                     self._perform(action, log)
         except OSError as error:
-            raise write_failed(path, error, kept="what was built") from error
+            raise write_error(path, error, kept="what was built") from error
 
     @property
     def stopped(self) -> bool:
@@ -215,7 +219,7 @@ class StepPerformer:
         environment = {**self.variables, **variables}
         folder = str(self.folder.folder)
         full_argv, full = sandbox.command(argv, folder=folder, variables=environment)
-        marks = {LAUNCH_VARIABLE: new_launch_mark(), YARD_VARIABLE: yard_mark()}
+        marks = {LAUNCH_VARIABLE: new_launch_mark(), CONTROLLER_VARIABLE: controller_mark()}
         return subprocess.run(
             full_argv,
             cwd=folder,

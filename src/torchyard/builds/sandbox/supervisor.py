@@ -294,10 +294,7 @@ class _InnerProcess:
             mounts.mount_proc()
         if not order.no_network:
             return None
-        from torchyard.builds.sandbox.namespaces import (  # already imported
-            DnsStub,
-            hide_resolvers,
-        )
+        from torchyard.builds.sandbox.namespaces import DnsStub, hide_resolvers
 
         hide_resolvers()
         return DnsStub(self._wanted_file)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchyard.builds.plan import AptSources
 from torchyard.errors import MissingTool, UsageError
-from torchyard.files.safe_writing import replace_file, write_failed
+from torchyard.files.safe_writing import replace_file, write_error
 
 # Fields of a deb822 stanza about the trust in a mirror; the one-line format has them in lower case.
 # Architectures, languages and targets are not copied.
@@ -294,7 +294,7 @@ def write_apt_sources(action: AptSources) -> None:
         # apt requires a list of installed packages; it is empty here.
         (folder / "state" / "status").touch()
     except OSError as error:
-        raise write_failed(folder, error, kept="what is there") from error
+        raise write_error(folder, error, kept="what is there") from error
     lines = [line for entry in entries for line in source_lines(entry, action)]
     replace_file(folder / "sources.list", "\n".join(dict.fromkeys(lines)) + "\n")
     replace_file(folder / "apt.conf", configuration_text(machine, folder, os.environ))

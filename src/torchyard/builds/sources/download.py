@@ -31,12 +31,12 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from torchyard import __version__
 from torchyard.builds.sources.fetch_plan import (
     check_sha256,
-    local_path_of,
+    local_path,
     sha256_of,
     without_credentials,
 )
 from torchyard.errors import StepFailed, TorchyardError
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_writing import write_error
 
 _TIMEOUT_S = 60.0
 """Abort if the server sends nothing for this long."""
@@ -272,7 +272,7 @@ class PartialFile:
         """Remove the partial file and return the error for a failed write."""
         self.forget()
         if error.errno not in _DISK_FULL:
-            return write_failed(self.path, error, kept="what was there before")
+            return write_error(self.path, error, kept="what was there before")
         return StepFailed(
             f"the disk of {self.path.parent} is full",
             why=f"{error.strerror or error}; the partial download of {self.name} was removed",
@@ -300,7 +300,7 @@ def download_lock(path: Path) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise write_failed(path, error, kept="what was there before") from error
+            raise write_error(path, error, kept="what was there before") from error
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         # The previous holder removed the lock file, and a third process may have created a new one.
         with suppress(FileNotFoundError):
@@ -360,7 +360,7 @@ def download(
 def _fill(part: PartialFile, address: str, progress: Progress, settings: TransferSettings) -> bool:
     """Download the whole file to `part`; return True if an earlier attempt was resumed."""
     try:
-        local = local_path_of(address)
+        local = local_path(address)
         if local is not None:
             _copy(local, part)
             return False

@@ -25,7 +25,7 @@ __all__ = [
     "file_name_of",
     "files_of",
     "keep_files",
-    "local_path_of",
+    "local_path",
     "move_to_destination",
     "nothing_to_update",
     "on_this_machine",
@@ -125,7 +125,7 @@ def checked_address(address: str, key: str, *, hint: str) -> str:
     return address
 
 
-def local_path_of(address: str) -> Path | None:
+def local_path(address: str) -> Path | None:
     """Return the local path of an address; None for a remote one."""
     if not _SCHEME.match(address):
         return Path(address)

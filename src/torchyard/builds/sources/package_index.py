@@ -30,7 +30,7 @@ from torchyard.builds.sources.download import (
     open_address,
     transfer_error,
 )
-from torchyard.builds.sources.fetch_plan import local_path_of, sha256_of, without_credentials
+from torchyard.builds.sources.fetch_plan import local_path, sha256_of, without_credentials
 from torchyard.errors import MissingTool, StepFailed
 
 # In order of precedence, lowest first: pip reads the section of its command after [global], and
@@ -219,7 +219,7 @@ def _links(
     place: str, transfer: TransferSettings, progress: Callable[[str], None]
 ) -> Iterator[_Link]:
     """Yield the links of a folder, page or index; none if the index does not have the project."""
-    local = local_path_of(place)
+    local = local_path(place)
     if local is not None:
         yield from _local_links(local.expanduser())
         return

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from torchyard.builds.record import CheckFinding, SmokeResult, TestAccount
+from torchyard.builds.record import CheckFinding, SmokeResult, TestFileReport
 from torchyard.builds.verify.target_python import (
     CheckResult,
     RunInTarget,
@@ -27,7 +27,7 @@ from torchyard.builds.verify.target_python import (
     last_lines,
 )
 from torchyard.errors import MissingTool, UsageError
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_writing import write_error
 
 Outcome = Literal["passed", "skipped", "expected", "error", "failed"]
 _ORDER: tuple[Outcome, ...] = ("passed", "skipped", "expected", "error", "failed")
@@ -113,7 +113,7 @@ def make_account(
     known_failures: Sequence[str],
     crashes: Sequence[tuple[str, str]],
     timed_out: bool,
-) -> TestAccount:
+) -> TestFileReport:
     """Combine the logs of all starts; `crashes` are (test or empty, reason)."""
     collected = list(dict.fromkeys(name for log in logs for name in log.collected))
     outcomes: dict[str, Outcome] = {}
@@ -133,7 +133,7 @@ def make_account(
     new += [f"{name or path} (not collected: {text})" for name, text in broken.items()]
     new += [f"{path} ({how} outside any test)" for name, how in crashes if not name]
     counts = {kind: list(outcomes.values()).count(kind) for kind in _ORDER}
-    return TestAccount(
+    return TestFileReport(
         path=path,
         passed=counts["passed"],
         failed=counts["failed"],
@@ -238,7 +238,7 @@ def run_test_file(
     test_limit_s: float = 900.0,
     limit_s: float = 6 * 3600.0,
     restarts: int = 10,
-) -> TestAccount:
+) -> TestFileReport:
     """Run a test file and account for every test; logs and XML go to `results`.
 
     `results` must be visible in the target. Raises MissingTool if the target has no pytest,
@@ -322,7 +322,7 @@ class _TestRunFiles:
             (self.plugin / f"{_MODULE}.py").write_text(text, encoding="utf-8")
             self.log.write_text("", encoding="utf-8")
         except OSError as error:
-            raise write_failed(self.log, error, kept="the build") from error
+            raise write_error(self.log, error, kept="the build") from error
 
     def configure(self, start: int, done: set[str], *, test_limit_s: float, limit_s: float) -> None:
         """Write the configuration of the plugin for the next start."""

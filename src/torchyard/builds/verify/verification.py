@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final
 
-from torchyard.builds.cmake_cache import CacheEntry, as_truth, find_cache, read_cache, same_value
+from torchyard.builds.cmake_cache import CacheEntry, cmake_bool, find_cache, read_cache, same_value
 from torchyard.builds.plan import Component
 from torchyard.builds.recipe import Scalar, TestFile
 from torchyard.builds.record import (
@@ -25,7 +25,7 @@ from torchyard.builds.record import (
     ImportedModule,
     OptionVerdict,
     OptionVerdictKind,
-    TestAccount,
+    TestFileReport,
     VerifyReport,
 )
 from torchyard.builds.verify.linked_libraries import check_libraries
@@ -255,7 +255,7 @@ def option_verdict(
     cached_as, expected = name, request
     if is_torch:
         cached_as = RENAMED.get(name, name)
-        if name in IMPLIED and as_truth(request):
+        if name in IMPLIED and cmake_bool(request):
             cached_as, expected = IMPLIED[name]
     entry = cache.get(cached_as) if cache is not None else None
     cached = entry.value if entry is not None else None
@@ -300,7 +300,7 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
         )
     if verdict.verdict == "ignored":
         # An unknown option is off anyway.
-        off = as_truth(verdict.requested) is False
+        off = cmake_bool(verdict.requested) is False
         return CheckFinding(
             check="options",
             level="warning" if off else "failure",
@@ -312,7 +312,7 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
     if (
         verdict.verdict == "unknown"
         and verdict.cache is not None
-        and as_truth(verdict.cache) is not False
+        and cmake_bool(verdict.cache) is not False
     ):
         return CheckFinding(
             check="options",
@@ -410,7 +410,7 @@ def open_target(component: Component, run: RunInTarget) -> Iterator[TargetPython
 
 def _accounts(
     component: Component, run: RunInTarget, tests: Sequence[TestFile], results: Path | None
-) -> Iterator[TestAccount]:
+) -> Iterator[TestFileReport]:
     for test in tests:
         yield run_test_file(
             str(Path(component.tree) / test.path),
@@ -422,7 +422,7 @@ def _accounts(
         )
 
 
-def _test_findings(account: TestAccount) -> Iterator[CheckFinding]:
+def _test_findings(account: TestFileReport) -> Iterator[CheckFinding]:
     if account.good:
         return
     count = len(account.new_failures)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.facts import load
-from torchyard.machine.guards.host_guards import Watch
+from torchyard.machine.guards.host_guards import HostGuards
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 from torchyard.machine.monitor.load_monitor import LoadMonitor, LoadSample
@@ -82,7 +82,7 @@ def observe_activity(
     if window_s <= 0:
         return _of_averages(machine.files, processors, recent_share)
     monitor = LoadMonitor(machine)
-    with Watch(machine) as watch:
+    with HostGuards(machine) as watch:
         watch.begin()
         monitor.sample()
         sleep(window_s)

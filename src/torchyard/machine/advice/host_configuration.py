@@ -17,7 +17,7 @@ from torchyard.machine.facts.isolation import boot_values
 from torchyard.machine.facts.reading import cpus_or_none
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.model import Advice, Setting, Wish
+from torchyard.machine.model import Advice, QuietRequest, Setting
 from torchyard.machine.system.cores import choose_cores
 from torchyard.machine.system.cpu_states import idle_states
 from torchyard.machine.system.file_tree import FileTree
@@ -98,7 +98,7 @@ def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  
             continue  # the device exists, but there are no idle states
         changes = [
             setting
-            for setting in knob.survey(machine, Wish()).settings
+            for setting in knob.survey(machine, QuietRequest()).settings
             if setting.wanted is not None
             and not knob.same(setting.place, setting.found, setting.wanted)
         ]

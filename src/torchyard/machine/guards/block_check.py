@@ -4,7 +4,7 @@ A block's time is the median of its samples, so a short disturbance does not mov
 dirty when so much of it was disturbed that the median may have moved too. What happens to a dirty
 block is decided elsewhere. Guards that cannot be read are reported once, not with every block.
 
-`UsualProbe` holds the usual duration of the frequency probe and the limit above which the core
+`ProbeBaseline` holds the usual duration of the frequency probe and the limit above which the core
 counts as slowed down. The level is the median over the launch so far, separately for each
 variant: a variant can slow the core by what it computes (wide vector instructions lower the clock
 of some CPUs for a while), and that belongs to its time. It starts anew with each launch, because
@@ -149,7 +149,7 @@ FEWEST: Final = 10
 _WINDOW: Final = 200
 
 
-class UsualProbe:
+class ProbeBaseline:
     """Usual probe duration and its limit, updated with every block of a session."""
 
     def __init__(self) -> None:

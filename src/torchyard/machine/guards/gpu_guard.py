@@ -32,9 +32,9 @@ from torchyard.machine.gpu.nvidia import (
 )
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["NEIGHBOURS_EVERY_S", "GpuGuard", "GpuReading"]
+__all__ = ["OTHER_PROCESSES_EVERY_S", "GpuGuard", "GpuReading"]
 
-NEIGHBOURS_EVERY_S: Final = 2.0
+OTHER_PROCESSES_EVERY_S: Final = 2.0
 """Interval of the query for other processes. On an H200 a reading takes 21 us (median of 200; each
 of clock, reasons, power and temperature 3 to 5 us), the process list 48 us with one process and more
 with many, and the utilization by process 2 ms. The last is queried only if there are other
@@ -141,7 +141,7 @@ class GpuGuard:
 
     def _other_processes(self, nvml: Any) -> int | None:
         now = self._clock()
-        if self._queried_s is None or now - self._queried_s >= NEIGHBOURS_EVERY_S:
+        if self._queried_s is None or now - self._queried_s >= OTHER_PROCESSES_EVERY_S:
             self._queried_s = now
             self._others = self._count_others(nvml)
         return self._others
@@ -157,7 +157,7 @@ class GpuGuard:
             return None
         if not others:
             return 0
-        since_us = self._sampled_us or int((time.time() - NEIGHBOURS_EVERY_S) * 1e6)
+        since_us = self._sampled_us or int((time.time() - OTHER_PROCESSES_EVERY_S) * 1e6)
         samples = ask(nvml, "nvmlDeviceGetProcessUtilization", of=(self._handle, since_us))
         if samples.value is None:
             # No samples: none computed. Any other error: unknown, so all may have.

@@ -277,7 +277,7 @@ SLOW_READING_S: Final = 0.001
 _TRIES: Final = 3
 
 
-class Watch:
+class HostGuards:
     """Reads the host before and after each block. A context manager, because it keeps files open."""
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import Final
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, UsageError
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.cpusets import Cpusets, find_cpusets
 from torchyard.machine.system.file_tree import FileTree
@@ -43,7 +43,7 @@ class _Affinities:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Record the tasks that may not run on all CPUs of their group."""
         files = machine.files
         try:

@@ -7,7 +7,7 @@
   moved. `root` keeps load balancing among the cores, which OpenMP threads need; `isolated` has
   none: threads stay where they are put, and pile up on one core unless each one is pinned.
 
-`join` and `joining` are for the process that measures.
+`join` and `join_setting` are for the process that measures.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, TorchyardError
 from torchyard.machine.knob import Knob, Machine, Reach
 from torchyard.machine.knobs.process_knobs import ProcessSetting
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.cpusets import (
     GROUP,
@@ -179,7 +179,7 @@ class Isolation:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return one group of ours, which does not exist yet."""
         files = machine.files
         cores = split_cores(files, request)
@@ -321,7 +321,7 @@ def _without_others(files: FileTree, place: str, value: str) -> str:
 
 
 def _notes(
-    files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...], request: Wish
+    files: FileTree, cpusets: Cpusets, base: str, cores: tuple[int, ...], request: QuietRequest
 ) -> tuple[str, ...]:
     notes: list[str] = []
     numbers = set(tasks_of(files, "*"))

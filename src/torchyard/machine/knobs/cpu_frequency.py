@@ -24,7 +24,7 @@ from typing import Final
 
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import (
     CPU,
     CPUFREQ,
@@ -51,7 +51,7 @@ _FILES: Final = (
 class GovernorKnob(ProcessorKnob):
     """Governor files; all tunables of one governor, a folder, are one setting."""
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey tunables first: a restore runs in reverse and needs the governor before them."""
         state = super().survey(machine, request)
         tunables = tuple(
@@ -80,7 +80,7 @@ class GovernorKnob(ProcessorKnob):
             _put_tunables(machine.files, setting.place, setting.found)
 
 
-def _governor_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _governor_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     all_policies = policies(files)
     if not all_policies:
@@ -178,7 +178,7 @@ _BIAS_OF_WORD: Final = {
 """arch/x86/kernel/cpu/intel_epb.c accepts words and numbers, and always shows the number."""
 
 
-def _preference_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _preference_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     values: dict[str, str | None] = {
         path: "performance"
@@ -221,7 +221,7 @@ _MISC_ENABLE: Final = 0x1A0
 _TURBO_OFF_BIT: Final = 38
 
 
-def _turbo_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _turbo_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     files = machine.files
     # Values that are lost with a switch come before it, because a restore runs in reverse.
     if files.exists(NO_TURBO):
@@ -296,7 +296,7 @@ class FrequencyKnob:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the limits of every policy, and the clock they would be fixed at."""
         files = machine.files
         all_policies = policies(files)
@@ -347,7 +347,9 @@ class FrequencyKnob:
         return [Setting(knob=self.name, place=PERCENT, found=_text(pair), wanted=wanted)]
 
 
-def _fixed_khz(files: FileTree, policy: str, request: Wish, notes: dict[str, None]) -> int | None:
+def _fixed_khz(
+    files: FileTree, policy: str, request: QuietRequest, notes: dict[str, None]
+) -> int | None:
     base = base_clock(files, policy)
     if base is None:
         return None

@@ -44,7 +44,7 @@ from torchyard.machine.gpu.nvidia import (
 )
 from torchyard.machine.knob import Knob, Machine, Reach
 from torchyard.machine.knobs.nvidia_settings import CardRequest, NvidiaCard, NvidiaKnob
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 
 SHARE_OF_HIGHEST: Final = 0.7
 """A card does not sustain its maximum clock when it gets warm or reaches its power limit. On an H200
@@ -91,7 +91,7 @@ _NOTE: Final = (
 )
 
 
-def _graphics_request(card: NvidiaCard, request: Wish) -> CardRequest:
+def _graphics_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:
     highest = card.ask("nvmlDeviceGetMaxClockInfo", more=(SM,))
     if highest.value is None:
         return CardRequest(because=f"cannot read its maximum clock: {highest.because}")
@@ -226,7 +226,7 @@ GRAPHICS_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
 _AMPERE: Final = 7
 
 
-def _memory_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+def _memory_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # noqa: ARG001
     architecture = card.ask("nvmlDeviceGetArchitecture").value
     if architecture is not None and architecture < _AMPERE:
         return CardRequest(because="memory clock locks need Ampere or newer")
@@ -301,7 +301,7 @@ class AmdDeterminism:
     needs_root = True
     default = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey every card; an unsupported one becomes a note, and all of them a reason."""
         settings: list[Setting] = []
         notes: list[str] = []
@@ -386,7 +386,7 @@ class AmdDeterminism:
         machine.files.write(table, f"s 1 {highest}")
         machine.files.write(table, "c")
 
-    def _refusal(self, card: AmdGpu, request: Wish) -> str:
+    def _refusal(self, card: AmdGpu, request: QuietRequest) -> str:
         chip = card.chip.value or ""
         for start, because in _UNSUPPORTED_CHIPS.items():
             if chip.startswith(start):
@@ -401,7 +401,7 @@ class AmdDeterminism:
         return ""
 
 
-def _cap(card: AmdGpu, request: Wish) -> int:
+def _cap(card: AmdGpu, request: QuietRequest) -> int:
     """Return the requested clock within the card's range, or a share of its maximum clock."""
     limits = card.graphics_limits_mhz.value or (0, 0)
     # At `auto` the limits are the chip's own; at other levels the states may cover more.

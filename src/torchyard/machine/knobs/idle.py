@@ -15,7 +15,7 @@ from typing import Final
 
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import CPU, ProcessorKnob, allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import (
     DeviceReading,
@@ -52,7 +52,7 @@ class IdleLatencyKnob:
     held: dict[str, HeldDevice] = field(default_factory=dict, compare=False, repr=False)
     """Devices that this process holds, by path."""
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the limit in force, which only root can read, and the one that would be held."""
         files = machine.files
         if not files.exists(DEVICE):
@@ -130,7 +130,7 @@ def _text(value: bytes) -> str:
 IDLE_LATENCY_KNOB: Final[Knob] = IdleLatencyKnob()
 
 
-def _requested_values(machine: Machine, request: Wish) -> RequestedValues:
+def _requested_values(machine: Machine, request: QuietRequest) -> RequestedValues:
     states = idle_states(machine.files)
     if not states:
         return RequestedValues(unavailable=f"no idle states below /{CPU}: no idle driver")

@@ -25,7 +25,7 @@ from typing import Final
 from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 from torchyard.machine.system.programs import missing_programs, run_program
@@ -56,7 +56,7 @@ class _Irqbalance:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return its service, or its process if it is not a service."""
         files = machine.files
         tasks = list(_tasks(files))
@@ -189,7 +189,7 @@ def mask_text(cpus: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Interrupts(FileKnob):
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Append the CPU that handles the interrupt now to each mask: `3 handled by 1`."""
         state = super().survey(machine, request)
         settings = [
@@ -233,7 +233,7 @@ class _Interrupts(FileKnob):
         machine.files.write(setting.place, mask)
 
 
-def _interrupt_values(machine: Machine, request: Wish) -> RequestedValues:
+def _interrupt_values(machine: Machine, request: QuietRequest) -> RequestedValues:
     files = machine.files
     if not files.exists(DEFAULT):
         return RequestedValues(
@@ -308,7 +308,7 @@ class _Workqueues(FileKnob):
         machine.files.write(MASK if place == REQUESTED else place, value)
 
 
-def _workqueue_values(machine: Machine, request: Wish) -> RequestedValues:
+def _workqueue_values(machine: Machine, request: QuietRequest) -> RequestedValues:
     files = machine.files
     if not files.exists(MASK):
         return RequestedValues(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 
 NMI_WATCHDOG: Final = "proc/sys/kernel/nmi_watchdog"
 STAT_INTERVAL: Final = "proc/sys/vm/stat_interval"
@@ -23,7 +23,7 @@ TIMER_MIGRATION: Final = "proc/sys/kernel/timer_migration"
 _STAT_INTERVAL_S: Final = 10
 
 
-def _watchdog_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _watchdog_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     interval_s = machine.files.read(STAT_INTERVAL).number or 0
     return RequestedValues(
         values={
@@ -83,7 +83,7 @@ def _limit_for(machine: Machine, place: str) -> Iterator[None]:
         machine.files.write(SHARE, share.value)
 
 
-def _perf_rate_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _perf_rate_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     return RequestedValues(values={SHARE: "1", RATE: "1"})
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues, chosen_word
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.programs import missing_programs, run_program
 
@@ -23,7 +23,7 @@ ENABLED: Final = f"{_HUGE_PAGES_FOLDER}/enabled"
 DEFRAG: Final = f"{_HUGE_PAGES_FOLDER}/defrag"
 
 
-def _huge_pages_values(machine: Machine, request: Wish) -> RequestedValues:
+def _huge_pages_values(machine: Machine, request: QuietRequest) -> RequestedValues:
     enabled = machine.files.read(ENABLED)
     if enabled.value is None:
         return RequestedValues(
@@ -63,7 +63,7 @@ HUGE_PAGES_KNOB: Final[Knob] = FileKnob(
 NUMA_BALANCING_PLACE: Final = "proc/sys/kernel/numa_balancing"
 
 
-def _numa_balancing_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _numa_balancing_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     reading = machine.files.read(NUMA_BALANCING_PLACE)
     if reading.value is None:
         return RequestedValues(unavailable=f"this kernel has no NUMA balancing ({reading.because})")
@@ -90,7 +90,7 @@ FULL: Final = "2"
 NONE: Final = "0"
 
 
-def _aslr_values(machine: Machine, request: Wish) -> RequestedValues:  # noqa: ARG001
+def _aslr_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
     if request.randomize == "keep":
         return RequestedValues(notes=("kept: set it with --aslr on or --aslr off",))
     return RequestedValues(values={ASLR_PLACE: FULL if request.randomize == "on" else NONE})
@@ -150,7 +150,7 @@ class _Swap:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:  # noqa: ARG002
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return all areas as one setting, or only swappiness if they must stay on."""
         files = machine.files
         reading = files.read(SWAPS)

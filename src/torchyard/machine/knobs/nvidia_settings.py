@@ -18,7 +18,7 @@ from torchyard.machine.gpu.compute_processes import read_processes
 from torchyard.machine.gpu.library import NO_PERMISSION, Answer, ask
 from torchyard.machine.gpu.nvidia import COMPUTE_MODES
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 
 
@@ -75,7 +75,7 @@ class NvidiaKnob:
     effect: Effect
     property: str
     """Last part of the location."""
-    requested: Callable[[NvidiaCard, Wish], CardRequest]
+    requested: Callable[[NvidiaCard, QuietRequest], CardRequest]
     """Reads only, never raises."""
     value_of: Callable[[NvidiaCard], Answer[str]]
     put: Callable[[NvidiaCard, str], None]
@@ -88,7 +88,7 @@ class NvidiaKnob:
     needs_root: bool = True
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey every card; an unsupported one becomes a note, and all of them a reason."""
         cards = _cards(machine)
         if cards.value is None:
@@ -136,7 +136,7 @@ class NvidiaKnob:
         """Whether two values are equivalent."""
         return self.same_value(one, other)
 
-    def _used_by_others(self, card: NvidiaCard, files: FileTree, request: Wish) -> str:
+    def _used_by_others(self, card: NvidiaCard, files: FileTree, request: QuietRequest) -> str:
         """Return why a card must not be changed: other processes use it. Empty with --only."""
         if not self.disturbs or self.name in (*request.only, *request.also):
             return ""
@@ -189,7 +189,7 @@ def _persistence_mode(card: NvidiaCard) -> Answer[str]:
     return card.ask("nvmlDeviceGetPersistenceMode").map(lambda mode: _ON if mode else _OFF)
 
 
-def _persistence_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+def _persistence_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # noqa: ARG001
     answer = _persistence_mode(card)
     return CardRequest(found=answer.value, wanted=_ON, because=answer.because)
 
@@ -221,7 +221,7 @@ def _limit(card: NvidiaCard) -> Answer[str]:
     return card.ask("nvmlDeviceGetPowerManagementLimit").map(_text)
 
 
-def _power_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+def _power_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # noqa: ARG001
     answer = _limit(card)
     default = card.ask("nvmlDeviceGetPowerManagementDefaultLimit").map(_text)
     if answer.value is None or default.value is None:
@@ -265,7 +265,7 @@ def _compute_mode(card: NvidiaCard) -> Answer[str]:
     return answer.map(lambda mode: COMPUTE_MODES[int(mode)])
 
 
-def _compute_mode_request(card: NvidiaCard, request: Wish) -> CardRequest:  # noqa: ARG001
+def _compute_mode_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # noqa: ARG001
     answer = _compute_mode(card)
     if answer.value == "prohibited":
         return CardRequest(because="its compute mode is `prohibited`")

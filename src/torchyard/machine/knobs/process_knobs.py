@@ -29,7 +29,7 @@ from typing import Final, Protocol, runtime_checkable
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import NotAllowed
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, Profile, Setting, Wish
+from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed, read_task
@@ -62,14 +62,14 @@ class ProcessKnob(Knob, Protocol):
     `write` and `restore` are never called.
     """
 
-    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return the setting for the command. Reads only, never raises."""
 
 
 PINNING_PLACE: Final = "affinity"
 
 
-def pinned_cpus(files: FileTree, request: Wish) -> tuple[int, ...]:
+def pinned_cpus(files: FileTree, request: QuietRequest) -> tuple[int, ...]:
     """Return the CPUs for the command: the requested cores, or the first thread of each core."""
     allowed = cpus_of_list(read_allowed(files, "self") or "")
     if request.cores:
@@ -94,7 +94,7 @@ class _Pinning:
     needs_root: bool = False
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the CPUs of this process, and those for the command."""
         allowed = read_allowed(machine.files, "self")
         setting = self.prefix(machine, request)
@@ -106,7 +106,7 @@ class _Pinning:
         notes = ("other programs may run on the same cores",)
         return KnobState(knob=self.name, settings=(affinity,), notes=notes)
 
-    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return `taskset -c LIST`; empty if the command has this affinity anyway."""
         files = machine.files
         cpus = pinned_cpus(files, request)
@@ -167,7 +167,7 @@ class _OpenMp:
     needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return each variable of this process, and the value for the command."""
         cpus = pinned_cpus(machine.files, request)
         setting = self.prefix(machine, request)
@@ -179,7 +179,7 @@ class _OpenMp:
         )
         return KnobState(knob=self.name, settings=settings, notes=_notes(os.environ, cpus))
 
-    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return variables only; without those that are set already, and then without binding."""
         cpus = pinned_cpus(machine.files, request)
         if not cpus:
@@ -262,7 +262,7 @@ class _Priority:
     needs_root: bool = False
     default: bool = True
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the priority of this process, and the one for the command."""
         task = read_task(machine.files, "self")
         setting = self.prefix(machine, request)
@@ -278,7 +278,7 @@ class _Priority:
         note = "applies only among the programs of this terminal (autogroup is on)"
         return KnobState(knob=self.name, settings=(affinity,), notes=(note,) if grouped else ())
 
-    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:  # noqa: ARG002
+    def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:  # noqa: ARG002
         """Return `nice -n STEPS`, relative to the present priority."""
         task = read_task(machine.files, "self")
         if task is None:
@@ -365,7 +365,7 @@ class _ProcessAslr:
     needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, request: Wish) -> KnobState:
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the state of this process, and the one for the command."""
         setting = self.prefix(machine, request)
         if setting.unavailable:
@@ -378,7 +378,7 @@ class _ProcessAslr:
             knob=self.name, settings=(item,), notes=notes if request.randomize == "keep" else ()
         )
 
-    def prefix(self, machine: Machine, request: Wish) -> ProcessSetting:
+    def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return `setarch MACHINE -R` for off; there is no common command for on."""
         reading = machine.files.read(PROCESS_ASLR_PLACE)
         if reading.value is None:

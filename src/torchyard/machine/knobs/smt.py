@@ -12,7 +12,7 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, same_text
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.cpu_states import CPU
 from torchyard.machine.system.file_tree import FileTree
@@ -44,7 +44,7 @@ class SmtKnob(FileKnob):
             super().restore(machine, setting)
 
 
-def _requested_values(machine: Machine, request: Wish) -> RequestedValues:
+def _requested_values(machine: Machine, request: QuietRequest) -> RequestedValues:
     files = machine.files
     topology = Topology.read(files)
     # The kernel keeps the first thread of every core online.

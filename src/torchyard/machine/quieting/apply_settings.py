@@ -27,7 +27,15 @@ from torchyard.core.records import decode, encode, nearest_hint
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError, UsageError
 from torchyard.machine.knob import Knob, Machine, Reach
 from torchyard.machine.knobs import KNOBS, WRITE_ORDER, in_order
-from torchyard.machine.model import KnobState, Mode, Restored, Setting, SettingChange, Tuned, Wish
+from torchyard.machine.model import (
+    AppliedSettings,
+    KnobState,
+    Mode,
+    QuietRequest,
+    Restored,
+    Setting,
+    SettingChange,
+)
 from torchyard.machine.quieting.journal import (
     Journal,
     JournalLock,
@@ -160,7 +168,10 @@ MACHINE_REACHES: Final[tuple[Reach, ...]] = ("machine", "held")
 
 
 def chosen_knobs(
-    request: Wish, *, reaches: Sequence[Reach] = MACHINE_REACHES, knobs: Mapping[str, Knob] = KNOBS
+    request: QuietRequest,
+    *,
+    reaches: Sequence[Reach] = MACHINE_REACHES,
+    knobs: Mapping[str, Knob] = KNOBS,
 ) -> list[str]:
     """Return the names of the requested knobs, in the order of writing."""
     for name in (*request.only, *request.also, *request.without):
@@ -181,14 +192,14 @@ def chosen_knobs(
     return in_order(names, WRITE_ORDER)
 
 
-def needs_gpus(request: Wish, knobs: Mapping[str, Knob] = KNOBS) -> bool:
+def needs_gpus(request: QuietRequest, knobs: Mapping[str, Knob] = KNOBS) -> bool:
     """Whether the request needs the GPU libraries."""
     return any(knobs[name].profile == "gpu" for name in chosen_knobs(request, knobs=knobs))
 
 
 def survey(
     machine: Machine,
-    request: Wish,
+    request: QuietRequest,
     *,
     reaches: Sequence[Reach] = MACHINE_REACHES,
     knobs: Mapping[str, Knob] = KNOBS,
@@ -204,17 +215,19 @@ def survey(
     return tuple(states)
 
 
-def dry_run(machine: Machine, request: Wish, *, knobs: Mapping[str, Knob] = KNOBS) -> Tuned:
+def dry_run(
+    machine: Machine, request: QuietRequest, *, knobs: Mapping[str, Knob] = KNOBS
+) -> AppliedSettings:
     """Return what quieting would do; `changes` holds only the settings it would not write."""
     states = survey(machine, request, knobs=knobs)
     settings = [setting for state in states for setting in state.settings]
     unchanged = (_unchanged(setting) for setting in settings if not needs_writing(setting, knobs))
-    return Tuned(request=request, knobs=states, changes=tuple(unchanged))
+    return AppliedSettings(request=request, knobs=states, changes=tuple(unchanged))
 
 
 def apply_until_restore(
-    machine: Machine, request: Wish, *, knobs: Mapping[str, Knob] = KNOBS
-) -> Tuned:
+    machine: Machine, request: QuietRequest, *, knobs: Mapping[str, Knob] = KNOBS
+) -> AppliedSettings:
     """Apply settings until `restore`. An error or a signal on the way restores everything."""
     session = QuietSession(machine, request, mode="standing", knobs=knobs)
     with DeferredSignals() as signals:
@@ -233,13 +246,13 @@ class QuietSession:
     def __init__(
         self,
         machine: Machine,
-        request: Wish,
+        request: QuietRequest,
         *,
         mode: Mode = "session",
         knobs: Mapping[str, Knob] = KNOBS,
     ) -> None:
         self.machine = machine
-        self.applied = Tuned(request=request, knobs=())
+        self.applied = AppliedSettings(request=request, knobs=())
         self.before: Restored | None = None
         """The restore of an earlier, interrupted session, done first."""
         self.restored: Restored | None = None
@@ -271,7 +284,7 @@ class QuietSession:
 
     def apply(self, signals: DeferredSignals | None = None) -> None:
         """Survey, write the journal, then write the settings. Restores everything on failure."""
-        check_may_tune(self.machine)
+        check_may_quiet(self.machine)
         self._lock = JournalLock.take(self._folder)
         if self._lock is None:
             raise in_use_error(self._folder)
@@ -279,7 +292,7 @@ class QuietSession:
             self._restore_earlier()
             request = self.applied.request
             states = survey(self.machine, request, knobs=self._knobs)
-            self.applied = Tuned(request=request, knobs=states)
+            self.applied = AppliedSettings(request=request, knobs=states)
             self._restore_process = RestoreProcess(
                 root=self.machine.files.root, folder=self._folder, lock=self._lock
             )
@@ -292,7 +305,7 @@ class QuietSession:
                 settings=settings,
             )
             changes = self._write_all(settings, signals)
-            self.applied = Tuned(request=request, knobs=states, changes=tuple(changes))
+            self.applied = AppliedSettings(request=request, knobs=states, changes=tuple(changes))
         except BaseException:
             self.restore()
             raise
@@ -406,7 +419,7 @@ def _unchanged(setting: Setting) -> SettingChange:
     return SettingChange(setting=setting, state="already so")
 
 
-def check_may_tune(machine: Machine) -> None:
+def check_may_quiet(machine: Machine) -> None:
     """Raise NotAllowed unless this process may change settings."""
     if not may_write(machine):
         raise NotAllowed(

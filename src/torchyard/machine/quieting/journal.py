@@ -33,7 +33,7 @@ from torchyard.core.records import decode, encode
 from torchyard.errors import NotAllowed, ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_records
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.machine.model import Mode, Setting, Wish
+from torchyard.machine.model import Mode, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.process.owner import this_process
 
@@ -152,7 +152,13 @@ class Journal:
 
     @classmethod
     def create(
-        cls, folder: Path, *, mode: Mode, request: Wish, boot: str, settings: Sequence[Setting]
+        cls,
+        folder: Path,
+        *,
+        mode: Mode,
+        request: QuietRequest,
+        boot: str,
+        settings: Sequence[Setting],
     ) -> Journal:
         """Save all original values; nothing may be written to the machine before this returns."""
         header = {

@@ -21,7 +21,7 @@ from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.core_isolation import join_setting
 from torchyard.machine.knobs.process_knobs import ProcessKnob, ProcessSetting
-from torchyard.machine.model import Tuned, Wish
+from torchyard.machine.model import AppliedSettings, QuietRequest
 from torchyard.machine.quieting.apply_settings import chosen_knobs
 
 _ISOLATION = "isolation"
@@ -29,9 +29,9 @@ _ISOLATION = "isolation"
 
 def process_settings(
     machine: Machine,
-    request: Wish,
+    request: QuietRequest,
     *,
-    applied: Tuned | None = None,
+    applied: AppliedSettings | None = None,
     knobs: Mapping[str, Knob] = KNOBS,
 ) -> list[tuple[str, ProcessSetting]]:
     """Return (knob, setting) of every chosen knob of reach "process" that is available here.

@@ -14,7 +14,7 @@ from torchyard.core.study import Study
 from torchyard.errors import TorchyardError
 from torchyard.machine.gpu.library import open_gpu_libraries
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import Profile, Restored, SettingChange, Tuned, Wish
+from torchyard.machine.model import AppliedSettings, Profile, QuietRequest, Restored, SettingChange
 from torchyard.machine.quieting.apply_settings import QuietSession, needs_gpus
 from torchyard.machine.quieting.process_settings import (
     apply_here,
@@ -24,30 +24,30 @@ from torchyard.machine.quieting.process_settings import (
 from torchyard.machine.quieting.restoring import Recovery, recover
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["QuietMachine", "tune_facts", "wish_for"]
+__all__ = ["QuietMachine", "quieting_facts", "request_for"]
 
 _RESTORE = "`sudo torchyard machine restore`"
 
 
-def wish_for(profile: str, study: Study) -> Wish:
+def request_for(profile: str, study: Study) -> QuietRequest:
     """Return the request of `--tune-profile`; `auto` selects by the devices of the study."""
     cpu_only = all(workload.device == "cpu" for workload in study.workloads)
     name = ("cpu" if cpu_only else "all") if profile == "auto" else profile
     profiles: tuple[Profile, ...] = ("cpu", "gpu")
     if name != "all":
         profiles = ("gpu",) if name == "gpu" else ("cpu",)
-    return Wish(profiles=profiles)
+    return QuietRequest(profiles=profiles)
 
 
 class QuietMachine:
     """Quiets the machine around a run. Without a request, only restores an interrupted session."""
 
-    def __init__(self, request: Wish | None, *, files: FileTree | None = None) -> None:
+    def __init__(self, request: QuietRequest | None, *, files: FileTree | None = None) -> None:
         self.before: list[str] = []
         """Notes for the user before the run."""
         self.after: list[str] = []
         """Notes for the user after it: values not restored, or changed by other programs."""
-        self.tuned: Tuned | None = None
+        self.tuned: AppliedSettings | None = None
         self.is_back = True
         """Whether everything is restored."""
         self._request = request
@@ -111,7 +111,7 @@ class QuietMachine:
                 self.after += _restore_notes(restored)
 
 
-def tune_facts(applied: Tuned) -> dict[str, dict[str, str]]:
+def quieting_facts(applied: AppliedSettings) -> dict[str, dict[str, str]]:
     """Return the applied settings as facts of a run: outcome -> knob -> text."""
     facts: dict[str, dict[str, str]] = {"written": {}, "refused": {}, "unavailable": {}}
     for state in applied.knobs:

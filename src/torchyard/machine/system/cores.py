@@ -10,10 +10,10 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.core.cpu_lists import cpu_list, cpus_of_list, share_out
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list, split_cpus
 from torchyard.core.study import Environment
 from torchyard.errors import UsageError
-from torchyard.machine.model import Wish
+from torchyard.machine.model import QuietRequest
 from torchyard.machine.system.file_tree import FileTree
 
 _CPU = "sys/devices/system/cpu"
@@ -156,7 +156,7 @@ class CoreSplit:
     """Empty if and only if both sets have CPUs."""
 
 
-def split_cores(files: FileTree, request: Wish) -> CoreSplit:
+def split_cores(files: FileTree, request: QuietRequest) -> CoreSplit:
     """Return the requested cores, and all other online CPUs."""
     measuring = tuple(sorted(set(request.cores)))
     if not measuring:
@@ -185,7 +185,7 @@ def available_cores() -> int:
 def cores_of(environment: Environment) -> tuple[tuple[int, ...], ...]:
     """Return the CPUs of each instance: contiguous, so that they share a NUMA node."""
     cores = cpus_of_list(environment.cores) if environment.cores else ()
-    return share_out(cores or tuple(os.sched_getaffinity(0)), environment.instances)
+    return split_cpus(cores or tuple(os.sched_getaffinity(0)), environment.instances)
 
 
 def check_instances(environment: Environment) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.knob import FileKnob, Machine, SkippedWrite
-from torchyard.machine.model import Setting, Wish
+from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 
 CPU: Final = "sys/devices/system/cpu"
@@ -169,7 +169,7 @@ def idle_states(files: FileTree) -> tuple[IdleState, ...]:
     return tuple(states)
 
 
-def allowed_latency_us(states: tuple[IdleState, ...], request: Wish) -> int:
+def allowed_latency_us(states: tuple[IdleState, ...], request: QuietRequest) -> int:
     """Return the requested latency, but at least that of the lightest sleep state; 0 stays 0.
 
     The lightest sleep state (C1) takes 1 us on AMD and 2 us on many Intel servers. A limit of 1 us

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 from torchyard.results.commands.options import find_run
 
 _HELP = """
@@ -79,7 +79,7 @@ def list_all(as_json: bool) -> None:
 
     baselines, damaged = list_baselines()
     for error in damaged:
-        talk(f"warning: {error.what}")
+        print_message(f"warning: {error.what}")
     if as_json:
         print_json(
             {
@@ -89,7 +89,7 @@ def list_all(as_json: bool) -> None:
         )
         return
     if not baselines:
-        talk("there are no baselines; save one with `torchyard baseline save NAME`")
+        print_message("there are no baselines; save one with `torchyard baseline save NAME`")
         return
     width = max(len(one.name) for one in baselines)
     for one in baselines:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from torchyard.cli.options import Count, section
-from torchyard.cli.output import talk
+from torchyard.cli.output import print_message
 from torchyard.errors import NothingToDo
 
 if TYPE_CHECKING:
     from torchyard.results.index.store import Store
-    from torchyard.results.model import Wanted
+    from torchyard.results.model import RunFilter
 
 
 def find_run(text: str) -> Path:
@@ -145,10 +145,10 @@ def filter_options(limit: int | None) -> Callable[[F], F]:
     return decorate
 
 
-def wanted_of(options: dict[str, Any]) -> Wanted:
+def wanted_of(options: dict[str, Any]) -> RunFilter:
     """Return the filter of the options."""
     from torchyard.core.comparison import Verdict
-    from torchyard.results.model import Wanted
+    from torchyard.results.model import RunFilter
 
     chosen = {name: options[name] for name in FILTER_NAMES if options[name]}
     if "verdicts" in chosen:
@@ -156,7 +156,7 @@ def wanted_of(options: dict[str, Any]) -> Wanted:
     for name in ("since", "until"):
         if name in chosen:
             chosen[name] = moment_of(chosen[name], option=f"--{name}")
-    return Wanted(**chosen)
+    return RunFilter(**chosen)
 
 
 def moment_of(text: str, *, option: str) -> str:
@@ -193,7 +193,7 @@ def fresh_store() -> Iterator[Store]:
     with Store.open() as store:
         refreshed = store.refresh(counted("reading run folders"))
         for warning in refreshed.warnings:
-            talk(f"warning: {warning}")
+            print_message(f"warning: {warning}")
         yield store
 
 
@@ -213,6 +213,6 @@ def counted(what: str) -> Callable[[int, int], None]:
             sys.stderr.flush()
         elif now - printed >= _LINE_EVERY_S:
             printed = now
-            talk(f"{what}: {number} of {total}")
+            print_message(f"{what}: {number} of {total}")
 
     return count

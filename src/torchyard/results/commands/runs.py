@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from torchyard.cli.options import SectionedCommand, section
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 from torchyard.results.commands.options import filter_options
 
 _LIST_HELP = """
@@ -42,11 +42,11 @@ def list_results(comparisons: bool, as_json: bool, **options: Any) -> None:
         print_json({name: [encode(entry) for entry in entries]})
         return
     if not entries:
-        talk(f"no matching {name} in {store.home}")
+        print_message(f"no matching {name} in {store.home}")
         return
     print_data(printable((comparison_table if comparisons else run_table)(entries)))
     if filters.limit is not None and len(entries) == filters.limit:
-        talk(f"only the newest {filters.limit} are shown; --limit 0 lists all")
+        print_message(f"only the newest {filters.limit} are shown; --limit 0 lists all")
 
 
 _SHOW_HELP = """
@@ -118,7 +118,7 @@ def note(run: str, text: str, as_json: bool) -> None:
     if as_json:
         print_json({"run": entry.id, "notes": list(notes)})
     else:
-        talk(f"{entry.id} has {len(notes)} note{'s' if len(notes) > 1 else ''}")
+        print_message(f"{entry.id} has {len(notes)} note{'s' if len(notes) > 1 else ''}")
 
 
 _DELETE_HELP = """
@@ -155,7 +155,7 @@ def delete(runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
                     "cannot ask for confirmation: stdin is not a terminal",
                     hint="use --yes to delete without confirmation",
                 )
-            talk(run_table(entries))
+            print_message(run_table(entries))
             noun = "this run" if len(entries) == 1 else f"these {len(entries)} runs"
             click.confirm(f"Permanently delete {noun}?", abort=True, err=True)
         for entry in entries:
@@ -194,10 +194,10 @@ def verify(runs: tuple[str, ...], as_json: bool) -> int:
     from torchyard.errors import ResultsDamaged
     from torchyard.results.commands.options import counted, fresh_store
     from torchyard.results.integrity import verify_run
-    from torchyard.results.model import Wanted
+    from torchyard.results.model import RunFilter
 
     with fresh_store() as store:
-        entries = [store.run(run) for run in runs] if runs else store.runs(Wanted())
+        entries = [store.run(run) for run in runs] if runs else store.runs(RunFilter())
     progress = counted("verifying runs")
     results = []
     for number, entry in enumerate(entries, start=1):
@@ -215,7 +215,7 @@ def verify(runs: tuple[str, ...], as_json: bool) -> int:
     unchecked = sum(not verified.checksummed for verified in results)
     size = format_bytes(sum(verified.size_bytes for verified in results))
     records = sum(row.comparisons + row.blocks + row.launches for row in results)
-    talk(
+    print_message(
         f"{len(results)} runs, {records} records, {size}: "
         + (f"{len(damaged)} damaged" if damaged else "no damage")
         + (f"; {torn} incomplete last lines" if torn else "")
@@ -249,7 +249,7 @@ def reindex(as_json: bool) -> None:
         refreshed = store.rebuild(counted("reading run folders"))
         place = str(store.place or "")
     for warning in refreshed.warnings:
-        talk(f"warning: {warning}")
+        print_message(f"warning: {warning}")
     if as_json:
         print_json({"index": place, "refreshed": encode(refreshed), "leftovers_removed": removed})
     else:

@@ -15,14 +15,14 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
+    print_message,
     printable,
-    talk,
 )
 from torchyard.results.commands.options import filter_options
 
 if TYPE_CHECKING:
     from torchyard.results.index.store import Store
-    from torchyard.results.model import RunEntry, Wanted
+    from torchyard.results.model import RunEntry, RunFilter
 
 
 # Repeated here because `--help` must not load `results.report`; a test compares the two.
@@ -112,7 +112,7 @@ def _form_of(output: Path | None) -> str:
     return endings.get(output.suffix, "csv") if output is not None else "csv"
 
 
-def _chosen(store: Store, runs: tuple[str, ...], filters: Wanted) -> list[RunEntry]:
+def _chosen(store: Store, runs: tuple[str, ...], filters: RunFilter) -> list[RunEntry]:
     matching = store.runs(replace(filters, limit=None))
     if not runs:
         return matching
@@ -129,7 +129,7 @@ def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
     ended = [entry for entry in chosen if entry.state != "running"]
     for entry in chosen:
         if entry not in ended:
-            talk(f"skipped: {entry.id} is still running")
+            print_message(f"skipped: {entry.id} is still running")
     if not ended:
         raise NothingToDo(
             "all matching runs are still running", hint="wait until they have finished"
@@ -137,21 +137,21 @@ def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
     size_bytes = write_archive(
         path, [Path(entry.folder) for entry in ended], progress=counted("writing runs")
     )
-    talk(f"{len(ended)} runs, {format_bytes(size_bytes)}: {path}")
+    print_message(f"{len(ended)} runs, {format_bytes(size_bytes)}: {path}")
     return {"archive": str(path), "runs": [run.id for run in ended], "size_bytes": size_bytes}
 
 
 def _write_rows(
     store: Store,
     chosen: list[RunEntry],
-    filters: Wanted,
+    filters: RunFilter,
     form: str,
     output: Path | None,
     *,
     whole: bool,
 ) -> dict[str, Any]:
     from torchyard.errors import UsageError
-    from torchyard.files.safe_writing import write_failed
+    from torchyard.files.safe_writing import write_error
     from torchyard.results.report import FORMS as WRITERS
     from torchyard.results.report import rows_of
 
@@ -170,8 +170,8 @@ def _write_rows(
         try:
             output.write_bytes(data)
         except OSError as error:
-            raise write_failed(output, error, kept="every run") from error
-        talk(f"{len(rows)} rows: {output}")
+            raise write_error(output, error, kept="every run") from error
+        print_message(f"{len(rows)} rows: {output}")
     return {"output": str(output or ""), "format": form, "rows": len(rows)}
 
 
@@ -223,5 +223,5 @@ def import_results(source: Path, max_size: str, as_json: bool) -> int:
         lines += [f"already present: {run}" for run in imported.same]
         print_data(printable("\n".join(lines) or "nothing imported"))
     for name, why in imported.refused:
-        talk(f"rejected: {name}: {why}")
+        print_message(f"rejected: {name}: {why}")
     return UsageError.exit_code if imported.refused else 0

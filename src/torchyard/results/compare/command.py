@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from torchyard.cli.output import check_writable, common_options, print_data, talk, write_file
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_data,
+    print_message,
+    write_file,
+)
 from torchyard.results.commands.options import percent, session_option
 
 if TYPE_CHECKING:
@@ -104,7 +110,7 @@ def compare(
         print_data(text)
     else:
         write_file(output, text, option="--output")
-        talk(f"{name}: {output}")
+        print_message(f"{name}: {output}")
 
 
 def _compared(

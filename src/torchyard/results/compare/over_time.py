@@ -112,7 +112,7 @@ def history_of(workload: str, format_name: str) -> str:
     """Return the history of every matching series in that format."""
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.index.store import Store
-    from torchyard.results.model import Wanted
+    from torchyard.results.model import RunFilter
 
     if format_name not in HISTORY_FORMATS:
         raise UsageError(
@@ -122,8 +122,8 @@ def history_of(workload: str, format_name: str) -> str:
     with Store.open() as store:
         store.refresh()
         # A name without its mode means all modes: labels are `kernels/matmul inference`.
-        matching = store.series(Wanted(workload=workload)) or store.series(
-            Wanted(workload=f"{workload} *")
+        matching = store.series(RunFilter(workload=workload)) or store.series(
+            RunFilter(workload=f"{workload} *")
         )
         history = [(series, store.points(series)) for series in matching]
     if not history:

@@ -24,7 +24,7 @@ from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
 from torchyard.stats.estimate import decided, estimate, verdict_of
 from torchyard.stats.pairs import PairedLaunches, pair_blocks
-from torchyard.stats.stopping import Look
+from torchyard.stats.stopping import InterimAnalysis
 
 _SHORT_OF_ONE = 0.999
 """Only a session that used its whole time budget may spend all of alpha."""
@@ -60,7 +60,7 @@ def pair_variants(
 
 def _looks(
     run: Run, label: str, names: tuple[str, str], blocks: Sequence[Block], launches: int
-) -> list[Look]:
+) -> list[InterimAnalysis]:
     """Return an interim analysis after every common launch, at the share of time used so far."""
     if not launches:
         return []
@@ -70,13 +70,13 @@ def _looks(
     for block in blocks:
         rounds[block.launch, block.round].add(block.variant)
     both = sorted({launch for (launch, _), names in rounds.items() if len(names) > 1})
-    looks: list[Look] = []
+    looks: list[InterimAnalysis] = []
     for count, launch in enumerate(both, start=1):
         used = max(shares.get(launch, _SHORT_OF_ONE), looks[-1].fraction if looks else 0.0)
-        looks.append(Look(launches=count, fraction=used))
+        looks.append(InterimAnalysis(launches=count, fraction=used))
     last = max((record.get("launch", 0) for record in records), default=both[-1])
     if both[-1] >= last and not all(_was_decided(row, run) for row in _rows(run, label, names)):
-        looks[-1] = Look(launches=looks[-1].launches, fraction=1.0)
+        looks[-1] = InterimAnalysis(launches=looks[-1].launches, fraction=1.0)
     return looks
 
 

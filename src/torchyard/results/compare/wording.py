@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from torchyard.core.comparison import TIMES_AGREE, UNTRUSTED
+from torchyard.core.comparison import TIME_RATIO_TOLERANCE, UNTRUSTED
 from torchyard.core.units import format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text, verdict_text
@@ -132,7 +132,7 @@ def _times_disagree(row: CrossRow) -> bool:
     one, other, ratio = row.one.time_ns, row.other.time_ns, row.ratio
     if not one or not other or not ratio:
         return False
-    return abs(math.log(one / other / ratio)) > TIMES_AGREE
+    return abs(math.log(one / other / ratio)) > TIME_RATIO_TOLERANCE
 
 
 def counts_text(comparison: CrossComparison) -> str:

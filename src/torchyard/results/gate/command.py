@@ -14,8 +14,8 @@ from torchyard.cli.output import (
     check_writable,
     common_options,
     print_data,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 from torchyard.results.commands.options import find_run, percent, session_option
@@ -138,7 +138,7 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     if not as_json:
         raise error
     # stdout already has one JSON object; a second one would make it invalid.
-    talk(f"error: {error.what}")
+    print_message(f"error: {error.what}")
     return error.exit_code
 
 
@@ -193,7 +193,9 @@ def _strict(limits: Gate, run: Run) -> Gate:
 
     if run.state == "running":
         raise UsageError(f"the run {run.id} is still running", hint="wait until it has finished")
-    talk(f"warning: the run is {run.state}; workloads that it did not measure fail the gate")
+    print_message(
+        f"warning: the run is {run.state}; workloads that it did not measure fail the gate"
+    )
     return replace(limits, policy=replace(limits.policy, on_missing="fail"))
 
 
@@ -248,7 +250,7 @@ def _write(path: Path, text: str, *, option: str, append: bool) -> None:
             text = path.read_text(encoding="utf-8") + text
     write_file(path, text, option=option)
     if not append:
-        talk(f"markdown: {path}")
+        print_message(f"markdown: {path}")
 
 
 def _first_reasons(outcome: GateOutcome) -> str:

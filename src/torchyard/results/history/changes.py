@@ -25,7 +25,14 @@ from torchyard.core.records import decode, encode
 from torchyard.errors import NothingToDo, TorchyardError, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
 from torchyard.files.safe_writing import replace_file
-from torchyard.results.model import ChangePoint, Metric, Series, SeriesHistory, SeriesPoint, Wanted
+from torchyard.results.model import (
+    ChangePoint,
+    Metric,
+    RunFilter,
+    Series,
+    SeriesHistory,
+    SeriesPoint,
+)
 
 if TYPE_CHECKING:
     from torchyard.stats.change_points.detection import Rules
@@ -110,7 +117,7 @@ _Z_95: Final = 1.96
 class HistoryStore(Protocol):
     """The methods of `results.index.store.Store` that are used here."""
 
-    def series(self, filters: Wanted, metric: Metric) -> list[Series]:
+    def series(self, filters: RunFilter, metric: Metric) -> list[Series]:
         """Return the matching series."""
 
     def points(self, series: Series) -> list[SeriesPoint]:
@@ -119,7 +126,7 @@ class HistoryStore(Protocol):
 
 def histories(
     store: HistoryStore,
-    filters: Wanted,
+    filters: RunFilter,
     metric: Metric = "speedup",
     *,
     rules: Rules | None = None,
@@ -275,7 +282,7 @@ def _adjusted(series: list[SeriesHistory]) -> list[SeriesHistory]:
     return result
 
 
-def _in_period(one: SeriesHistory, filters: Wanted) -> SeriesHistory:
+def _in_period(one: SeriesHistory, filters: RunFilter) -> SeriesHistory:
     def in_period(change: ChangePoint) -> bool:
         late_enough = not filters.since or change.after.started >= filters.since
         return late_enough and (not filters.until or change.before.started < filters.until)

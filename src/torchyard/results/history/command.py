@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import click
 
 from torchyard.cli.options import SectionedCommand, section
-from torchyard.cli.output import common_options, print_data, printable, talk, write_file
+from torchyard.cli.output import common_options, print_data, print_message, printable, write_file
 
 if TYPE_CHECKING:
     from torchyard.results.model import Metric, SeriesHistory
@@ -110,7 +110,7 @@ def history(
     from torchyard.errors import UsageError
     from torchyard.results.commands.options import counted, fresh_store, moment_of
     from torchyard.results.history.changes import ChangeCache, histories, ranked
-    from torchyard.results.model import Metric, Wanted
+    from torchyard.results.model import Metric, RunFilter
 
     if as_json and format_name not in (None, "json"):
         raise UsageError(
@@ -128,7 +128,7 @@ def history(
             rules = replace(rules, least=parse_fraction(least))
         if alpha is not None:
             rules = replace(rules, alpha=parse_fraction(alpha))
-    filters = Wanted(
+    filters = RunFilter(
         workload=workload,
         candidate=candidate,
         baseline=baseline,
@@ -154,7 +154,7 @@ def history(
         print_data(text if name == "html" else printable(text))
     else:
         write_file(output, text, option="--output")
-        talk(f"{name}: {output}")
+        print_message(f"{name}: {output}")
 
 
 def _render(

@@ -19,7 +19,14 @@ from torchyard.core.comparison import Verdict
 from torchyard.errors import UsageError
 from torchyard.results.index.database import VERDICTS
 from torchyard.results.index.entries import METRIC_COLUMNS, metric_bit, milliseconds, verdict_bits
-from torchyard.results.model import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
+from torchyard.results.model import (
+    ComparisonEntry,
+    Metric,
+    RunEntry,
+    RunFilter,
+    Series,
+    SeriesPoint,
+)
 
 # ruff: noqa: S608 -- only names of our own columns are put into statements; values are parameters
 
@@ -54,7 +61,7 @@ class Conditions:
         return " AND ".join(f"({text})" for text in self.texts) or "1"
 
 
-def line_conditions(filters: Wanted, *, machine: bool = True) -> Conditions:
+def line_conditions(filters: RunFilter, *, machine: bool = True) -> Conditions:
     """Return the conditions on `lines l`."""
     conditions = Conditions()
     if filters.workload and not _is_pattern(filters.workload):
@@ -74,7 +81,7 @@ def line_conditions(filters: Wanted, *, machine: bool = True) -> Conditions:
     return conditions
 
 
-def run_conditions(filters: Wanted) -> Conditions:
+def run_conditions(filters: RunFilter) -> Conditions:
     """Return the conditions on `runs r`."""
     conditions = Conditions()
     if filters.run:
@@ -100,7 +107,7 @@ def run_conditions(filters: Wanted) -> Conditions:
     return conditions
 
 
-def build_conditions(filters: Wanted) -> Conditions:
+def build_conditions(filters: RunFilter) -> Conditions:
     """Return the conditions on `builds b`."""
     return _revision("b.revision", filters.revision) if filters.revision else Conditions()
 
@@ -171,7 +178,7 @@ _USUAL_ROWS: Final = 50
 """Default number of rows for the cost estimate of the query through runs."""
 
 
-def find_runs(connection: sqlite3.Connection, home: Path, filters: Wanted) -> list[RunEntry]:
+def find_runs(connection: sqlite3.Connection, home: Path, filters: RunFilter) -> list[RunEntry]:
     """Return runs, newest first; a filter on comparisons selects runs with a matching one."""
     runs, lines = run_conditions(filters), line_conditions(filters, machine=False)
     if lines:
@@ -197,7 +204,7 @@ def find_runs(connection: sqlite3.Connection, home: Path, filters: Wanted) -> li
     return [run_of_row(home, row) for row in rows]
 
 
-def find_comparisons(connection: sqlite3.Connection, filters: Wanted) -> list[ComparisonEntry]:
+def find_comparisons(connection: sqlite3.Connection, filters: RunFilter) -> list[ComparisonEntry]:
     """Return comparisons, newest run first; within a run by workload and candidate."""
     runs, lines, builds = (
         run_conditions(filters),
@@ -219,7 +226,7 @@ def find_comparisons(connection: sqlite3.Connection, filters: Wanted) -> list[Co
     return [_comparison_of_row(row) for row in rows]
 
 
-def find_series(connection: sqlite3.Connection, filters: Wanted, metric: Metric) -> list[Series]:
+def find_series(connection: sqlite3.Connection, filters: RunFilter, metric: Metric) -> list[Series]:
     """Return the matching series, by workload, candidate, baseline and machine."""
     lines, runs = line_conditions(filters), run_conditions(filters)
     builds, verdicts = build_conditions(filters), with_verdict("c.verdict", filters.verdicts)
@@ -335,5 +342,5 @@ def _lines_are_few(connection: sqlite3.Connection, lines: Conditions, limit: int
     return bool(share * rows <= through_runs)
 
 
-def _limit(filters: Wanted) -> int:
+def _limit(filters: RunFilter) -> int:
     return -1 if filters.limit is None else max(0, filters.limit)

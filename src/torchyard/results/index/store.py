@@ -42,7 +42,14 @@ from torchyard.results.index.entries import (
 )
 from torchyard.results.index.folders import FullMark, digest_of, full_mark, marks_in, places_for
 from torchyard.results.index.queries import find_comparisons, find_points, find_runs, find_series
-from torchyard.results.model import ComparisonEntry, Metric, RunEntry, Series, SeriesPoint, Wanted
+from torchyard.results.model import (
+    ComparisonEntry,
+    Metric,
+    RunEntry,
+    RunFilter,
+    Series,
+    SeriesPoint,
+)
 
 Progress = Callable[[int, int], None]
 """Progress callback: folders read, and the total."""
@@ -153,7 +160,7 @@ def _insert(connection: sqlite3.Connection, batch: list[tuple[FullMark, Entries]
 
 
 def _entry(connection: sqlite3.Connection, home: Path, run: str) -> list[RunEntry]:
-    entries = find_runs(connection, home, Wanted(run=run))
+    entries = find_runs(connection, home, RunFilter(run=run))
     return [entry for entry in entries if entry.id == run]
 
 
@@ -229,15 +236,15 @@ class Store:
         with self._lock, writing(self._connection) as cursor:
             insert_runs(cursor, runs)
 
-    def runs(self, filters: Wanted) -> list[RunEntry]:
+    def runs(self, filters: RunFilter) -> list[RunEntry]:
         """Return the matching runs, newest first."""
         return self._with_repair(lambda: find_runs(self._connection, self.home, filters))
 
-    def comparisons(self, filters: Wanted) -> list[ComparisonEntry]:
+    def comparisons(self, filters: RunFilter) -> list[ComparisonEntry]:
         """Return the matching comparisons, newest first."""
         return self._with_repair(lambda: find_comparisons(self._connection, filters))
 
-    def series(self, filters: Wanted, metric: Metric = "speedup") -> list[Series]:
+    def series(self, filters: RunFilter, metric: Metric = "speedup") -> list[Series]:
         """Return the matching series."""
         return self._with_repair(lambda: find_series(self._connection, filters, metric))
 
@@ -253,7 +260,7 @@ class Store:
         if text and folder.is_dir():
             return entries_of(folder.absolute()).run
         plain = text and not {"*", "?", "/"} & set(text)
-        matching = self.runs(Wanted(run=text)) if plain else []
+        matching = self.runs(RunFilter(run=text)) if plain else []
         exact = [run for run in matching if run.id == text]
         if len(exact or matching) == 1:
             return (exact or matching)[0]
@@ -261,7 +268,7 @@ class Store:
 
     def _latest(self) -> RunEntry:
         for limit in (20, None):
-            for run in self.runs(Wanted(limit=limit)):
+            for run in self.runs(RunFilter(limit=limit)):
                 if not run.damage:
                     return run
         raise NothingToDo(
@@ -278,7 +285,7 @@ class Store:
                 why=f"{some}{', ...' if len(matching) > 3 else ''} start with it",  # noqa: PLR2004
                 hint="use more letters of the id",
             )
-        newest = [run.id for run in self.runs(Wanted(limit=20))]
+        newest = [run.id for run in self.runs(RunFilter(limit=20))]
         return UsageError(
             f"there is no run {text!r}",
             why=f"it is neither a folder nor the id of a run in {self.home}",

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from torchyard.cli.output import printable, talk
+from torchyard.cli.output import print_message, printable
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.units import format_percent
 from torchyard.errors import TorchyardError
@@ -198,7 +198,7 @@ def _lines(tracker: EndedCells) -> Listener:
         lines = tracker.update(view)
         ended_before = view.closed - len(lines)
         for number, line in enumerate(lines, start=ended_before + 1):
-            talk(f"[{number}/{len(view.statuses)} {clock_text(view.elapsed_s)}] {line}")
+            print_message(f"[{number}/{len(view.statuses)} {clock_text(view.elapsed_s)}] {line}")
 
     return listen
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchyard.bench.commands.execution import exit_code_of
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.output import print_data, print_json, printable, talk
+from torchyard.cli.output import print_data, print_json, print_message, printable
 from torchyard.errors import Untrustworthy, WorkerFailed
 from torchyard.sweep.commands.cell_progress import counts_text, show_sweep
 from torchyard.sweep.model import CellStatus
@@ -74,7 +74,7 @@ class SweepSession:
 
         executor = executor_of(self.folder)
         for note in getattr(executor, "notes", ()):
-            talk(f"note: {note}")
+            print_message(f"note: {note}")
         driver: SweepDriver | None = None
         try:
             with show_sweep(self.folder.folder, quiet=self.quiet) as listener:
@@ -90,14 +90,14 @@ class SweepSession:
                 self._join()
                 return self._exit_code()
             # Jobs were cancelled, or other processes run cells: the next driver resumes them.
-            talk(f"stopped: {counts_text(self.statuses)}")
+            print_message(f"stopped: {counts_text(self.statuses)}")
             for line in _running_elsewhere(self.statuses):
-                talk(line)
+                print_message(line)
         except KeyboardInterrupt:
             self.statuses = self.folder.statuses()
             message = f"; {driver.detach_message}" if driver and driver.detach_message else ""
-            talk(f"interrupted: {counts_text(self.statuses)}{message}")
-        talk(f"resume with: {self.resume_command}")
+            print_message(f"interrupted: {counts_text(self.statuses)}{message}")
+        print_message(f"resume with: {self.resume_command}")
         return INTERRUPTED
 
     @property
@@ -163,9 +163,11 @@ class SweepSession:
     def _exit_code(self) -> int:
         code = exit_code_of([row for run in self.runs.values() for row in run.comparisons])
         if code == WorkerFailed.exit_code:
-            talk("every comparison failed")
+            print_message("every comparison failed")
         elif code == Untrustworthy.exit_code:
-            talk("some results are untrusted: see the notes and `torchyard explain untrusted`")
+            print_message(
+                "some results are untrusted: see the notes and `torchyard explain untrusted`"
+            )
         return code
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from torchyard.cli.options import chosen_format, deliver, report_options
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
 from torchyard.process.owner import is_gone
 
@@ -117,7 +117,7 @@ def list_sweeps(as_json: bool) -> None:
     elif rows:
         print_data(printable(sweep_table(rows)))
     else:
-        talk(f"there are no sweeps in {sweeps_home()}")
+        print_message(f"there are no sweeps in {sweeps_home()}")
 
 
 _SHOW_HELP = """
@@ -165,7 +165,7 @@ def show(sweep: str, as_json: bool) -> None:
     ]
     print_data(printable("\n\n".join(part for part in parts if part)))
     if any(status.is_open for status in statuses):
-        talk(f"resume with: torchyard sweep --resume {folder.folder}")
+        print_message(f"resume with: torchyard sweep --resume {folder.folder}")
 
 
 # Repeated here because `--help` must not load the reports; a test compares the two.
@@ -255,10 +255,12 @@ def cancel(sweep: str, as_json: bool) -> None:
         )
         return
     if pid is not None:
-        talk(f"process {pid} was interrupted" + ("" if stopped else "; it is still running"))
+        print_message(
+            f"process {pid} was interrupted" + ("" if stopped else "; it is still running")
+        )
     if cancelled:
-        talk(f"jobs cancelled: {cancelled}")
-    talk(f"resume with: torchyard sweep --resume {folder.folder}")
+        print_message(f"jobs cancelled: {cancelled}")
+    print_message(f"resume with: torchyard sweep --resume {folder.folder}")
 
 
 def _interrupt_driver(folder: SweepFolder) -> int | None:

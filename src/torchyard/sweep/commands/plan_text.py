@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchyard.cli.output import talk
+from torchyard.cli.output import print_message
 from torchyard.core.study import Study
 from torchyard.core.units import format_bytes, format_percent
 from torchyard.sweep.cost_estimate import Range, SweepEstimate
@@ -255,7 +255,7 @@ def _calibrations(
         if quiet:
             return
         result = "cannot run here" if one.failure is not None else f"ready in {one.ready_s:.1f} s"
-        talk(f"calibration {number} of {total}: {one.workload.label} {result}")
+        print_message(f"calibration {number} of {total}: {one.workload.label} {result}")
 
     with _calibration_folder(folder) as place:
         return calibrate(plan, place, earlier=saved, listener=listen)

@@ -30,7 +30,7 @@ from torchyard.bench.commands.options import (
     spec_of_option,
 )
 from torchyard.cli.options import SectionedCommand, all_options, given_options, section
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
     from torchyard.sweep.folder import SweepFolder
@@ -304,12 +304,12 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     try:
         estimate = estimate_of(plan, folder.folder, calibrating=calibrating, quiet=quiet)
     except KeyboardInterrupt:
-        talk(f"resume with: torchyard sweep --resume {shlex.quote(str(folder.folder))}")
+        print_message(f"resume with: torchyard sweep --resume {shlex.quote(str(folder.folder))}")
         raise
     if not quiet and plan.cells:
-        talk(sweep_plan_text(plan, estimate, notes=notes))
+        print_message(sweep_plan_text(plan, estimate, notes=notes))
     if not quiet:
-        talk(f"sweep folder: {folder.folder}")
+        print_message(f"sweep folder: {folder.folder}")
     session = SweepSession(
         folder=folder,
         quiet=quiet,
@@ -323,7 +323,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         session.print_table()
     if not quiet:
         for name, joined in session.runs.items():
-            talk(f"run {name}: {joined.folder}")
+            print_message(f"run {name}: {joined.folder}")
     return code
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from torchyard.cli.group import CommandTable, RunningGroup
-from torchyard.cli.output import common_options, print_json, talk
+from torchyard.cli.output import common_options, print_json, print_message
 
 SWEEP_COMMANDS: Final[CommandTable] = {
     "list": ("torchyard.sweep.commands.manage:list_sweeps", "list sweeps and their progress"),
@@ -89,7 +89,7 @@ def sweep_cell(folder: Path, cell: str, as_json: bool) -> int:
 
     def listen(event: Event) -> None:
         if event.kind in ("warning", "comparison", "phase"):
-            talk(f"{event.workload}: {event.text}" if event.workload else event.text)
+            print_message(f"{event.workload}: {event.text}" if event.workload else event.text)
 
     outcome = run_cell(sweep, cell, place=place_of_job(), listener=listen)
     if as_json:

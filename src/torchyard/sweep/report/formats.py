@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.bench.report.sharing import cleaner_of
+from torchyard.bench.report.sharing import redactor_of
 from torchyard.core.records import encode, nearest_hint
 from torchyard.core.units import format_duration
 from torchyard.errors import UsageError
-from torchyard.presentation.redaction import PrivateText
+from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import escaped
 from torchyard.presentation.wording import ABSENT, verdict_text
 from torchyard.results.compare.report import finite
@@ -200,7 +200,7 @@ def _group_json(group: SweepGroup) -> dict[str, Any]:
 
 def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
     """Return the summary with redacted texts."""
-    cleaner = cleaner_of(runs)
+    cleaner = redactor_of(runs)
     rows = {id(row): _redacted_row(row, cleaner) for row in summary.rows}
     return replace(
         summary,
@@ -219,7 +219,7 @@ def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
     )
 
 
-def _redacted_row(row: SweepRow, cleaner: PrivateText) -> SweepRow:
+def _redacted_row(row: SweepRow, cleaner: Redactor) -> SweepRow:
     return replace(
         row,
         cell=cleaner.clean(row.cell),
@@ -234,7 +234,7 @@ def _redacted_row(row: SweepRow, cleaner: PrivateText) -> SweepRow:
     )
 
 
-def _redacted_group(group: SweepGroup, cleaner: PrivateText) -> SweepGroup:
+def _redacted_group(group: SweepGroup, cleaner: Redactor) -> SweepGroup:
     key = group.key
     cleaned = {
         name: cleaner.clean(getattr(key, name)) for name in ("suite", "baseline", "candidate")

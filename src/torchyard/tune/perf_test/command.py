@@ -10,7 +10,7 @@ import click
 
 from torchyard.bench.commands.options import LIMIT_OPTIONS, PLACE_OPTIONS
 from torchyard.cli.options import Count, SectionedCommand, all_options, section
-from torchyard.cli.output import common_options, print_data, print_json, printable, talk
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
 if TYPE_CHECKING:
     from torchyard.core.study import Study, Variant
@@ -107,16 +107,16 @@ def perf_test(as_json: bool, **options: Any) -> int:
     else:
         print_data(printable(perf_text(result)))
     if not options["quiet"]:
-        talk(f"run folder: {result.run}")
+        print_message(f"run folder: {result.run}")
     return exit_code_of(result.comparisons)
 
 
 def _measure(study: Study, options: dict[str, Any]) -> PerfTest:
-    from torchyard.cli.progress import Heard, show_progress
+    from torchyard.cli.progress import ComparisonCollector, show_progress
     from torchyard.results.directory import new_run_folder, runs_home
     from torchyard.tune.perf_test.measurement import run_perf_test
 
-    with show_progress(Heard(), quiet=options["quiet"]) as listener:
+    with show_progress(ComparisonCollector(), quiet=options["quiet"]) as listener:
         return run_perf_test(
             study,
             folder=options["run_dir"] or new_run_folder(runs_home()),

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from torchyard.bench.launch import Crew, VariantFailed, draw_launch
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.core.records import decode
 from torchyard.core.study import Study, Workload
 from torchyard.tune.perf_test.model import OperatorRow, OperatorTable
@@ -28,7 +28,7 @@ def operator_tables(study: Study, workload: Workload, *, iterations: int) -> lis
     with tempfile.TemporaryDirectory(prefix="torchyard-operators-") as folder:
         for variant in study.variants:
             try:
-                with Crew(
+                with LaunchProcesses(
                     workload,
                     (variant,),
                     settings,

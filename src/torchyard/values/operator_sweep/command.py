@@ -13,8 +13,8 @@ from torchyard.cli.output import (
     common_options,
     print_data,
     print_json,
+    print_message,
     printable,
-    talk,
     write_file,
 )
 
@@ -77,7 +77,7 @@ def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: 
 
     if markdown is not None:
         check_writable(markdown, option="--markdown")
-    say = (lambda _: None) if options["quiet"] else talk
+    say = (lambda _: None) if options["quiet"] else print_message
     if resume is not None:
         given = [name for name in ("target", "device", "only", "cases", "run_dir") if options[name]]
         if given:

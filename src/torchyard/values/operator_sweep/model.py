@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_failed
+from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.values.model import Proof
 
 
@@ -212,7 +212,7 @@ class SweepFolder:
             with self.rows.open("a", encoding="ascii") as file:
                 file.write("\n" + to_json_text(row) + "\n")
         except OSError as error:
-            raise write_failed(self.rows, error, kept="every row before") from error
+            raise write_error(self.rows, error, kept="every row before") from error
 
     def _read(self) -> _Read:
         found = _Read()

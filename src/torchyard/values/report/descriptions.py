@@ -276,7 +276,7 @@ def _percents(low: float, high: float) -> str:
     return f"{format_percent(low)}, {format_percent(high)}"
 
 
-def mended_text(worth: Worth) -> str:
+def fix_speedup_text(worth: Worth) -> str:
     """Return the measured speedup and what it refers to: the operator or a whole step."""
     if not gain_text(worth):
         return ""

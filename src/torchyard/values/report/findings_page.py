@@ -29,8 +29,8 @@ from torchyard.values.report.descriptions import (
     clipped,
     code_spans,
     detail_text,
+    fix_speedup_text,
     measured_text,
-    mended_text,
     notes_of_profile,
     operator_text,
     ordered,
@@ -356,8 +356,8 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
         rows.append(("one call", f"{wasted} of {whole}"))
     if measured_text(worth):
         rows.append(("fix applied", measured_text(worth)))
-    if mended_text(worth):
-        speedup = mended_text(worth).removeprefix("with the fix, ")
+    if fix_speedup_text(worth):
+        speedup = fix_speedup_text(worth).removeprefix("with the fix, ")
         rows.append(("with the fix", f"{speedup}, measured in pairs"))
     rows += [("method", clipped(worth.method, 300))] if worth.method else []
     rows += [("not measured", clipped(worth.unavailable, 300))] if worth.unavailable else []

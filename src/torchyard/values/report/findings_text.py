@@ -16,8 +16,8 @@ from torchyard.values.report.descriptions import (
     clipped,
     code_spans,
     detail_text,
+    fix_speedup_text,
     measured_text,
-    mended_text,
     notes_of_profile,
     operator_text,
     ordered,
@@ -92,8 +92,8 @@ def _text_sentences(finding: ValueFinding) -> list[str]:
         sentences.append(chain_text(finding.worth))
     if measured_text(finding.worth):
         sentences.append(measured_text(finding.worth))
-    if mended_text(finding.worth):
-        sentences.append(mended_text(finding.worth))
+    if fix_speedup_text(finding.worth):
+        sentences.append(fix_speedup_text(finding.worth))
     if suggestion_text(finding):
         sentences.append(f"→ {suggestion_text(finding)}")
     return sentences
@@ -181,8 +181,8 @@ def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
     if measured_text(finding.worth):
         text = measured_text(finding.worth)
         yield f"{escaped(text[0].upper() + text[1:])}."
-    if mended_text(finding.worth):
-        text = mended_text(finding.worth)
+    if fix_speedup_text(finding.worth):
+        text = fix_speedup_text(finding.worth)
         yield f"{escaped(text[0].upper() + text[1:])}."
     if suggestion_text(finding):
         parts = code_spans(suggestion_text(finding))

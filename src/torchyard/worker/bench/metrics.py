@@ -8,7 +8,7 @@ import torch
 
 from torchyard.worker.bench import dynamo_graphs
 from torchyard.worker.bench.backend_names import is_user_function
-from torchyard.worker.bench.variant import DTYPES, Side, convert
+from torchyard.worker.bench.variant import DTYPES, VariantRunner, convert
 from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
@@ -58,14 +58,16 @@ def other_sizes(batch_size: int) -> List[int]:
 
 
 def try_other_batches(
-    runner: Side, batch_size: Optional[int], rebuild: Callable[[Optional[int]], BuiltWorkload]
+    runner: VariantRunner,
+    batch_size: Optional[int],
+    rebuild: Callable[[Optional[int]], BuiltWorkload],
 ) -> OtherBatches:
     """Call a copy of the variant with its own batch size, then with others; count recompilations."""
     result = OtherBatches()
     if batch_size is None:
         result.why_not = "the workload has no batch size"
         return result
-    trial = Side(
+    trial = VariantRunner(
         runner.name, runner.backend, runner.precision, runner.model, runner.device, runner.options
     )
     dynamo_graphs.forget_sizes()
@@ -93,7 +95,7 @@ def try_other_batches(
     return result
 
 
-def _call(trial: Side, other: BuiltWorkload) -> None:
+def _call(trial: VariantRunner, other: BuiltWorkload) -> None:
     """Run one iteration of the trial on the inputs of another batch size."""
     model = trial.model
     inputs = BuiltWorkload(torch.nn.Module(), other.args, other.kwargs)
@@ -109,7 +111,7 @@ def _call(trial: Side, other: BuiltWorkload) -> None:
     model.forget_gradients()
 
 
-def measure(runner: Side, trial: Optional[OtherBatches] = None) -> Dict[str, Any]:
+def measure(runner: VariantRunner, trial: Optional[OtherBatches] = None) -> Dict[str, Any]:
     """Return memory, graph counters and recompilations, including those of `trial`."""
     runner.first_call()
     peak, method, why_not = peak_memory(runner)
@@ -133,7 +135,7 @@ def measure(runner: Side, trial: Optional[OtherBatches] = None) -> Dict[str, Any
     return result
 
 
-def peak_memory(runner: Side) -> Tuple[Optional[int], str, Optional[str]]:
+def peak_memory(runner: VariantRunner) -> Tuple[Optional[int], str, Optional[str]]:
     """Return the peak memory of an iteration, the method, and why it is unavailable, if so."""
     gc.collect()
     cuda = cuda_device(runner.device)
@@ -153,7 +155,7 @@ def peak_memory(runner: Side) -> Tuple[Optional[int], str, Optional[str]]:
         return None, "", "the profiler cannot record allocations: " + type(error).__name__
 
 
-def _replays_graphs(runner: Side, cuda: CudaDevice) -> bool:
+def _replays_graphs(runner: VariantRunner, cuda: CudaDevice) -> bool:
     """Whether its memory is in the pool of a CUDA graph: an iteration then allocates nothing.
 
     Such a pool has an id; the default pool has none. A variant that may record graphs and did not is
@@ -166,7 +168,7 @@ def _replays_graphs(runner: Side, cuda: CudaDevice) -> bool:
     return cuda.memory_pools() != {(0, 0)}
 
 
-def _cpu_peak(runner: Side) -> int:
+def _cpu_peak(runner: VariantRunner) -> int:
     from torch.profiler import ProfilerActivity, profile
 
     with runner.context():  # outside: its allocations are not part of an iteration
@@ -183,13 +185,13 @@ def _cpu_peak(runner: Side) -> int:
     return peak
 
 
-def _iterate(runner: Side) -> None:
+def _iterate(runner: VariantRunner) -> None:
     with runner.context():
         runner.caller()()
         runner.model.forget_gradients()
 
 
-def count_flops(runner: Side) -> Tuple[Optional[float], str]:
+def count_flops(runner: VariantRunner) -> Tuple[Optional[float], str]:
     """Return the floating-point operations of one eager iteration, or why they are unknown."""
     if runner.model.built.flops is not None and not runner.model.training:
         return float(runner.model.built.flops), ""
@@ -208,7 +210,7 @@ def count_flops(runner: Side) -> Tuple[Optional[float], str]:
     return (total, "") if total > 0 else (None, "the FLOP counter supports none of its operators")
 
 
-def moved_bytes(runner: Side) -> Tuple[Optional[float], str]:
+def moved_bytes(runner: VariantRunner) -> Tuple[Optional[float], str]:
     """Return the minimum memory traffic of an iteration in this precision, or why it is unknown."""
     traffic = runner.model.built.traffic
     if traffic is None:

@@ -4,13 +4,13 @@ from typing import Any, Dict
 
 import torch
 
-from torchyard.worker.bench.variant import Side
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.values.profilers.torch_profile import operator_rows
 
 MOST_ROWS = 100
 
 
-def operator_table(runner: Side, iterations: int) -> Dict[str, Any]:
+def operator_table(runner: VariantRunner, iterations: int) -> Dict[str, Any]:
     """Return the operators over some iterations, with CPU and, on a GPU, device time."""
     from torch.profiler import ProfilerActivity, profile
 

@@ -18,7 +18,7 @@ from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
 from torchyard.worker.bench.relocation import Relocator
 from torchyard.worker.bench.timing import run_block
-from torchyard.worker.bench.variant import DTYPES, Model, Side, convert
+from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
 from torchyard.worker.devices import cuda_device
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
@@ -49,7 +49,7 @@ def still_gets_faster(chunks: List[float]) -> bool:
     return len(chunks) < 2 or chunks[-1] < (1 - STABLE_WITHIN) * min(chunks[:-1])
 
 
-def warm(runner: Side, limit_s: float) -> Dict[str, Any]:
+def warm(runner: VariantRunner, limit_s: float) -> Dict[str, Any]:
     """Run chunks until the time is stable or the limit is reached; with limit 0, call it once."""
     runner.first_call()
     if limit_s <= 0:
@@ -78,11 +78,11 @@ def warm(runner: Side, limit_s: float) -> Dict[str, Any]:
     }
 
 
-class Desk:
+class WorkerService:
     """The handlers of the verbs of `wire`, in the order of a launch."""
 
     def __init__(self) -> None:
-        self._runners: Dict[str, Side] = {}
+        self._runners: Dict[str, VariantRunner] = {}
         self._models: Dict[Any, Model] = {}
         self._relocator = Relocator([])
         self._seed = 0
@@ -155,7 +155,7 @@ class Desk:
 
     def _make_runner(
         self, variant: Dict[str, Any], built: BuiltWorkload, training: bool, step: bool, device: str
-    ) -> Side:
+    ) -> VariantRunner:
         """Create a variant on the model of its data type and memory format, which variants share."""
         dtype = DTYPES.get(variant["precision"], torch.float32)
         options = dict(variant.get("options", ()))
@@ -167,7 +167,7 @@ class Desk:
             if channels_last:
                 put_channels_last(own)
             self._models[key] = Model(own, training, step)
-        return Side(
+        return VariantRunner(
             variant["name"],
             variant["backend"],
             variant["precision"],
@@ -263,7 +263,7 @@ class Desk:
             trial = try_other_batches(runner, self._batch_size, self._build_again)
         answer = metrics.measure(runner, trial)
         if self._flops is None:  # the same for all variants: they share the model
-            eager = Side("eager", "eager", runner.precision, runner.model, runner.device)
+            eager = VariantRunner("eager", "eager", runner.precision, runner.model, runner.device)
             self._flops = metrics.count_flops(eager)
         answer["flops"], answer["flops_why_not"] = self._flops
         return answer
@@ -278,7 +278,7 @@ class Desk:
         """List the workloads of a suite in this target."""
         return {"names": suites.load(suite).names()}
 
-    def _runner(self, name: str) -> Side:
+    def _runner(self, name: str) -> VariantRunner:
         if name in self._refused:
             raise self._refused[name]
         if name not in self._runners:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck
-from torchyard.worker.bench.variant import Side
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.devices import CudaDevice, cuda_device
 
 _STEAL_TICKS = "steal_ticks"
@@ -217,7 +217,7 @@ _process_clock = time.process_time_ns
 
 
 def run_block(
-    runner: Side,
+    runner: VariantRunner,
     inner: int,
     samples: int,
     prime: int,

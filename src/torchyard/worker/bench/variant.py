@@ -194,7 +194,7 @@ def convert(built: BuiltWorkload, dtype: Any) -> BuiltWorkload:
     )
 
 
-class Side:
+class VariantRunner:
     """One variant, ready to run iterations."""
 
     def __init__(
@@ -359,16 +359,16 @@ class Side:
             self.graph_counters = dynamo_graphs.read_counters()
         self.model.forget_gradients()
 
-    def peer(self) -> "Side":
+    def peer(self) -> "VariantRunner":
         """Return the eager variant of the same model, precision and options, for comparison."""
         kept = {
             name: value
             for name, value in self.options.items()
             if not options.why_not(name, "eager", self.model.training)
         }
-        return Side(self.name, "eager", self.precision, self.model, self.device, kept)
+        return VariantRunner(self.name, "eager", self.precision, self.model, self.device, kept)
 
-    def on(self, model: Model) -> "Side":
+    def on(self, model: Model) -> "VariantRunner":
         """Return this variant with the inputs of another model."""
         other = copy.copy(self)
         other.model = model

@@ -7,7 +7,7 @@ accept any name have a list instead: the workloads of the whole suite.
 
 from typing import Dict, List, Optional
 
-from torchyard.worker.catalog.entry import BOTH, Entry, Listed
+from torchyard.worker.catalog.entry import BOTH, Entry, ListedWorkload
 from torchyard.worker.catalog.huggingface_models import HUGGINGFACE
 from torchyard.worker.catalog.image_models import TIMM, TORCHVISION
 from torchyard.worker.catalog.kernel_list import KERNELS
@@ -20,7 +20,7 @@ __all__ = [
     "OPEN_SUITES",
     "SUITES",
     "Entry",
-    "Listed",
+    "ListedWorkload",
     "entry_of",
 ]
 
@@ -66,7 +66,7 @@ OPEN_SUITES: Dict[str, str] = {
     "script": "a whole program, for `torchyard tune --program`",
 }
 # The workloads of a whole suite, for the suites that accept any name.
-LISTS: Dict[str, List[Listed]] = {
+LISTS: Dict[str, List[ListedWorkload]] = {
     "huggingface": HUGGINGFACE,
     "timm": TIMM,
     "torchvision": TORCHVISION,

@@ -13,7 +13,7 @@ class Entry(NamedTuple):
     parameters: Dict[str, int]
 
 
-class Listed(NamedTuple):
+class ListedWorkload(NamedTuple):
     """One workload in the list of a suite that accepts any name.
 
     modes            modes in a run of the whole suite; any mode can be requested by name

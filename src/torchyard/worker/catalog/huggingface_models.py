@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from torchyard.worker.catalog.entry import BOTH, Listed
+from torchyard.worker.catalog.entry import BOTH, ListedWorkload
 
 Sizes = Dict[str, Any]
 
@@ -338,9 +338,11 @@ class HuggingFaceModel(NamedTuple):
     since: str = ""
 
     @property
-    def listed(self) -> Listed:
+    def listed(self) -> ListedWorkload:
         """Its entry in the catalogue."""
-        return Listed(self.name, self.modes, self.about, self.gpu_batch_size, self.cpu_batch_size)
+        return ListedWorkload(
+            self.name, self.modes, self.about, self.gpu_batch_size, self.cpu_batch_size
+        )
 
 
 def _of_class(
@@ -532,4 +534,4 @@ MODELS: List[HuggingFaceModel] = [
 ]
 
 BY_NAME: Dict[str, HuggingFaceModel] = {model.name: model for model in MODELS}
-HUGGINGFACE: List[Listed] = [model.listed for model in MODELS]
+HUGGINGFACE: List[ListedWorkload] = [model.listed for model in MODELS]

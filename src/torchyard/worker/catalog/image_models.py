@@ -2,7 +2,7 @@
 
 from typing import Dict, List, Optional, Tuple
 
-from torchyard.worker.catalog.entry import BOTH, Listed
+from torchyard.worker.catalog.entry import BOTH, ListedWorkload
 
 # Name, batch size on a large GPU, batch size on a large server; None: not in that list.
 _ROWS: List[Tuple[str, Optional[int], Optional[int]]] = [
@@ -66,10 +66,10 @@ _ROWS: List[Tuple[str, Optional[int], Optional[int]]] = [
     ("xcit_large_24_p8_224", None, 5),
 ]
 
-TIMM: List[Listed] = [
-    Listed(name, BOTH, "images, cross-entropy", gpu, cpu) for name, gpu, cpu in _ROWS
+TIMM: List[ListedWorkload] = [
+    ListedWorkload(name, BOTH, "images, cross-entropy", gpu, cpu) for name, gpu, cpu in _ROWS
 ]
-TIMM_BY_NAME: Dict[str, Listed] = {each.name: each for each in TIMM}
+TIMM_BY_NAME: Dict[str, ListedWorkload] = {each.name: each for each in TIMM}
 
 # Current timm names. Most timm versions still accept the old name with a warning; for others, the error
 # message gives the new one.
@@ -192,7 +192,7 @@ _TASKS = (
     ("segmentation, per-pixel cross-entropy", _SEGMENTATION),
 )
 
-TORCHVISION: List[Listed] = [
-    Listed(name, BOTH, about, gpu, cpu) for about, rows in _TASKS for name, gpu, cpu in rows
+TORCHVISION: List[ListedWorkload] = [
+    ListedWorkload(name, BOTH, about, gpu, cpu) for about, rows in _TASKS for name, gpu, cpu in rows
 ]
-TORCHVISION_BY_NAME: Dict[str, Listed] = {each.name: each for each in TORCHVISION}
+TORCHVISION_BY_NAME: Dict[str, ListedWorkload] = {each.name: each for each in TORCHVISION}

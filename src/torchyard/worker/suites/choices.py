@@ -8,14 +8,14 @@ import os
 from typing import Any, Dict, Iterable, List, Optional
 
 from torchyard.worker import catalog
-from torchyard.worker.catalog.entry import Listed
+from torchyard.worker.catalog.entry import ListedWorkload
 from torchyard.worker.workload import CannotBuild
 
 GPU_MEMORY_BYTES = 40e9
 CPU_CORES = 32
 
 
-def batch_size_for(listed: Optional[Listed], device: Any, otherwise: int) -> int:
+def batch_size_for(listed: Optional[ListedWorkload], device: Any, otherwise: int) -> int:
     """Return the listed batch size scaled to this device; `otherwise` when not listed."""
     import torch
 

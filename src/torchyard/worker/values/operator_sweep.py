@@ -19,14 +19,14 @@ from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.operator_cases import Case, Draw, all_cases, cases_of_file
 from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.pricing.fix_timing import gain_of, price
-from torchyard.worker.values.profiling_session import Session
+from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.proofs.certainty import (
     INPUT_DEPENDENT,
     NATIVE_PROGRAM,
     POISON,
     SKIP,
     Test,
-    judge,
+    certainty_of,
     make_test,
 )
 from torchyard.worker.values.proofs.trial_inputs import OWN
@@ -150,17 +150,17 @@ def _natively(case: Case, device: str) -> Dict[str, Chains]:
     return chains
 
 
-def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, Session]:
+def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, ProfilingSession]:
     """Profile the case, with one session per direction."""
     sources = [_Prepared(case, Draw(device, seed)) for seed in SEEDS]
     called: List[_Called] = []
 
-    def forward(session: Session) -> None:
+    def forward(session: ProfilingSession) -> None:
         for prepared in sources:
             called.append(prepared.call(session))
             session.step()
 
-    def backward(session: Session) -> None:
+    def backward(session: ProfilingSession) -> None:
         for one in called:
             _backward(one)
             session.step()
@@ -171,8 +171,8 @@ def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, Sessio
     return sessions
 
 
-def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Session:
-    session = Session(Options(deep=True, close_steps=0, graph=False), cache=cache)
+def _in_session(body: Callable[[ProfilingSession], None], cache: Optional[str]) -> ProfilingSession:
+    session = ProfilingSession(Options(deep=True, close_steps=0, graph=False), cache=cache)
     session.start()
     try:
         body(session)
@@ -181,14 +181,14 @@ def _in_session(body: Callable[[Session], None], cache: Optional[str]) -> Sessio
     return session
 
 
-def _coverage(sessions: List[Session]) -> Dict[str, int]:
+def _coverage(sessions: List[ProfilingSession]) -> Dict[str, int]:
     """Return how much was written, not examined, and not tested."""
     counts = [session.result("finished")["counts"] for session in sessions]
     names = ("written_bytes", "not_seen_bytes", "not_tried")
     return {name: sum(count.get(name, 0) for count in counts) for name in names}
 
 
-def _each_once(session: Session) -> List[Finding]:
+def _each_once(session: ProfilingSession) -> List[Finding]:
     """Return the wasted work of a session; two fills of one buffer count once."""
     findings = [finding for finding in session.findings.all() if _is_waste(finding)]
     again = {(one.path[:1], _size_bytes(one)) for one in findings if one.pattern == REDUNDANT}
@@ -222,7 +222,7 @@ class _Prepared:
         self._arguments = list(case.make(draw))
         self._draw = draw
 
-    def call(self, session: Optional[Session] = None) -> _Called:
+    def call(self, session: Optional[ProfilingSession] = None) -> _Called:
         """Run the case; the random gradients of its results are created without profiling."""
         result = self._function(*self._arguments, **self._options)
         if session is not None:
@@ -279,7 +279,7 @@ def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, An
     tests = _by_input(finding.proof.get("tests", ()))
     if tests:
         tests.append(make_test(NATIVE_PROGRAM, times > 0, detail=detail))
-    certainty, why = judge(tests, inside=bool(finding.path))
+    certainty, why = certainty_of(tests, inside=bool(finding.path))
     if not tests:
         why = finding.proof.get("why") or why
     worth: Dict[str, Any] = {}

@@ -39,7 +39,7 @@ MOST_CLOSE = 5
 """Maximum number of closely observed steps, as a multiple of `close_steps`."""
 
 
-class Session:
+class ProfilingSession:
     """Profiles a program between `start` and `stop`."""
 
     def __init__(

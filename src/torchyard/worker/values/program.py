@@ -29,7 +29,7 @@ class Ending(NamedTuple):
     """finished, crashed (an exception or an exit code other than 0) or interrupted."""
 
 
-class Surrounding:
+class ProgramProfiler:
     """Base class of profilers around a program; does nothing."""
 
     def start(self) -> None:
@@ -51,12 +51,12 @@ class Surrounding:
         """Add a note for the user."""
 
 
-def run_program(words: List[str], surrounding: Surrounding) -> int:
+def run_program(words: List[str], surrounding: ProgramProfiler) -> int:
     """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
     return run_callable(lambda: _run(words), surrounding)
 
 
-def run_callable(body: Callable[[], Any], surrounding: Surrounding) -> int:
+def run_callable(body: Callable[[], Any], surrounding: ProgramProfiler) -> int:
     """Run a function like a program; return the exit code."""
     pid = os.getpid()
     os.register_at_fork(after_in_child=surrounding.leave_child)
@@ -133,7 +133,7 @@ def _terminate(_number: int, _frame: Any) -> None:
     raise SystemExit(TERMINATED)
 
 
-def _count_threads(surrounding: Surrounding) -> None:
+def _count_threads(surrounding: ProgramProfiler) -> None:
     start = threading.Thread.start
     reported: List[bool] = []
 
@@ -146,13 +146,15 @@ def _count_threads(surrounding: Surrounding) -> None:
     threading.Thread.start = counted  # type: ignore[method-assign,assignment]
 
 
-class Watched(Surrounding):
+class ValueProfiledProgram(ProgramProfiler):
     """Value profiling of a program."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
-        from torchyard.worker.values.profiling_session import Session
+        from torchyard.worker.values.profiling_session import ProfilingSession
 
-        self.session = Session(options_from(plan["options"]), plan["output"], plan.get("cache"))
+        self.session = ProfilingSession(
+            options_from(plan["options"]), plan["output"], plan.get("cache")
+        )
         if plan.get("eager"):
             _turn_compiler_off()
             self.session.notes.append("torch.compile was disabled: the eager program was profiled")
@@ -194,7 +196,7 @@ def main(plan_path: str, words: List[str]) -> int:
         from torchyard.worker.values.pricing.fix_timing import price_plan
 
         return price_plan(plan)
-    surrounding: Surrounding
+    surrounding: ProgramProfiler
     if plan.get("tool") == "torch":
         from torchyard.worker.values.profilers.torch_profile import TorchProfiled
 
@@ -207,11 +209,11 @@ def main(plan_path: str, words: List[str]) -> int:
 
         surrounding = ToolRange(plan)
     elif plan.get("native"):
-        from torchyard.worker.values.pricing.native_run import Native
+        from torchyard.worker.values.pricing.native_run import NativeRunRecorder
 
-        surrounding = Native(plan)
+        surrounding = NativeRunRecorder(plan)
     else:
-        surrounding = Watched(plan)
+        surrounding = ValueProfiledProgram(plan)
     if plan.get("workload"):
         from torchyard.worker.values.workload_run import body_of
 

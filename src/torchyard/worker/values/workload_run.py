@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict
 import torch
 
 from torchyard.worker import suites
-from torchyard.worker.bench.variant import DTYPES, Model, Side, convert
+from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
 from torchyard.worker.workload import CannotBuild
 
 _SEED = 1337
@@ -30,7 +30,7 @@ def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
     dtype = DTYPES.get(precision, torch.float32)
     step = training and built.optimizer is not None
     model = Model(built if dtype is torch.float32 else convert(built, dtype), training, step)
-    side = Side("profiled", "eager", precision, model, workload["device"])
+    side = VariantRunner("profiled", "eager", precision, model, workload["device"])
     with side.context():
         side.caller()()  # warm-up: first allocations and caches
     model.forget_gradients()

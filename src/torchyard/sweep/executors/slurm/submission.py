@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from torchyard.errors import StepFailed, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_tail
-from torchyard.files.safe_writing import write_failed
+from torchyard.files.safe_writing import write_error
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
 from torchyard.sweep.executors.slurm.job_states import (
@@ -276,7 +276,7 @@ class SlurmExecutor:
         try:
             place.mkdir(exist_ok=True)
         except OSError as error:
-            raise write_failed(place, error, kept="the sweep") from error
+            raise write_error(place, error, kept="the sweep") from error
         size = array_size()
         for begin in range(0, len(new), size):
             self._submit_array(new[begin : begin + size])

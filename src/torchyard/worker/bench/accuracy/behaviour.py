@@ -14,7 +14,7 @@ from torchyard.worker.bench.accuracy import tensors as result_structure
 from torchyard.worker.bench.accuracy.timed_results import Verifier
 from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.timing import clock
-from torchyard.worker.bench.variant import Model, Side, same_numbers
+from torchyard.worker.bench.variant import Model, VariantRunner, same_numbers
 from torchyard.worker.workload import BuiltWorkload, flatten, map_tensors
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -127,7 +127,7 @@ _EXPORTED = ("torchscript", "export", "aot-inductor")
 _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
 
 
-def documents(runner: Side, behaviour: str) -> bool:
+def documents(runner: VariantRunner, behaviour: str) -> bool:
     """Whether the backend, or the user's callable, documents this behaviour."""
     head = runner.backend.partition(":")[0]
     if is_user_function(runner.backend):
@@ -139,7 +139,7 @@ def documents(runner: Side, behaviour: str) -> bool:
     return head in _EXPORTED  # other containers
 
 
-def output_of(runner: Side, seed: int) -> Any:
+def output_of(runner: VariantRunner, seed: int) -> Any:
     """Return the output of one iteration from the initial state, not a copy."""
     runner.first_call()
     model = runner.model
@@ -156,7 +156,7 @@ def output_of(runner: Side, seed: int) -> Any:
     return kept[0]
 
 
-def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
+def check_structure(runner: VariantRunner, peer: VariantRunner, seed: int) -> Findings:
     """Compare containers, types, shapes, devices and gradient functions of the result.
 
     Skipped where the structure of eager results depends on the seed.
@@ -177,7 +177,9 @@ def check_structure(runner: Side, peer: Side, seed: int) -> Findings:
     return [text], []
 
 
-def check_earlier_results(runner: Side, peer: Side, seed: int, draw: int, level: str) -> Findings:
+def check_earlier_results(
+    runner: VariantRunner, peer: VariantRunner, seed: int, draw: int, level: str
+) -> Findings:
     """Check that a result does not change when the next call runs on other inputs."""
     if not _overwrites(runner, seed, draw, level) or _overwrites(peer, seed, draw, level):
         return [], []
@@ -186,7 +188,7 @@ def check_earlier_results(runner: Side, peer: Side, seed: int, draw: int, level:
     return ["the next call overwrites an earlier result: its storage is reused"], []
 
 
-def _overwrites(runner: Side, seed: int, draw: int, level: str) -> bool:
+def _overwrites(runner: VariantRunner, seed: int, draw: int, level: str) -> bool:
     runner.model.draw_inputs(0, level)
     first = flatten(output_of(runner, seed))
     copies = [tensor.detach().clone() for tensor in first]
@@ -201,7 +203,7 @@ def _overwrites(runner: Side, seed: int, draw: int, level: str) -> bool:
         runner.model.draw_inputs(0, level)
 
 
-def check_parameters(runner: Side, peer: Side, seed: int) -> Findings:
+def check_parameters(runner: VariantRunner, peer: VariantRunner, seed: int) -> Findings:
     """Check that an iteration without an optimizer writes only parameters that eager code writes."""
     model = runner.model
     if model.optimizer is not None or model.built.mutates:
@@ -216,7 +218,7 @@ def check_parameters(runner: Side, peer: Side, seed: int) -> Findings:
     return ["changes parameter " + ", ".join(sorted(changed)[:3])] if changed else [], []
 
 
-def check_scaled_inputs(runner: Side, verifier: Verifier, seed: int) -> Findings:
+def check_scaled_inputs(runner: VariantRunner, verifier: Verifier, seed: int) -> Findings:
     """Check inputs scaled by 100 and by 0.01."""
     model = runner.model
     floats = {
@@ -235,7 +237,7 @@ def check_scaled_inputs(runner: Side, verifier: Verifier, seed: int) -> Findings
     return [], []
 
 
-def check_changed_weights(runner: Side, verifier: Verifier, seed: int) -> Findings:
+def check_changed_weights(runner: VariantRunner, verifier: Verifier, seed: int) -> Findings:
     """Check weights halved and doubled in place: exact, so that they can be restored without a copy."""
     model = runner.model
     with _changed_weights(model):
@@ -273,7 +275,7 @@ class _changed_weights:  # noqa: N801 - used as a context manager
                 parameter.mul_(0.5 if (index + turn) % 2 == 0 else 2.0)
 
 
-def check_other_batch(runner: Side, verifier: Verifier, seed: int) -> Findings:
+def check_other_batch(runner: VariantRunner, verifier: Verifier, seed: int) -> Findings:
     """Check a batch with one row less, for user-defined callables: they may hard-code one size.
 
     Backends of torch check sizes themselves, recompile, or document that they support one size.
@@ -317,7 +319,7 @@ class CandidateRaised(Exception):
     """The variant failed where eager code did not."""
 
 
-def _judged(runner: Side, peer: Side, verifier: Verifier, seed: int) -> str:
+def _judged(runner: VariantRunner, peer: VariantRunner, verifier: Verifier, seed: int) -> str:
     """Check the variant on the current values of the model; empty if correct or eager code fails."""
     try:
         expected = peer.results(seed)[0]
@@ -353,7 +355,7 @@ def finite_share(results: Any) -> float:
     return finite / total if total else 1.0
 
 
-def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
+def check_repeated_inputs(runner: VariantRunner, peer: VariantRunner, level: str) -> str:
     """Check whether the variant is faster on repeated input values, which means cached results.
 
     Both runs write the inputs before each timed call; one writes new values, the other the same ones.
@@ -377,7 +379,7 @@ def check_repeated_inputs(runner: Side, peer: Side, level: str) -> str:
     )
 
 
-def _fresh_and_repeated(runner: Side, level: str) -> Tuple[float, float]:
+def _fresh_and_repeated(runner: VariantRunner, level: str) -> Tuple[float, float]:
     """Return the shortest time with new values and with repeated ones; disturbances only add time."""
     chance = random.SystemRandom()
     model = runner.model

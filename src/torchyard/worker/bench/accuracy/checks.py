@@ -20,7 +20,7 @@ from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, python_threads
 from torchyard.worker.bench.timing import run_block
-from torchyard.worker.bench.variant import Model, Side
+from torchyard.worker.bench.variant import Model, VariantRunner
 
 SECOND_DRAW = 1
 COMPARABLE = ("pass", "less-accurate", "nondeterministic")
@@ -50,7 +50,7 @@ class Checks:
         """For each block, by variant: whether the device continued after its timed part."""
         self._untrusted: Dict[str, List[str]] = {}
         self._notes: Dict[str, List[str]] = {}
-        self._baselines: Dict[int, Tuple[Side, List[Any]]] = {}
+        self._baselines: Dict[int, Tuple[VariantRunner, List[Any]]] = {}
 
     def begin(self, models: List[Model], seed: int) -> None:
         """Record the shared state after everything is built and before any variant runs."""
@@ -63,7 +63,7 @@ class Checks:
             for kind in kinds:
                 SHARED_FUNCTIONS.add(kind.__name__, kind)
 
-    def references(self, runner: Side, limit_bytes: Optional[int]) -> Dict[str, Any]:
+    def references(self, runner: VariantRunner, limit_bytes: Optional[int]) -> Dict[str, Any]:
         """Return references of two draws, and which inputs can be varied."""
         self._limit_bytes = limit_bytes
         model = runner.model
@@ -77,7 +77,7 @@ class Checks:
             model.draw_inputs(0, level)
         return references
 
-    def _level(self, runner: Side) -> str:
+    def _level(self, runner: VariantRunner) -> str:
         """Return the widest variation of the inputs that the baseline accepts."""
         finite = behaviour.finite_share(runner.results(self._seed)[0])
         for level in LEVELS:
@@ -93,7 +93,7 @@ class Checks:
                 return level
         return NONE
 
-    def judge(self, runner: Side, reference: Dict[str, Any]) -> Dict[str, Any]:
+    def judge(self, runner: VariantRunner, reference: Dict[str, Any]) -> Dict[str, Any]:
         """Return the accuracy record of a candidate, with notes and reasons for distrust."""
         level = str(reference["varied"])
         model = runner.model
@@ -127,7 +127,9 @@ class Checks:
             comparable=comparable and not failures,
         )
 
-    def _judge_draw(self, runner: Side, draw: int, record: Dict[str, Any]) -> Dict[str, Any]:
+    def _judge_draw(
+        self, runner: VariantRunner, draw: int, record: Dict[str, Any]
+    ) -> Dict[str, Any]:
         judged = dict(accuracy.judge(runner, self._seed, record))
         if judged["status"] in COMPARABLE and not record["random"]:
             verifier = self._verifier(runner, None)
@@ -141,7 +143,7 @@ class Checks:
             judged["detail"] = "with other input values: %s" % judged["detail"]
         return judged
 
-    def _behaviour(self, runner: Side, level: str, values: bool) -> List[str]:
+    def _behaviour(self, runner: VariantRunner, level: str, values: bool) -> List[str]:
         peer = self._verifier(runner, None).peer
         wrong, notes = behaviour.check_structure(runner, peer, self._seed)
         if values:
@@ -154,7 +156,7 @@ class Checks:
         self._add(self._notes, runner, notes)
         return wrong
 
-    def _verifier(self, runner: Side, accepted: Optional[Any]) -> Verifier:
+    def _verifier(self, runner: VariantRunner, accepted: Optional[Any]) -> Verifier:
         if runner.name not in self._verifiers:
             self._verifiers[runner.name] = Verifier(runner, self._seed, self._limit_bytes)
         verifier = self._verifiers[runner.name]
@@ -162,7 +164,9 @@ class Checks:
             verifier.accepted = accepted
         return verifier
 
-    def block(self, runner: Side, draw: int, level: str, samples: int, inner: int) -> TimedCheck:
+    def block(
+        self, runner: VariantRunner, draw: int, level: str, samples: int, inner: int
+    ) -> TimedCheck:
         """Prepare a block on a draw of its own."""
         changing = self._verifier(runner, None).changing()
         self._remember_baseline(runner)
@@ -171,14 +175,14 @@ class Checks:
         self._blocks[runner.name] = check
         return check
 
-    def timed(self, runner: Side, samples_ns: List[float], inner: int) -> None:
+    def timed(self, runner: VariantRunner, samples_ns: List[float], inner: int) -> None:
         """Record whether the work of the variant's latest block ended with its timed part."""
         check = self._blocks.get(runner.name)
         if check is not None:
             allowed_ns = max(UNFINISHED_NS, UNFINISHED_SHARE * inner * max(samples_ns))
             self._unfinished.setdefault(runner.name, []).append(check.unfinished_ns > allowed_ns)
 
-    def verify(self, runner: Side, accepted: Optional[Any]) -> Dict[str, Any]:
+    def verify(self, runner: VariantRunner, accepted: Optional[Any]) -> Dict[str, Any]:
         """Compare and discard the results that were kept in the variant's latest block."""
         started = _clock()
         check = self._blocks.pop(runner.name, None)
@@ -191,7 +195,7 @@ class Checks:
             "seconds": (_clock() - started) / 1e9,
         }
 
-    def _remember_baseline(self, runner: Side) -> None:
+    def _remember_baseline(self, runner: VariantRunner) -> None:
         """Store results of eager code before the first block, to detect changes by a variant."""
         model = runner.model
         if id(model) in self._baselines:
@@ -203,7 +207,7 @@ class Checks:
         self._baselines[id(model)] = (peer, results)
 
     def recheck(
-        self, runner: Side, level: str, accepted: Optional[Any], values: bool, more: bool
+        self, runner: VariantRunner, level: str, accepted: Optional[Any], values: bool, more: bool
     ) -> Dict[str, Any]:
         """Run the checks after the last block of a launch; `more` adds those of the first launch."""
         started = _clock()
@@ -237,7 +241,7 @@ class Checks:
             "seconds": (_clock() - started) / 1e9,
         }
 
-    def _more(self, runner: Side, peer: Side, level: str) -> List[str]:
+    def _more(self, runner: VariantRunner, peer: VariantRunner, level: str) -> List[str]:
         """Check other inputs and weights than the timed ones."""
         remembers = behaviour.check_repeated_inputs(runner, peer, level)
         self._add(self._untrusted, runner, [remembers] if remembers else [])
@@ -255,7 +259,7 @@ class Checks:
             self._add(self._notes, runner, notes)
         return wrong
 
-    def _check_baseline(self, runner: Side, values: bool) -> None:
+    def _check_baseline(self, runner: VariantRunner, values: bool) -> None:
         baseline = self._baselines.get(id(runner.model))
         if baseline is None or not values or not is_user_function(runner.backend):
             return
@@ -271,7 +275,7 @@ class Checks:
             text = "changed the results of eager code on the same inputs"
             self._add(self._untrusted, runner, [text])
 
-    def _attribute_changes(self, runner: Side) -> None:
+    def _attribute_changes(self, runner: VariantRunner) -> None:
         """Attribute state changes since the last check to the variant that has just run."""
         unfinished = self._unfinished.get(runner.name, [])
         if sum(unfinished) > len(unfinished) / 2:
@@ -300,7 +304,7 @@ class Checks:
                 self._add(self._notes, runner, ["left %d threads running" % more])
                 self._threads = python_threads()
 
-    def _add(self, where: Dict[str, List[str]], runner: Side, texts: List[str]) -> None:
+    def _add(self, where: Dict[str, List[str]], runner: VariantRunner, texts: List[str]) -> None:
         present = where.setdefault(runner.name, [])
         present += [text for text in texts if text not in present]
 

@@ -27,7 +27,7 @@ from torchyard.worker.bench.accuracy.tensors import (
     to_plain,
 )
 from torchyard.worker.bench.accuracy.tolerances import ASSUMED_STEPS, EPSILON, Noise
-from torchyard.worker.bench.variant import Side
+from torchyard.worker.bench.variant import VariantRunner
 
 COARSER = ("float32", "tf32", "float16", "amp-float16", "amp", "bfloat16")
 """From fine to coarse. `tf32` is float32 with products of operands rounded to ten bits, `amp` autocast
@@ -88,7 +88,9 @@ OTHER_NUMBERS = 0.01
 WORST_FIRST = ("fail", "unchecked", "random", "nondeterministic", "less-accurate", "pass")
 
 
-def make_reference(runner: Side, seed: int, limit_bytes: Optional[int] = None) -> Dict[str, Any]:
+def make_reference(
+    runner: VariantRunner, seed: int, limit_bytes: Optional[int] = None
+) -> Dict[str, Any]:
     """Return the reference: results of the baseline and of its float64 copy."""
     raw = runner.results(seed)[0]
     place = place_for(raw)
@@ -128,7 +130,7 @@ def save_reference(record: Dict[str, Any], path: str) -> None:
 
 
 def judge(
-    runner: Side, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
+    runner: VariantRunner, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
 ) -> Dict[str, Any]:
     """Return the accuracy record of a candidate, with the fields of `core.comparison.Accuracy`.
 
@@ -154,7 +156,7 @@ def worst(records: List[Dict[str, Any]]) -> Dict[str, Any]:
     return min(records, key=lambda record: WORST_FIRST.index(record["status"]))
 
 
-def names_of(runner: Side) -> Dict[str, List[str]]:
+def names_of(runner: VariantRunner) -> Dict[str, List[str]]:
     """Return the names of the tensors of an iteration, by group."""
     module = runner.model.module
     parameters = list(module.named_parameters())
@@ -172,7 +174,9 @@ def names_of(runner: Side) -> Dict[str, List[str]]:
 class _Check:
     """One candidate, the reference, and the noise of its precision."""
 
-    def __init__(self, runner: Side, seed: int, reference: Dict[str, Any], place: Any) -> None:
+    def __init__(
+        self, runner: VariantRunner, seed: int, reference: Dict[str, Any], place: Any
+    ) -> None:
         self.runner = runner
         self.seed = seed
         self.place = place

@@ -11,7 +11,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 
 from torchyard.worker.bench import options
 from torchyard.worker.bench.accuracy.tensors import Results, shapes_of, to_plain
-from torchyard.worker.bench.variant import Side
+from torchyard.worker.bench.variant import VariantRunner
 
 SETTING = "inductor.fallback_random"
 DRAWS = 8
@@ -32,7 +32,7 @@ class Differs(NamedTuple):
     text: str
 
 
-def twin_with_fallback(runner: Side) -> Tuple[Optional[Side], str]:
+def twin_with_fallback(runner: VariantRunner) -> Tuple[Optional[VariantRunner], str]:
     """Return the variant compiled with the random numbers of eager code, or why that fails."""
     reason = options.why_not(SETTING, runner.backend, runner.model.training)
     if reason:
@@ -41,7 +41,7 @@ def twin_with_fallback(runner: Side) -> Tuple[Optional[Side], str]:
     chosen[SETTING] = True
     try:
         return (
-            Side(
+            VariantRunner(
                 runner.name, runner.backend, runner.precision, runner.model, runner.device, chosen
             ),
             "",
@@ -50,7 +50,9 @@ def twin_with_fallback(runner: Side) -> Tuple[Optional[Side], str]:
         return None, type(error).__name__
 
 
-def distributions_differ(eager: Side, candidate: Side, seed: int, place: Any) -> Differs:
+def distributions_differ(
+    eager: VariantRunner, candidate: VariantRunner, seed: int, place: Any
+) -> Differs:
     """Compare means and variances over draws."""
     sets = [_Moments(eager, seed + 100 * number, place) for number in range(1, SETS + 1)]
     other = _Moments(candidate, seed + 50, place)
@@ -108,7 +110,7 @@ def _reason(mean: Any, square: Any, means: List[Any], squares: List[Any]) -> str
 class _Moments:
     """Means and mean squares of results over several seeds."""
 
-    def __init__(self, runner: Side, seed: int, place: Any) -> None:
+    def __init__(self, runner: VariantRunner, seed: int, place: Any) -> None:
         self.means: Any = {}
         self.squares: Any = {}
         self.shapes: Any = None

@@ -11,7 +11,7 @@ import torch
 
 from torchyard.worker.bench import metrics
 from torchyard.worker.bench.accuracy.tensors import Results, shapes_of, to_plain
-from torchyard.worker.bench.variant import Model, Side, convert
+from torchyard.worker.bench.variant import Model, VariantRunner, convert
 from torchyard.worker.devices import cuda_device
 
 FREE_SHARE = 0.9
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def float64_results(
-    runner: Side, seed: int, like: Results, limit_bytes: Optional[int] = None
+    runner: VariantRunner, seed: int, like: Results, limit_bytes: Optional[int] = None
 ) -> Tuple[Optional[Results], str]:
     """Return the results of an eager float64 copy in the shapes of `like`, or why there are none.
 
@@ -48,7 +48,7 @@ def _place(like: Results) -> Any:
     return tensors[0].device if tensors else torch.device("cpu")
 
 
-def _why_it_does_not_fit(runner: Side, limit_bytes: Optional[int]) -> str:
+def _why_it_does_not_fit(runner: VariantRunner, limit_bytes: Optional[int]) -> str:
     free = free_bytes(runner.device)
     held = _field("/proc/self/status", "VmRSS")
     if limit_bytes is not None and held is not None and torch.device(runner.device).type == "cpu":
@@ -63,7 +63,7 @@ def _why_it_does_not_fit(runner: Side, limit_bytes: Optional[int]) -> str:
     return "a float64 copy needs about %.2f GiB, and %.2f GiB are available" % sizes
 
 
-def _surely_fits(runner: Side, free: int) -> bool:
+def _surely_fits(runner: VariantRunner, free: int) -> bool:
     """Whether four times the peak memory of this process is free, so that no estimate is needed.
 
     Float64 needs four times the memory of float16; an iteration has already run.
@@ -75,15 +75,15 @@ def _surely_fits(runner: Side, free: int) -> bool:
     return most is not None and 4 * most <= FREE_SHARE * free
 
 
-def _run_copy(runner: Side, seed: int) -> Results:
+def _run_copy(runner: VariantRunner, seed: int) -> Results:
     model = runner.model
     copied = convert(model.built, torch.float64)
     exact = Model(copied, model.training, model.optimizer is not None)
-    results, _ = Side(runner.name, "eager", "float64", exact, runner.device).results(seed)
+    results, _ = VariantRunner(runner.name, "eager", "float64", exact, runner.device).results(seed)
     return results
 
 
-def needed_bytes(runner: Side) -> int:
+def needed_bytes(runner: VariantRunner) -> int:
     """Return the bytes needed by the float64 copy: weights, initial state, optimizer, one iteration."""
     model = runner.model
     parameters = _float64_bytes(list(model.module.parameters()))
@@ -221,7 +221,7 @@ STATISTICS = {"running_mean", "running_var"}
 class SimulatedRounding:
     """Runs an eager float32 copy of a variant's model with simulated rounding."""
 
-    def __init__(self, runner: Side, rounding: str) -> None:
+    def __init__(self, runner: VariantRunner, rounding: str) -> None:
         self._rounding = rounding
         self._terms: Dict[Any, float] = {}
         """Number of terms that an operator adds for operands of given sizes."""
@@ -230,7 +230,7 @@ class SimulatedRounding:
             # The weights keep their values in the short format.
             built = convert(model.built, torch.float32)
             model = Model(built, model.training, model.optimizer is not None)
-        self._runner = Side(runner.name, "eager", "float32", model, runner.device)
+        self._runner = VariantRunner(runner.name, "eager", "float32", model, runner.device)
 
     def run(self, seed: int, number: int, place: Any, amplified: bool = False) -> Results:
         """Return the results of one run; `number` seeds the rounding, `amplified` removes two more bits."""
@@ -244,7 +244,7 @@ class SimulatedRounding:
         self._runner.model.forget_gradients()
 
 
-def simulation_bytes(runner: Side) -> int:
+def simulation_bytes(runner: VariantRunner) -> int:
     """Return the minimum memory of simulated rounding: a copy for short types, and its snapshot."""
     tensors = runner.model.state() + runner.model.inputs()
     sizes = [4 * int(t.numel()) for t in tensors if t.layout is torch.strided]

@@ -17,7 +17,7 @@ import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.tensors import Results, plain
-from torchyard.worker.bench.variant import Side
+from torchyard.worker.bench.variant import VariantRunner
 
 MOST_SAMPLES = 8
 KEPT_BYTES = 32 << 20
@@ -45,7 +45,9 @@ class Kept:
 class TimedCheck:
     """Chooses calls of one block and keeps their results."""
 
-    def __init__(self, runner: Side, changing: List[str], samples: int, inner: int) -> None:
+    def __init__(
+        self, runner: VariantRunner, changing: List[str], samples: int, inner: int
+    ) -> None:
         self._runner = runner
         self._changing = changing
         self.inner = inner
@@ -91,7 +93,7 @@ class TimedCheck:
 class Verifier:
     """Compares kept results of one variant with eager code."""
 
-    def __init__(self, runner: Side, seed: int, limit_bytes: Optional[int]) -> None:
+    def __init__(self, runner: VariantRunner, seed: int, limit_bytes: Optional[int]) -> None:
         self._runner = runner
         self.peer = runner.peer()
         self._seed = seed

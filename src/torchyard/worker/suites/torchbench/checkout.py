@@ -142,13 +142,13 @@ def _without_comment(text: str) -> str:
     return text.partition(" #")[0].strip()
 
 
-VARIABLE = "TORCHYARD_TORCHBENCH"
+TORCHBENCH_VARIABLE = "TORCHYARD_TORCHBENCH"
 PACKAGE = "torchbenchmark"
 # The folders of models, in search order. Models in `canary_models` are not guaranteed to work.
 HOLDERS = ("models", "canary_models", os.path.join("models", "fb"))
 HINT = (
     "give a checkout of pytorch/benchmark by the parameter path or the variable "
-    + VARIABLE
+    + TORCHBENCH_VARIABLE
     + ", or use a target that can import "
     + PACKAGE
 )
@@ -174,7 +174,7 @@ class ModelFolder(NamedTuple):
         return read_metadata(os.path.join(self.path, "metadata.yaml"))
 
 
-class Tree:
+class TorchbenchCheckout:
     """A checkout of pytorch/benchmark, or the folder of the installed package."""
 
     def __init__(self, root: str) -> None:
@@ -201,21 +201,21 @@ class Tree:
         return None
 
 
-def find_tree(path: Optional[str] = None) -> Tree:
+def find_checkout(path: Optional[str] = None) -> TorchbenchCheckout:
     """Return the checkout at that path, else of the environment variable, else the importable one."""
     if path is not None:
         return _tree_at(path, "the parameter path")
-    named = os.environ.get(VARIABLE, "")
+    named = os.environ.get(TORCHBENCH_VARIABLE, "")
     if named:
-        return _tree_at(named, "the variable " + VARIABLE)
+        return _tree_at(named, "the variable " + TORCHBENCH_VARIABLE)
     spec = importlib.util.find_spec(PACKAGE)
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     if not places:
         raise CannotBuild("no checkout of pytorch/benchmark is given or installed", hint=HINT)
-    return Tree(os.path.dirname(os.path.abspath(places[0])))
+    return TorchbenchCheckout(os.path.dirname(os.path.abspath(places[0])))
 
 
-def listing(tree: Tree) -> List[Dict[str, Any]]:
+def listing(tree: TorchbenchCheckout) -> List[Dict[str, Any]]:
     """Return the properties of each model that are known without loading it, as plain data."""
     models = []
     for model in tree.models():
@@ -237,7 +237,7 @@ def listing(tree: Tree) -> List[Dict[str, Any]]:
     return models
 
 
-def _tree_at(path: str, where: str) -> Tree:
+def _tree_at(path: str, where: str) -> TorchbenchCheckout:
     root = os.path.abspath(os.path.expanduser(path))
     if os.path.basename(root) == PACKAGE and not os.path.isdir(os.path.join(root, PACKAGE)):
         root = os.path.dirname(root)
@@ -246,4 +246,4 @@ def _tree_at(path: str, where: str) -> Tree:
             f"{where}: {root} is not a checkout of pytorch/benchmark: it has no {PACKAGE}/__init__.py",
             hint=HINT,
         )
-    return Tree(root)
+    return TorchbenchCheckout(root)

@@ -17,7 +17,7 @@ from torchyard.worker.suites.choices import nearest
 from torchyard.worker.suites.torchbench.checkout import (
     PACKAGE,
     ModelFolder,
-    Tree,
+    TorchbenchCheckout,
     UnreadableMetadata,
 )
 from torchyard.worker.workload import CannotBuild
@@ -209,7 +209,7 @@ class ModelRequest:
     """A model with mode, batch size and device."""
 
     def __init__(
-        self, tree: Tree, name: str, mode: str, batch_size: Optional[int], device: Any
+        self, tree: TorchbenchCheckout, name: str, mode: str, batch_size: Optional[int], device: Any
     ) -> None:
         self.tree = tree
         self.name = name
@@ -376,7 +376,7 @@ def _location(folder: Optional[ModelFolder], error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _process_as_before(tree: Tree) -> Iterator[None]:
+def _process_as_before(tree: TorchbenchCheckout) -> Iterator[None]:
     """Use the checkout as import path and working directory, and restore torch's settings afterwards.
 
     TorchBench's base class replaces `torch.manual_seed` by a function with a fixed seed.

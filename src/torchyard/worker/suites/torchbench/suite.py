@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from torchyard.worker.suites.choices import is_whole, unknown_parameter
-from torchyard.worker.suites.torchbench.checkout import find_tree
+from torchyard.worker.suites.torchbench.checkout import find_checkout
 from torchyard.worker.suites.torchbench.model import ModelRequest, load
 from torchyard.worker.suites.training import widened
 from torchyard.worker.suites.user_file import FunctionModule
@@ -160,7 +160,7 @@ PATH = "path"
 
 def names() -> List[str]:
     """Return the models of the checkout given by the variable or importable in the target."""
-    return [model.name for model in find_tree().models()]
+    return [model.name for model in find_checkout().models()]
 
 
 def build(
@@ -171,7 +171,7 @@ def build(
         if key != PATH:
             raise unknown_parameter("torchbench/" + name, key, [PATH])
     path = parameters.get(PATH)
-    tree = find_tree(None if path is None else str(path))
+    tree = find_checkout(None if path is None else str(path))
     request = ModelRequest(tree, name, mode, batch_size, device)
     instance, value, inputs = load(request)
     module = _module(request, value)

@@ -21,7 +21,7 @@ from torch import nn
 
 from torchyard.worker.values.exchange import write_result
 from torchyard.worker.values.operators import FILLS, operator_of, written_tensors
-from torchyard.worker.values.pricing.recipes import FILL_FIRST, INSIDE, Made, make_again
+from torchyard.worker.values.pricing.recipes import FILL_FIRST, INSIDE, RecreatedCall, make_again
 from torchyard.worker.values.proofs.trial_inputs import flat_results, poisons_for, put, same_bits
 from torchyard.worker.values.redispatch import NativeEvents
 from torchyard.worker.workload import CannotBuild
@@ -98,7 +98,7 @@ def _pair(
     return way
 
 
-def _as_inputs(made: Made) -> Tuple[List[Any], Callable[[List[Any]], Any]]:
+def _as_inputs(made: RecreatedCall) -> Tuple[List[Any], Callable[[List[Any]], Any]]:
     """Return the tensors among the arguments, and the operator as a function of them."""
     values = flat_results([made.args, list(made.kwargs.values())])
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -122,7 +122,9 @@ def _put_in(value: Any, left: Any) -> Any:
     return value
 
 
-def _filled_first(made: Made, call: Callable[[List[Any]], Any]) -> Callable[[List[Any]], Any]:
+def _filled_first(
+    made: RecreatedCall, call: Callable[[List[Any]], Any]
+) -> Callable[[List[Any]], Any]:
     written = written_tensors(operator_of(made.func), made.args, made.kwargs)[0]
     tensors, _ = _as_inputs(made)
     position = next(index for index, tensor in enumerate(tensors) if tensor is written)
@@ -134,7 +136,7 @@ def _filled_first(made: Made, call: Callable[[List[Any]], Any]) -> Callable[[Lis
     return filled_first
 
 
-def _into_own_memory(made: Made) -> Optional[Callable[[List[Any]], Any]]:
+def _into_own_memory(made: RecreatedCall) -> Optional[Callable[[List[Any]], Any]]:
     """Return the out= overload, if it gives the same result with fewer fills."""
     found = _overload_with_out(made.func)
     if found is None:
@@ -208,7 +210,7 @@ _SEED = 1337
 class Timed:
     """A sequence of operators to time."""
 
-    def __init__(self, parts: List[Made]) -> None:
+    def __init__(self, parts: List[RecreatedCall]) -> None:
         self._parts = parts
         self._before: List[Tuple[torch.Tensor, torch.Tensor]] = []
         for part in parts:
@@ -351,7 +353,7 @@ def _by_bytes(share: float) -> str:
     return "" if share == 1.0 else "; the share of its bytes that is wasted"
 
 
-def _tensors(part: Made) -> List[torch.Tensor]:
+def _tensors(part: RecreatedCall) -> List[torch.Tensor]:
     values = list(part.args) + list(part.kwargs.values())
     return [value for value in values if isinstance(value, torch.Tensor)]
 

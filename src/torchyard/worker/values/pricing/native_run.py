@@ -25,7 +25,7 @@ from torchyard.worker.values.pricing.site_times import (
     page_faults,
     speed_probe,
 )
-from torchyard.worker.values.program import THREADS, Ending, Surrounding
+from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
 from torchyard.worker.values.redispatch import NativeEvents, count_chain, why_unavailable
 
 
@@ -81,7 +81,7 @@ _HARVEST_EVERY_S = 1.0
 _MOST_CHAINS = 50_000
 
 
-class Native(Surrounding):
+class NativeRunRecorder(ProgramProfiler):
     """Around a program: events first, then the clock. The plan says what to look for (`wanted`)."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:

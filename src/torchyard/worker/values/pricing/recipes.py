@@ -45,7 +45,7 @@ class NoRecipe(Exception):
     """An operator that cannot be stored as a recipe, or not be created from it."""
 
 
-class Made(NamedTuple):
+class RecreatedCall(NamedTuple):
     """An operator and its arguments, created from a recipe."""
 
     func: Any
@@ -78,7 +78,7 @@ def fill_recipe(shape: Any, dtype: torch.dtype, device: str = "cpu") -> Recipe:
     }
 
 
-def make_again(recipe: Recipe) -> Made:
+def make_again(recipe: Recipe) -> RecreatedCall:
     """Create the operator and its arguments from a recipe."""
     space, _, name = recipe["operator"].partition("::")
     try:
@@ -88,7 +88,7 @@ def make_again(recipe: Recipe) -> Made:
     with torch.no_grad():
         args = [_made(value) for value in recipe["args"]]
         kwargs = {name: _made(value) for name, value in recipe["kwargs"].items()}
-    return Made(func, args, kwargs)
+    return RecreatedCall(func, args, kwargs)
 
 
 def _written_down(value: Any) -> Any:

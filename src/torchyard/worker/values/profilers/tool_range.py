@@ -10,13 +10,13 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.program import THREADS, Ending, Surrounding
+from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
 
 FORMAT = 1
 _SWITCH_LIMIT_S = 120
 
 
-class ToolRange(Surrounding):
+class ToolRange(ProgramProfiler):
     """Enables the profiler after the skipped steps and disables it after the recorded ones."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.program import THREADS, Ending, Surrounding
+from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
 
 MOST_SHAPES = 3
 _LEFT_OUT = (
@@ -104,7 +104,7 @@ FORMAT = 1
 _TIMER_PERIOD_S = 0.5
 
 
-class TorchProfiled(Surrounding):
+class TorchProfiled(ProgramProfiler):
     """Records the steps that the plan requests."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:

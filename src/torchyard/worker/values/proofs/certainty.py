@@ -54,7 +54,7 @@ def make_test(
     }
 
 
-def judge(tests: List[Test], inside: bool) -> Tuple[str, str]:
+def certainty_of(tests: List[Test], inside: bool) -> Tuple[str, str]:
     """Return certainty and reason; `inside` is for work inside an operator."""
     of_values = [test for test in tests if test["test"] in _OF_VALUES]
     failed = [test for test in of_values if not test["passed"]]

@@ -32,7 +32,7 @@ from torchyard.worker.values.proofs.certainty import (
     UNREAD,
     VALUES_VARIED,
     Test,
-    judge,
+    certainty_of,
     make_test,
 )
 from torchyard.worker.values.proofs.replay import ReplayFailed, StateGuard, replay_blocker
@@ -314,7 +314,7 @@ class Proofs:
             tests = finding.proof["tests"]
             if doubt and tests and not finding.path and not finding.proven:
                 tests.append(make_test(UNREAD, False, detail=doubt))
-                finding.proof["certainty"], finding.proof["why"] = judge(tests, inside=False)
+                finding.proof["certainty"], finding.proof["why"] = certainty_of(tests, inside=False)
 
     def notes(self) -> List[str]:
         """Return notes on missing trials."""
@@ -447,7 +447,7 @@ class Proofs:
             why = "not tested: %s" % (reasons[0] if reasons else "no trial was started")
             finding.proof = {"certainty": LIKELY, "why": why, "tests": []}
             return
-        certainty, why = judge(tests, inside=bool(finding.path))
+        certainty, why = certainty_of(tests, inside=bool(finding.path))
         finding.proof = {"certainty": certainty, "why": why, "tests": tests}
 
     def _other_calls(self, finding: Finding) -> int:
@@ -481,7 +481,7 @@ def _count_proven(finding: Finding, reason: Reason, site: Optional[Site]) -> Non
 def _doubts(finding: Finding, record: _TrialRecord) -> List[Test]:
     """Return what is missing for one argument form; trials of other forms do not cover it."""
     native = [make_test(name, True) for name in (NATIVE_OPERATOR, NATIVE_PROGRAM)]
-    certainty, why = judge([*record.tests, *native], inside=bool(finding.path))
+    certainty, why = certainty_of([*record.tests, *native], inside=bool(finding.path))
     if certainty != LIKELY:
         return []
     return [
