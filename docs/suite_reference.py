@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from torchyard.worker.catalog import LISTS, Listed
+from torchyard.worker.catalog import LISTS, ListedWorkload
 from torchyard.worker.catalog.huggingface_models import MODELS
 
 _ABOUT = """\
@@ -50,6 +50,6 @@ def lists_page(written_by: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(entry: Listed) -> str:
+def _row(entry: ListedWorkload) -> str:
     sizes = [str(size or "-") for size in (entry.gpu_batch_size, entry.cpu_batch_size)]
     return f"| `{entry.name}` | {entry.about} | {', '.join(entry.modes)} | {' | '.join(sizes)} |"
