@@ -112,7 +112,7 @@ def recipe_file_page(
     for title, kind in _TABLES:
         heading = title if title == "Top level" else f"`{title}`"
         lines += [f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
-        lines += ["| key | value | when left out | meaning |", "|---|---|---|---|"]
+        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
         hints, about = get_type_hints(kind), field_docs(kind)
         for field in dataclasses.fields(kind):
             if kind is grammar.Recipe and field.name in _NOT_WRITTEN:
@@ -211,9 +211,9 @@ def versions_page(written_by: str) -> str:
         lines.append(_row(version, *limits, item.get("driver-own", ""), cards))
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
     lines += ["", "## Combinations that are known to be bad\n"]
-    lines += ["| what | when | why | mend |", "|---|---|---|---|"]
+    lines += ["| what | when | why | fix |", "|---|---|---|---|"]
     for item in raw["bad"]:
-        lines.append(_row(item["what"], _bad_when(item), item["why"], item["mend"]))
+        lines.append(_row(item["what"], _bad_when(item), item["why"], item["fix"]))
     return "\n".join(lines) + "\n"
 
 

@@ -132,7 +132,7 @@ def study_file_page() -> str:
     for title, kind, defaults in tables:
         heading = title if title == "Top level" else f"`{title}`"
         lines += ["", f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
-        lines += ["| key | value | when left out | meaning |", "|---|---|---|---|"]
+        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
         hints, about = get_type_hints(kind), _field_docs(kind)
         for field in dataclasses.fields(kind):
             lines.append(

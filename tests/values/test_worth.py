@@ -18,8 +18,8 @@ from torchyard.worker.values.pricing.fix_timing import (  # noqa: E402
     INTO_OWN_MEMORY,
     ONCE_MORE,
     WITHOUT_FILL,
+    fixed,
     make,
-    mended,
     method_of,
     open_pair,
     price,
@@ -67,9 +67,9 @@ def test_the_wasted_part_costs_less_than_the_operator() -> None:
 def test_losses_write_into_memory_that_nobody_filled(name: str) -> None:
     way, tensors = open_pair(through_json(loss_finding(name).recipe))
     assert way.method == INTO_OWN_MEMORY
-    assert way.mended is not None
+    assert way.fixed is not None
     with torch.no_grad():
-        assert same_bits(way(*tensors), way.mended(*tensors))
+        assert same_bits(way(*tensors), way.fixed(*tensors))
 
 
 def test_an_operator_without_such_an_overload_gets_the_work_once_more() -> None:
@@ -80,8 +80,8 @@ def test_an_operator_without_such_an_overload_gets_the_work_once_more() -> None:
     }
     way, tensors = open_pair(through_json(recipe))
     assert way.method == ONCE_MORE
-    assert way.mended is not None
-    assert same_bits(way(*tensors), way.mended(*tensors))
+    assert way.fixed is not None
+    assert same_bits(way(*tensors), way.fixed(*tensors))
 
 
 def test_an_overload_that_needs_the_fill_is_not_taken_for_a_fix() -> None:
@@ -105,8 +105,8 @@ def test_a_fill_before_a_copy_is_left_out() -> None:
     finding = one(watched(program, deep=False), DEAD)
     way, tensors = open_pair(through_json(finding.recipe))
     assert way.method == WITHOUT_FILL
-    assert way.mended is not None
-    assert same_bits(way(*tensors).clone(), way.mended(*tensors))
+    assert way.fixed is not None
+    assert same_bits(way(*tensors).clone(), way.fixed(*tensors))
     assert price(through_json(finding.recipe), seconds=0.05)["wasted_ns"] > 0
 
 
@@ -198,6 +198,6 @@ def test_the_workload_file_of_a_fix(tmp_path: Path) -> None:
     path = tmp_path / "finding.json"
     path.write_text(json.dumps(loss_finding().recipe))
     module, inputs = make(str(path))
-    assert module is not mended(module)
+    assert module is not fixed(module)
     with torch.no_grad():
-        assert same_bits(module(*inputs), mended(module)(*inputs))
+        assert same_bits(module(*inputs), fixed(module)(*inputs))

@@ -106,7 +106,7 @@ class BadCombination:
     severity: Severity
     what: str
     why: str
-    mend: str
+    fix: str
     tools: dict[str, str] = field(default_factory=dict)
     projects: tuple[str, ...] = ()
     """Empty means any."""
@@ -361,5 +361,5 @@ def _within(limits: str, version: str) -> bool:
 def _bad_finding(bad: BadCombination) -> DoctorFinding:
     why = f"{bad.why} (a report, not confirmed)" if bad.report else bad.why
     return DoctorFinding(
-        check="versions", severity=bad.severity, what=bad.what, why=why, mend=bad.mend
+        check="versions", severity=bad.severity, what=bad.what, why=why, mend=bad.fix
     )

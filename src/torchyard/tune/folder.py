@@ -1,7 +1,7 @@
 """The folder of a settings race: the request, the state so far, and a run folder for each round.
 
     race.json       the whole race, replaced after each round
-    heats/NNN/      an ordinary run folder
+    `heats/NNN/`    an ordinary run folder of one round
     cache/          compiled artifacts, kept until the race ends
 
 A race that was killed resumes from its finished rounds.

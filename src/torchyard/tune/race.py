@@ -1,10 +1,10 @@
 """Run a race: from a space of choices to one combination that is significantly faster, or none.
 
-glance    screening: each choice alone, one launch; failing, wrong or slower ones are dropped
-single    the remaining ones, until those that cannot be the best of their dimension are out
-joined    the best of each dimension together, adding one at a time as long as it helps
-shares    the combination against itself without each choice: a choice that adds nothing is removed
-confirm   the result against the default, on launches that decide nothing else
+`glance`  screening: each choice alone, one launch; failing, wrong or slower ones are dropped
+`single`  the remaining ones, until those that cannot be the best of their dimension are out
+`joined`  the best of each dimension together, adding one at a time as long as it helps
+`shares`  the combination against itself without each choice: a choice that adds nothing is removed
+`confirm` the result against the default, on launches that decide nothing else
 
 Dropping is decided loosely, since it can only cost speed. Claims are decided strictly: a choice
 stays in the recommendation only if omitting it is slower after Holm's correction, and a

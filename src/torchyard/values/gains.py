@@ -37,7 +37,7 @@ __all__ = [
 
 PAIR_FILE: Final = (
     '"""A finding and its fix, for `torchyard bench`."""\n\n'
-    "from torchyard.worker.values.pricing.fix_timing import make, mended  # noqa: F401\n"
+    "from torchyard.worker.values.pricing.fix_timing import make, fixed  # noqa: F401\n"
 )
 GAIN_BUDGET: Final = Budget(time_s=20.0, precision_goal=0.02, min_launches=3, max_launches=12)
 PROGRAM_LAUNCHES: Final = 3
@@ -46,12 +46,12 @@ _LEAST_LIMIT_S: Final = 120.0
 
 
 def with_fix(profile: ValueProfile) -> list[int]:
-    """Which findings have a fix that can be simulated on their operator."""
+    """Return the indices of findings whose fix can be simulated on their operator."""
     return [n for n, finding in enumerate(profile.findings) if finding.recipe.get("fix")]
 
 
 def zeroed_gradients(profile: ValueProfile) -> list[int]:
-    """Which findings `zero_grad(set_to_none=True)` mends."""
+    """Return the indices of findings that `zero_grad(set_to_none=True)` fixes."""
     return [
         number
         for number, finding in enumerate(profile.findings)
@@ -68,7 +68,7 @@ def measure_gains(
     chosen: Sequence[int] | None = None,
     budget: Budget = GAIN_BUDGET,
 ) -> ValueProfile:
-    """Compare the operator of each finding as it is and mended; a run folder `gains` is left."""
+    """Compare the operator of each finding with and without its fix; keep the run folder `gains`."""
     numbers = with_fix(profile) if chosen is None else list(chosen)
     if not numbers:
         return profile
@@ -173,7 +173,7 @@ def _study(
     return Study(
         name="gains",
         baseline=as_it_is,
-        candidates=(replace(as_it_is, name="mended", backend=f"{pair}:mended"),),
+        candidates=(replace(as_it_is, name="fixed", backend=f"{pair}:fixed"),),
         workloads=tuple(workloads),
         budget=budget,
         settings=MeasureSettings(threads=profile.threads or None),

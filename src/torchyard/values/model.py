@@ -315,7 +315,7 @@ def find_profile(text: str) -> Path:
 
 
 def read_profile(path: Path) -> ValueProfile:
-    """A kept profile, or what the worker wrote of a program that may have been cut off."""
+    """Read a stored profile, or the file of the worker of a program that may have been interrupted."""
     profile = read_profile_file(ValueProfile, path, newest=FORMAT)
     findings = tuple(
         replace(finding, proof=finding.proof.by_current_rules()) for finding in profile.findings

@@ -114,7 +114,7 @@ def profile_program(
     gains: bool = False,
     once: bool = False,
 ) -> Profiled:
-    """Run the program under the watch, and make of what it left a profile in a folder.
+    """Run the program with value profiling and store the profile in a folder.
 
     A program that crashes, exits or is interrupted is a result like any other: what was found up
     to there is kept. One that ended by itself is run again without the watch, unless proofs are off

@@ -52,7 +52,7 @@ def plan_text(study: Study) -> str:
             f"  blocks of {_seconds(settings.block_s)}, seed {settings.seed},"
             f" threads {settings.threads or 'one per core'}"
         ),
-        f"  reseat {settings.reseat}, {_layout(settings.paired_layout)},"
+        f"  data relocation {settings.reseat}, {_layout(settings.paired_layout)},"
         f" accuracy {'checked' if settings.check_accuracy else 'not checked'}"
         + (", L2 flushed" if settings.flush_l2 else ""),
         (

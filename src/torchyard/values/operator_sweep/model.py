@@ -24,9 +24,9 @@ class CaseState(StrEnum):
 
     DONE = "done"
     UNSUPPORTED = "unsupported"
-    """This torch or this device cannot run it, watched or not."""
+    """This torch or this device cannot run it, with or without value profiling."""
     FAILED = "failed"
-    """It runs, and under the watch it raised an error."""
+    """It runs, but raises an error with value profiling."""
     CRASHED = "crashed"
     """Its process died."""
     TOO_LONG = "too long"

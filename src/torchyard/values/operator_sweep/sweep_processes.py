@@ -123,7 +123,7 @@ def _not_started(settings: SweepSettings, code: int, log: Path) -> WorkerFailed:
     )
 
 
-_LIMIT_SAID: Final = "goes on with `torchyard values sweep --resume {folder}`"
+_LIMIT_SAID: Final = "resume with `torchyard values sweep --resume {folder}`"
 
 Swept = tuple[Sweep, Path]
 

@@ -3,7 +3,7 @@
 Runs in a separate process. Samples are taken in random order, so that noise affects all equally;
 every second one with cold caches. The variation between repeats is reported with the price.
 
-`make` and `mended` are what a workload file and a backend file offer: one workload with two ways
+`make` and `fixed` are what a workload file and a backend file offer: one workload with two ways
 to run it, as it is and fixed. The controller writes both names into a file beside the recipe, and
 `bench` compares them with confidence intervals. Both ways are modules of the same form, so that
 the overhead around the operator is the same. `gain_of` is the quick estimate for sweeps of
@@ -39,7 +39,7 @@ class Way(nn.Module):
     def __init__(self, body: Callable[[List[Any]], Any]) -> None:
         super().__init__()
         self._body = body
-        self.mended: Optional["Way"] = None
+        self.fixed: Optional["Way"] = None
         self.method = ""
 
     def forward(self, *tensors: Any) -> Any:
@@ -55,9 +55,9 @@ def make(recipe: str) -> Tuple[Way, Tuple[Any, ...]]:
     return way, tuple(tensors)
 
 
-def mended(module: Any) -> Any:
+def fixed(module: Any) -> Any:
     """Return the workload with the fix; used as a backend."""
-    return module.mended
+    return module.fixed
 
 
 def method_of(data: Dict[str, Any]) -> str:
@@ -69,7 +69,7 @@ def method_of(data: Dict[str, Any]) -> str:
 
 
 def open_pair(data: Dict[str, Any]) -> Tuple[Way, List[Any]]:
-    """Return the unmodified operator (with `.mended`) and the tensors that both take."""
+    """Return the unmodified operator (with `.fixed`) and the tensors that both take."""
     if not data.get("operator") or data.get("mending") not in (FILL_FIRST, INSIDE):
         raise CannotBuild("this finding has no fix that can be simulated")
     made = make_again(data["operator"])
@@ -93,7 +93,7 @@ def _pair(
     as_it_is: Callable[[List[Any]], Any], better: Callable[[List[Any]], Any], how: str
 ) -> Way:
     way = Way(as_it_is)
-    way.mended = Way(better)
+    way.fixed = Way(better)
     way.method = how
     return way
 
@@ -371,7 +371,7 @@ def gain_of(recipe: Dict[str, Any], seconds: float) -> Dict[str, Any]:
     except Exception:  # no fix, or arguments that cannot be recreated
         return {}
     cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in tensors)
-    ways = [way, way.mended]
+    ways = [way, way.fixed]
     with torch.no_grad():
         took_s = [_sample(one, tensors, 1, cuda) for one in ways for _ in range(3)]
         calls = max(1, int(_GAIN_SAMPLE_S / max(min(took_s), 1e-7)))
