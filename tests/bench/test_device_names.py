@@ -103,5 +103,5 @@ def test_a_target_without_cuda_refuses_it_before_a_run_is_made(
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
     code = run_command(["bench", "--only", "kernels/matmul", "--device", "cuda:99"])
     assert code == 2
-    assert "this target sees no 'cuda:99'" in capsys.readouterr().err
+    assert "'cuda:99' is not visible to the target" in capsys.readouterr().err
     assert not list(tmp_path.rglob("run.json"))

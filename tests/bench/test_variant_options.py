@@ -85,8 +85,8 @@ def test_options_and_backends_end_in_rows_of_their_own(tmp_path: Path) -> None:
     launches = (tmp_path / "run" / "launches.jsonl").read_text().splitlines()
     assert json.loads(launches[0])["launch"] == 0
     assert "cudagraphs" not in json.loads(launches[0])["variants"]
-    # AND what computes in less precision says by how much, and nothing else does
-    said = {name: [n for n in row.notes if "less precision" in n] for name, row in rows.items()}
+    # AND an option that reduces precision says by how much, and nothing else does
+    said = {name: [n for n in row.notes if "reduces precision" in n] for name, row in rows.items()}
     (note,) = said.pop("eager+inference-mode+matmul-precision=high")
     assert note.startswith("matmul-precision reduces precision: largest difference")
     assert not any(said.values())

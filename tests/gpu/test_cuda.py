@@ -83,13 +83,12 @@ def test_flushing_l2_slows_a_kernel_that_lives_in_it(monkeypatch: pytest.MonkeyP
 
     from torchyard.worker.bench import timing
 
-    class Delay:
-        def zero_(self) -> None:
-            torch.cuda._sleep(200_000)
+    def delay() -> None:
+        torch.cuda._sleep(200_000)
 
     desk = _desk("kernels", "embedding")
     flushed = statistics.median(desk.block("eager", 1, 200, 5, False, True)["samples_ns"])
-    monkeypatch.setattr(timing, "_l2_buffer", lambda device: Delay())
+    monkeypatch.setattr(timing.Flush, "__call__", lambda flush: delay())
     warm = statistics.median(desk.block("eager", 1, 200, 5, False, True)["samples_ns"])
     print(f"L2 warm {warm:.0f} ns, flushed {flushed:.0f} ns")
     assert flushed > 1.05 * warm

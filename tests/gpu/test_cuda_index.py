@@ -101,7 +101,7 @@ def test_a_whole_run_on_that_device(tmp_path: Path, index: int) -> None:
 def test_an_index_that_is_not_there_ends_with_2_and_leaves_nothing(tmp_path: Path) -> None:
     done = _bench(tmp_path / "run", "--device", "cuda:99")
     assert done.returncode == 2, done.stderr
-    assert "sees no 'cuda:99'" in done.stderr + done.stdout
+    assert "'cuda:99' is not visible to the target" in done.stderr + done.stdout
     assert not (tmp_path / "run").exists()
 
 

@@ -164,4 +164,4 @@ def test_energy_is_power_times_time(tmp_path: Path) -> None:
         pytest.skip(dict(side["unavailable"])["energy_j"])
     watts = side["energy_j"] * 1e9 / side["time_ns"]
     assert 50 < watts < 1200
-    assert any("tf32 computes in less precision" in note for note in row["notes"])
+    assert any("tf32 reduces precision" in note for note in row["notes"])
