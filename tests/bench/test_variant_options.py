@@ -96,7 +96,10 @@ def test_options_and_backends_end_in_rows_of_their_own(tmp_path: Path) -> None:
     run = read_run(tmp_path / "run")
     assert run.study.candidates[0].options == (("channels-last", True),)
     table = {line["candidate"]: line for line in csv.DictReader(io.StringIO(to_csv(run)))}
-    assert table["export"]["break_even_iterations"]
+    # a noisy machine makes a row untrusted, which has no break-even
+    known = rows["export"].break_even_iterations is not None
+    assert bool(table["export"]["break_even_iterations"]) == known
+    assert known or rows["export"].untrusted
     assert table["eager+channels-last"]["break_even_iterations"] == ""
     document = json.loads(to_json(run))["comparisons"]
     assert document[0]["break_even"] is None
