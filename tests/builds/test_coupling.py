@@ -49,7 +49,7 @@ class TestTable:
             for limits in (*bad.tools.values(), bad.releases):
                 for part in limits.split("|"):
                     SpecifierSet(part)
-            assert bad.mend, bad.name
+            assert bad.fix, bad.name
             assert bad.why, bad.name
 
     def test_companions_agree_in_both_directions(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from torchyard.cli.build_target import target_of_option
 from torchyard.cli.options import Number, Threads
 from torchyard.cli.output import (
     check_writable,
@@ -23,7 +24,6 @@ from torchyard.cli.output import (
 if TYPE_CHECKING:
     from torchyard.audit.model import Audit
     from torchyard.audit.noise_audit import AuditPlan
-    from torchyard.core.study import Target
 
 __all__ = ["audit"]
 
@@ -121,7 +121,7 @@ def audit(
         if path is not None:
             check_writable(path, option=option)
     plan = AuditPlan(
-        target=_target(target),
+        target=target_of_option(target),
         seconds=seconds,
         threads=threads,
         cores=_cores(cores),
@@ -210,18 +210,6 @@ def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
                 raise
     print_message("interrupted: showing what was measured so far")
     return partial, True
-
-
-def _target(text: str | None) -> Target:
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.variant_parts import parse_target
-
-    return parse_target(
-        with_build_folder(text or sys.executable),
-        folder=Path.cwd(),
-        where="--target",
-        default_name="target",
-    )
 
 
 def _cores(text: str | None) -> tuple[int, ...]:

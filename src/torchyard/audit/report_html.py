@@ -22,6 +22,7 @@ from torchyard.audit.report import (
     verdict_sentence,
 )
 from torchyard.core.units import format_percent
+from torchyard.presentation.chart_layout import round_step
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line
 
@@ -55,7 +56,7 @@ class Axis:
 
     def ticks(self) -> list[float]:
         """Return a few round values within the axis."""
-        step = _round_step((self.high - self.low) / _TARGET_TICKS)
+        step = round_step((self.high - self.low) / _TARGET_TICKS)
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [number * step for number in range(first, last + 1)]
 
@@ -205,12 +206,6 @@ def _path(points: list[tuple[float, float]], *, closed: bool = False) -> str:
 def _percent_tick(value: float, *, signed: bool = True) -> str:
     number = round(value * 100, 6)
     return f"{number:+g}%" if signed and number else f"{number:g}%"
-
-
-def _round_step(step: float) -> float:
-    """Return the next larger 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(step))
-    return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)
 
 
 def audit_page(

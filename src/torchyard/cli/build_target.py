@@ -1,10 +1,17 @@
-"""Interpreter names of the form `build:NAME`: the target of a finished build."""
+"""Targets from options: interpreters, and finished builds by the name `build:NAME`."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from torchyard.builds import BUILD_PREFIX
 
-__all__ = ["with_build_folder"]
+if TYPE_CHECKING:
+    from torchyard.core.study import Target
+
+__all__ = ["target_of_option", "with_build_folder"]
 
 
 def with_build_folder(text: str) -> str:
@@ -17,3 +24,15 @@ def with_build_folder(text: str) -> str:
 
     target = target_of_build(python.removeprefix(BUILD_PREFIX), BuildsDirectory.default())
     return f"{name}{equals}{target.python}"
+
+
+def target_of_option(text: str | None) -> Target:
+    """Return the target that `--target` names; by default the interpreter that runs Torchyard."""
+    from torchyard.core.variant_parts import parse_target
+
+    return parse_target(
+        with_build_folder(text or sys.executable),
+        folder=Path.cwd(),
+        where="--target",
+        default_name="target",
+    )

@@ -124,3 +124,8 @@ def _three_digits(number: float) -> str:
     magnitude = abs(number)
     decimals = 2 if magnitude < 10 else 1 if magnitude < 100 else 0  # noqa: PLR2004
     return f"{number:.{decimals}f}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it belongs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -233,7 +233,7 @@ def read_records(
         for number, line in read_lines(path, largest_bytes=largest_bytes):
             if incomplete is not None:
                 raise _damaged(path, incomplete)
-            record = _parse(line)
+            record = parse_record(line)
             if record is None:
                 incomplete = number
             else:
@@ -250,7 +250,7 @@ def has_incomplete_last_line(path: Path) -> bool:
         return False
     except (OSError, LineTooLong) as error:
         raise unreadable_error(path, error) from error
-    return bool(last) and _parse(last) is None
+    return bool(last) and parse_record(last) is None
 
 
 def unreadable_error(path: Path, error: OSError | LineTooLong) -> ResultsDamaged:
@@ -264,7 +264,8 @@ def unreadable_error(path: Path, error: OSError | LineTooLong) -> ResultsDamaged
     return ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error), hint=hint)
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """Return the record of a line, or None if it is not a JSON object."""
     try:
         record = parse_json(line)
     except ValueError:

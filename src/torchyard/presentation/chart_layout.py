@@ -48,7 +48,7 @@ class SpeedupAxis:
         low, high = math.exp(self.low), math.exp(self.high)
         if high / low > 2:  # noqa: PLR2004 - evenly spaced numbers crowd on a wide log axis
             return self._spaced(_WIDE_TICKS)
-        step = _round_step((high - low) / _TARGET_TICKS)
+        step = round_step((high - low) / _TARGET_TICKS)
         first, last = math.ceil(low / step), math.floor(high / step)
         return [number * step for number in range(first, last + 1)]
 
@@ -92,7 +92,7 @@ def speedup_axis(numbers: Iterable[float], *, reach: float = 0.0) -> SpeedupAxis
     return SpeedupAxis(low=low - padding, high=high + padding)
 
 
-def _round_step(step: float) -> float:
+def round_step(step: float) -> float:
     """Round up to 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(step))
     return next((factor * power for factor in _ROUND_STEPS if factor * power >= step), step)

@@ -26,7 +26,7 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.records import encode
 from torchyard.core.study import Study, Workload
 from torchyard.errors import TorchyardError, UsageError
-from torchyard.files.safe_reading import parse_json, read_part
+from torchyard.files.safe_reading import parse_record, read_part
 from torchyard.files.safe_writing import RecordFile, replace_file, to_json_text, write_error
 from torchyard.process.owner import this_process
 from torchyard.results.directory import (
@@ -107,15 +107,7 @@ class ProgressTail:
             return []
         self._offset += len(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return [record for line in lines if (record := _record(line)) is not None]
-
-
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = parse_json(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+        return [record for line in lines if (record := parse_record(line)) is not None]
 
 
 class RunWriter:

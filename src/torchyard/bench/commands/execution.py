@@ -17,7 +17,7 @@ from torchyard.cli.output import print_data, print_message
 from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Study, Variant
-from torchyard.core.units import format_bytes, format_duration, format_percent
+from torchyard.core.units import format_bytes, format_count, format_duration, format_percent
 from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed, WrongResults
 from torchyard.machine.model import QuietRequest
 from torchyard.worker.bench.options import as_text
@@ -37,7 +37,7 @@ def plan_text(study: Study) -> str:
     lines += [
         "budget",
         (
-            f"  {_count(rows, 'comparison')}, at most {_seconds(budget.time_s)} of measuring time"
+            f"  {format_count(rows, 'comparison')}, at most {_seconds(budget.time_s)} of measuring time"
             f" per workload ({_seconds(budget.time_s * len(study.workloads))} in total, excluding the"
             " first start and compilation)"
         ),
@@ -98,10 +98,6 @@ def _layout(paired: bool) -> str:
 
 def _seconds(duration_s: float) -> str:
     return format_duration(duration_s * 1e9)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 if TYPE_CHECKING:

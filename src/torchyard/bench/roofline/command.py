@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
+from torchyard.cli.build_target import target_of_option
 from torchyard.cli.options import Threads
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
-
-if TYPE_CHECKING:
-    from torchyard.core.study import Target
 
 __all__ = ["peak"]
 
@@ -79,7 +73,7 @@ def peak(
     from torchyard.core.variant_parts import check_device
 
     request = PeakRequest(
-        target=_target(target),
+        target=target_of_option(target),
         device=check_device(device, where="--device"),
         precision=cast("Precision", precision),
         threads=threads,
@@ -93,15 +87,3 @@ def peak(
         print_data(printable(text))
     if not quiet:
         print_message(f"stored: {stored.path}")
-
-
-def _target(text: str | None) -> Target:
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.variant_parts import parse_target
-
-    return parse_target(
-        with_build_folder(text or sys.executable),
-        folder=Path.cwd(),
-        where="--target",
-        default_name="target",
-    )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchyard.cli.output import print_message
 from torchyard.core.study import Study
-from torchyard.core.units import format_bytes, format_percent
+from torchyard.core.units import format_bytes, format_count, format_percent
 from torchyard.sweep.cost_estimate import Range, SweepEstimate
 from torchyard.sweep.model import SweepPlan
 
@@ -33,7 +33,7 @@ def sweep_plan_text(
     comparisons = sum(len(study.candidates) for study in studies)
     shard = f", shard {part} of {parts}" if parts > 1 else ""
     lines = [
-        f"sweep {plan.name}: {_count(len(studies), 'cell')}, {_count(comparisons, 'comparison')}{shard}",
+        f"sweep {plan.name}: {format_count(len(studies), 'cell')}, {format_count(comparisons, 'comparison')}{shard}",
         *_suites(studies),
         *_variants(studies),
         *_limits(plan, studies[0]),
@@ -93,7 +93,7 @@ def _suites(studies: Sequence[Study]) -> list[str]:
         kinds = ", ".join(
             f"{count} {kind}" for (name, kind), count in sorted(counted.items()) if name == suite
         )
-        lines.append(f"  {suite:<11} {_count(len(workloads), 'workload')}: {kinds}")
+        lines.append(f"  {suite:<11} {format_count(len(workloads), 'workload')}: {kinds}")
     return lines
 
 
@@ -206,10 +206,6 @@ def _memory(estimate: SweepEstimate) -> list[str]:
 def _named(texts: Sequence[str]) -> str:
     more = len(texts) - _MOST_NAMED
     return "; ".join(texts[:_MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def estimate_of(
