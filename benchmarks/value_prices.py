@@ -33,7 +33,7 @@ import torch
 import value_price_held_out as held_out
 import value_price_programs as programs
 from torchyard.core.study import Target
-from torchyard.values import ValueProfiler
+from torchyard.values.context_manager import ValueProfiler
 from torchyard.values.fix_runs import measure_fixes
 from torchyard.values.model import ProfileRequest, Saving, ValueProfile
 from torchyard.values.profiled_run import profile_program

@@ -35,7 +35,7 @@ from corpus import CLEAN, PLANTED, Program, Waste
 from corpus.true_inside import TRUE_INSIDE
 from corpus.watching import SEED
 
-from torchyard.values import ValueProfiler
+from torchyard.values.context_manager import ValueProfiler
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 from torchyard.values.pattern_texts import pattern_names
 from values_overhead import GOALS, MODELS, Overhead, measure_overhead, overhead_table

@@ -156,4 +156,4 @@ def test_nothing_fits(tmp_path: Path) -> None:
     ended = program("batch-size", *arguments, cwd=tmp_path)
     assert ended.code == 5
     assert ended.out.rstrip().endswith("a batch size of 1 does not fit")
-    assert "out-of-memory" in ended.out or "it may use" in ended.out
+    assert "out-of-memory" in ended.out or "above its memory limit" in ended.out

@@ -264,7 +264,7 @@ def test_a_candidate_that_fails_does_not_cost_the_others(tmp_path: Path) -> None
     assert later is not None
     # Whose fault the crash of a shared process was is known once each candidate has its own.
     assert later.phase in {"timing", "warm-up"}
-    assert any("process of its own" in note for note in good.notes)
+    assert any("in its own process" in note for note in good.notes)
     assert "SIGSEGV" in later.message
     said = rows["cannot_be_made"].failure
     assert said is not None

@@ -89,7 +89,7 @@ def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
     assert "123 GFLOP/s" in ended.out
     assert "45.0 GB/s" in ended.out
     assert "--measure measures again" in ended.out
-    assert f"kept: {path}" in ended.err
+    assert f"stored: {path}" in ended.err
     document = json.loads(call(capsys, "machine", "peak", "--threads", "1", "--json").out)
     assert document["fresh"] is False
     assert document["kept"] == str(path)

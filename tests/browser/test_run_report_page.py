@@ -149,7 +149,7 @@ def test_a_part_is_opened_by_its_link_and_draws_its_charts(browser: Browser, add
         assert part.locator(".lazy-chart svg path").count() > 100
         part.locator(".lazy-chart svg path[fill*=candidate]").first.hover(force=True)
         page.wait_for_selector(".chart-tip:not([hidden])")
-        assert "side: candidate" in page.locator(".chart-tip").inner_text()
+        assert "variant: candidate" in page.locator(".chart-tip").inner_text()
         assert watched.requests == [address]
         save_picture(page, "report-part")
 

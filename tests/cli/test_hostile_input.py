@@ -67,7 +67,7 @@ def check(capsys: Capture, arguments: tuple[str, ...]) -> str:
         ended = call(capsys, *arguments)
     assert ended.code in REFUSED, (ended.code, arguments, ended.err[:2000])
     assert "Traceback" not in ended.err
-    if "refused: " not in ended.err:
+    if "rejected: " not in ended.err:
         assert "error: " in ended.err
         assert "hint: " in ended.err, ended.err[:500]
     assert len(ended.err) < 20_000

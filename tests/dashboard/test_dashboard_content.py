@@ -156,11 +156,11 @@ def test_a_run_page_follows_its_run(home: Path) -> None:
         home / "going", rows=[comparison(MATMUL, Verdict.SAME, 1.0)], state="running"
     )
     with visit(home) as seen:
-        assert "still going" in seen.page("/run?id=going")
+        assert "in progress" in seen.page("/run?id=going")
         text = (folder / "run.json").read_text()
         (folder / "run.json").write_text(text.replace('"running"', '"finished"'))
         seen.live_store._fresh_until_s = 0.0
-        assert "still going" not in seen.page("/run?id=going")
+        assert "in progress" not in seen.page("/run?id=going")
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_interrupts_of_processors_cannot_be_moved() -> None:
         pytest.skip("every interrupt of this machine can be moved")
     value = FILES.read(fixed[0]).value or ""
     setting = Setting(knob="interrupts", place=fixed[0], found=value, wanted="1")
-    with pytest.raises(Exception, match="belongs to one processor or to its driver"):
+    with pytest.raises(Exception, match="bound to one CPU or managed by its driver"):
         KNOBS["interrupts"].write(Machine(), setting)
 
 

@@ -295,7 +295,7 @@ def test_two_different_disturbances_do_not_cancel_out() -> None:
     other = Side(dirty_share=0.2, dirty_cost=0.4)
     paired, answer = measured(rng, base, other, launches=10, rounds=20)
     assert answer.verdict is not Verdict.SAME
-    assert {text.split(" belongs ")[0] for text in paired.never_same} == {
+    assert {text.split(" is attributed ")[0] for text in paired.never_same} == {
         "waited for a core",
         "read pages from disk",
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard.errors import UsageError
-from torchyard.values import ValueProfiler
+from torchyard.values.context_manager import ValueProfiler
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 
 pytestmark = pytest.mark.torch

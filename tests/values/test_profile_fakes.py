@@ -268,7 +268,7 @@ def test_a_failed_program_that_leaves_nothing_keeps_its_exit_code(
         (("--tool", "nothing", "p.py"), "nothing"),
         (("--tool", "perf", "--knob", "A=1", "p.py"), "--knob is not supported by --tool perf"),
         (("--limit", "soon", "p.py"), "'soon' is not a duration"),
-        (("--target", "/nowhere/python", "p.py"), "there is no interpreter"),
+        (("--target", "/nowhere/python", "p.py"), "the interpreter"),
         (("--show", "latest"), "no stored profile"),
         (("--show", "latest", "p.py"), "--show cannot be combined"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 import torchyard
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.values import ValueProfiler
+from torchyard.values.context_manager import ValueProfiler
 from torchyard.values.model import (
     Place,
     ValueFinding,

@@ -18,17 +18,18 @@ from __future__ import annotations
 import sys
 import warnings
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchyard.values.context_manager import ValueProfiler
-
-__all__ = ["ValueProfiler"]
+if TYPE_CHECKING:
+    from torchyard.values.context_manager import ValueProfiler
 
 
 class _DeprecatedCall(ModuleType):
     """Keep `torchyard.values()` working in 0.1; delete the class and the assignment in 0.2."""
 
     def __call__(self, **options: Any) -> ValueProfiler:
+        from torchyard.values.context_manager import ValueProfiler
+
         warnings.warn(
             "torchyard.values() is deprecated; use torchyard.profile_values()",
             DeprecationWarning,
