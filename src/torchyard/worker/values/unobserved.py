@@ -400,7 +400,8 @@ class CompileNotes:
     def __init__(self, notes: List[str]) -> None:
         self._notes = notes
         self.compiled = False
-        """Whether anything was compiled."""
+        """Whether torch.compile was called. The program can switch compilation on and off at any time,
+        so a variable or setting that disables it proves nothing."""
         self._compile = getattr(torch, "compile", None)
         if self._compile is not None:
             torch.compile = self._noted
@@ -415,9 +416,9 @@ class CompileNotes:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
             frame = frame.f_back
         place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+        self.compiled = True
         disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
         if not disabled:
-            self.compiled = True
             text = (
                 "torch.compile at %s: the compiled function runs as generated kernels and is not "
                 "profiled; --eager profiles the eager program instead" % place
