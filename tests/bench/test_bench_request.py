@@ -243,7 +243,7 @@ def test_the_plan_says_everything_in_words(capsys: Capture, study_file: str) -> 
         "  3 to 60 launches, alpha 0.05\n"
         "settings\n"
         "  blocks of 100 ms, seed 1, threads 2\n"
-        "  reseat auto, paired layout, accuracy checked, L2 flushed\n"
+        "  data relocation auto, paired layout, accuracy checked, L2 flushed\n"
         "  limits: start 120 s, step 600 s, block 60.0 s, memory 1.00 GiB\n"
     )
 
