@@ -9,15 +9,15 @@ intermediate results, waste in every layer, results that are mostly allocation.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-Program = Callable[[bool], Iterator[None]]
+from value_price_programs import Program, run_named
+
 PROGRAMS: Final[dict[str, Program]] = {}
 TWO_THREADS: Final = frozenset({"conv_features_two_threads"})
 
@@ -347,14 +347,5 @@ def mostly_python(fixed: bool) -> Iterator[None]:
     yield
 
 
-def main() -> None:
-    """Run one program to its end."""
-    name, fixed = sys.argv[1], "--fixed" in sys.argv[2:]
-    torch.set_num_threads(2 if name in TWO_THREADS else 1)
-    torch.manual_seed(0)
-    for _ in PROGRAMS[name](fixed):
-        pass
-
-
 if __name__ == "__main__":
-    main()
+    run_named(PROGRAMS, TWO_THREADS)

@@ -377,14 +377,14 @@ def frozen_features(fixed: bool) -> Iterator[None]:
         yield
 
 
-def main() -> None:
-    """Run one program to its end."""
+def run_named(programs: dict[str, Program], two_threads: frozenset[str]) -> None:
+    """Run the program that the command line names to its end."""
     name, fixed = sys.argv[1], "--fixed" in sys.argv[2:]
-    torch.set_num_threads(2 if name in TWO_THREADS else 1)
+    torch.set_num_threads(2 if name in two_threads else 1)
     torch.manual_seed(0)
-    for _ in PROGRAMS[name](fixed):
+    for _ in programs[name](fixed):
         pass
 
 
 if __name__ == "__main__":
-    main()
+    run_named(PROGRAMS, TWO_THREADS)

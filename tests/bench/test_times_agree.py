@@ -1,4 +1,4 @@
-"""Whoever divides the two times of a row gets its speedup, in every format and view."""
+"""The ratio of the two times of a row is its speedup, in every format and view."""
 
 from __future__ import annotations
 

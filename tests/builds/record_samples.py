@@ -45,7 +45,7 @@ DEBIAN = SourceIdentity(
 
 REPORT = VerifyReport(
     component="pytorch",
-    findings=(CheckFinding(check="libraries", level="warning", what="w", why="y", mend="m"),),
+    findings=(CheckFinding(check="libraries", level="warning", what="w", why="y", fix="m"),),
     imported=ImportedModule(name="torch", version="2.6.0", file="/env/torch/__init__.py"),
     options=(
         OptionVerdict(
@@ -92,7 +92,7 @@ def make_record(**changes: Any) -> BuildRecord:
                 variant="cpu-arm",
                 needs=("openblas",),
                 source=GIT,
-                patches=(PatchRecord(name="mend.patch", sha256="c" * 64),),
+                patches=(PatchRecord(name="fix.patch", sha256="c" * 64),),
                 options={"BLAS": "OpenBLAS", "USE_CUDA": False, "JOBS": 3},
                 toolchain=(GCC, ToolRecord(name="ninja", version="1.11.1", path="/usr/bin/ninja")),
                 wheels=(

@@ -43,7 +43,7 @@ def recipe(folder: Path, text: str, name: str = "mine") -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "what", "mend"),
+    ("words", "what", "fix"),
     [
         (("pytorhc",), "there is no recipe 'pytorhc'", "did you mean 'pytorch'?"),
         (("pytorch", "--variant", "cpu-amr"), "no variant 'cpu-amr'", "did you mean 'cpu-arm'?"),
@@ -79,16 +79,16 @@ def recipe(folder: Path, text: str, name: str = "mine") -> str:
     ],
 )
 def test_a_wrong_command_line_exits_with_2_and_a_hint(
-    capsys: Capture, home: Path, words: tuple[str, ...], what: str, mend: str
+    capsys: Capture, home: Path, words: tuple[str, ...], what: str, fix: str
 ) -> None:
     ended = refused(capsys, home, *words)
     lines = ended.err.splitlines()
     assert what in lines[0]
-    assert any(mend in line for line in lines if line.startswith("  hint: "))
+    assert any(fix in line for line in lines if line.startswith("  hint: "))
 
 
 @pytest.mark.parametrize(
-    ("text", "what", "mend"),
+    ("text", "what", "fix"),
     [
         ("buidler = 'cmake'", "unknown key 'buidler'", "did you mean 'builder'?"),
         ("[variants.fast]\noption = {}", "variants.fast: unknown key", "did you mean 'options'?"),
@@ -109,13 +109,13 @@ def test_a_wrong_command_line_exits_with_2_and_a_hint(
     ],
 )
 def test_a_wrong_recipe_exits_with_2_and_a_hint(
-    capsys: Capture, home: Path, tmp_path: Path, text: str, what: str, mend: str
+    capsys: Capture, home: Path, tmp_path: Path, text: str, what: str, fix: str
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
     ended = refused(capsys, home, recipe(tmp_path, text.replace("SRC", str(source))))
     assert what in ended.err
-    assert mend in ended.err.partition("hint: ")[2]
+    assert fix in ended.err.partition("hint: ")[2]
 
 
 def test_circular_needs_are_an_error(capsys: Capture, home: Path, tmp_path: Path) -> None:

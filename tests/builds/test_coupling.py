@@ -251,7 +251,7 @@ class TestCheckVersions:
         assert finding.severity == "blocks"
         assert finding.what == "cmake 3.25.1 does not fit pytorch 2.8"
         assert finding.why == "pytorch 2.8 needs cmake >=3.27"
-        assert finding.mend == "pip install 'cmake>=3.27'"
+        assert finding.fix == "pip install 'cmake>=3.27'"
 
     def test_a_good_machine_has_no_finding(self) -> None:
         found = {
@@ -277,7 +277,7 @@ class TestCheckVersions:
         facts = release_facts("pytorch", "2.6")
         (finding,) = check_versions(facts, {"cmake": "4.1.0"})
         assert finding.severity == "blocks"
-        assert "CMAKE_POLICY_VERSION_MINIMUM=3.5" in finding.mend
+        assert "CMAKE_POLICY_VERSION_MINIMUM=3.5" in finding.fix
         variables = {"CMAKE_POLICY_VERSION_MINIMUM": "3.5"}
         assert check_versions(facts, {"cmake": "4.1.0"}, variables=variables) == ()
         assert check_versions(release_facts("pytorch", "2.8"), {"cmake": "4.1.0"}) == ()

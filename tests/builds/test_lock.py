@@ -41,7 +41,7 @@ RECIPE = """
 name = "part"
 version = "1.2"
 builder = "cmake"
-patches = ["mend.patch"]
+patches = ["fix.patch"]
 [source.git]
 url = "https://git.example.org/part"
 ref = "v{version}"
@@ -68,8 +68,8 @@ GIT = SourceIdentity(
 
 def resolved(folder: Path, text: str = RECIPE, **settings: Any) -> ResolvedBuild:
     (folder / "part.toml").write_text(text)
-    if not (folder / "mend.patch").exists():
-        (folder / "mend.patch").write_text("--- a\n+++ b\n")
+    if not (folder / "fix.patch").exists():
+        (folder / "fix.patch").write_text("--- a\n+++ b\n")
     return resolve(
         BuildRequest(
             recipe="./part.toml", folder=folder, settings={"": settings} if settings else {}
@@ -179,10 +179,10 @@ def test_a_setting_on_the_command_line_is_a_change_too(tmp_path: Path) -> None:
 
 def test_the_content_of_a_patch_counts(tmp_path: Path) -> None:
     lock = lock_of(resolved(tmp_path))
-    (tmp_path / "mend.patch").write_text("--- a\n+++ c\n")
-    with pytest.raises(UsageError, match=r"patches\.mend\.patch differs from the lock file"):
+    (tmp_path / "fix.patch").write_text("--- a\n+++ c\n")
+    with pytest.raises(UsageError, match=r"patches\.fix\.patch differs from the lock file"):
         apply_lock(resolved(tmp_path), lock)
-    (tmp_path / "mend.patch").unlink()
+    (tmp_path / "fix.patch").unlink()
     with pytest.raises(UsageError, match="cannot be read"):
         recipe_facts(replace(resolved(tmp_path).recipe, folder=str(tmp_path / "gone")))
 

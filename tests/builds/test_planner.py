@@ -224,15 +224,15 @@ def test_steps_come_after_those_they_need(workspace: Workspace) -> None:
 
 
 def test_patches_and_preparation_are_in_the_copy(workspace: Workspace) -> None:
-    (workspace.folder / "mend.patch").write_text("--- a/x\n+++ b/x\n")
+    (workspace.folder / "fix.patch").write_text("--- a/x\n+++ b/x\n")
     text = (
-        "patches = ['mend.patch']\n[[prepare]]\nrun = ['make', 'headers']\nfolder = 'src'\n"
+        "patches = ['fix.patch']\n[[prepare]]\nrun = ['make', 'headers']\nfolder = 'src'\n"
         f"{CURRENT}"
     )
     tree = step_of(workspace.plan(text), "mine/tree")
     part = f"{workspace.home.build('it').tree('mine')}.part"
     said = lines(tree)
-    assert f"patch -p1 --forward -i {workspace.folder}/mend.patch" in said
+    assert f"patch -p1 --forward -i {workspace.folder}/fix.patch" in said
     prepare = next(
         action
         for action in tree.actions
@@ -240,7 +240,7 @@ def test_patches_and_preparation_are_in_the_copy(workspace: Workspace) -> None:
     )
     assert prepare.folder == f"{part}/src"
     assert said[-1] == f"mv {part} {workspace.home.build('it').tree('mine')}"
-    assert said.index(f"patch -p1 --forward -i {workspace.folder}/mend.patch") < len(said) - 2
+    assert said.index(f"patch -p1 --forward -i {workspace.folder}/fix.patch") < len(said) - 2
 
 
 def changed(before: Plan, after: Plan) -> list[str]:
@@ -250,8 +250,8 @@ def changed(before: Plan, after: Plan) -> list[str]:
 
 
 def test_what_costs_which_steps(workspace: Workspace) -> None:
-    (workspace.folder / "mend.patch").write_text("one\n")
-    text = f"patches = ['mend.patch']\n[options]\nX = 1\n{CURRENT}"
+    (workspace.folder / "fix.patch").write_text("one\n")
+    text = f"patches = ['fix.patch']\n[options]\nX = 1\n{CURRENT}"
     plan = workspace.plan(text)
     assert changed(plan, workspace.plan(text)) == []
     assert changed(plan, replace(plan, jobs=9, jobs_why="more", notes=("x",))) == []
@@ -259,7 +259,7 @@ def test_what_costs_which_steps(workspace: Workspace) -> None:
     assert changed(plan, other) == [
         f"mine/{x}" for x in ("configure", "build", "install", "verify")
     ]
-    (workspace.folder / "mend.patch").write_text("two\n")
+    (workspace.folder / "fix.patch").write_text("two\n")
     assert changed(plan, workspace.plan(text))[0] == "mine/tree"
     (workspace.source / "new.c").write_text("int x;")
     assert changed(plan, workspace.plan(text))[0] == "mine/fetch"

@@ -132,11 +132,11 @@ def test_an_odd_tool_does_not_hurt(tmp_path: Path) -> None:
 
 
 def test_wheels_patches_files_and_options(tmp_path: Path) -> None:
-    (tmp_path / "mend.patch").write_text("patch")
+    (tmp_path / "fix.patch").write_text("patch")
     recipe = folder_recipe(
         tmp_path / "source",
         folder=str(tmp_path),
-        patches=("mend.patch",),
+        patches=("fix.patch",),
         options={"X": True},
         verify=VerifyTable(files=("lib/libx.so", "bin/tool")),
     )

@@ -1,4 +1,4 @@
-"""How a sandbox ends: as its command ended, on signals, and with whoever started it."""
+"""A sandbox ends with the exit code of its command, on signals, and with its parent process."""
 
 from __future__ import annotations
 

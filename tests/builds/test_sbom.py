@@ -84,7 +84,7 @@ def test_cyclonedx_names_everything() -> None:
     properties = {one["name"]: one["value"] for one in parts["source:pytorch"]["properties"]}
     assert properties["torchyard:option:BLAS"] == "OpenBLAS"
     assert properties["torchyard:verdict:BLAS"] == "honoured"
-    assert properties["torchyard:patch:mend.patch"] == "c" * 64
+    assert properties["torchyard:patch:fix.patch"] == "c" * 64
     assert properties["torchyard:commit"] == COMMIT
 
 

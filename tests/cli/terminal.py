@@ -23,7 +23,7 @@ class Terminal:
             pass
 
     def close(self) -> str:
-        """All that was shown; whoever wrote must have ended."""
+        """Return everything that was shown. The writer must have ended."""
         os.close(self.side)
         self._reader.join(timeout=60)
         assert not self._reader.is_alive(), "somebody still has the terminal open"

@@ -23,6 +23,6 @@ def test_every_error_has_an_exit_code_and_is_in_the_module_docstring() -> None:
 
 
 def test_error_attributes() -> None:
-    error = errors.UsageError("no", why="because", hint="mend it", log="run.log")
-    assert (error.what, error.why, error.hint, error.log) == ("no", "because", "mend it", "run.log")
+    error = errors.UsageError("no", why="because", hint="fix it", log="run.log")
+    assert (error.what, error.why, error.hint, error.log) == ("no", "because", "fix it", "run.log")
     assert str(error) == "no"

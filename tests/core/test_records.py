@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.core.comparison import Comparison, Failure, Verdict
-from torchyard.core.records import decode, encode, nearest_hint
+from torchyard.core.records import decode, encode, nearest_hint, renamed
 from torchyard.core.study import Environment, Study, Target, Variant, Workload
 from torchyard.errors import UsageError
 
@@ -180,3 +180,20 @@ def test_a_named_tuple_is_a_table() -> None:
     assert encode({"all": (point,)}) == {
         "all": [{"name": "a", "verdict": "same", "places": [1, 2]}]
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    fix: str = renamed("", formerly="mend")
+
+
+@pytest.mark.parametrize(
+    ("record", "fix"),
+    [({"fix": "a"}, "a"), ({"mend": "b"}, "b"), ({"mend": "old", "fix": "new"}, "new"), ({}, "")],
+)
+def test_a_renamed_field_is_read_by_both_names(record: dict[str, str], fix: str) -> None:
+    assert decode(Moved, record, where="record") == Moved(fix=fix)
+
+
+def test_a_renamed_field_is_written_with_both_names() -> None:
+    assert encode(Moved(fix="a")) == {"fix": "a", "mend": "a"}

@@ -38,7 +38,7 @@ def test_an_idle_card_wants_its_clock_locked(tmp_path: Path) -> None:
     assert list(advice) == ["gpu-clocks"]
     assert advice["gpu-clocks"].effect == "large"
     assert advice["gpu-clocks"].needs_root
-    assert "quiet --profile gpu" in advice["gpu-clocks"].mend
+    assert "quiet --profile gpu" in advice["gpu-clocks"].fix
     assert fit(advice)
 
 
@@ -58,7 +58,7 @@ def test_no_advice_about_what_cannot_be_read(tmp_path: Path) -> None:
 def test_persistence(tmp_path: Path) -> None:
     advice = advice_of(t4(), tmp_path)
     assert "persistence mode is off" in advice["gpu-persistence"].what
-    assert "--only nvidia-persistence" in advice["gpu-persistence"].mend
+    assert "--only nvidia-persistence" in advice["gpu-persistence"].fix
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_lowered_power_limit(tmp_path: Path) -> None:
     nvml.answer("nvmlDeviceGetPowerManagementLimit", CARD, value=500_000)
     advice = advice_of(nvml, tmp_path)["gpu-power-limit"]
     assert "500 of 700 W" in advice.what
-    assert "--only nvidia-power" in advice.mend
+    assert "--only nvidia-power" in advice.fix
 
 
 def test_others_that_compute_make_it_unfit(tmp_path: Path) -> None:
@@ -177,4 +177,4 @@ class TestAmd:
         (tmp_path / DEVICE / "hwmon/hwmon5/power1_cap").write_text("500000000\n")
         advice = self.advice(driver)["gpu-power-limit"]
         assert "500 of 750 W" in advice.what
-        assert advice.mend == ""
+        assert advice.fix == ""

@@ -88,7 +88,7 @@ def test_settings_are_those_of_the_knobs(trees: dict[str, Path]) -> None:
     assert advice.effect == KNOBS["turbo"].effect
     assert advice.why == KNOBS["turbo"].why
     assert advice.what.endswith(": no_turbo 0 instead of 1")
-    assert advice.mend == "sudo torchyard machine quiet --only turbo"
+    assert advice.fix == "sudo torchyard machine quiet --only turbo"
     assert advice.needs_root
 
 
@@ -185,7 +185,7 @@ def test_a_quota_below_the_processors(trees: dict[str, Path]) -> None:
     for kind in ("cgroup-v1", "cgroup-v2"):
         advice = advice_for(trees[kind])["quota"]
         assert "its quota is 2 CPUs" in advice.what
-        assert advice.mend.startswith("OMP_NUM_THREADS=2,")
+        assert advice.fix.startswith("OMP_NUM_THREADS=2,")
 
 
 def test_isolated_processors_of_this_process(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_ticks_that_intel_pstate_needs(tmp_path: Path) -> None:
 def test_cores_at_boot_need_a_restart(trees: dict[str, Path]) -> None:
     advice = advice_for(trees["intel-pstate"])["cores-at-boot"]
     assert advice.needs_reboot
-    assert advice.mend == "torchyard machine boot --cores auto"
+    assert advice.fix == "torchyard machine boot --cores auto"
 
 
 def test_one_core_has_none_to_set_apart(tmp_path: Path) -> None:

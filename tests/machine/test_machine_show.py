@@ -70,7 +70,7 @@ def test_json(capsys: Capture, tmp_path: Path) -> None:
     assert facts["frequency", "governor"]["unavailable"]
     assert {advice["name"] for advice in machine["advice"]} >= {"guest", "cores"}
     assert set(machine["advice"][0]) == {
-        *("name", "effect", "what", "why", "mend", "needs_root", "needs_reboot", "unfit")
+        *("name", "effect", "what", "why", "fix", "mend", "needs_root", "needs_reboot", "unfit")
     }
 
 

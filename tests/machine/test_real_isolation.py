@@ -219,7 +219,7 @@ def test_children_and_deaths_meanwhile(shelter: Shelter) -> None:
 
 
 def test_tasks_that_start_others_all_the_time(shelter: Shelter) -> None:
-    """Whoever is started while others are moved must not be left behind."""
+    """A process that starts while others are moved is moved, too."""
     shelter.start(
         "outer",
         "import subprocess, sys, threading\n"

@@ -1,4 +1,4 @@
-"""What a sweep is asked for: options, the table `[sweep]`, and that every mistake names its mend."""
+"""What a sweep is asked for: options, the table `[sweep]`, and that every mistake names its fix."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ def check_versions(
                 severity=severity,
                 what=f"{tool} {installed[tool]} does not fit {release}",
                 why=f"{release} {verb} {tool} {limits}",
-                mend=_FIXES.get(tool, "install {tool} {range}").format(tool=tool, range=limits),
+                fix=_FIXES.get(tool, "install {tool} {range}").format(tool=tool, range=limits),
             )
             for tool, limits in required.items()
             if tool in installed and not version_in_range(limits, installed[tool])
@@ -361,5 +361,5 @@ def _within(limits: str, version: str) -> bool:
 def _bad_finding(bad: BadCombination) -> DoctorFinding:
     why = f"{bad.why} (a report, not confirmed)" if bad.report else bad.why
     return DoctorFinding(
-        check="versions", severity=bad.severity, what=bad.what, why=why, mend=bad.fix
+        check="versions", severity=bad.severity, what=bad.what, why=why, fix=bad.fix
     )

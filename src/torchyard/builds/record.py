@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, check_build_name
 from torchyard.builds.recipe import Scalar, SourceKind
-from torchyard.core.records import decode, encode, nearest_hint
+from torchyard.core.records import decode, encode, nearest_hint, renamed
 from torchyard.core.study import Target
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
@@ -143,7 +143,7 @@ class CheckFinding:
     level: FindingLevel
     what: str
     why: str = ""
-    mend: str = ""
+    fix: str = renamed("", formerly="mend")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ class TestFileReport:
     """Failures and errors that are not known."""
     known_failures: tuple[str, ...] = ()
     """Known failures that failed."""
-    mended: tuple[str, ...] = ()
+    now_passing: tuple[str, ...] = renamed((), formerly="mended")
     """Known failures that passed."""
     unseen: tuple[str, ...] = ()
     """Known failures that match no collected test."""

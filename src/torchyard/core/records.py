@@ -17,18 +17,31 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from torchyard.errors import UsageError
 
-__all__ = ["decode", "encode", "nearest_hint", "shown"]
+__all__ = ["decode", "encode", "nearest_hint", "renamed", "shown"]
 
 T = TypeVar("T")
 
+_FORMERLY = "formerly"
 _LONGEST_SHOWN = 300
 """Characters of a value in a message."""
+
+
+def renamed(default: T, *, formerly: str) -> T:
+    """Return a dataclass field that had another name.
+
+    Records with the former name stay readable. Written records have both names for one release.
+    """
+    made: T = dataclasses.field(default=default, metadata={_FORMERLY: formerly})
+    return made
 
 
 def encode(value: object) -> Any:
     """Return the JSON values of a tree of dataclasses and named tuples."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        encoded = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        for name, field in _renamed_fields(type(value)).items():
+            encoded[name] = encoded[field]
+        return encoded
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -119,9 +132,14 @@ def _convert_tuple(items: tuple[Any, ...], value: object, where: str, strict: bo
 def _convert_dataclass(kind: Any, value: object, where: str, strict: bool) -> Any:
     mapping = _expect(value, Mapping, "a table", where)
     fields, required = _fields_of(kind)
+    former = _renamed_fields(kind)
     values: dict[str, Any] = {}
     for raw, item in mapping.items():
         name = str(raw).replace("-", "_")
+        if name in former:
+            name = former[name]
+            if name in mapping:
+                continue
         field = fields.get(name)
         if field is not None:
             hint, plain = field
@@ -190,6 +208,16 @@ def _origin(kind: Any) -> Any:
 @cache
 def _enum_values(kind: type[Enum]) -> tuple[Any, ...]:
     return tuple(item.value for item in kind)
+
+
+@cache
+def _renamed_fields(kind: Any) -> dict[str, str]:
+    """Return the fields of a dataclass that had another name, by that name."""
+    return {
+        field.metadata[_FORMERLY]: field.name
+        for field in dataclasses.fields(kind)
+        if _FORMERLY in field.metadata
+    }
 
 
 @cache

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from torchyard.core.records import renamed
+
 UNAVAILABLE: Final = "unavailable, because "
 """Start of the text of a fact that could not be read; run folders and audits contain it."""
 
@@ -46,7 +48,7 @@ class Advice:
     what: str
     why: str
     """With the source for the size of the effect, if known."""
-    mend: str = ""
+    fix: str = renamed("", formerly="mend")
     """A command or a kernel parameter; empty if nothing can be done on this machine."""
     needs_root: bool = False
     needs_reboot: bool = False

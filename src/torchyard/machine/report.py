@@ -90,11 +90,11 @@ def _advice_lines(number: int, advice: Advice, width: int) -> Iterator[str]:
     yield from _wrapped(head, advice.what, width)
     inner = " " * 5
     yield from _wrapped(inner + "why     ", advice.why, width)
-    if advice.mend:
+    if advice.fix:
         needs = [("root", advice.needs_root), ("a reboot", advice.needs_reboot)]
         needed = " and ".join(word for word, is_needed in needs if is_needed)
         yield from _wrapped(
-            inner + "fix     ", advice.mend + (f"  (needs {needed})" if needed else ""), width
+            inner + "fix     ", advice.fix + (f"  (needs {needed})" if needed else ""), width
         )
 
 

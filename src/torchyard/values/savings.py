@@ -59,7 +59,7 @@ _FRESH_FILLS: Final = frozenset(
         "new_full",
     )
 )
-"""Become `empty`: the memory is still needed, and its first touch moves to whoever writes it."""
+"""Become `empty`: the memory is still needed, and its first touch moves to the operator that writes it."""
 
 SiteKey = tuple[str, str, int, bool, str]
 

@@ -212,7 +212,7 @@ class TestHipccTrap:
         assert trap.detail == (
             f"thrust/version.h: {env}/include is used instead of {rocm}/include",
         )
-        assert trap.mend.startswith(f"cp -rLT {rocm}/include {env}/rocm-include, and use -I{env}")
+        assert trap.fix.startswith(f"cp -rLT {rocm}/include {env}/rocm-include, and use -I{env}")
 
     def test_order_alone_warns(self, machine: FakeMachine) -> None:
         rocm = hipcc(machine)
@@ -279,7 +279,7 @@ class TestRocm:
         hipcc(machine)
         machine.variables["HIP_PLATFORM"] = "nvidia"
         findings = machine.examine(rocm_recipe(), only="rocm")
-        assert findings[0].mend == "export HIP_PLATFORM=amd"
+        assert findings[0].fix == "export HIP_PLATFORM=amd"
 
     def test_folder_that_is_missing(self, machine: FakeMachine) -> None:
         machine.says("hipcc", HIPCC_SAID.format("6.2.0"))

@@ -43,7 +43,7 @@ class TestLibstdcxx:
         assert finding.severity == "warns"
         assert "only has GLIBCXX_3.4.29" in finding.why
         assert "3.4.32" in finding.why
-        assert "conda install" in finding.mend
+        assert "conda install" in finding.fix
 
     def test_conda_environment_with_a_newer_one(self, machine: FakeMachine) -> None:
         machine.good_tools()
@@ -60,7 +60,7 @@ class TestLibstdcxx:
         machine.variables["CONDA_PREFIX"] = str(machine.folder / "conda")
         machine.variables["LD_LIBRARY_PATH"] = f"/nowhere:{old.parent}"
         (finding,) = machine.examine(only="libstdc++")
-        assert finding.mend == f"remove {old.parent} from LD_LIBRARY_PATH"
+        assert finding.fix == f"remove {old.parent} from LD_LIBRARY_PATH"
 
     def test_the_compilers_own_folder_is_not_a_trap(self, machine: FakeMachine) -> None:
         machine.good_tools()
@@ -95,7 +95,7 @@ class TestLibraryPath:
     def test_stubs(self, machine: FakeMachine) -> None:
         machine.variables["LD_LIBRARY_PATH"] = "/usr/local/cuda/lib64/stubs"
         (finding,) = machine.examine(only="library-path")
-        assert "LIBRARY_PATH" in finding.mend
+        assert "LIBRARY_PATH" in finding.fix
 
     def test_folders_that_are_meant(self, machine: FakeMachine, tmp_path: Path) -> None:
         recipe = Recipe(name="x", environment=EnvironmentTable(libraries=(str(tmp_path),)))
@@ -120,7 +120,7 @@ class TestBlas:
     def test_requested_but_missing(self, machine: FakeMachine) -> None:
         (finding,) = machine.examine(self.torch(BLAS="OpenBLAS"), only="blas")
         assert finding.severity == "blocks"
-        assert finding.mend == "apt-get install libopenblas-dev"
+        assert finding.fix == "apt-get install libopenblas-dev"
 
     def test_library_without_the_linkers_name_does_not_count(self, machine: FakeMachine) -> None:
         machine.file("usr/lib/x86_64-linux-gnu/libopenblas.so.0")

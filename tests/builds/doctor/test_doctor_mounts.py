@@ -24,7 +24,7 @@ recipe = Recipe(name="x", disk_gib=disk_gib, environment=EnvironmentTable(use="c
 part = Component(name="x", recipe=recipe, source="", tree="", prefix="", wheels="", python="")
 plan = Plan(name="x", folder=folder, components=(part,), steps=(), jobs=1, jobs_why="")
 found = examine(plan, environ={"TMPDIR": scratch}, checks=(DISK_CHECK,))
-print(json.dumps([[f.severity, f.what, f.mend] for f in found]))
+print(json.dumps([[f.severity, f.what, f.fix] for f in found]))
 """
 
 

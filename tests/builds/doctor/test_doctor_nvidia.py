@@ -52,7 +52,7 @@ class TestToolkit:
         machine.variables["CUDA_HOME"] = str(home)
         (finding,) = machine.examine(cuda(), only="nvidia")
         assert finding.what.startswith("two CUDA toolkits")
-        assert f"CUDA_HOME={home}" in finding.mend
+        assert f"CUDA_HOME={home}" in finding.fix
 
 
 class TestDriver:
@@ -98,14 +98,14 @@ class TestArchitectures:
         (finding,) = machine.examine(recipe, only="nvidia")
         assert finding.severity == "blocks"
         assert finding.what == "CUDA 13.0.88 does not support 6.1, 7.0"
-        assert finding.mend == "--set TORCH_CUDA_ARCH_LIST=9.0"
+        assert finding.fix == "--set TORCH_CUDA_ARCH_LIST=9.0"
 
     def test_too_new_for_the_toolkit(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
         recipe = cuda(TORCH_CUDA_ARCH_LIST="10.0;12.0a")
         findings = machine.examine(recipe, only="nvidia")
         assert findings[0].what == "CUDA 12.4.131 does not support 10.0, 12.0a"
-        assert findings[0].mend.endswith("=LIST")
+        assert findings[0].fix.endswith("=LIST")
 
     def test_names_are_understood(self, machine: FakeMachine) -> None:
         machine.nvcc("13.0.88")
@@ -155,7 +155,7 @@ class TestArchitectures:
         ]
         machine.nvidia_smi("550.54.14", "8.9")
         (finding,) = machine.examine(cuda(TORCH_CUDA_ARCH_LIST=""), only="nvidia")
-        assert (finding.severity, finding.mend) == (
+        assert (finding.severity, finding.fix) == (
             "notes",
             "--set TORCH_CUDA_ARCH_LIST=8.9",
         )
@@ -168,14 +168,14 @@ class TestHostCompiler:
         (finding,) = machine.examine(cuda(), only="nvcc-host")
         assert finding.severity == "blocks"
         assert "does not accept gcc 14.2.0" in finding.what
-        assert finding.mend == "apt-get install g++-13 && export CUDAHOSTCXX=/usr/bin/g++-13"
+        assert finding.fix == "apt-get install g++-13 && export CUDAHOSTCXX=/usr/bin/g++-13"
 
     def test_an_older_one_that_is_here_is_offered(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
         machine.gpp("14.2.0", name="c++")
         older = machine.gpp("12.3.0", name="g++-12")
         (finding,) = machine.examine(cuda(), only="nvcc-host")
-        assert finding.mend == f"export CUDAHOSTCXX={older}"
+        assert finding.fix == f"export CUDAHOSTCXX={older}"
         machine.variables["CUDAHOSTCXX"] = str(older)
         assert machine.examine(cuda(), only="nvcc-host") == ()
 

@@ -27,7 +27,7 @@ class TestMemory:
         assert finding.what == (
             "the largest compile (VariableType_*) needs 2.3 GiB, but there are only 2.0 GiB"
         )
-        assert "swapon" in finding.mend
+        assert "swapon" in finding.fix
 
     def test_swap_counts(self, machine: FakeMachine) -> None:
         machine.memory(total_gib=2, available_gib=1.8, swap_gib=4)
@@ -55,7 +55,7 @@ class TestMemory:
         plan = machine.plan(HEAVY, jobs=32)
         (finding,) = machine.examine(plan=plan, only="memory")
         assert finding.what == "32 jobs of pytorch need 34.4 GiB together"
-        assert finding.mend.startswith("--jobs 7")
+        assert finding.fix.startswith("--jobs 7")
 
     def test_unknown_memory_is_reported_and_does_not_block(self, machine: FakeMachine) -> None:
         (machine.root / "proc/meminfo").unlink()
@@ -76,7 +76,7 @@ class TestDisk:
         large = Recipe(name="large", disk_gib=10_000_000)
         findings = machine.examine(plan=machine.plan(large), only="disk")
         assert findings[0].severity == "blocks"
-        assert "TORCHYARD_HOME" in findings[0].mend
+        assert "TORCHYARD_HOME" in findings[0].fix
         # The folder is not made yet: the nearest one above it is measured.
         assert findings[0].what.startswith(f"{machine.folder} has ")
 

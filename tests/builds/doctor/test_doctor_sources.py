@@ -48,14 +48,14 @@ class TestSubmodules:
         (finding,) = machine.examine(from_folder(tree), only="source-folder")
         assert finding.severity == "blocks"
         assert finding.what.endswith("are empty: third_party/pybind11")
-        assert finding.mend == f"git -C '{tree}' submodule update --init --recursive"
+        assert finding.fix == f"git -C '{tree}' submodule update --init --recursive"
 
     def test_an_archive_without_them_can_not_be_updated(
         self, machine: FakeMachine, tree: Path
     ) -> None:
         (finding,) = machine.examine(from_folder(tree), only="source-folder")
-        assert "--recursive" in finding.mend
-        assert "git -C" not in finding.mend
+        assert "--recursive" in finding.fix
+        assert "git -C" not in finding.fix
 
     def test_a_git_link_alone_is_not_a_checkout(self, machine: FakeMachine, tree: Path) -> None:
         (tree / "third_party/sleef/.git").touch()
@@ -97,7 +97,7 @@ class TestTrust:
         machine.variables["GIT_TEST_ASSUME_DIFFERENT_OWNER"] = "1"
         (finding,) = machine.examine(from_folder(folder), only="source-folder")
         assert finding.severity == "warns"
-        assert finding.mend == f"git config --global --add safe.directory {folder}"
+        assert finding.fix == f"git config --global --add safe.directory {folder}"
         del machine.variables["GIT_TEST_ASSUME_DIFFERENT_OWNER"]
         assert machine.examine(from_folder(folder), only="source-folder") == ()
 
@@ -113,7 +113,7 @@ class TestStaleCache:
         (finding,) = machine.examine(from_folder(tree), only="stale-cache")
         assert finding.severity == "blocks"
         assert finding.what.endswith("was generated for /home/somebody/pytorch")
-        assert finding.mend == f"rm -rf '{tree}/build'"
+        assert finding.fix == f"rm -rf '{tree}/build'"
 
     def test_other_options_warn(self, machine: FakeMachine, tree: Path) -> None:
         self.cache(tree, tree, "USE_CUDA:BOOL=ON", "USE_MKLDNN:BOOL=1", "BLAS:STRING=MKL")
@@ -129,8 +129,8 @@ class TestStaleCache:
         self.cache(tree, tree, "USE_CUDA:BOOL=ON")
         (old,) = machine.examine(from_folder(tree, "2.6", USE_CUDA=False), only="stale-cache")
         (new,) = machine.examine(from_folder(tree, "2.9", USE_CUDA=False), only="stale-cache")
-        assert "CMAKE_FRESH" not in old.mend
-        assert new.mend.endswith("or set CMAKE_FRESH=1")
+        assert "CMAKE_FRESH" not in old.fix
+        assert new.fix.endswith("or set CMAKE_FRESH=1")
 
     def test_new_releases_take_the_variable(self, machine: FakeMachine, tree: Path) -> None:
         self.cache(tree, tree, "USE_CUDA:BOOL=ON")

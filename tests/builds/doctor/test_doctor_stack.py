@@ -32,7 +32,7 @@ class TestCompanions:
         assert finding.what == (
             "torchvision 0.21.0 belongs to torch 2.6, but the stack has torch 2.9.1"
         )
-        assert finding.mend == "--set torchvision/version=0.24.0"
+        assert finding.fix == "--set torchvision/version=0.24.0"
 
     def test_against_the_torch_of_a_base(self, machine: FakeMachine) -> None:
         site = machine.folder / "site"
@@ -78,7 +78,7 @@ class TestAcl:
         (finding,) = machine.examine(*recipes, only="stack")
         assert finding.severity == "warns"
         assert "not confirmed" in finding.why
-        assert finding.mend.startswith("--set arm-compute-library/version=52.6.0,")
+        assert finding.fix.startswith("--set arm-compute-library/version=52.6.0,")
 
     def test_of_the_stack_within_the_range(self, machine: FakeMachine) -> None:
         recipes = (part("arm-compute-library", "25.02.1"), self.torch("2.8.0"))
@@ -120,19 +120,19 @@ class TestVariables:
         (finding,) = machine.examine(part("pytorch", "2.6.0", DEBUG_CUDA=True), only="variables")
         assert finding.severity == "warns"
         assert finding.what == "the option DEBUG_CUDA has no effect in pytorch 2.6"
-        assert "CMAKE_ARGS=-DDEBUG_CUDA" in finding.mend
+        assert "CMAKE_ARGS=-DDEBUG_CUDA" in finding.fix
 
     @pytest.mark.parametrize(
-        ("name", "mend"),
+        ("name", "fix"),
         [
             ("NO_CUDA", "USE_CUDA=0"),
             ("USE_MKLDN", "did you mean USE_MKLDNN?"),
             ("TORCH_CUDA_ARCHLIST", "did you mean TORCH_CUDA_ARCH_LIST?"),
         ],
     )
-    def test_what_was_meant(self, name: str, mend: str, machine: FakeMachine) -> None:
+    def test_what_was_meant(self, name: str, fix: str, machine: FakeMachine) -> None:
         (finding,) = machine.examine(part("pytorch", "2.6.0", **{name: 1}), only="variables")
-        assert finding.mend == mend
+        assert finding.fix == fix
 
     def test_right_options_are_silent(self, machine: FakeMachine) -> None:
         options: dict[str, Scalar] = {
@@ -160,7 +160,7 @@ class TestVariables:
 
     def test_switches_that_went_with_setup_py(self, machine: FakeMachine) -> None:
         (finding,) = machine.examine(part("pytorch", "2.15.0", CMAKE_FRESH=1), only="variables")
-        assert "was removed with setup.py" in finding.mend
+        assert "was removed with setup.py" in finding.fix
 
     def test_cflags_count_for_cxx(self, machine: FakeMachine) -> None:
         machine.variables["CFLAGS"] = "-O1"

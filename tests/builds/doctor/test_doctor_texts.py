@@ -119,7 +119,7 @@ def test_any_list_of_architectures(listed: str, machine: FakeMachine) -> None:
     for finding in machine.examine(recipe, only="nvidia"):
         assert finding.what
         # What is offered to paste into a shell holds nothing that a shell would run.
-        assert not re.search(r"\$\(|`", finding.mend)
+        assert not re.search(r"\$\(|`", finding.fix)
 
 
 @pytest.mark.parametrize(

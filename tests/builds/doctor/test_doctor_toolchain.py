@@ -42,14 +42,14 @@ class TestCompilers:
     def test_none(self, machine: FakeMachine) -> None:
         findings = machine.examine(TORCH, only="compilers")
         assert severities(findings) == ["blocks", "blocks"]
-        assert findings[1].mend == "apt-get install g++"
+        assert findings[1].fix == "apt-get install g++"
 
     def test_named_and_not_there(self, machine: FakeMachine) -> None:
         machine.good_tools()
         machine.variables["CXX"] = "/opt/gcc/bin/g++"
         (finding,) = machine.examine(only="compilers")
         assert finding.what == "CXX is /opt/gcc/bin/g++, which does not exist"
-        assert finding.mend == "unset CXX"
+        assert finding.fix == "unset CXX"
 
     def test_fake_compilers_work(self, machine: FakeMachine) -> None:
         machine.good_tools()
@@ -117,13 +117,13 @@ class TestPythonHeaders:
         python = self.fake_python(machine, tmp_path)
         (finding,) = machine.examine(self.recipe(python), only="python-headers")
         assert finding.severity == "blocks"
-        assert finding.mend == "apt-get install python3.12-dev"
+        assert finding.fix == "apt-get install python3.12-dev"
 
     def test_no_such_interpreter(self, machine: FakeMachine) -> None:
         (finding,) = machine.examine(self.recipe("/no/such/python"), only="python-headers")
         assert finding.what == "there is no interpreter /no/such/python"
         (finding,) = machine.examine(self.recipe("3.77"), only="python-headers")
-        assert "python3.77-dev" in finding.mend
+        assert "python3.77-dev" in finding.fix
 
     def test_uv_can_fetch_one(self, machine: FakeMachine) -> None:
         machine.says("uv", "uv 0.5.0")
@@ -164,7 +164,7 @@ class TestPrograms:
             "cmake is missing",
             "ninja is missing",
         ]
-        assert findings[2].mend == "apt-get install ninja-build, or pip install ninja"
+        assert findings[2].fix == "apt-get install ninja-build, or pip install ninja"
         machine.good_tools()
         assert machine.examine(recipe, only="programs") == ()
 
@@ -172,8 +172,8 @@ class TestPrograms:
         recipe = Recipe(name="x", builder="none", source=SourceTable(use="debian"))
         findings = machine.examine(recipe, only="programs")
         assert [f.what for f in findings] == ["apt-get is missing", "dpkg-source is missing"]
-        assert "source.use=git" in findings[0].mend
-        assert findings[1].mend == "apt-get install dpkg-dev"
+        assert "source.use=git" in findings[0].fix
+        assert findings[1].fix == "apt-get install dpkg-dev"
 
     def test_what_the_environment_brings_is_not_missing(self, machine: FakeMachine) -> None:
         venv = EnvironmentTable(venv=VenvTable(packages=("cmake>=3.27", "ninja")))

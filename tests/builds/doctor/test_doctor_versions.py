@@ -82,8 +82,8 @@ class TestCurrentEnvironment:
         machine.good_tools()
         machine.says("cmake", "cmake version 4.1.2")
         assert any("CMake 4" in what for what in whats(machine, torch("2.6.0")))
-        mended = torch("2.6.0", CMAKE_POLICY_VERSION_MINIMUM="3.5")
-        assert not any("CMake 4" in what for what in whats(machine, mended))
+        fixed = torch("2.6.0", CMAKE_POLICY_VERSION_MINIMUM="3.5")
+        assert not any("CMake 4" in what for what in whats(machine, fixed))
 
     def test_cuda_is_checked_only_where_it_is_used(self, machine: FakeMachine) -> None:
         machine.good_tools()

@@ -72,7 +72,7 @@ def test_every_finding_says_its_check_and_how_to_fix_it(machine: FakeMachine) ->
         assert found.severity in SEVERITIES
         if found.severity == "blocks":
             assert found.why, found
-            assert found.mend, found
+            assert found.fix, found
     blocked = {found.check for found in findings if found.severity == "blocks"}
     assert blocked >= {"disk", "compilers", "nvidia", "rocm", "blas", "stack"}
 
@@ -141,7 +141,7 @@ def test_this_machine_has_a_general_health() -> None:
 
 def test_text_shows_details_on_request() -> None:
     with_detail = DoctorFinding(
-        check="c", severity="warns", what="w", why="y", mend="m", detail=("one", "two")
+        check="c", severity="warns", what="w", why="y", fix="m", detail=("one", "two")
     )
     assert findings_text([with_detail]) == (
         "warning  c: w\n    why: y\n    fix: m\n      one\n      two\nThe build can succeed; 1 warning.\n"

@@ -149,7 +149,7 @@ def test_good():
 
 
 def test_known():
-    assert NAME.answer() == 41, "nobody mended this yet"
+    assert NAME.answer() == 41, "nobody fixed this yet"
 
 
 def test_new():

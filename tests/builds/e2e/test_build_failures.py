@@ -55,7 +55,7 @@ def test_a_compile_error_is_told_and_can_be_entered_again(cli: Cli, tmp_path: Pa
     assert "broken " in shown
     assert "not finished" in shown
     assert "is not a finished build" in cli.build("show", "broken", code=2).err
-    # The mistake is mended in the source: the same command goes on.
+    # The mistake is fixed in the source: the same command goes on.
     library(source)
     document = cli.build(*words, "--json").json()
     assert "generic/build" in document["ran"]

@@ -100,10 +100,10 @@ def test_a_failed_step_ends_the_script_and_is_done_again(tmp_path: Path) -> None
     assert failed.returncode != 0
     assert "generic/install" not in failed.stdout
     (home / "builds/small/trees/generic/small.c").write_text(good)
-    mended = run(script)
-    assert mended.returncode == 0, mended.stderr
-    assert "already done: generic/configure" in mended.stdout
-    assert "== generic/build" in mended.stdout
+    fixed = run(script)
+    assert fixed.returncode == 0, fixed.stderr
+    assert "already done: generic/configure" in fixed.stdout
+    assert "== generic/build" in fixed.stdout
 
 
 @pytest.mark.parametrize("shell", SHELLS)

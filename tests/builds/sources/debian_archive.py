@@ -29,7 +29,7 @@ def make_source_package(folder: Path, name: str, version: str) -> list[Path]:
         "changelog": f"{name} ({version}) there; urgency=low\n\n  * x\n\n"
         " -- A <a@example.org>  Thu, 01 Jan 2026 00:00:00 +0000\n",
         "patches/series": "# first\nmend.patch\n",
-        "patches/mend.patch": "--- a/file\n+++ b/file\n@@ -1 +1 @@\n-upstream\n+patched\n",
+        "patches/fix.patch": "--- a/file\n+++ b/file\n@@ -1 +1 @@\n-upstream\n+patched\n",
     }
     for path_name, text in debian.items():
         path = tree / "debian" / path_name

@@ -44,7 +44,7 @@ def test_a_whole_package_of_a_suite_that_the_machine_does_not_list(
     assert (place.destination / "extra" / "part").exists()
     identity = place.identity(source())
     assert identity.version == "1:2.6.0+dfsg-7"
-    assert identity.patches == ("mend.patch",)
+    assert identity.patches == ("fix.patch",)
     assert identity.origin == "debian:there/project"
     pool = archive.folder / "pool" / "there" / "project"
     assert identity.files == {

@@ -91,7 +91,7 @@ def test_another_copy_than_the_one_built(tmp_path: Path, venv: tuple[str, Path])
     report = verify(component)
     assert not report.good
     assert "not the copy that was built" in report.findings[0].what
-    assert component.wheels in report.findings[0].mend
+    assert component.wheels in report.findings[0].fix
 
 
 def test_a_left_over_folder_is_not_a_module(tmp_path: Path, venv: tuple[str, Path]) -> None:

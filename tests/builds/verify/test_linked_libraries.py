@@ -153,7 +153,7 @@ def test_the_system_s_copy_instead_of_the_built_one(component: Component, tmp_pa
     (found,) = findings(component)
     assert found.level == "failure"
     assert found.what == f"libblas.so.3 is loaded from {system}, not from the build"
-    assert str(prefix_library(component).parent) in found.mend
+    assert str(prefix_library(component).parent) in found.fix
 
 
 def test_a_library_of_the_environment_counts_as_ours(component: Component, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_target_without_ldd(component: Component) -> None:
     make_library(prefix_library(component))
     (found,) = findings(component, run=run)
     assert found.level == "warning"
-    assert "libc-bin" in found.mend
+    assert "libc-bin" in found.fix
 
 
 def test_a_path_inside_a_root_is_found_below_it(tmp_path: Path) -> None:

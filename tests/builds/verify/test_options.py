@@ -74,7 +74,7 @@ def test_honoured_overridden_and_ignored_in_a_real_project(tmp_path: Path) -> No
         "GONE_OPTION": "warning",
         "UNUSED": "warning",
     }, "what is not there cannot be switched on; off is what it already is"
-    assert all(finding.mend for finding in checked.findings)
+    assert all(finding.fix for finding in checked.findings)
     ignored = next(f for f in checked.findings if f.what.startswith("NEVER_FORWARDED"))
     assert str(tree / "build/CMakeCache.txt") in ignored.why
 

@@ -73,7 +73,7 @@ def test_every_outcome_is_counted(tmp_path: Path) -> None:
     assert (found.passed, found.failed, found.errors) == (3, 3, 1)
     assert (found.skipped, found.expected_failures, found.not_run) == (1, 1, 0)
     assert names(found.known_failures) == ["TestNN::test_known"]
-    assert names(found.mended) == ["TestNN::test_fixed"]
+    assert names(found.now_passing) == ["TestNN::test_fixed"]
     assert names(found.new_failures) == ["TestNN::test_new", "test_sizes[2.5]", "test_setup"]
     assert found.unseen == ("TestNN.test_gone",)
     assert found.crashed_in == ()

@@ -205,7 +205,7 @@ def _account_text(account: TestFileReport) -> str:
     for label, names in (
         ("new failure", account.new_failures),
         ("known failure", account.known_failures),
-        ("known failure that now passes", account.mended),
+        ("known failure that now passes", account.now_passing),
         ("crashed in", account.crashed_in),
     ):
         lines += [f"  {label}: {name}" for name in names]

@@ -35,7 +35,7 @@ def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="warns",
             what=f"TMPDIR is {scratch}, which is not a folder",
             why="compilers then use another folder, often on a small disk",
-            mend=f"mkdir -p {shlex.quote(str(scratch))}",
+            fix=f"mkdir -p {shlex.quote(str(scratch))}",
         )
         scratch = folder
     if context.plan is not None and os.statvfs(folder).f_flag & os.ST_NOEXEC:
@@ -44,7 +44,7 @@ def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="blocks",
             what=f"programs cannot be executed from {folder}",
             why="the file system is mounted noexec, and a build runs programs that it has built",
-            mend="set TORCHYARD_HOME to a folder on another disk",
+            fix="set TORCHYARD_HOME to a folder on another disk",
         )
     shared = folder.stat().st_dev == scratch.stat().st_dev
     free_gib = _free_gib(folder)
@@ -57,7 +57,7 @@ def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
             what=f"{folder} has {free_gib:.1f} GiB free, but the build needs {total_gib:.1f} GiB",
             why="estimate of the recipes for source, objects and result"
             + (" (an earlier attempt has already used part of it)" if begun else ""),
-            mend="free disk space, or set TORCHYARD_HOME to a folder on another disk",
+            fix="free disk space, or set TORCHYARD_HOME to a folder on another disk",
         )
     if not shared and _free_gib(scratch) < scratch_gib:
         yield DoctorFinding(
@@ -66,7 +66,7 @@ def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
             what=f"{scratch}, the folder for temporary files of compilers, has only"
             f" {_free_gib(scratch):.1f} GiB free",
             why=f"{scratch_gib:.0f} GiB are recommended; compilers may fail with `No space left on device`",
-            mend=f"export TMPDIR={shlex.quote(str(folder))}",
+            fix=f"export TMPDIR={shlex.quote(str(folder))}",
         )
 
 
@@ -111,7 +111,7 @@ def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="blocks" if context.recipes else "warns",
             what=f"{subject} needs {_gib(needed_mib)}, but there are only {_gib(with_swap_mib)}",
             why=f"memory and swap {limits.memory_why} together; the kernel would kill the compiler",
-            mend="add swap: fallocate -l 8G /swapfile && chmod 600 /swapfile && mkswap /swapfile"
+            fix="add swap: fallocate -l 8G /swapfile && chmod 600 /swapfile && mkswap /swapfile"
             " && swapon /swapfile",
         )
     elif needed_mib > limits.available_mib:
@@ -120,7 +120,7 @@ def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="warns",
             what=f"{subject} needs {_gib(needed_mib)}, but only {_gib(limits.available_mib)} are free",
             why=f"{_gib(limits.total_mib)} {limits.memory_why}, the rest is in use; the machine would swap",
-            mend="stop other programs first: ps -eo rss,pid,comm --sort=-rss | head",
+            fix="stop other programs first: ps -eo rss,pid,comm --sort=-rss | head",
         )
     jobs = context.plan.jobs if context.plan else 0
     for recipe in context.recipes:
@@ -133,7 +133,7 @@ def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
                 what=f"{jobs} jobs of {recipe.name} need {_gib(together_mib)} together",
                 why=f"a typical compile takes {recipe.job_memory_mib} MiB, and there are"
                 f" {_gib(with_swap_mib)}",
-                mend=f"--jobs {fewer}, or --jobs auto",
+                fix=f"--jobs {fewer}, or --jobs auto",
             )
 
 

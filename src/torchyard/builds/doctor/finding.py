@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from torchyard.core.records import renamed
+
 Severity = Literal["blocks", "warns", "notes"]
 
 SEVERITIES: tuple[Severity, ...] = ("blocks", "warns", "notes")
@@ -21,8 +23,8 @@ class DoctorFinding:
     severity: Severity
     what: str
     why: str = ""
-    mend: str = ""
-    """The suggested fix: a command, or a sentence. The name is that of the JSON key."""
+    fix: str = renamed("", formerly="mend")
+    """A command, or a sentence."""
     detail: tuple[str, ...] = ()
     """Further lines with the evidence."""
 
@@ -54,8 +56,8 @@ def _lines(finding: DoctorFinding, *, details: bool) -> list[str]:
     lines = [f"{_LABELS[finding.severity]}  {finding.check}: {finding.what}"]
     if finding.why:
         lines.append(f"    why: {finding.why}")
-    if finding.mend:
-        lines.append(f"    fix: {finding.mend}")
+    if finding.fix:
+        lines.append(f"    fix: {finding.fix}")
     if details:
         lines += [f"      {line}" for line in finding.detail]
     return lines

@@ -51,7 +51,7 @@ def _examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="blocks",
             what="the CUDA compiler nvcc was not found",
             why="the build uses CUDA (USE_CUDA), and nvcc is neither in CUDA_HOME nor on PATH",
-            mend="install the toolkit and set CUDA_HOME, or use conda: --set environment.use=conda",
+            fix="install the toolkit and set CUDA_HOME, or use conda: --set environment.use=conda",
         )
         return
     yield from _conflicting_toolkits(context, nvcc)
@@ -71,7 +71,7 @@ def _conflicting_toolkits(context: DoctorContext, nvcc: Tool) -> Iterator[Doctor
             what=f"two CUDA toolkits: {nvcc.path} is {nvcc.version}, and PATH has {other.path}"
             f" {other.version}",
             why="CMake would fail with `Found two conflicting CUDA installs`",
-            mend=f"export CUDA_HOME={home} PATH={home}/bin:$PATH",
+            fix=f"export CUDA_HOME={home} PATH={home}/bin:$PATH",
         )
 
 
@@ -95,7 +95,7 @@ def _driver(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
             severity="warns",
             what=f"the driver {driver} is too old for CUDA {nvcc.version}",
             why=f"CUDA {nvcc.version} needs {toolkit.driver_least} or newer; the result cannot run here",
-            mend=f"install a driver {toolkit.driver_own or toolkit.driver_least} or newer, or an"
+            fix=f"install a driver {toolkit.driver_own or toolkit.driver_least} or newer, or an"
             " older CUDA toolkit",
         )
     elif toolkit.driver_own and version < Version(toolkit.driver_own):
@@ -105,7 +105,7 @@ def _driver(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
             what=f"the driver {driver} is older than the one shipped with CUDA {nvcc.version}"
             f" ({toolkit.driver_own})",
             why="binaries run thanks to minor version compatibility, but PTX code does not",
-            mend="list every GPU architecture in TORCH_CUDA_ARCH_LIST without +PTX, or install a newer driver",
+            fix="list every GPU architecture in TORCH_CUDA_ARCH_LIST without +PTX, or install a newer driver",
         )
 
 
@@ -144,7 +144,7 @@ def _architectures(
             severity="warns",
             what=f"CUDA {nvcc.version} does not support the GPU in this machine ({name})",
             why=f"it supports {', '.join(supported_capabilities(nvcc.version))}",
-            mend="install a toolkit that supports it",
+            fix="install a toolkit that supports it",
         )
     for recipe in context.recipes:
         listed = context.settings(recipe).get("TORCH_CUDA_ARCH_LIST", "")
@@ -160,7 +160,7 @@ def _architectures(
                 if cards
                 else "PyTorch detects no GPU and builds for a long list of architectures, which takes"
                 " hours longer, or fails on one that the toolkit does not support",
-                mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted(cards)}",
+                fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(cards)}",
             )
             continue
         yield from _list_problems(nvcc, listed, cards)
@@ -178,7 +178,7 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
             what=f"CUDA {nvcc.version} does not support {', '.join(unsupported)}",
             why="nvcc would fail with `nvcc fatal : Unsupported gpu architecture`; it supports "
             + ", ".join(supported_capabilities(nvcc.version)),
-            mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
+            fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
         )
     if unknown:
         yield DoctorFinding(
@@ -195,7 +195,7 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
             what=f"TORCH_CUDA_ARCH_LIST ({listed}) does not include the GPU in this machine"
             f" ({', '.join(uncovered)})",
             why="programs would fail with `no kernel image is available for execution`",
-            mend=f"--set TORCH_CUDA_ARCH_LIST={_quoted((*kept, *uncovered))}",
+            fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted((*kept, *uncovered))}",
         )
 
 
@@ -255,7 +255,7 @@ def _examine_nvcc_host(context: DoctorContext) -> Iterator[DoctorFinding]:
         what=f"nvcc {nvcc.version} does not accept {host.family} {host.version} ({host.path})",
         why=f"the newest supported version is {host.family} {limit}; nvcc would fail with"
         f" `unsupported GNU version!`{', but ' + _OVERRIDE + ' is set' if overridden else ''}",
-        mend=f"export CUDAHOSTCXX={shlex.quote(older.path)}"
+        fix=f"export CUDAHOSTCXX={shlex.quote(older.path)}"
         if older
         else f"apt-get install g++-{limit} && export CUDAHOSTCXX=/usr/bin/g++-{limit}",
     )
@@ -297,7 +297,7 @@ def _examine_rocm(context: DoctorContext) -> Iterator[DoctorFinding]:
             what="the ROCm compiler hipcc was not found",
             why=f"the build uses ROCm (USE_ROCM), and hipcc is neither in {context.rocm_path} nor on"
             " PATH",
-            mend="install ROCm with its development packages, and set ROCM_PATH",
+            fix="install ROCm with its development packages, and set ROCM_PATH",
         )
         return
     if not Path(context.rocm_path).is_dir():
@@ -306,7 +306,7 @@ def _examine_rocm(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="blocks",
             what=f"{context.rocm_path} is not a folder",
             why="CMake searches for hip-config.cmake and rocblas there",
-            mend=f"export ROCM_PATH={shlex.quote(str(Path(context.hipcc.path).resolve().parent.parent))}",
+            fix=f"export ROCM_PATH={shlex.quote(str(Path(context.hipcc.path).resolve().parent.parent))}",
         )
     for recipe in context.recipes:
         facts = context.facts(recipe)
@@ -324,7 +324,7 @@ def _recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
             severity="blocks",
             what="the recipe does not convert the CUDA sources to HIP",
             why=f"the build of PyTorch does not run tools/amd_build/{_HIPIFY}",
-            mend="build the variant rocm, or add the command to `prepare`",
+            fix="build the variant rocm, or add the command to `prepare`",
         )
     if not settings.get("PYTORCH_ROCM_ARCH"):
         yield DoctorFinding(
@@ -332,7 +332,7 @@ def _recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
             severity="warns",
             what="PYTORCH_ROCM_ARCH is not set",
             why="PyTorch then builds for a long list of architectures, which takes hours longer",
-            mend="--set PYTORCH_ROCM_ARCH=gfx90a (rocminfo shows the architecture of the GPU)",
+            fix="--set PYTORCH_ROCM_ARCH=gfx90a (rocminfo shows the architecture of the GPU)",
         )
     if settings.get("HIP_PLATFORM", "amd") != "amd":
         yield DoctorFinding(
@@ -340,7 +340,7 @@ def _recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
             severity="blocks",
             what=f"HIP_PLATFORM is {settings['HIP_PLATFORM']}",
             why="hipcc would call nvcc",
-            mend="export HIP_PLATFORM=amd",
+            fix="export HIP_PLATFORM=amd",
         )
 
 

@@ -80,7 +80,7 @@ def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Itera
                 severity="warns",
                 what="no BLAS was found",
                 why="PyTorch silently falls back to Eigen: slow matrix products and no LAPACK",
-                mend="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
+                fix="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
             )
         return
     if name not in _LIBRARIES or _built_first(context, recipe, name):
@@ -91,9 +91,7 @@ def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Itera
             severity="blocks",
             what=f"BLAS={requested}, but {_LIBRARIES[name]} was not found",
             why=f"the configure step would fail with `Preferred BLAS ({requested}) cannot be found`",
-            mend=_PACKAGES.get(
-                name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"
-            ),
+            fix=_PACKAGES.get(name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"),
         )
 
 
@@ -146,7 +144,7 @@ def _examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="warns",
             what="LD_LIBRARY_PATH has an empty entry",
             why="an empty entry means the working directory, so libraries in a build folder are loaded",
-            mend='export LD_LIBRARY_PATH="FOLDER${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" where'
+            fix='export LD_LIBRARY_PATH="FOLDER${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" where'
             " it is set",
         )
     for name in dict.fromkeys(folder for folder in folders if folder):
@@ -158,7 +156,7 @@ def _examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
             severity="notes",
             what=f"LD_PRELOAD is set: {preload}",
             why="it is loaded into every compiler and program of the build",
-            mend="unset LD_PRELOAD",
+            fix="unset LD_PRELOAD",
         )
 
 
@@ -169,7 +167,7 @@ def _folder(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]:
             severity="warns",
             what=f"{folder} is in LD_LIBRARY_PATH",
             why="stubs are for the linker; a program that loads them finds no device",
-            mend="add it to LIBRARY_PATH instead",
+            fix="add it to LIBRARY_PATH instead",
         )
     if not folder.is_dir() or _expected(context, folder):
         return
@@ -184,7 +182,7 @@ def _folder(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]:
             severity="warns",
             what=f"LD_LIBRARY_PATH contains {names[0]} in {folder}",
             why=f"it is found before any other copy: {reason}",
-            mend=f"remove {folder} from LD_LIBRARY_PATH",
+            fix=f"remove {folder} from LD_LIBRARY_PATH",
             detail=tuple(names[1:]),
         )
 
@@ -233,7 +231,7 @@ def _examine_libstdcxx(context: DoctorContext) -> Iterator[DoctorFinding]:
                 why=f"it is loaded first ({reason}) and only has GLIBCXX_{_text(loaded)};"
                 f" {linked} has {_text(offered)}. An import would fail with"
                 f" `GLIBCXX_{_text(offered)}' not found`",
-                mend="conda install -c conda-forge 'libstdcxx-ng>=12', or build with conda's"
+                fix="conda install -c conda-forge 'libstdcxx-ng>=12', or build with conda's"
                 " compiler: conda install -c conda-forge gxx"
                 if conda
                 else f"remove {path.parent} from LD_LIBRARY_PATH",

@@ -40,7 +40,7 @@ def _examine_submodules(context: DoctorContext) -> Iterator[DoctorFinding]:
                 severity="blocks",
                 what=f"the source folder {folder} does not exist",
                 why=f"it is the source of the recipe {recipe.name}",
-                mend=f"--set source.folder.path=FOLDER, or clone it: git clone --recursive URL"
+                fix=f"--set source.folder.path=FOLDER, or clone it: git clone --recursive URL"
                 f" {shlex.quote(str(folder))}",
             )
             continue
@@ -64,7 +64,7 @@ def _missing(folder: Path) -> Iterator[DoctorFinding]:
         severity="blocks",
         what=f"submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
         why="the configure step would fail with `does not contain a CMakeLists.txt`",
-        mend=fix,
+        fix=fix,
     )
 
 
@@ -97,7 +97,7 @@ def _distrusted(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]
             severity="warns",
             what=f"git refuses to read {folder}",
             why="it belongs to another user; the version would lack the commit",
-            mend=f"git config --global --add safe.directory {shlex.quote(str(folder))}",
+            fix=f"git config --global --add safe.directory {shlex.quote(str(folder))}",
         )
 
 
@@ -133,7 +133,7 @@ def _check_cache(
             severity="blocks",
             what=f"{path} was generated for {home.value}",
             why="CMake would fail with `the source does not match the source used to generate cache`",
-            mend=fix,
+            fix=fix,
         )
         return
     facts = context.facts(recipe)
@@ -153,9 +153,7 @@ def _check_cache(
             what=f"{path} has other options than the recipe",
             why=f"pytorch {facts.version} does not reconfigure if the file exists, and keeps the old"
             " options",
-            mend=f"{fix}, or set CMAKE_FRESH=1"
-            if version_in_range(">=2.8", facts.version)
-            else fix,
+            fix=f"{fix}, or set CMAKE_FRESH=1" if version_in_range(">=2.8", facts.version) else fix,
             detail=tuple(differing),
         )
 

@@ -48,7 +48,7 @@ def _examine_compilers(context: DoctorContext) -> Iterator[DoctorFinding]:
                 severity="blocks",
                 what=f"{variable} is {named}, which does not exist" if named else f"no {package}",
                 why="nothing can be compiled",
-                mend=f"unset {variable}" if named else f"apt-get install {package}",
+                fix=f"unset {variable}" if named else f"apt-get install {package}",
             )
     if context.cxx is not None:
         yield from _compile_probe(context, context.cxx)
@@ -72,7 +72,7 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
                 severity="blocks" if required else "warns",
                 what=f"{cxx.path} cannot build a program with OpenMP",
                 why="without OpenMP, PyTorch uses only one core",
-                mend=_openmp_fix(cxx),
+                fix=_openmp_fix(cxx),
                 detail=_last_lines(failed),
             )
             return
@@ -88,7 +88,7 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
             severity="blocks",
             what=what,
             why="tested with CXXFLAGS and LDFLAGS of the build",
-            mend=fix,
+            fix=fix,
             detail=_last_lines(plain),
         )
 
@@ -198,7 +198,7 @@ def _missing(program: str, why: str) -> DoctorFinding:
         severity="blocks",
         what=f"{program} is missing",
         why=why,
-        mend=fix,
+        fix=fix,
     )
 
 
@@ -242,7 +242,7 @@ def _no_interpreter(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFi
         severity="blocks",
         what=f"there is no interpreter {named}",
         why="the environment is created from it",
-        mend=fix,
+        fix=fix,
     )
 
 
@@ -267,7 +267,7 @@ def _headers(context: DoctorContext, python: str) -> Iterator[DoctorFinding]:
             severity="blocks",
             what=f"{python} has no headers",
             why=f"{folder}/Python.h is missing, and extension modules include it",
-            mend=f"apt-get install python{version}-dev",
+            fix=f"apt-get install python{version}-dev",
         )
 
 

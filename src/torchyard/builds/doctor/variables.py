@@ -184,7 +184,7 @@ def _check_variable(name: str, kind: str, facts: ReleaseFacts) -> Iterator[Docto
             what=f"{kind} {name} has no effect in pytorch {facts.version}",
             why="names that start with BUILD_, USE_ or CMAKE_, and a fixed list of others, become"
             " CMake variables; all others are silently ignored",
-            mend=_suggestion(name, near),
+            fix=_suggestion(name, near),
         )
     elif near and reaches_cmake(name, facts.version):
         yield DoctorFinding(
@@ -192,7 +192,7 @@ def _check_variable(name: str, kind: str, facts: ReleaseFacts) -> Iterator[Docto
             severity="warns",
             what=f"{kind} {name} is passed to CMake, which has no option of that name",
             why="a misspelt option is silently ignored",
-            mend=f"did you mean {near}?",
+            fix=f"did you mean {near}?",
         )
 
 
@@ -215,7 +215,7 @@ def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[D
             severity="blocks",
             what="CMAKE_INSTALL_PREFIX is set",
             why=f"setup.py of pytorch {facts.version} then exits at once: it installs into its own tree",
-            mend="unset CMAKE_INSTALL_PREFIX",
+            fix="unset CMAKE_INSTALL_PREFIX",
         )
     if settings.get("CFLAGS") and not settings.get("CXXFLAGS"):
         yield DoctorFinding(
@@ -223,7 +223,7 @@ def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[D
             severity="notes",
             what="CFLAGS is set and CXXFLAGS is not",
             why="PyTorch then also uses CFLAGS for C++",
-            mend="set CXXFLAGS as well",
+            fix="set CXXFLAGS as well",
         )
 
 

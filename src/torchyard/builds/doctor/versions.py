@@ -242,7 +242,7 @@ def _companion(recipe: Recipe, project: str, torch: str, origin: str) -> Iterato
         what=f"{project} {recipe.version} belongs to torch {own}, but {origin} has torch {torch}",
         why="each release supports one version of torch; with another it may not compile, or may lack"
         " operators at run time",
-        mend=f"--set {recipe.name}/version={right}.0" if right else "",
+        fix=f"--set {recipe.name}/version={right}.0" if right else "",
     )
 
 
@@ -262,7 +262,7 @@ def _acl(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
             severity="blocks",
             what="USE_MKLDNN_ACL is on and ACL_ROOT_DIR is not set",
             why="Arm Compute Library is searched for only there",
-            mend="build the variant cpu-arm, or set environment.variables.ACL_ROOT_DIR",
+            fix="build the variant cpu-arm, or set environment.variables.ACL_ROOT_DIR",
         )
     if version:
         root = settings.get("ACL_ROOT_DIR", "")
@@ -284,7 +284,7 @@ def _acl_fits(
         what=f"oneDNN {onednn} ({origin}) does not support Arm Compute Library {acl}",
         why=f"it accepts {limits.accepts}{doubt}. CMake would fail with"
         " `Detected ACL version ..., but minimum required`",
-        mend=f"--set arm-compute-library/version={usual or 'VERSION'}"
+        fix=f"--set arm-compute-library/version={usual or 'VERSION'}"
         + (", as in the official Arm wheels of this release" if usual else ""),
     )
 

@@ -259,7 +259,7 @@ def _verification_error(report: VerifyReport, path: str) -> StepFailed:
     return StepFailed(
         f"{report.component} was built, but failed verification: {first.what}{more}",
         why=first.why,
-        hint=first.mend or "see the report",
+        hint=first.fix or "see the report",
         log=path,
     )
 
@@ -414,12 +414,12 @@ def _check_prerequisites(planned: PlannedBuild, listener: BuildListener) -> None
     )
     for finding in findings:
         if finding.severity != "notes":
-            fix = f"; fix: {finding.mend}" if finding.mend else ""
+            fix = f"; fix: {finding.fix}" if finding.fix else ""
             listener(BuildEvent(kind="note", text=f"doctor: {finding.what}{fix}"))
     if not can_build(findings):
         first = next(finding for finding in findings if finding.severity == "blocks")
         raise MissingTool(
             f"this build cannot succeed: {first.what}",
             why=first.why,
-            hint=f"{first.mend or 'see torchyard doctor'}; --no-doctor skips this check",
+            hint=f"{first.fix or 'see torchyard doctor'}; --no-doctor skips this check",
         )

@@ -253,7 +253,7 @@ def check_libraries(subject: Subject) -> CheckResult:
                     "failure",
                     f"no library matches {pattern}",
                     why=f"searched in {', '.join(_places(subject))}",
-                    mend="correct verify.libraries in the recipe, or find out why it was not installed",
+                    fix="correct verify.libraries in the recipe, or find out why it was not installed",
                 )
             )
     checked = read_links(subject, paths)
@@ -263,7 +263,7 @@ def check_libraries(subject: Subject) -> CheckResult:
                 "warning",
                 "linked libraries were not checked",
                 why="the target has no ldd, or ldd printed nothing",
-                mend="install ldd in the target (Debian: libc-bin)",
+                fix="install ldd in the target (Debian: libc-bin)",
             )
         )
         checked = ()
@@ -306,14 +306,14 @@ def _unresolved(library: CheckedLibrary) -> Iterator[CheckFinding]:
                 why=f"a direct dependency of {name}"
                 if direct
                 else f"a dependency of a library that {name} needs",
-                mend=f"install {link.name}, or add its folder to environment.libraries in the recipe",
+                fix=f"install {link.name}, or add its folder to environment.libraries in the recipe",
             )
     for version, lacking in library.missing_versions:
         yield _finding(
             "failure",
             f"{name} needs {version}, which {lacking} does not have",
             why="it was linked with a newer copy than the one that the loader finds first",
-            mend="put the folder of the newer copy first in environment.libraries, or build with the older"
+            fix="put the folder of the newer copy first in environment.libraries, or build with the older"
             " one",
         )
 
@@ -329,7 +329,7 @@ def _build_tree_paths(subject: Subject, library: CheckedLibrary) -> Iterator[Che
             "failure",
             f"{name} loads {PurePath(path).name} from the build tree",
             why=f"the loader finds {path}, which is removed when the tree is cleaned",
-            mend="also install that library, and set the installed RPATH to its folder",
+            fix="also install that library, and set the installed RPATH to its folder",
         )
     into = [
         path for path in (*library.dynamic.rpath, *library.dynamic.runpath) if _below(path, (tree,))
@@ -339,7 +339,7 @@ def _build_tree_paths(subject: Subject, library: CheckedLibrary) -> Iterator[Che
             "warning",
             f"the search path of {name} contains the build tree",
             why=f"RPATH or RUNPATH contains {', '.join(into)}",
-            mend="set CMAKE_INSTALL_RPATH, or CMAKE_BUILD_WITH_INSTALL_RPATH=ON",
+            fix="set CMAKE_INSTALL_RPATH, or CMAKE_BUILD_WITH_INSTALL_RPATH=ON",
         )
 
 
@@ -364,7 +364,7 @@ def _wrong_prefix(subject: Subject, checked: Sequence[CheckedLibrary]) -> Iterat
                 "failure",
                 f"{link.name} is loaded from {link.path}, not from the build",
                 why=f"{PurePath(library.path).name} needs it, and {expected} exists",
-                mend=f"put {PurePath(expected).parent} first in environment.libraries, or into the RPATH",
+                fix=f"put {PurePath(expected).parent} first in environment.libraries, or into the RPATH",
             )
 
 
@@ -394,7 +394,7 @@ def _runtime_findings(
             "failure",
             f"{len(runtimes)} OpenMP runtimes in one process: {' and '.join(runtimes)}",
             why=", ".join(copies),
-            mend="build every component with the OpenMP of one compiler, or remove the package that bundles"
+            fix="build every component with the OpenMP of one compiler, or remove the package that bundles"
             " the other",
         )
     elif len(copies) > 1:
@@ -402,7 +402,7 @@ def _runtime_findings(
             "warning",
             f"{len(copies)} copies of one OpenMP runtime in one process",
             why=f"each has its own threads: {', '.join(copies)}",
-            mend="remove the package that bundles its own copy, or make both load the same file",
+            fix="remove the package that bundles its own copy, or make both load the same file",
         )
     standard = sorted(path for path in paths if _LIBSTDCXX.fullmatch(PurePath(path).name))
     if len(standard) > 1:
@@ -410,7 +410,7 @@ def _runtime_findings(
             "failure",
             f"{len(standard)} copies of libstdc++ in one process",
             why=", ".join(standard),
-            mend="put the folder of the newest one first in environment.libraries",
+            fix="put the folder of the newest one first in environment.libraries",
         )
 
 
@@ -429,5 +429,5 @@ def _below(path: str, places: Iterable[str]) -> bool:
     return bool(path) and any(place and Path(path).is_relative_to(place) for place in places)
 
 
-def _finding(level: FindingLevel, what: str, *, why: str, mend: str) -> CheckFinding:
-    return CheckFinding(check="libraries", level=level, what=what, why=why, mend=mend)
+def _finding(level: FindingLevel, what: str, *, why: str, fix: str) -> CheckFinding:
+    return CheckFinding(check="libraries", level=level, what=what, why=why, fix=fix)

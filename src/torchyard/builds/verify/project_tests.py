@@ -143,7 +143,7 @@ def make_account(
         not_run=sum(1 for name in collected if name not in outcomes),
         new_failures=tuple(new),
         known_failures=tuple(name for name in bad if known(name)),
-        mended=tuple(
+        now_passing=tuple(
             name for name, outcome in outcomes.items() if outcome == "passed" and known(name)
         ),
         unseen=tuple(
@@ -181,7 +181,7 @@ def check_smoke(subject: Subject) -> CheckResult:
                     level="failure",
                     what=f"smoke test {test.name!r} {_ending(outcome, subject.smoke_limit_s)}",
                     why=outcome.tail(),
-                    mend="activate the build and run the code of verify.smoke in the recipe by hand",
+                    fix="activate the build and run the code of verify.smoke in the recipe by hand",
                 )
             )
     return CheckResult(findings=tuple(findings), smoke=tuple(results))

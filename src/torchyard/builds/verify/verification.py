@@ -67,7 +67,7 @@ def check_files(subject: Subject) -> CheckResult:
                     level="failure",
                     what=f"{pattern} is {problem}",
                     why=f"searched in {folder}",
-                    mend=f"torchyard build ... --from {component.name}/build",
+                    fix=f"torchyard build ... --from {component.name}/build",
                 )
             )
     return CheckResult(findings=tuple(findings))
@@ -100,7 +100,7 @@ def check_import(subject: Subject) -> CheckResult:
             _import_error(
                 f"{module.name} imports, but the interpreter crashes at exit",
                 why=module.failure,
-                mend="check the linked libraries for two copies of one runtime",
+                fix="check the linked libraries for two copies of one runtime",
             )
         )
     return CheckResult(
@@ -116,12 +116,12 @@ def _not_imported(module: ModuleFacts) -> CheckFinding:
         return _import_error(
             f"{module.name} cannot be imported",
             why=module.failure,
-            mend="look for known causes: torchyard build explain LOG",
+            fix="look for known causes: torchyard build explain LOG",
         )
     return _import_error(
         f"{module.name} imports as an empty namespace package",
         why="Python found a folder of that name without __init__.py",
-        mend="reinstall the wheel, and remove the leftover folder from site-packages",
+        fix="reinstall the wheel, and remove the leftover folder from site-packages",
     )
 
 
@@ -136,7 +136,7 @@ def _wrong_origin(subject: Subject, module: ModuleFacts) -> list[CheckFinding]:
             _import_error(
                 f"{module.name} is imported from the source tree, not from the environment",
                 why=f"its file is {module.file}",
-                mend="install the wheel; remove .pth files and editable installs of the tree",
+                fix="install the wheel; remove .pth files and editable installs of the tree",
             )
         ]
     if any(place and file.is_relative_to(place) for place in places):
@@ -145,7 +145,7 @@ def _wrong_origin(subject: Subject, module: ModuleFacts) -> list[CheckFinding]:
         _import_error(
             f"{module.name} is not the copy that was built",
             why=f"its file {module.file} is not in {' or '.join(filter(None, places))}",
-            mend=f"install the wheel from {component.wheels} into the environment",
+            fix=f"install the wheel from {component.wheels} into the environment",
         )
     ]
 
@@ -165,13 +165,13 @@ def _wrong_version(subject: Subject, module: ModuleFacts) -> list[CheckFinding]:
             level="warning",
             what=f"{module.name} reports version {module.version}; the recipe builds {expected}",
             why="another copy is imported, or the project determines its version differently",
-            mend="compare with the version of the wheel; set the version variable of the project",
+            fix="compare with the version of the wheel; set the version variable of the project",
         )
     ]
 
 
-def _import_error(what: str, *, why: str, mend: str) -> CheckFinding:
-    return CheckFinding(check="import", level="failure", what=what, why=why, mend=mend)
+def _import_error(what: str, *, why: str, fix: str) -> CheckFinding:
+    return CheckFinding(check="import", level="failure", what=what, why=why, fix=fix)
 
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -296,7 +296,7 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
             level="failure",
             what=f"{verdict.name}={verdict.requested} was requested but overridden",
             why=f"{verdict.why}; a dependency was not found, or a stale cache was used",
-            mend="find the reason in the configure log, fix it, and build again with --force",
+            fix="find the reason in the configure log, fix it, and build again with --force",
         )
     if verdict.verdict == "ignored":
         # An unknown option is off anyway.
@@ -306,7 +306,7 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
             level="warning" if off else "failure",
             what=f"{verdict.name}={verdict.requested} was requested but ignored",
             why=f"{verdict.why} ({path}): the project does not forward it, or has no such option",
-            mend=f"remove {verdict.name} from the recipe, correct its name, or list it in"
+            fix=f"remove {verdict.name} from the recipe, correct its name, or list it in"
             " verify.ignored-options",
         )
     if (
@@ -319,7 +319,7 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
             level="warning",
             what=f"{verdict.name}={verdict.requested} may have no effect",
             why=verdict.why,
-            mend=f"search the CMake files of the project for {verdict.name}; correct the name, or list it"
+            fix=f"search the CMake files of the project for {verdict.name}; correct the name, or list it"
             " in verify.ignored-options",
         )
     return None
@@ -435,5 +435,5 @@ def _test_findings(account: TestFileReport) -> Iterator[CheckFinding]:
         level="failure",
         what=f"{Path(account.path).name}: {', '.join(parts) or 'errors'}",
         why=", ".join(account.new_failures[:5]) + (" ..." if len(account.new_failures) > 5 else ""),  # noqa: PLR2004
-        mend=f"see {account.log}; add known failures to verify.tests.known-failures",
+        fix=f"see {account.log}; add known failures to verify.tests.known-failures",
     )

@@ -64,7 +64,7 @@ def _processors(activity: Activity) -> Iterator[Advice]:
             effect="large",
             what=what + (f": {named}" if named else ""),
             why=_CONTENTION,
-            mend="wait until they finish, or stop them",
+            fix="wait until they finish, or stop them",
             unfit=True,
         )
     elif waiting >= WAIT_SHARE_LIMIT or busy >= BUSY_PROCESSORS_ADVICE:
@@ -73,7 +73,7 @@ def _processors(activity: Activity) -> Iterator[Advice]:
             effect="medium",
             what=what + (f": {named}" if named else ""),
             why="programs that share cores, caches or the power budget change the timings",
-            mend="stop them, or isolate cores: sudo torchyard machine quiet --cores auto -- COMMAND",
+            fix="stop them, or isolate cores: sudo torchyard machine quiet --cores auto -- COMMAND",
         )
 
 
@@ -85,7 +85,7 @@ def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
             effect="large",
             what=f"steal time: the host takes {now:.0%} of this machine's CPU time",
             why="a measurement stands still during steal time while its clock keeps running",
-            mend="measure at another time, on dedicated CPUs or on another host",
+            fix="measure at another time, on dedicated CPUs or on another host",
             unfit=True,
         )
         return
@@ -102,7 +102,7 @@ def _stolen(machine: Machine, activity: Activity) -> Iterator[Advice]:
             "requested since boot",
             why="it comes in bursts when other guests are active; 0.2 % was measured on one guest "
             "whose own CPUs were all busy",
-            mend="use dedicated CPUs if the host offers them",
+            fix="use dedicated CPUs if the host offers them",
         )
 
 
@@ -116,7 +116,7 @@ def _memory(activity: Activity) -> Iterator[Advice]:
             what=f"memory pressure: {pages:.0f} pages swapped per second, processes waited for "
             f"memory {stalled:.0%} of the time",
             why="an access to a swapped-out page waits for the disk in the middle of a call",
-            mend="stop the programs that use the memory",
+            fix="stop the programs that use the memory",
             unfit=True,
         )
 
@@ -128,7 +128,7 @@ def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
             effect="large",
             what="the CPU is thermally throttled now",
             why="the clock follows the temperature, so the same code takes longer as it warms up",
-            mend="let it cool down, check its fans, or fix a lower clock: "
+            fix="let it cool down, check its fans, or fix a lower clock: "
             "sudo torchyard machine quiet --frequency MHZ",
             unfit=True,
         )
@@ -139,7 +139,7 @@ def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
             what="the CPU was thermally throttled since boot",
             why="it will happen again in long measurements at full load; Krun repeats a "
             "measurement whenever these counters change",
-            mend="check the cooling, or fix a lower clock: sudo torchyard machine quiet "
+            fix="check the cooling, or fix a lower clock: sudo torchyard machine quiet "
             "--frequency MHZ",
             needs_root=True,
         )
@@ -149,6 +149,6 @@ def _clock(machine: Machine, activity: Activity) -> Iterator[Advice]:
             effect="large",
             what="the machine runs on battery power",
             why="firmware lowers clocks with the charge; no setting shows or prevents that",
-            mend="plug it in",
+            fix="plug it in",
             unfit=True,
         )

@@ -50,7 +50,7 @@ def _nvidia(gpu: NvidiaGpu) -> list[Advice]:
                 what=f"{label}: persistence mode is off",
                 why="the driver unloads when the last client exits: every start waits for it, and "
                 "a clock lock is lost",
-                mend=f"{_QUIET_GPU} --only nvidia-persistence",
+                fix=f"{_QUIET_GPU} --only nvidia-persistence",
                 needs_root=True,
             )
         )
@@ -62,7 +62,7 @@ def _nvidia(gpu: NvidiaGpu) -> list[Advice]:
                 what=f"{label}: its clock is probably not locked",
                 why="the clock follows power and temperature, so the same kernel takes longer on a "
                 "warm card; around 4 % from day to day is reported without a lock",
-                mend=_QUIET_GPU,
+                fix=_QUIET_GPU,
                 needs_root=True,
             )
         )
@@ -81,7 +81,7 @@ def _held_down(label: str, reasons: set[str]) -> list[Advice]:
                 what=f"{label}: throttled now ({', '.join([*hot, *braked])})",
                 why="a hardware slowdown halves the clock or worse; a thermal one follows the "
                 "temperature",
-                mend="let it cool down, check its fans and power supply, or lock a lower "
+                fix="let it cool down, check its fans and power supply, or lock a lower "
                 "clock: sudo torchyard machine quiet --profile gpu --gpu-clock MHZ",
                 unfit=True,
             )
@@ -94,7 +94,7 @@ def _held_down(label: str, reasons: set[str]) -> list[Advice]:
                 what=f"{label}: its clock is limited by the power cap now",
                 why="at the power cap the clock depends on temperature and on the data; below it, "
                 "it is constant",
-                mend=_QUIET_GPU,
+                fix=_QUIET_GPU,
                 needs_root=True,
             )
         )
@@ -114,7 +114,7 @@ def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
                 effect="large",
                 what=f"{label}: used by other processes ({_listed(computing)})",
                 why="GPUs time-slice between processes; another process can take any share",
-                mend="wait for them, or measure on another GPU (CUDA_VISIBLE_DEVICES)",
+                fix="wait for them, or measure on another GPU (CUDA_VISIBLE_DEVICES)",
                 unfit=True,
             )
         )
@@ -125,7 +125,7 @@ def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
                 effect="small",
                 what=f"{label}: drives a display ({_listed(drawing)})",
                 why="graphics and compute are time-sliced",
-                mend="measure without a desktop, or on another GPU",
+                fix="measure without a desktop, or on another GPU",
             )
         )
     if hidden:
@@ -135,7 +135,7 @@ def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
                 effect="medium",
                 what=f"{label}: {hidden} process(es) not visible from here",
                 why="in a container it is unknown whether they are ours",
-                mend="check on the host: nvidia-smi",
+                fix="check on the host: nvidia-smi",
             )
         )
     return advice
@@ -150,7 +150,7 @@ def _power(label: str, limit_w: float | None, default_w: float | None) -> list[A
             effect="medium",
             what=f"{label}: power is limited to {limit_w:.0f} of {default_w:.0f} W",
             why="the limit was lowered: numbers are not comparable with other cards of this type",
-            mend=f"{_QUIET_GPU} --only nvidia-power" if label.startswith("GPU") else "",
+            fix=f"{_QUIET_GPU} --only nvidia-power" if label.startswith("GPU") else "",
             needs_root=True,
         )
     ]
@@ -168,7 +168,7 @@ def _memory_checks(label: str, gpu: NvidiaGpu) -> list[Advice]:
                 what=f"{label}: ECC is {_on(now)} now and {_on(pending)} after the next reset",
                 why="numbers before and after the reset may not be comparable: on some cards ECC "
                 "costs bandwidth",
-                mend="reset the GPU now, or revert the change: nvidia-smi -e",
+                fix="reset the GPU now, or revert the change: nvidia-smi -e",
                 needs_root=True,
                 needs_reboot=True,
             )
@@ -195,7 +195,7 @@ def _slices(label: str, gpu: NvidiaGpu) -> list[Advice]:
             what=f"{label}: partitioned with MIG",
             why="MIG instances share power, clock and the PCIe link: the load of other instances "
             "is not visible, and NVML reports no clocks or event reasons for an instance",
-            mend="measure on a whole GPU: nvidia-smi -mig 0",
+            fix="measure on a whole GPU: nvidia-smi -mig 0",
             needs_root=True,
         )
     ]
@@ -215,7 +215,7 @@ def _amd(card: AmdGpu) -> list[Advice]:
                 effect="large",
                 what=f"{label}: at {temperature} °C, above its slowdown temperature ({limit} °C)",
                 why="a thermal slowdown follows the temperature of the card",
-                mend="let it cool down and check its fans",
+                fix="let it cool down and check its fans",
                 unfit=True,
             )
         )
@@ -227,7 +227,7 @@ def _amd(card: AmdGpu) -> list[Advice]:
                 effect="large",
                 what=f"{label}: its clock is not capped (performance level {level})",
                 why="the clock follows power and temperature; a lower cap keeps it constant",
-                mend=_QUIET_GPU,
+                fix=_QUIET_GPU,
                 needs_root=True,
             )
         )

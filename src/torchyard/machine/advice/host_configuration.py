@@ -46,7 +46,7 @@ def _quota(machine: Machine) -> Iterator[Advice]:
             what=f"this process may run on {allowed} CPUs, but its quota is {quota:g} CPUs",
             why="with more threads than that, the kernel throttles all of them until the next "
             "period, usually 100 ms",
-            mend=f"OMP_NUM_THREADS={max(1, int(quota))}, or give the container whole CPUs "
+            fix=f"OMP_NUM_THREADS={max(1, int(quota))}, or give the container whole CPUs "
             "(docker run --cpuset-cpus)",
         )
 
@@ -64,7 +64,7 @@ def _unbalanced(machine: Machine) -> Iterator[Advice]:
             what=f"this process may use CPUs {cpu_list(own)}, which have no load balancing",
             why="unless each thread is pinned, all threads of a process may stay on one of these "
             "CPUs",
-            mend="OMP_PROC_BIND=true OMP_PLACES=threads, or use them for single-threaded work only",
+            fix="OMP_PROC_BIND=true OMP_PLACES=threads, or use them for single-threaded work only",
         )
 
 
@@ -77,7 +77,7 @@ def _little_memory(machine: Machine) -> Iterator[Advice]:
             effect="large",
             what=f"{available / total:.1%} of the memory is available",
             why="a measurement that needs more swaps pages out, its own among them",
-            mend="stop the programs that use the memory",
+            fix="stop the programs that use the memory",
         )
 
 
@@ -108,7 +108,7 @@ def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  
                 effect=knob.effect,
                 what=f"{knob.about}: {_values(changes)}",
                 why=knob.why,
-                mend=f"{'sudo ' * knob.needs_root}torchyard machine quiet --only {knob.name}",
+                fix=f"{'sudo ' * knob.needs_root}torchyard machine quiet --only {knob.name}",
                 needs_root=knob.needs_root,
             )
 
@@ -156,7 +156,7 @@ def _guest(files: FileTree) -> Iterator[Advice]:
             why="other guests share caches, memory bandwidth and the clock, and are not visible "
             "here; published spreads of benchmarks are 0.03 % to over 100 % across clouds, and "
             "2.7 % on one vendor's rented runners against 0.6 % on its own machines",
-            mend="compare within one run, in pairs of random order, as `torchyard bench` does; "
+            fix="compare within one run, in pairs of random order, as `torchyard bench` does; "
             "numbers of different days or instances are not comparable",
         )
 
@@ -174,7 +174,7 @@ def _cores(files: FileTree) -> Iterator[Advice]:
         what="no core is isolated for measuring",
         why="the kernel and other programs run on every core; published for a microbenchmark of "
         "36.6 ns: isolation reduced the standard deviation from 1.3 to 0.1 ns at the same median",
-        mend="sudo torchyard machine quiet --cores auto -- COMMAND",
+        fix="sudo torchyard machine quiet --cores auto -- COMMAND",
         needs_root=True,
     )
     if "isolcpus" not in boot_values(files):
@@ -184,7 +184,7 @@ def _cores(files: FileTree) -> Iterator[Advice]:
             what="no cores are isolated at boot",
             why="isolation at boot also removes timer ticks and RCU callbacks, which is not "
             "possible later; for dedicated benchmark machines",
-            mend="torchyard machine boot --cores auto",
+            fix="torchyard machine boot --cores auto",
             needs_root=True,
             needs_reboot=True,
         )
@@ -199,7 +199,7 @@ def _tickless_clock(files: FileTree) -> Iterator[Advice]:
             what="nohz_full CPUs with the intel_pstate driver",
             why="the driver's governor needs the timer tick to detect load, so these CPUs may stay "
             "at a low clock (Red Hat bug 1378529)",
-            mend="sudo torchyard machine quiet --only governor, or intel_pstate=passive",
+            fix="sudo torchyard machine quiet --only governor, or intel_pstate=passive",
             needs_root=True,
         )
 
@@ -212,7 +212,7 @@ def _clock_source(files: FileTree) -> Iterator[Advice]:
             effect="small",
             what=f"the clock source is {source}",
             why="each read of the clock is a system call, which disturbs short measurements",
-            mend="check the kernel log for why it rejected the TSC; "
+            fix="check the kernel log for why it rejected the TSC; "
             "clocksource=tsc tsc=reliable keeps it",
             needs_reboot=True,
         )
@@ -226,6 +226,6 @@ def _one_layout(files: FileTree) -> Iterator[Advice]:
             what="address space layout randomization is off",
             why="launches agree better (measured standard deviation 1.2 instead of 3.2 %), but all "
             "share one memory layout, whose bias then counts as a difference between two builds",
-            mend="sudo torchyard machine quiet --aslr on",
+            fix="sudo torchyard machine quiet --aslr on",
             needs_root=True,
         )
