@@ -32,6 +32,7 @@ from torchyard.stats.estimate import estimate
 from torchyard.stats.pairs import PairedLaunches, pair_blocks, summarize_guards
 from torchyard.stats.stopping import InterimAnalysis
 from torchyard.worker.bench import options
+from torchyard.worker.wire import PROCESS_WIDE
 
 MAX_SHARE_OF_PEAK: Final = 3.0
 """An algorithm may need fewer operations than eager code: 2.25 times fewer in a Winograd convolution."""
@@ -81,8 +82,6 @@ def _share_of_peak(metrics: VariantMetrics, peak: MachinePeak) -> float:
 
 _PROCESS_SURVIVES: Final = frozenset({"raised", "cannot-build"})
 """Failure kinds that leave the process alive, so that the failing variant is known."""
-
-_PROCESS_WIDE = ("changed ", "replaced ")
 
 
 @dataclass
@@ -215,7 +214,7 @@ def _untrusted(prepared: PreparationState, baseline: Variant, candidate: Variant
         f"{variant.name} {text}"
         for variant, text in prepared.untrusted
         if variant.name in {baseline.name, candidate.name}
-        or (variant.process_key in process_keys and text.startswith(_PROCESS_WIDE))
+        or (variant.process_key in process_keys and text.startswith(PROCESS_WIDE))
     ]
     accuracy = prepared.accuracy.get(candidate.name)
     if accuracy is not None and accuracy.status is AccuracyStatus.UNCHECKED:

@@ -65,6 +65,12 @@ def phase_of(verb: str) -> str:
     return PHASES.get(verb, "the request %r" % verb)
 
 
+CHANGED = "changed "
+REPLACED = "replaced "
+PROCESS_WIDE = (CHANGED, REPLACED)
+"""A reason in `untrusted` that starts like this concerns every variant of the process."""
+
+
 class ChannelClosed(Exception):
     """The other end of the pipes is closed, or does not follow the protocol."""
 

@@ -21,6 +21,7 @@ from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, python_threads
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.wire import CHANGED, REPLACED
 
 SECOND_DRAW = 1
 COMPARABLE = ("pass", "less-accurate", "nondeterministic")
@@ -272,7 +273,7 @@ class Checks:
             for one, other in zip(now, before)
         )
         if far:
-            text = "changed the results of eager code on the same inputs"
+            text = CHANGED + "the results of eager code on the same inputs"
             self._add(self._untrusted, runner, [text])
 
     def _attribute_changes(self, runner: VariantRunner) -> None:
@@ -282,18 +283,18 @@ class Checks:
             text = "the device continues to compute after the timed part, on another stream"
             self._add(self._untrusted, runner, [text])
         if runner.replaced:
-            self._add(self._untrusted, runner, ["replaced " + ", ".join(runner.replaced[:5])])
+            self._add(self._untrusted, runner, [REPLACED + ", ".join(runner.replaced[:5])])
         for number, (model, state) in enumerate(self._modules):
             changes = state.changes()
             if changes:
-                text = "changed the module that the variants share: " + ", ".join(changes)
+                text = CHANGED + "the module that the variants share: " + ", ".join(changes)
                 self._add(self._untrusted, runner, [text])
                 self._modules[number] = (model, ModuleState(model))
         for text, restored in runner.state_changes.items():
             if restored:
                 self._add(self._notes, runner, ["changed the %s; it was restored" % text])
             else:
-                self._add(self._untrusted, runner, ["changed the %s" % text])
+                self._add(self._untrusted, runner, [CHANGED + "the %s" % text])
         if is_user_function(runner.backend):
             verifier = self._verifiers.get(runner.name)
             if runner.moved_random_state and verifier and not verifier.peer.moved_random_state:
