@@ -167,6 +167,27 @@ def test_a_driver_waits_for_a_process_that_ends_or_falls_silent(folder: SweepFol
     assert path.exists()
 
 
+def test_an_attempt_lost_right_after_the_check_is_measured_again(
+    folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = record_of(owner_like("other host"), heartbeat_s=20.0)
+    path = leave_attempt(folder, text, age_s=1)
+    close_lost = folder.close_lost
+    closed: list[list[str]] = []
+
+    def close_then_age(**options: object) -> list[str]:
+        closed.append(close_lost(**options))  # type: ignore[arg-type]
+        if len(closed) == 2:
+            os.utime(path, (0, 0))
+        return closed[-1]
+
+    monkeypatch.setattr(folder, "close_lost", close_then_age)
+    measured, states = drive(folder, wait_s=60.0)
+    assert closed == [[], [], [folder.plan.cells[0].id], []]
+    assert sorted(measured) == [cell.id for cell in folder.plan.cells]
+    assert states == ["done", "done"]
+
+
 def test_the_lock_tells_a_living_process_of_another_namespace(folder: SweepFolder) -> None:
     """However old its last heartbeat is; the kernel releases the lock when the process is killed."""
     path = attempt_path(folder)

@@ -98,8 +98,11 @@ class SweepDriver:
     def _should_wait(self) -> bool:
         """Return whether to wait for cells of other processes, which may turn out to be lost."""
         now_s = time.monotonic()
-        running_elsewhere = any(one.state == "running" for one in self._folder.statuses())
-        if not running_elsewhere:
+        # One that has become lost since `close_lost` counts too: the next call closes it.
+        if not any(
+            one.state != "done" and one.attempts and one.attempts[-1].outcome is None
+            for one in self._folder.statuses()
+        ):
             self._waiting_since_s = None
             return False
         if self._waiting_since_s is None:
