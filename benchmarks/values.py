@@ -28,13 +28,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "values"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from corpus import CLEAN, PLANTED, Program, Waste
-from corpus.true_inside import TRUE_INSIDE
-from corpus.watching import SEED
 
+from tests.values.corpus import CLEAN, PLANTED, Program, Waste
+from tests.values.corpus.true_inside import TRUE_INSIDE
+from tests.values.corpus.watching import SEED
 from torchyard.values.context_manager import ValueProfiler
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 from torchyard.values.pattern_texts import pattern_names

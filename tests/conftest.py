@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
+from tests.process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
 
 # These change or watch the one kernel that all tests share: never two of them at once.
 ONE_KERNEL = (

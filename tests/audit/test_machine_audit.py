@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import call
 
+from tests.cli.command_line import call
 from torchyard.audit.kept_audits import latest_audit, read_audit, write_audit
 from torchyard.audit.model import Audit, Spread
 

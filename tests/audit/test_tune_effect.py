@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from planted_blocks import plant, planted_audit
-from trees import make_tree
 
+from tests.audit.planted_blocks import plant, planted_audit
+from tests.machine.trees import make_tree
 from torchyard.audit.kept_audits import write_audit
 from torchyard.audit.quieting_effect import EVERYTHING, EffectPlan, EffectRun
 from torchyard.audit.report import effect_sentence, effects_text

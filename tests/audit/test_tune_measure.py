@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import call, program
 
+from tests.cli.command_line import call, program
 from torchyard.audit.kept_audits import read_audit
 
 Capture = pytest.CaptureFixture[str]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sample_run import EAGER, INDUCTOR, TARGET, estimate, write_run
-
+from tests.bench.sample_run import EAGER, INDUCTOR, TARGET, estimate, write_run
 from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
 from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
 from torchyard.core.study import MeasureSettings, Study, Variant, Workload

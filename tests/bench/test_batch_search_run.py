@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, QUICK, left_behind, write_file
 
+from tests.bench.tiny_bench import HERE, QUICK, left_behind, write_file
 from torchyard.bench.batch_search import find_batch_size, with_largest_batches
 from torchyard.bench.batch_sizes import BatchTry
 from torchyard.core.study import Budget, Environment, Study, Target, Variant, Workload

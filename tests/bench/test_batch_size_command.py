@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import call, program
 
+from tests.cli.command_line import call, program
 from torchyard.bench.batch_search import LARGEST_TRIED
 from torchyard.bench.batch_sizes import (
     BatchSearch,

@@ -8,8 +8,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from sample_run import COMPARISONS, write_run
 
+from tests.bench.sample_run import COMPARISONS, write_run
 from torchyard.bench.report.formats import to_csv, to_dynamo_csv
 from torchyard.bench.report.page import to_html
 from torchyard.bench.report.text import to_markdown, to_text

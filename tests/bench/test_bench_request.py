@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from command_line import call, program, study_of
 
+from tests.cli.command_line import call, program, study_of
 from torchyard.bench.commands import options as bench_options
 from torchyard.bench.commands import options as study_options
 from torchyard.core.study import MODES, PRECISIONS, RelocationMethod

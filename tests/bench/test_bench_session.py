@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command_line import program
-from terminal import Terminal
 
+from tests.cli.command_line import program
+from tests.cli.terminal import Terminal
 from torchyard.bench.commands.execution import BenchSession, exit_code_of
 from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Failure, Verdict

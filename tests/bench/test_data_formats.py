@@ -8,8 +8,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from sample_run import COMPARISONS, STUDY, write_run
 
+from tests.bench.sample_run import COMPARISONS, STUDY, write_run
 from torchyard.bench.report.formats import SCHEMA_VERSION, to_csv, to_json
 from torchyard.bench.report.text import to_markdown
 from torchyard.core.comparison import Comparison

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from tiny_bench import bench, write_file
 
+from tests.bench.tiny_bench import bench, write_file
 from torchyard.bench.report.formats import FORMATS
 from torchyard.core.block import Block
 from torchyard.core.comparison import Verdict

@@ -8,8 +8,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from sample_run import COMPARISONS, write_run
 
+from tests.bench.sample_run import COMPARISONS, write_run
 from torchyard.bench.report.formats import COLUMNS, to_dynamo_csv
 from torchyard.core.comparison import VariantMetrics
 

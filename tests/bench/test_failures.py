@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, QUICK, bench, write_file
 
+from tests.bench.tiny_bench import HERE, QUICK, bench, write_file
 from torchyard.bench.bench_run import run_bench
 from torchyard.bench.report.formats import to_json
 from torchyard.core.comparison import AccuracyStatus, Failure, Verdict

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sample_run import write_run
 
+from tests.bench.sample_run import write_run
 from torchyard.bench.report.formats import FORMATS
 from torchyard.bench.report.text import comparison_table
 from torchyard.results.run_reader import Run

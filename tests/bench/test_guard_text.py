@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_run import COMPARISONS, write_run
 
+from tests.bench.sample_run import COMPARISONS, write_run
 from torchyard.bench.report.formats import FORMATS
 from torchyard.bench.report.suite_summary import (
     blocks_text,

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sample_run import COMPARISONS, MATMUL, STUDY, write_run
 
+from tests.bench.sample_run import COMPARISONS, MATMUL, STUDY, write_run
 from torchyard.bench.report.comparison_detail import blocks_by_workload, effects_of
 from torchyard.bench.report.page import to_html
 from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Verdict

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tiny_bench import left_behind, write_file
 
+from tests.bench.tiny_bench import left_behind, write_file
 from torchyard.results.run_reader import read_run
 
 pytestmark = pytest.mark.torch

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from command_line import call
 
+from tests.cli.command_line import call
 from torchyard.bench.roofline.machine_peak import (
     PeakRequest,
     machine_of,

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import call
 
+from tests.cli.command_line import call
 from torchyard.bench.commands.report import FORMATS
 from torchyard.core.comparison import Comparison, Estimate, Interval, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload

@@ -9,11 +9,19 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from sample_roofline import COMPARISONS, FACTS, MACHINE, PEAK, metrics, roofline_run, row
-from sample_run import write_run
-from test_golden import check
-from test_html_report import HOSTILE, Page
 
+from tests.bench.sample_roofline import (
+    COMPARISONS,
+    FACTS,
+    MACHINE,
+    PEAK,
+    metrics,
+    roofline_run,
+    row,
+)
+from tests.bench.sample_run import write_run
+from tests.bench.test_golden import check
+from tests.bench.test_html_report import HOSTILE, Page
 from torchyard.bench.report.page import to_html
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.bench.roofline.chart import roofline_description, roofline_spec, to_roofline_svg

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from sample_run import COMPARISONS, GPT, STUDY, write_run
 
+from tests.bench.sample_run import COMPARISONS, GPT, STUDY, write_run
 from torchyard.bench.report.formats import FORMATS
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.core.comparison import Scope

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sample_run import COMPARISONS
 
+from tests.bench.sample_run import COMPARISONS
 from torchyard.bench.report.suite_charts import (
     ROWS_NAMED,
     forest_description,

@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from sample_run import COMPARISONS
 
+from tests.bench.sample_run import COMPARISONS
 from torchyard.bench.report.suite_summary import (
     counts_text,
     excluded_from_means,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from sample_run import COMPARISONS, STUDY, write_run
 
+from tests.bench.sample_run import COMPARISONS, STUDY, write_run
 from torchyard.bench.report.text import comparison_table, summary_lines, to_text
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Workload

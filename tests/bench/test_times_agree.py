@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sample_run import COMPARISONS, STUDY, write_run
 
+from tests.bench.sample_run import COMPARISONS, STUDY, write_run
 from torchyard.bench.outcome import Spent, make_comparison
 from torchyard.bench.preparation import PreparationState
 from torchyard.bench.report.formats import FORMATS

@@ -10,14 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from dashboard_home import MATMUL as HOME_MATMUL
-from dashboard_home import comparison as home_comparison
-from dashboard_home import visit
-from dashboard_home import write_run as write_home_run
-from sample_race import sample_race
-from sample_run import COMPARISONS, STUDY, write_run
-from sweep_samples import cell, comparison, plan, run, status, study, workload
 
+from tests.bench.sample_run import COMPARISONS, STUDY, write_run
+from tests.dashboard.dashboard_home import MATMUL as HOME_MATMUL
+from tests.dashboard.dashboard_home import comparison as home_comparison
+from tests.dashboard.dashboard_home import visit
+from tests.dashboard.dashboard_home import write_run as write_home_run
+from tests.sweep.sweep_samples import cell, comparison, plan, run, status, study, workload
+from tests.tune.sample_race import sample_race
 from torchyard.bench.bench_run import adjusted_for_suite
 from torchyard.bench.commands.execution import exit_code_of
 from torchyard.bench.report.formats import FORMATS

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, bench, write_file
 
+from tests.bench.tiny_bench import HERE, bench, write_file
 from torchyard.bench.report.formats import to_csv, to_json
 from torchyard.bench.request import SpecText
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import call
+
+from tests.cli.command_line import call
 
 Capture = pytest.CaptureFixture[str]
 TREE = Path(__file__).parents[1] / "torchbench_tree"

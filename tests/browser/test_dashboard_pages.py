@@ -14,7 +14,8 @@ from typing import Literal
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from browser_page import (
+
+from tests.browser.browser_page import (
     DARK,
     PHONE_WIDTH,
     Browser,
@@ -24,8 +25,7 @@ from browser_page import (
     save_picture,
     wait_until,
 )
-from dashboard_home import GPT, MATMUL, Names, comparison, write_run
-
+from tests.dashboard.dashboard_home import GPT, MATMUL, Names, comparison, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.events import Event

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
-from test_history_reports import hostile, sample
 
+from tests.browser.browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
+from tests.results.test_history_reports import hostile, sample
 from torchyard.results.history.report import history_page
 from torchyard.results.model import SeriesHistory
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import (
+
+from tests.bench.sample_run import write_run
+from tests.bench.test_html_report import HOSTILE, hostile_run
+from tests.browser.browser_page import (
     DARK,
     PHONE_WIDTH,
     SCREENSHOTS,
@@ -18,9 +21,6 @@ from browser_page import (
     save_picture,
     wait_until,
 )
-from sample_run import write_run
-from test_html_report import HOSTILE, hostile_run
-
 from torchyard.bench.report.page import to_html
 
 pytestmark = pytest.mark.browser

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
-from sweep_samples import null_sweep, whole_sweep
-from test_sweep_reports import hostile
 
+from tests.browser.browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
+from tests.sweep.sweep_samples import null_sweep, whole_sweep
+from tests.sweep.test_sweep_reports import hostile
 from torchyard.sweep.model import SweepSummary
 from torchyard.sweep.report.formats import render_sweep
 from torchyard.sweep.summary import sweep_summary

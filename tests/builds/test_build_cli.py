@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import Ended, call
 
+from tests.cli.command_line import Ended, call
 from torchyard.builds.commands import BUILD_COMMANDS
 from torchyard.builds.commands.progress_display import show_build_progress, time_text
 from torchyard.builds.plan import BuildEvent

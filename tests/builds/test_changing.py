@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, shell, step
 
+from tests.builds.plans import plan_of, shell, step
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe

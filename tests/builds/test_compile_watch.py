@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plans import PATH, plan_of, shell, step
 
+from tests.builds.plans import PATH, plan_of, shell, step
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.meter import meter_actions, read_meter_log
 from torchyard.builds.meter.compile_costs import History

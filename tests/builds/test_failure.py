@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, shell, step
-from sandbox_cases import needs_cut_network
 
+from tests.builds.plans import plan_of, shell, step
+from tests.builds.sandbox_cases import needs_cut_network
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Command, Step
 from torchyard.builds.running.steps import CommandFailed, StepPerformer, explain_failure

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from plans import plan_of
-
+from tests.builds.plans import plan_of
 from torchyard.builds.plan import Component
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
 from torchyard.builds.running.compile_progress import remove_partial_copies

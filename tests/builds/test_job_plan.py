@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, shell, step
 
+from tests.builds.plans import plan_of, shell, step
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.meter.jobs import history_name, parse_jobs, with_jobs
 from torchyard.builds.plan import Component, Plan

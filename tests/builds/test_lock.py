@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_samples import make_record
 
+from tests.builds.record_samples import make_record
 from torchyard.builds.lockfile import (
     Lock,
     apply_lock,

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import PATH, shell, step
-from sandbox_cases import needs_cut_network
 
+from tests.builds.plans import PATH, shell, step
+from tests.builds.sandbox_cases import needs_cut_network
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Action, Command, Download, Step, Verify, WriteFile
 from torchyard.builds.running.steps import CommandFailed, StepPerformer

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_samples import make_record
 
+from tests.builds.record_samples import make_record
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.record import (
     BuildRecord,

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import PATH, plan_of, shell, step
 
+from tests.builds.plans import PATH, plan_of, shell, step
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Plan, fingerprints
 from torchyard.builds.recipe import FolderSource, GitSource, Recipe, SourceTable, VerifyTable
@@ -178,7 +178,7 @@ def test_costs_of_steps_that_were_not_run_again_stay(tmp_path: Path) -> None:
 
 
 def test_costs_are_those_of_what_is_there_in_however_many_runs(tmp_path: Path) -> None:
-    from test_compile_watch import end
+    from tests.builds.test_compile_watch import end
 
     finished = Finished(tmp_path, folder_recipe(tmp_path / "source"))
     copied = StepState(step="part/tree", fingerprint="x", status="done", started_at=1_690_000_000.0)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import PATH, plan_of, shell, step
 
+from tests.builds.plans import PATH, plan_of, shell, step
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import BuildEvent, Plan, Step, WriteFile, fingerprints
 from torchyard.builds.running.runner import Runner, RunResult, Selection, read_state, touch

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import PATH, plan_of, shell, step
-from sandbox_cases import make_root, needs_mounts
 
+from tests.builds.plans import PATH, plan_of, shell, step
+from tests.builds.sandbox_cases import make_root, needs_mounts
 from torchyard.builds.activation import runtime_variables, write_runtime_files
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Plan

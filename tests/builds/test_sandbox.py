@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_cases import (
+
+from tests.builds.sandbox_cases import (
     PROGRAM,
     PYTHON,
     STANDARD_LIBRARY,
@@ -24,7 +25,6 @@ from sandbox_cases import (
     new_mark,
     wait_until,
 )
-
 from torchyard.bench.target_checks import inspect_target
 from torchyard.builds.sandbox import Sandbox, abilities, root_python_script
 from torchyard.core.study import Target

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_cases import (
+
+from tests.builds.sandbox_cases import (
     PYTHON,
     SEARCH_PATH,
     marked,
@@ -24,7 +25,6 @@ from sandbox_cases import (
     run,
     wait_until,
 )
-
 from torchyard.builds.sandbox import Sandbox
 
 OFFLINE = Sandbox(network=False)

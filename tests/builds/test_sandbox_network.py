@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sandbox_cases import (
+
+from tests.builds.sandbox_cases import (
     PYTHON,
     folder_for_nobody,
     needs_cut_network,
@@ -17,7 +18,6 @@ from sandbox_cases import (
     run,
     run_as_nobody,
 )
-
 from torchyard.builds.sandbox import Sandbox, requested_hosts
 
 pytestmark = needs_cut_network

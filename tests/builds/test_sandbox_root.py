@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_cases import (
+
+from tests.builds.sandbox_cases import (
     PROGRAM,
     PYTHON,
     folder_for_nobody,
@@ -22,7 +23,6 @@ from sandbox_cases import (
     run_as_nobody,
     standard_library_folders,
 )
-
 from torchyard.builds.sandbox import Sandbox, requested_hosts
 
 pytestmark = needs_mounts

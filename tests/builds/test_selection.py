@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, step
 
+from tests.builds.plans import plan_of, step
 from torchyard.builds.plan import Plan, Step, fingerprints
 from torchyard.builds.running.runner import Selection, find_step, steps_to_run
 from torchyard.errors import UsageError

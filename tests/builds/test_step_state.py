@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import shell, step
 
+from tests.builds.plans import shell, step
 from torchyard.builds.running.runner import (
     StepState,
     StepStatus,

@@ -10,9 +10,9 @@ import sys
 import textwrap
 
 import pytest
-from command_line import call, program
-from terminal import Terminal
 
+from tests.cli.command_line import call, program
+from tests.cli.terminal import Terminal
 from torchyard import errors
 from torchyard.cli.output import print_error, printable
 

@@ -11,9 +11,9 @@ from types import FrameType
 
 import click
 import pytest
-from command_line import call
-from hostile_files import ARCHIVES, FILES
 
+from tests.cli.command_line import call
+from tests.cli.hostile_files import ARCHIVES, FILES
 from torchyard.cli.group import program
 from torchyard.cli.options import Count, Number
 from torchyard.errors import EXIT_CODES

@@ -6,8 +6,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from dashboard_home import visit, write_home
 
+from tests.dashboard.dashboard_home import visit, write_home
 from torchyard.dashboard.access import Access, is_loopback, new_token, read_token
 from torchyard.errors import UsageError
 

@@ -10,8 +10,17 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from dashboard_home import GPT, MATMUL, Names, Visit, comparison, visit, write_home, write_run
 
+from tests.dashboard.dashboard_home import (
+    GPT,
+    MATMUL,
+    Names,
+    Visit,
+    comparison,
+    visit,
+    write_home,
+    write_run,
+)
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.dashboard.assets import asset_kinds
 from torchyard.results.index.store import Store

@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 import pytest
-from dashboard_home import visit, write_run
 
+from tests.dashboard.dashboard_home import visit, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
@@ -257,7 +257,7 @@ def test_too_many_are_told_to_come_back(going: Path) -> None:
 
 
 def test_kept_progress_says_what_a_page_needs(going: Path) -> None:
-    from dashboard_home import MATMUL, comparison
+    from tests.dashboard.dashboard_home import MATMUL, comparison
 
     told: list[Event] = []
     progress = RecordedProgress(going, told.append)

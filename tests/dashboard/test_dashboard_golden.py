@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from dashboard_home import MATMUL, visit, write_home, write_run
 
+from tests.dashboard.dashboard_home import MATMUL, visit, write_home, write_run
 from torchyard import __version__
 
 GOLDEN = Path(__file__).parent / "golden"

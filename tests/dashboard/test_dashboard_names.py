@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from dashboard_home import MATMUL, Names, Visit, comparison, visit, write_run
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.dashboard.dashboard_home import MATMUL, Names, Visit, comparison, visit, write_run
 from torchyard.core.comparison import Verdict
 
 EVIL = (

@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from dashboard_home import GPT, MATMUL, Names, comparison, write_home, write_run
 
+from tests.dashboard.dashboard_home import GPT, MATMUL, Names, comparison, write_home, write_run
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
 from torchyard.dashboard.links import SiteLinks, file_stem

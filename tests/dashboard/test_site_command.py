@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import call
+
+from tests.cli.command_line import call
 
 Capture = pytest.CaptureFixture[str]
 

@@ -56,8 +56,8 @@ def _judged_apart(folder: Path, backend: str) -> dict[str, Any]:
     answer = folder / "record.json"
     code = (
         "import json, sys, pathlib\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_cuda_variants import _desk, _variant\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from tests.gpu.test_cuda_variants import _desk, _variant\n"
         f"desk = _desk('models/transformer-encoder', _variant('a'), _variant('b', {backend!r}))\n"
         f"path = {str(folder / 'reference.pt')!r}\n"
         "desk.reference('a', path)\n"

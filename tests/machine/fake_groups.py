@@ -17,7 +17,7 @@ from torchyard.core.cpu_lists import cpu_list, cpu_mask, cpus_of_list, cpus_of_m
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fake_kernel import FakeKernel
+    from tests.machine.fake_kernel import FakeKernel
 
 __all__ = ["GROUP_RULES", "make_group", "processors_changed", "refusal", "remove_group"]
 

@@ -17,10 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fake_clocks import CLOCK_RULES
-from fake_groups import GROUP_RULES, make_group, refusal, remove_group
-from fake_processors import PROCESSOR_RULES
-
+from tests.machine.fake_clocks import CLOCK_RULES
+from tests.machine.fake_groups import GROUP_RULES, make_group, refusal, remove_group
+from tests.machine.fake_processors import PROCESSOR_RULES
 from torchyard.machine.system.file_tree import FileTree, Reading, WriteRefused
 
 __all__ = ["NO_LATENCY_LIMIT", "FakeKernel", "refusal", "snapshot"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fake_kernel import FakeKernel
-from knob_rounds import Round
-from trees import make_tree
-
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knobs import KNOBS
 

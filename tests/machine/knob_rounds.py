@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fake_kernel import FakeKernel
-from trees import make_tree
-
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.trees import make_tree
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import KnobState, QuietRequest, Restored, Setting, SettingChange

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trees import make_tree
 
+from tests.machine.trees import make_tree
 from torchyard.machine.advice.activity import (
     Activity,
     BusyProgram,

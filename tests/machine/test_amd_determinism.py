@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from amd_cards import ADDRESS, DEVICE, AmdDriver
-from test_gpu_nvidia import make_process
 
+from tests.machine.amd_cards import ADDRESS, DEVICE, AmdDriver
+from tests.machine.test_gpu_nvidia import make_process
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from trees import make_tree
 
+from tests.machine.trees import make_tree
 from torchyard.errors import NotAllowed, ResultsDamaged
 from torchyard.machine.boot_parameters import (
     BootRequest,

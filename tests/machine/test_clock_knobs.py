@@ -6,10 +6,10 @@ import errno
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel, snapshot
-from knob_rounds import CLOCK_KNOBS, Round
-from trees import KINDS, make_tree
 
+from tests.machine.fake_kernel import FakeKernel, snapshot
+from tests.machine.knob_rounds import CLOCK_KNOBS, Round
+from tests.machine.trees import KINDS, make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
 from torchyard.machine.model import EFFECTS, QuietRequest

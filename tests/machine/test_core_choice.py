@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trees import make_tree
 
+from tests.machine.trees import make_tree
 from torchyard.errors import UsageError
 from torchyard.machine.system.cores import Topology, choose_cores
 from torchyard.machine.system.file_tree import FileTree

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from trees import KINDS, make_tree
 
+from tests.machine.trees import KINDS, make_tree
 from torchyard.machine.facts import FACT_SECTIONS, read_sections
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact

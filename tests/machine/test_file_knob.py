@@ -6,8 +6,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
 
+from tests.machine.fake_kernel import FakeKernel
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import (
     FileKnob,

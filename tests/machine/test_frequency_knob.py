@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from knob_rounds import CLOCK_KNOBS, Round, difference
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import CLOCK_KNOBS, Round, difference
+from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs.cpu_frequency import FREQUENCY_KNOB

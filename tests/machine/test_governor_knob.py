@@ -6,12 +6,12 @@ import errno
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs.cpu_frequency import GOVERNOR_KNOB

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from amd_cards import DEVICE, AmdDriver
-from nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
-from recorded_nvml import RecordedNvml
-from test_gpu_nvidia import make_process
 
+from tests.machine.amd_cards import DEVICE, AmdDriver
+from tests.machine.nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
+from tests.machine.recorded_nvml import RecordedNvml
+from tests.machine.test_gpu_nvidia import make_process
 from torchyard.machine.advice.gpu_advice import advise_reading
 from torchyard.machine.facts.gpus import GpuView, read_gpus
 from torchyard.machine.knob import Machine

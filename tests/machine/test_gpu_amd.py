@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from amd_cards import ADDRESS, DEVICE, AmdDriver, make_card
-from test_gpu_nvidia import make_process
 
+from tests.machine.amd_cards import ADDRESS, DEVICE, AmdDriver, make_card
+from tests.machine.test_gpu_nvidia import make_process
 from torchyard.machine.facts.gpus import read
 from torchyard.machine.gpu.amd import (
     AmdSensors,

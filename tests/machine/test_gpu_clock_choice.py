@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_nvml import load
 
+from tests.machine.recorded_nvml import load
 from torchyard.machine.knobs.gpu_clocks import SHARE_OF_HIGHEST, chosen_clock, nearest
 
 H200 = tuple(range(345, 1995, 15))

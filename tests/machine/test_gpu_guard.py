@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from amd_cards import AmdDriver, make_card
-from nvml_cards import CARD, add_process, h200
-from recorded_nvml import RecordedNvml
-from test_gpu_nvidia import make_process
 
+from tests.machine.amd_cards import AmdDriver, make_card
+from tests.machine.nvml_cards import CARD, add_process, h200
+from tests.machine.recorded_nvml import RecordedNvml
+from tests.machine.test_gpu_nvidia import make_process
 from torchyard.core.block import GuardReading
 from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.gpu.nvidia import nvml_handle

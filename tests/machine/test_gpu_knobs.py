@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvml_cards import CARD, PLACE, add_process, geforce, h200, machine_of, pascal, t4
-from recorded_nvml import RecordedNvml
-from test_gpu_nvidia import make_process
 
+from tests.machine.nvml_cards import CARD, PLACE, add_process, geforce, h200, machine_of, pascal, t4
+from tests.machine.recorded_nvml import RecordedNvml
+from tests.machine.test_gpu_nvidia import make_process
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.knob import Knob, Machine

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from nvml_cards import h200
-from recorded_nvml import NvmlRefuses, RecordedNvml
 
+from tests.machine.nvml_cards import h200
+from tests.machine.recorded_nvml import NvmlRefuses, RecordedNvml
 from torchyard.machine.gpu.library import Answer, GpuLibraries, ask, open_gpu_libraries
 from torchyard.machine.system.file_tree import FileTree
 

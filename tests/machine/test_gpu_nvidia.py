@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
 
+from tests.machine.nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
 from torchyard.machine.facts.gpus import read, read_gpus
 from torchyard.machine.gpu.compute_processes import owner_of
 from torchyard.machine.gpu.library import GpuLibraries

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from trees import KINDS, make_tree
 
+from tests.machine.trees import KINDS, make_tree
 from torchyard.core.block import GuardReading
 from torchyard.machine.guards import host_guards
 from torchyard.machine.guards import host_guards as pressure

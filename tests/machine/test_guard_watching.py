@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from trees import make_tree
 
+from tests.machine.trees import make_tree
 from torchyard.core.block import GuardReading
 from torchyard.machine.guards.block_check import guard_states
 from torchyard.machine.guards.host_guards import SLOW_READING_S, HostGuards, Number, Reader

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_kernel import NO_LATENCY_LIMIT, FakeKernel
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import NO_LATENCY_LIMIT, FakeKernel
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs import idle as idle_latency

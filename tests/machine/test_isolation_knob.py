@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from group_rounds import SESSION, V1, V2, add_task, last_core, members, round_on
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.group_rounds import SESSION, V1, V2, add_task, last_core, members, round_on
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.knob import Machine

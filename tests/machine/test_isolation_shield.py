@@ -6,8 +6,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from group_rounds import V1, add_task, members, round_on
 
+from tests.machine.group_rounds import V1, add_task, members, round_on
 from torchyard.errors import NotAllowed
 from torchyard.machine.knobs.core_isolation import Isolation, join
 from torchyard.machine.model import QuietRequest

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_kernel import NO_LATENCY_LIMIT
-from owner_process import (
+
+from tests.machine.fake_kernel import NO_LATENCY_LIMIT
+from tests.machine.owner_process import (
     FOUND,
     TUNED,
     WISH,
@@ -23,8 +24,7 @@ from owner_process import (
     until,
     values,
 )
-from trees import make_tree
-
+from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore

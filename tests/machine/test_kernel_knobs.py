@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from fake_programs import put_programs
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.fake_programs import put_programs
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from owner_process import (
+
+from tests.machine.owner_process import (
     ASLR,
     FOUND,
     OWNER,
@@ -28,8 +29,7 @@ from owner_process import (
     values,
     waits,
 )
-from trees import make_tree
-
+from tests.machine.trees import make_tree
 from torchyard.errors import NotAllowed, StepFailed
 from torchyard.machine.knob import Machine
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore

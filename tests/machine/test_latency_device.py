@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_machine import alone_on_machine, wait_until
 
+from tests.machine.real_machine import alone_on_machine, wait_until
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import idle as idle_latency
 from torchyard.machine.model import QuietRequest, Setting

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from trees import KINDS as TREE_KINDS
-from trees import make_tree
 
+from tests.machine.trees import KINDS as TREE_KINDS
+from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.monitor.load_monitor import KINDS, LoadMonitor, advice_for
 from torchyard.machine.monitor.sources import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trees import KINDS, make_tree
 
+from tests.machine.trees import KINDS, make_tree
 from torchyard.machine.advice.activity import Activity, BusyProgram
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS

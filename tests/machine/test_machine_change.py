@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import call, program
-from trees import make_tree
 
+from tests.cli.command_line import call, program
+from tests.machine.trees import make_tree
 from torchyard.machine.model import (
     AppliedSettings,
     KnobState,

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import call
-from trees import make_tree
 
+from tests.cli.command_line import call
+from tests.machine.trees import make_tree
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.journal import Journal, boot_of
 from torchyard.machine.system.file_tree import FileTree

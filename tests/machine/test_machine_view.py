@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from trees import make_tree
-
+from tests.machine.trees import make_tree
 from torchyard.machine.facts import FACT_SECTIONS
 from torchyard.machine.facts.run_facts import RUN_FACTS, read_facts
 from torchyard.machine.knob import Machine

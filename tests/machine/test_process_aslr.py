@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from asked_command import LIVE, answer_of, knob
 
+from tests.machine.asked_command import LIVE, answer_of, knob
 from torchyard.machine.model import QuietRequest
 
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from asked_command import LIVE, answer_of, knob
-from trees import make_tree
 
+from tests.machine.asked_command import LIVE, answer_of, knob
+from tests.machine.trees import make_tree
 from torchyard.errors import NotAllowed
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import QuietRequest, Setting

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list, cpus_of_mask
 from torchyard.machine.knobs import KNOBS
 

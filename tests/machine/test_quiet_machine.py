@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_bench import write_file
-from trees import make_tree
 
+from tests.bench.tiny_bench import write_file
+from tests.machine.trees import make_tree
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.errors import ResultsDamaged
 from torchyard.machine.model import AppliedSettings, KnobState, QuietRequest, Setting, SettingChange

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from real_machine import (
+
+from tests.machine.real_machine import (
     alone_on_machine,
     needs_root,
     tuned_by_another,
     wait_until,
     wait_until_restored,
 )
-
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine

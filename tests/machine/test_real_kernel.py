@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_machine import (
+
+from tests.machine.real_machine import (
     alone_on_machine,
     needs_root,
     tuned_by_another,
     wait_until,
     wait_until_restored,
 )
-
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from tuned_machine import ASLR, ASLR_OFF, Fake
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.tuned_machine import ASLR, ASLR_OFF, Fake
 from torchyard.errors import MissingTool, NotAllowed, NothingToDo, StepFailed
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS

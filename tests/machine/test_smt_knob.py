@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs.smt import KNOB
 from torchyard.machine.model import KnobState, QuietRequest, Setting

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from fake_programs import calls, put_programs, refuse_program
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.fake_programs import calls, put_programs, refuse_program
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import Setting
 

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from fake_programs import calls, put_programs, refuse_program
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.fake_programs import calls, put_programs, refuse_program
+from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool, NotAllowed, StepFailed, UsageError
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order

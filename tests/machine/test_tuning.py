@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from trees import KINDS, make_tree
-from tuned_machine import ASLR, ASLR_OFF, Fake
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.trees import KINDS, make_tree
+from tests.machine.tuned_machine import ASLR, ASLR_OFF, Fake
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order

@@ -6,10 +6,10 @@ import errno
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from knob_rounds import Round
-from trees import make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import make_tree
 from torchyard.machine.knob import Knob, Machine, SkippedWrite
 from torchyard.machine.knobs import cpu_frequency
 from torchyard.machine.knobs import cpu_frequency as turbo

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from fake_kernel import FakeKernel
-from fake_programs import put_programs
-from knob_rounds import Round
-from trees import KINDS, make_tree
 
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.fake_programs import put_programs
+from tests.machine.knob_rounds import Round
+from tests.machine.trees import KINDS, make_tree
 from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.system.cores import choose_cores

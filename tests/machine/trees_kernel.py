@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trees_processor import Files, Link, Processor
-
+from tests.machine.trees_processor import Files, Link, Processor
 from torchyard.core.cpu_lists import cpu_list
 
 __all__ = ["kernel_files"]

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fake_kernel import FakeKernel
-from knob_rounds import difference
-from trees import make_tree
-
+from tests.machine.fake_kernel import FakeKernel
+from tests.machine.knob_rounds import difference
+from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.journal import journal_folder

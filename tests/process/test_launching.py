@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_launch import STUB, StubStarter, spec_of
 
+from tests.process.stub_launch import STUB, StubStarter, spec_of
 from torchyard.errors import MissingTool, NotAllowed, UsageError
 from torchyard.process.ending import Ending
 from torchyard.process.start import BOOT_FILE

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
-from stub_launch import StubStarter
 
+from tests.process.stub_launch import StubStarter
 from torchyard.errors import WorkerFailed
 from torchyard.process.tree import processes_of_launch
 from torchyard.process.worker_process import WorkerFailure, WorkerProcess

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from run_samples import FASTER, MATMUL, STUDY
-
+from tests.results.run_samples import FASTER, MATMUL, STUDY
 from torchyard.core.comparison import Comparison, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Workload
 from torchyard.results.integrity import replace_facts

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kept_runs import compared, day, write_run
 
+from tests.results.kept_runs import compared, day, write_run
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.archive import is_run_name, plain_files, unpack, write_archive
 

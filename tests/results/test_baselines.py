@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_samples import FAILED, FASTER, STUDY
 
+from tests.results.run_samples import FAILED, FASTER, STUDY
 from torchyard.errors import NotAllowed, ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.baselines import (
     baseline_exists,

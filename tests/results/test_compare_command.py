@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from command_line import call
-from planted_sessions import MACHINE, Plan, write_session
 
+from tests.cli.command_line import call
+from tests.results.planted_sessions import MACHINE, Plan, write_session
 from torchyard.results import model as stored
 from torchyard.results.compare.command import FORMATS
 from torchyard.results.compare.report import COMPARE_FORMATS

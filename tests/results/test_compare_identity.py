@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_sessions import FACTS, MACHINE, MATMUL, STUDY, Plan, write_session
 
+from tests.results.planted_sessions import FACTS, MACHINE, MATMUL, STUDY, Plan, write_session
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Environment, MeasureSettings, Study, Target, Variant, Workload
 from torchyard.errors import UsageError

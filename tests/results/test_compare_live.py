@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, bench, write_file
 
+from tests.bench.tiny_bench import HERE, bench, write_file
 from torchyard.core.study import Environment, Variant
 from torchyard.results.baselines import read_baseline_file, write_baseline_file
 from torchyard.results.compare.compare_sides import compare_sides

@@ -11,15 +11,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from sample_cross import (
+
+from tests.bench.test_golden import check
+from tests.results.sample_cross import (
     HOSTILE,
     OUTCOME,
     TWO_RUNS,
     hostile_comparison,
     hostile_outcome,
 )
-from test_golden import check
-
 from torchyard.core.comparison import Verdict
 from torchyard.results.compare.over_time import HISTORY_FORMATS, HISTORY_SCHEMA
 from torchyard.results.compare.report import (

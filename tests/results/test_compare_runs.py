@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_sessions import GPT, MACHINE, MATMUL, STUDY, Plan, write_session
 
+from tests.results.planted_sessions import GPT, MACHINE, MATMUL, STUDY, Plan, write_session
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Environment, Target, Variant
 from torchyard.errors import UsageError

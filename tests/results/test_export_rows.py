@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kept_runs import compared, day, write_run
-from run_samples import FAILED
 
+from tests.results.kept_runs import compared, day, write_run
+from tests.results.run_samples import FAILED
 from torchyard.core.study import Workload
 from torchyard.errors import MissingTool
 from torchyard.results.commands.transfer import FORMS as SHOWN_FORMS

@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import MATMUL, STUDY
 
+from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_samples import MATMUL, STUDY
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
 from torchyard.results.index import folders

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planted_sessions import GPT, MACHINE, MATMUL, STUDY, Plan, write_session
 
+from tests.results.planted_sessions import GPT, MACHINE, MATMUL, STUDY, Plan, write_session
 from torchyard.core.comparison import Interval, Verdict
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.compare.compare_sides import compare_sides

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from history_samples import MemoryStore, points_of, series_of
 
 import torchyard.stats.change_points.detection
+from tests.results.history_samples import MemoryStore, points_of, series_of
 from torchyard.errors import NothingToDo
 from torchyard.results.history.changes import (
     FALSE_DISCOVERY_RATE,

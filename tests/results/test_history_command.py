@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from command_line import call
 
+from tests.cli.command_line import call
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.results.history.command import FORMATS, METRICS

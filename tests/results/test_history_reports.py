@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history_samples import MemoryStore, points_of, series_of
 
+from tests.results.history_samples import MemoryStore, points_of, series_of
 from torchyard.core.comparison import Interval
 from torchyard.results.history.changes import histories, ranked
 from torchyard.results.history.charts import (

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from kept_runs import compared, day, write_run
-from run_samples import GPT, MATMUL, block
 
+from tests.results.kept_runs import compared, day, write_run
+from tests.results.run_samples import GPT, MATMUL, block
 from torchyard.bench.report.formats import to_csv, to_json
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.files.safe_reading import LARGEST_LINE_BYTES

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import GPT
 
+from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_samples import GPT
 from torchyard.errors import NothingToDo, TorchyardError
 from torchyard.results.archive import plain_files, write_archive
 from torchyard.results.run_changes import Imported, import_runs

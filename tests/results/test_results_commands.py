@@ -15,10 +15,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import call, program
-from kept_runs import MACHINE, change_facts, compared, day, write_run
-from run_samples import FAILED, GPT
 
+from tests.cli.command_line import call, program
+from tests.results.kept_runs import MACHINE, change_facts, compared, day, write_run
+from tests.results.run_samples import FAILED, GPT
 from torchyard import __version__
 from torchyard.core.comparison import Verdict
 from torchyard.results.baselines import save_baseline

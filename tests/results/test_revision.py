@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_runs import compared, day, write_run
-from run_samples import STUDY
 
+from tests.results.kept_runs import compared, day, write_run
+from tests.results.run_samples import STUDY
 from torchyard.results.run_reader import (
     CI_VARIABLES,
     read_run,

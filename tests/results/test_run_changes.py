@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import STUDY
 
+from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_samples import STUDY
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.baselines import baselines_home, save_baseline
 from torchyard.results.run_changes import add_note, check_may_delete, delete_run, sweep_leftovers

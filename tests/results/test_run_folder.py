@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_samples import FAILED, FASTER, GPT, MATMUL, STUDY, block
 
+from tests.results.run_samples import FAILED, FASTER, GPT, MATMUL, STUDY, block
 from torchyard import __version__
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError, UsageError
 from torchyard.results.run_reader import read_run
@@ -187,9 +187,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
     """A real one: a tmpfs of 64 KiB, mounted where only the child process sees it."""
     script = f"""
 import sys
-sys.path[:0] = [{str(Path(__file__).parent)!r}]
+sys.path[:0] = [{str(Path(__file__).parents[2])!r}]
 from pathlib import Path
-from run_samples import MATMUL, STUDY, block
+from tests.results.run_samples import MATMUL, STUDY, block
 from torchyard.errors import StepFailed
 from torchyard.results.run_writer import RunWriter
 from torchyard.results.run_reader import read_run

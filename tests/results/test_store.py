@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_runs import MACHINE, change_facts, compared, day, write_run
-from run_samples import FAILED, GPT, MATMUL, STUDY
 
+from tests.results.kept_runs import MACHINE, change_facts, compared, day, write_run
+from tests.results.run_samples import FAILED, GPT, MATMUL, STUDY
 from torchyard.core.comparison import BUSY_NOTE_PREFIX, Verdict
 from torchyard.core.study import Workload
 from torchyard.errors import NothingToDo, UsageError
@@ -195,7 +195,7 @@ def test_series_by_filters_of_runs(kept: Path) -> None:
 
 
 def test_a_metric_that_no_run_has(tmp_path: Path) -> None:
-    from run_samples import FASTER
+    from tests.results.run_samples import FASTER
 
     write_run(tmp_path, day(1), [FASTER])
     with opened(tmp_path) as store:

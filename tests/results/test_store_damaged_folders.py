@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import GPT
 
+from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_samples import GPT
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter
 

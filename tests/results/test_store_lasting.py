@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import GPT
 
+from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_samples import GPT
 from torchyard.results.index import store as refreshing
 from torchyard.results.index.database import VERSION
 from torchyard.results.index.folders import INDEX_FILE, marks_in, marks_of

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day
-from run_samples import GPT, MATMUL, STUDY, block
 
+from tests.results.kept_runs import change_facts, compared, day
+from tests.results.run_samples import GPT, MATMUL, STUDY, block
 from torchyard.process.owner import owner_of
 from torchyard.results.integrity import Damage, verify_run, write_sums
 from torchyard.results.run_changes import add_note

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_sweep_driver import plan_of
 
+from tests.sweep.test_sweep_driver import plan_of
 from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.results.run_reader import read_run

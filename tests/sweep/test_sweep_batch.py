@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, QUICK, write_file
 
+from tests.bench.tiny_bench import HERE, QUICK, write_file
 from torchyard.core.events import Event
 from torchyard.core.study import Budget, Study, Variant, Workload
 from torchyard.errors import ResultsDamaged

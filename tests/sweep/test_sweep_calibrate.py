@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell, study, workload
-from tiny_bench import HERE, QUICK, write_file
 
+from tests.bench.tiny_bench import HERE, QUICK, write_file
+from tests.sweep.sweep_samples import cell, study, workload
 from torchyard.core.study import Target, Variant, Workload
 from torchyard.errors import ResultsDamaged
 from torchyard.sweep.calibration import CALIBRATION_FILE, Calibration, calibrate, read_calibrations

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import program
-from slurm_cluster import Cluster, open_cluster, wait_for
 
+from tests.cli.command_line import program
+from tests.sweep.executors.slurm_cluster import Cluster, open_cluster, wait_for
 from torchyard.sweep.folder import SweepFolder
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import call
 
+from tests.cli.command_line import call
 from torchyard.cli.commands import COMMANDS, HIDDEN_COMMANDS, root_help
 from torchyard.sweep.commands import manage
 from torchyard.sweep.commands import run as sweep_options

@@ -153,7 +153,7 @@ def test_a_second_driver_is_refused_while_the_first_one_lives(tmp_path: Path) ->
 DRIVER_PROGRAM = """\
 import sys
 from pathlib import Path
-from test_sweep_driver import driver_of
+from tests.sweep.test_sweep_driver import driver_of
 from torchyard.sweep.folder import SweepFolder
 
 try:
@@ -167,7 +167,7 @@ def start_driver(folder: SweepFolder) -> subprocess.Popen[bytes]:
     """A driver in a process of its own, once its second cell has begun."""
     process = subprocess.Popen(
         [sys.executable, "-c", DRIVER_PROGRAM, str(folder.folder)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     deadline = time.monotonic() + 60
     while not (folder.folder / "order.txt").exists() or len(order(folder)) < 2:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell, comparison, study, workload
 
+from tests.sweep.sweep_samples import cell, comparison, study, workload
 from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
 from torchyard.core.study import Budget, MeasureSettings, Study, Workload
 from torchyard.machine.identity import machine_name

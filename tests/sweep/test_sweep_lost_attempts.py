@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell as cell_of
-from sweep_samples import plan, study, workload
 
+from tests.sweep.sweep_samples import cell as cell_of
+from tests.sweep.sweep_samples import plan, study, workload
 from torchyard.errors import ResultsDamaged
 from torchyard.process.owner import this_process
 from torchyard.sweep.attempt_claim import LOST_S, UNCLAIMED_S, AttemptClaim, is_lost

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweep_samples import (
+from tests.sweep.sweep_samples import (
     PASS,
     cell,
     comparison,
@@ -14,7 +14,6 @@ from sweep_samples import (
     whole_sweep,
     workload,
 )
-
 from torchyard.core.comparison import Accuracy, AccuracyStatus
 from torchyard.sweep.summary import sweep_summary
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_runs import write_run
-from sweep_samples import BUDGET, cell, comparison, plan, study, workload
 
+from tests.results.kept_runs import write_run
+from tests.sweep.sweep_samples import BUDGET, cell, comparison, plan, study, workload
 from torchyard.core.study import Environment
 from torchyard.errors import UsageError
 from torchyard.sweep.folder import SweepFolder

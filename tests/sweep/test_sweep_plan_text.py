@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell, study, workload
 
+from tests.sweep.sweep_samples import cell, study, workload
 from torchyard.sweep.commands.plan_text import rough_time, sweep_plan_text
 from torchyard.sweep.cost_estimate import KnownCost, MachineResources, Range, estimate_sweep
 from torchyard.sweep.model import ExecutorChoice, SweepLimits, SweepPlan

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sweep_samples import cell, comparison, study, workload
-from terminal import Terminal
 
+from tests.cli.terminal import Terminal
+from tests.sweep.sweep_samples import cell, comparison, study, workload
 from torchyard.core.comparison import Failure, Verdict
 from torchyard.results.run_writer import RunWriter
 from torchyard.sweep.commands.cell_progress import EndedCells, clock_text, live_table, show_sweep

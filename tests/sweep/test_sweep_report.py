@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import call
-from sweep_samples import cell, plan, study, workload
 
+from tests.cli.command_line import call
+from tests.sweep.sweep_samples import cell, plan, study, workload
 from torchyard.sweep.folder import SweepFolder
 
 Capture = pytest.CaptureFixture[str]

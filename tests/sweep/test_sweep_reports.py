@@ -9,11 +9,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell as cell_of
-from sweep_samples import comparison, failed, null_sweep, plan, run, status, study, whole_sweep
-from sweep_samples import workload as workload_of
-from test_golden import check
 
+from tests.bench.test_golden import check
+from tests.sweep.sweep_samples import cell as cell_of
+from tests.sweep.sweep_samples import (
+    comparison,
+    failed,
+    null_sweep,
+    plan,
+    run,
+    status,
+    study,
+    whole_sweep,
+)
+from tests.sweep.sweep_samples import workload as workload_of
 from torchyard.errors import UsageError
 from torchyard.sweep.model import ENDS, SweepSummary
 from torchyard.sweep.report.formats import (

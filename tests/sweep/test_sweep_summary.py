@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from sweep_samples import (
+
+from tests.sweep.sweep_samples import (
     cell,
     comparison,
     failed,
@@ -19,7 +20,6 @@ from sweep_samples import (
     whole_sweep,
     workload,
 )
-
 from torchyard.core.comparison import Accuracy, AccuracyStatus, Comparison, Verdict
 from torchyard.process.ending import FAILURE_KINDS as TROUBLE_KINDS
 from torchyard.stats.suite import geometric_mean

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sweep_samples import cell, comparison, study, workload
 
+from tests.sweep.sweep_samples import cell, comparison, study, workload
 from torchyard.core.comparison import Failure, Verdict
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.sweep.commands.cell_progress import (

@@ -6,8 +6,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from sweep_samples import study, workload
 
+from tests.sweep.sweep_samples import study, workload
 from torchyard.core.study import Target
 from torchyard.tune.space import plan_race
 

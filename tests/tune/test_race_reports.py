@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sample_race import race_without_winner, sample_race
 
+from tests.tune.sample_race import race_without_winner, sample_race
 from torchyard.core.comparison import Accuracy, AccuracyStatus, Interval
 from torchyard.tune.model import Contender, Race
 from torchyard.tune.report import (

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from simulated_heats import SimulatedHeats, race_of
 
+from tests.tune.simulated_heats import SimulatedHeats, race_of
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.tune.folder import RaceFolder, read_race
 from torchyard.tune.model import Choice, Contender, Race, Stage

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import call
+
+from tests.cli.command_line import call
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,9 +14,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from adversary.program import Program  # noqa: E402
-from adversary.register import FALSE, TRUE  # noqa: E402
-
+from tests.values.adversary.program import Program  # noqa: E402
+from tests.values.adversary.register import FALSE, TRUE  # noqa: E402
 from torchyard.worker.values.proofs.certainty import PROVEN, TESTED  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]

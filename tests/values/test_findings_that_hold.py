@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import names, only, profile_patterns, profile_steps  # noqa: E402
 from torch import nn  # noqa: E402
 
+from tests.values.looked_at import names, only, profile_patterns, profile_steps  # noqa: E402
 from torchyard.worker.values import findings as findings_module  # noqa: E402
 from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.patterns import StorageNotes, plain  # noqa: E402

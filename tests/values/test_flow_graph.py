@@ -13,11 +13,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hostile_values import HOSTILE, hostile_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_values import MODEL, large_flow, place, sample_findings, sample_flow, sample_profile
 
+from tests.values.hostile_values import HOSTILE, hostile_profile
+from tests.values.sample_values import (
+    MODEL,
+    large_flow,
+    place,
+    sample_findings,
+    sample_flow,
+    sample_profile,
+)
 from torchyard.presentation.html_page import asset
 from torchyard.values.model import FlowEdge, FlowGraph, FlowNode, Place, ValueFinding, ValueProfile
 from torchyard.values.report.descriptions import ordered

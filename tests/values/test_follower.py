@@ -11,7 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from followed_programs import (  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from tests.values.followed_programs import (  # noqa: E402
     Maker,
     Step,
     autocast,
@@ -23,8 +25,6 @@ from followed_programs import (  # noqa: E402
     profile,
     transformer,
 )
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
 from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 from torchyard.worker.values.redispatch import topmost_mode  # noqa: E402

@@ -8,8 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from followed_programs import Step, checkpointed, found, profile, transformer  # noqa: E402
-
+from tests.values.followed_programs import Step, checkpointed, found, profile, transformer  # noqa: E402
 from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -10,8 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from on_trial import certainty_if_native, findings_of, one, watched  # noqa: E402
-
+from tests.values.on_trial import certainty_if_native, findings_of, one, watched  # noqa: E402
 from torchyard.worker.values import unobserved  # noqa: E402
 from torchyard.worker.values.proofs.certainty import LIKELY, PROVEN  # noqa: E402
 from torchyard.worker.values.storages import Storages  # noqa: E402

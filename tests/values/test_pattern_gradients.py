@@ -8,9 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import names, only, profile_patterns  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
+
+from tests.values.looked_at import names, only, profile_patterns  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
+
+from tests.values.looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

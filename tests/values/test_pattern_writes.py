@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 from torch import nn  # noqa: E402
+
+from tests.values.looked_at import names, only, patterns, profile_patterns, profile_steps  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

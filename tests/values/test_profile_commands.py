@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_tool import fake_tool
 
+from tests.values.fake_tool import fake_tool
 from torchyard.errors import MissingTool, UsageError
 from torchyard.profile.command import TOOL_NAMES, profile
 from torchyard.profile.tools import TOOLS

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_tool import FakeTool, fake_tool
 
+from tests.values.fake_tool import FakeTool, fake_tool
 from torchyard.cli.main import run
 from torchyard.profile.tools import TOOLS
 

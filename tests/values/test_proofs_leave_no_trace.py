@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
-from on_trial import watched  # noqa: E402
 from torch import nn  # noqa: E402
 
+from tests.values.on_trial import watched  # noqa: E402
 from torchyard.worker.values.exchange import Options  # noqa: E402
 from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: E402
 from torchyard.worker.values.proofs.trial_inputs import same_bits  # noqa: E402

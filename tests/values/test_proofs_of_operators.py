@@ -10,14 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
-from on_trial import (  # noqa: E402
+
+from tests.values.on_trial import (  # noqa: E402
     certainty_if_native,
     findings_of,
     named_tests,
     one,
     watched,
 )
-
 from torchyard.worker.values.proofs.certainty import (  # noqa: E402
     INPUT_DEPENDENT,
     LIKELY,

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from looked_at import names, profile_patterns  # noqa: E402
+from tests.values.looked_at import names, profile_patterns  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from devtools import CHROMIUM, Browser
-from hostile_values import HOSTILE, hostile_profile
-from sample_values import large_flow, sample_profile
 
+from tests.browser.devtools import CHROMIUM, Browser
+from tests.values.hostile_values import HOSTILE, hostile_profile
+from tests.values.sample_values import large_flow, sample_profile
 from torchyard.values.report.findings_page import values_html
 
 pytestmark = [

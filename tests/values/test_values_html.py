@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_values import HOSTILE, hostile_profile
-from sample_values import MODEL, TRAIN, large_flow, place, sample_findings, sample_profile
 
+from tests.values.hostile_values import HOSTILE, hostile_profile
+from tests.values.sample_values import (
+    MODEL,
+    TRAIN,
+    large_flow,
+    place,
+    sample_findings,
+    sample_profile,
+)
 from torchyard.presentation.html_page import json_for_script
 from torchyard.values.model import FlowGraph, SourceExcerpt, ValueFinding, ValueProfile, Worth
 from torchyard.values.report.findings_page import (

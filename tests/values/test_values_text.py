@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_values import HOSTILE, hostile_profile
-from sample_values import MIB, TRAIN, place, sample_findings, sample_profile, saving
 
+from tests.values.hostile_values import HOSTILE, hostile_profile
+from tests.values.sample_values import MIB, TRAIN, place, sample_findings, sample_profile, saving
 from torchyard.values.model import (
     Certainty,
     FlowGraph,

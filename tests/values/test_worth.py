@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402, N812
-from on_trial import findings_of, one, watched  # noqa: E402
 
+from tests.values.on_trial import findings_of, one, watched  # noqa: E402
 from torchyard.worker.values.pricing import fix_timing  # noqa: E402
 from torchyard.worker.values.pricing.fix_timing import (  # noqa: E402
     INTO_OWN_MEMORY,

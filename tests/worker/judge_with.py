@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from service_with import service_with, variant, write_file
+from tests.worker.service_with import service_with, variant, write_file
 
 __all__ = ["BACKENDS", "NET", "judge"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from service_with import service_with, variant
+from tests.worker.service_with import service_with, variant
 
 __all__ = ["CORPUS", "Launch", "launch"]
 

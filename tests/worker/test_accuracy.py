@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from judge_with import BACKENDS, NET, judge
-from service_with import service_with, write_file
+
+from tests.worker.judge_with import BACKENDS, NET, judge
+from tests.worker.service_with import service_with, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -301,7 +302,7 @@ def test_whole_and_complex_numbers_are_compared(tmp_path: Path) -> None:
 OTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from service_with import service_with, variant
+from tests.worker.service_with import service_with, variant
 service = service_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
 print(json.dumps(service.judge("c", sys.argv[3])))
 """
@@ -313,8 +314,8 @@ def test_the_reference_travels_between_processes(tmp_path: Path, net: str) -> No
     service_with(net, mode="training").reference("eager", path)
     assert [file.name for file in tmp_path.glob("reference*")] == ["reference.pt"]
     mine = write_file(tmp_path, "backends.py", BACKENDS)
-    here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", OTHER_PROCESS, here, net, path, f"{mine}:gradient"]
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", OTHER_PROCESS, root, net, path, f"{mine}:gradient"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     record = json.loads(done.stdout)
     assert record["status"] == "fail"

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from judge_with import NET, judge
-from service_with import service_with, variant, write_file
+
+from tests.worker.judge_with import NET, judge
+from tests.worker.service_with import service_with, variant, write_file
 
 pytestmark = pytest.mark.torch
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launch_with import CORPUS, Launch, launch
+
+from tests.worker.launch_with import CORPUS, Launch, launch
 
 pytestmark = pytest.mark.torch
 

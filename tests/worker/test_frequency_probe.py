@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from service_with import service_with, write_file
 
+from tests.worker.service_with import service_with, write_file
 from torchyard.worker.bench import timing as frequency_probe
 from torchyard.worker.bench.timing import RETRY_RATIO, TRIES, FrequencyProbe
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from judge_with import judge
-from service_with import write_file
+
+from tests.worker.judge_with import judge
+from tests.worker.service_with import write_file
 
 if TYPE_CHECKING:
     import torch

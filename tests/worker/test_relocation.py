@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_with import service_with, variant, write_file
+
+from tests.worker.service_with import service_with, variant, write_file
 
 pytestmark = pytest.mark.torch
 

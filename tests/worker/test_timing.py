@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from service_with import service_with, variant, write_file
 
+from tests.worker.service_with import service_with, variant, write_file
 from torchyard.worker import placement
 from torchyard.worker.bench import timing
 from torchyard.worker.bench import timing as cache_flush

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from service_with import service_with, variant, write_file
 
+from tests.worker.service_with import service_with, variant, write_file
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_with import service_with, variant, write_file
 
+from tests.worker.service_with import service_with, variant, write_file
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch

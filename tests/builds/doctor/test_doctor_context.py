@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_machine import GPP_SAID, FakeMachine
 
+from tests.builds.doctor.fake_machine import GPP_SAID, FakeMachine
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
 

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_machine import HIPCC_SAID, FakeMachine, severities
 
+from tests.builds.doctor.fake_machine import HIPCC_SAID, FakeMachine, severities
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.doctor.include_order import header_flags, parse_search_list, read_search_list
 from torchyard.builds.recipe import EnvironmentTable, PrepareCommand, Recipe, Scalar

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_machine import FakeMachine, severities
 
+from tests.builds.doctor.fake_machine import FakeMachine, severities
 from torchyard.builds.doctor.libraries import compilers_library, glibcxx_of
 from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fake_machine import FakeMachine, severities
 
+from tests.builds.doctor.fake_machine import FakeMachine, severities
 from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fake_machine import FakeMachine, severities
-
+from tests.builds.doctor.fake_machine import FakeMachine, severities
 from torchyard.builds.recipe import Recipe
 
 HEAVY = Recipe(

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fake_machine import FakeMachine
 
+from tests.builds.doctor.fake_machine import FakeMachine
 from torchyard.builds.recipe import FolderSource, GitSource, Recipe, Scalar, SourceTable
 
 GITMODULES = """\

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from fake_machine import FakeMachine
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from tests.builds.doctor.fake_machine import FakeMachine
 from torchyard.builds.compatibility import (
     cuda_toolkit,
     known_releases,

@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fake_machine import FakeMachine, running_python, severities
 
+from tests.builds.doctor.fake_machine import FakeMachine, running_python, severities
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import (
     CondaTable,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_machine import FakeMachine, running_python, severities
 
+from tests.builds.doctor.fake_machine import FakeMachine, running_python, severities
 from torchyard.builds.doctor.versions import cudnn_version, found_versions
 from torchyard.builds.recipe import (
     BuilderKind,

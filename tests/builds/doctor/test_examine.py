@@ -7,8 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fake_machine import FakeMachine, severities
-
+from tests.builds.doctor.fake_machine import FakeMachine, severities
 from torchyard.builds.doctor.examination import CHECKS, Check, DoctorContext, can_build, examine
 from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding, findings_text
 from torchyard.builds.plan import Plan

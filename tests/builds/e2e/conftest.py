@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_yard import LIMIT_S, Cli
+
+from tests.builds.e2e.build_yard import LIMIT_S, Cli
 
 _TOOLS = ("setuptools<80", "wheel", "build", "scikit-build-core", "ninja", "pytest")
 

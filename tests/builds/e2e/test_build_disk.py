@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from build_projects import write
-from build_yard import LIMIT_S, Cli
-from sandbox_cases import needs_mounts
 
+from tests.builds.e2e.build_projects import write
+from tests.builds.e2e.build_yard import LIMIT_S, Cli
+from tests.builds.sandbox_cases import needs_mounts
 from torchyard.builds.meter import read_meter_log
 
 pytestmark = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from build_projects import broken_library, library, python_project, write
-from build_yard import Cli, call
-from sandbox_cases import needs_cut_network
+from tests.builds.e2e.build_projects import broken_library, library, python_project, write
+from tests.builds.e2e.build_yard import Cli, call
+from tests.builds.sandbox_cases import needs_cut_network
 
 QUICK = ("--cache", "none", "--no-doctor")
 HOST = "downloads.example.invalid"

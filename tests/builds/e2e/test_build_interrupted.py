@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build_projects import gated_library, write
-from build_yard import Cli, call, processes_with, wait_until
-from sandbox_cases import needs_processes
+
+from tests.builds.e2e.build_projects import gated_library, write
+from tests.builds.e2e.build_yard import Cli, call, processes_with, wait_until
+from tests.builds.sandbox_cases import needs_processes
 
 SLOW = pytest.mark.slow
 OTHERS = sorted(["total.cpp.o", *(f"part{number}.cpp.o" for number in range(8) if number != 3)])

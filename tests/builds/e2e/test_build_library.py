@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from build_projects import library
-from build_yard import Cli, call
+
+from tests.builds.e2e.build_projects import library
+from tests.builds.e2e.build_yard import Cli, call
 
 
 class Library:

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_projects import ERAS, python_project, torch_extension, write
-from build_yard import Cli
+
+from tests.builds.e2e.build_projects import ERAS, python_project, torch_extension, write
+from tests.builds.e2e.build_yard import Cli
 
 NAMES = {"setup.py": "oldest", "setuptools": "middle", "scikit-build-core": "newest"}
 STACK = """\

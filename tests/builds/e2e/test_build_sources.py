@@ -8,9 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build_projects import commit, git, library, repository, write
-from build_yard import Cli, call, wait_until
-from file_server import Reply, served
+
+from tests.builds.e2e.build_projects import commit, git, library, repository, write
+from tests.builds.e2e.build_yard import Cli, call, wait_until
+from tests.builds.sources.file_server import Reply, served
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 

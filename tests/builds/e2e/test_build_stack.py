@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build_projects import library, write
-from build_yard import Cli, call
+
+from tests.builds.e2e.build_projects import library, write
+from tests.builds.e2e.build_yard import Cli, call
 
 STACK = """\
 summary = "a library, an extension that links to it, and one on its own"

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_yard import Cli
+
+from tests.builds.e2e.build_yard import Cli
 
 TREE = Path(__file__).parents[2] / "torchbench_tree"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_samples import make_record
-from sandbox_cases import STANDARD_LIBRARY, make_root, needs_mounts, run
-from tiny_wheels import put_installed, write_wheel
 
+from tests.builds.environments.tiny_wheels import put_installed, write_wheel
+from tests.builds.record_samples import make_record
+from tests.builds.sandbox_cases import STANDARD_LIBRARY, make_root, needs_mounts, run
 from torchyard.builds.activation import write_runtime_files
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, exclusive_run_lock
 from torchyard.builds.commands.run import build_request

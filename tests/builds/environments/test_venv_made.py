@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_wheels import put_installed, write_wheel
 
+from tests.builds.environments.tiny_wheels import put_installed, write_wheel
 from torchyard.builds import environments
 from torchyard.builds.environments import EnvironmentPlan, plan_environment
 from torchyard.builds.recipe import EnvironmentTable

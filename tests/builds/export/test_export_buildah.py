@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_plans import hand_plan, small_plan, small_project
-from test_export_dockerfile import ODD_TEXTS, ODD_WORDS, odd_plan
 
+from tests.builds.export.export_plans import hand_plan, small_plan, small_project
+from tests.builds.export.test_export_dockerfile import ODD_TEXTS, ODD_WORDS, odd_plan
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.plan import Command, Plan

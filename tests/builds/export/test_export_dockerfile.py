@@ -10,9 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from export_plans import FACTS, hand_plan, shipped_plan, small_plan, small_project
-from image_runs import fake_system, instructions, run_dockerfile, run_section, sections
 
+from tests.builds.export.export_plans import (
+    FACTS,
+    hand_plan,
+    shipped_plan,
+    small_plan,
+    small_project,
+)
+from tests.builds.export.image_runs import (
+    fake_system,
+    instructions,
+    run_dockerfile,
+    run_section,
+    sections,
+)
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.plan import Command, Plan, WriteFile

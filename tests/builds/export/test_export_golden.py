@@ -14,8 +14,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from export_plans import FACTS, REQUESTS, shipped_plan
 
+from tests.builds.export.export_plans import FACTS, REQUESTS, shipped_plan
 from torchyard import __version__
 from torchyard.builds.export import DEFAULT_EXPORT, EXPORTS, export_plan
 from torchyard.errors import UsageError

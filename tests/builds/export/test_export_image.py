@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_plans import (
+
+from tests.builds.export.export_plans import (
     FACTS,
     commands_of,
     hand_component,
@@ -16,7 +17,6 @@ from export_plans import (
     small_plan,
     small_project,
 )
-
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.export.image import image_of

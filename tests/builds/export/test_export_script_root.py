@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from export_plans import hand_plan
 
+from tests.builds.export.export_plans import hand_plan
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.plan import Command, Plan

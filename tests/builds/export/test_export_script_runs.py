@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from export_plans import hand_component, hand_plan, small_plan, small_project
 
+from tests.builds.export.export_plans import hand_component, hand_plan, small_plan, small_project
 from torchyard.builds.environments import inherited_variables
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import ExportFacts, export_plan

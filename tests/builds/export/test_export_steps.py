@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from export_plans import hand_component, hand_plan, small_plan, small_project
 
+from tests.builds.export.export_plans import hand_component, hand_plan, small_plan, small_project
 from torchyard.builds.export.plain_actions import (
     check_commands,
     freeze_command,

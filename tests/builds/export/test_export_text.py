@@ -7,8 +7,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from export_plans import FACTS, hand_component, hand_plan, shipped_plan, small_plan, small_project
-
+from tests.builds.export.export_plans import (
+    FACTS,
+    hand_component,
+    hand_plan,
+    shipped_plan,
+    small_plan,
+    small_project,
+)
 from torchyard.builds.export import ExportFacts, export_plan
 from torchyard.builds.plan import (
     AptSources,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from meter_bench import MeterBench, open_bench, wait_for
 
+from tests.builds.meter.meter_bench import MeterBench, open_bench, wait_for
 from torchyard.builds.meter import (
     meter_actions,
     meter_variables,

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from meter_bench import MeterBench, open_bench, wait_for
+
+from tests.builds.meter.meter_bench import MeterBench, open_bench, wait_for
 
 
 @pytest.fixture

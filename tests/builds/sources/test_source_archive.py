@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fetching import CommandFailed, Place
-from file_server import FileServer, Reply
 
+from tests.builds.sources.fetching import CommandFailed, Place
+from tests.builds.sources.file_server import FileServer, Reply
 from torchyard.builds.recipe import SourceTable, TarballSource
 from torchyard.errors import StepFailed
 

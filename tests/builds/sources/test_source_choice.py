@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fetching import Place
 
+from tests.builds.sources.fetching import Place
 from torchyard.builds.recipe import (
     DebianSource,
     FolderSource,

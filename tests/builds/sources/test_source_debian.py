@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from debian_archive import DebianArchive, make_machine
-from fetching import CommandFailed, Place
-from file_server import FileServer
 
+from tests.builds.sources.debian_archive import DebianArchive, make_machine
+from tests.builds.sources.fetching import CommandFailed, Place
+from tests.builds.sources.file_server import FileServer
 from torchyard.builds.plan import AptSources
 from torchyard.builds.recipe import DebianSource, SourceTable
 from torchyard.builds.running.steps import perform_fetch

@@ -11,8 +11,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from file_server import FileServer, Reply
 
+from tests.builds.sources.file_server import FileServer, Reply
 from torchyard.builds.plan import Download
 from torchyard.builds.running.steps import perform_fetch
 from torchyard.builds.sources import download as download_module

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from fetching import Place
 
+from tests.builds.sources.fetching import Place
 from torchyard.builds.recipe import FolderSource, SourceTable
 from torchyard.builds.sources.local_folder import tree_digest
 from torchyard.errors import UsageError

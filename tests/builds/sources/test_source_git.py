@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from fetching import CommandFailed, Place
 
+from tests.builds.sources.fetching import CommandFailed, Place
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import GitSource, SourceTable
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fetching import CommandFailed, Place
-from file_server import FileServer, Reply
 
+from tests.builds.sources.fetching import CommandFailed, Place
+from tests.builds.sources.file_server import FileServer, Reply
 from torchyard.builds.plan import SdistDownload
 from torchyard.builds.recipe import SdistSource, SourceTable
 from torchyard.builds.sources import package_index

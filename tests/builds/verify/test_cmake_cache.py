@@ -4,8 +4,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from verify_subjects import needs_cmake
 
+from tests.builds.verify.verify_subjects import needs_cmake
 from torchyard.builds.cmake_cache import cmake_bool, find_cache, parse_cache, read_cache, same_value
 
 PROJECT = """

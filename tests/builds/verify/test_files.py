@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verify_subjects import make_component, make_subject
 
+from tests.builds.verify.verify_subjects import make_component, make_subject
 from torchyard.builds.verify.verification import check_files
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from verify_subjects import (
+
+from tests.builds.verify.verify_subjects import (
     make_component,
     make_library,
     make_module,
@@ -15,7 +16,6 @@ from verify_subjects import (
     needs_gcc,
     run_here,
 )
-
 from torchyard.builds import recipe as grammar
 from torchyard.builds.plan import Component
 from torchyard.builds.record import CheckFinding

@@ -5,8 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verify_subjects import make_component, make_module, make_subject, needs_cmake
 
+from tests.builds.verify.verify_subjects import (
+    make_component,
+    make_module,
+    make_subject,
+    needs_cmake,
+)
 from torchyard.builds import recipe as grammar
 from torchyard.builds.cmake_cache import CacheEntry
 from torchyard.builds.verify.verification import cache_of, check_options, option_verdict

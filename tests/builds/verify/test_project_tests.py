@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verify_subjects import make_component, make_venv, run_here
 
+from tests.builds.verify.verify_subjects import make_component, make_venv, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.record import TestFileReport
 from torchyard.builds.verify import perform_verify, run_test_file

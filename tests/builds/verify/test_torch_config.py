@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verify_subjects import make_target
 
+from tests.builds.verify.verify_subjects import make_target
 from torchyard.builds.verify.probe import (
     config_name,
     config_value,

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import (
+
+from tests.sweep.executors.slurm_cluster import (
     CPUS,
     NODE,
     Cluster,
@@ -20,7 +21,6 @@ from slurm_cluster import (
     until_running,
     wait_for,
 )
-
 from torchyard.errors import UsageError
 from torchyard.sweep.executors.slurm.submission import SlurmExecutor
 

@@ -210,7 +210,7 @@ def test_without_submitit(tmp_path: Path) -> None:
         "try: check_tools()\n"
         "except MissingTool as error: print(error.what, '/', error.hint)\n"
     )
-    source = str(Path(__file__).resolve().parents[2] / "src")
+    source = str(Path(__file__).resolve().parents[3] / "src")
     done = subprocess.run(
         [sys.executable, "-c", code, source],
         capture_output=True,

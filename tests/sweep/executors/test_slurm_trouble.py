@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import (
+
+from tests.sweep.executors.slurm_cluster import (
     Cluster,
     SweepOnSlurm,
     open_cluster,
@@ -21,7 +22,6 @@ from slurm_cluster import (
     until_running,
     wait_for,
 )
-
 from torchyard.errors import StepFailed
 
 pytestmark = pytest.mark.slurm
@@ -30,7 +30,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from slurm_cluster import SweepOnSlurm
+from tests.sweep.executors.slurm_cluster import SweepOnSlurm
 executor = SweepOnSlurm(Path(sys.argv[2])).executor()
 executor.submit(sys.argv[3:])
 print("submitted", flush=True)
@@ -54,7 +54,7 @@ def start_driver(
 ) -> subprocess.Popen[str]:
     path = os.environ["PATH"] if programs is None else f"{programs}:{os.environ['PATH']}"
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(sweep.folder), *cells],
+        [sys.executable, "-c", DRIVER, str(Path(__file__).parents[3]), str(sweep.folder), *cells],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

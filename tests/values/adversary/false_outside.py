@@ -14,13 +14,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 import torch.distributed as dist
 
-from adversary.judge_all import judged
-from adversary.program import SHAPE, Program, values
+from tests.values.adversary.judge_all import judged
+from tests.values.adversary.program import SHAPE, Program, values
 
 _SOURCE = """
 #include <torch/extension.h>

@@ -13,12 +13,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 
-from adversary.program import Program
-from adversary.register import FALSE, TRUE
+from tests.values.adversary.program import Program
+from tests.values.adversary.register import FALSE, TRUE
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.profiling_session import ProfilingSession

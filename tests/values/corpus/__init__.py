@@ -10,7 +10,7 @@ Each is a plain function. What is planted stands in a comment above its line:
 
 from __future__ import annotations
 
-from corpus.program import Program, Waste
-from corpus.register import CLEAN, PLANTED
+from tests.values.corpus.program import Program, Waste
+from tests.values.corpus.register import CLEAN, PLANTED
 
 __all__ = ["CLEAN", "PLANTED", "Program", "Waste"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from corpus.program import Program, Waste
+from tests.values.corpus.program import Program, Waste
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.profiling_session import ProfilingSession

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import corpus_models as m
 import torch
 import torch.nn.functional as F  # noqa: N812
-from accuracy_cases import Registry
+
+import tests.worker.accuracy_corpus.corpus_models as m
+from tests.worker.accuracy_corpus.accuracy_cases import Registry
 
 HONEST = Registry(__file__, ("pass",))
 ROUGH = ("pass", "less-accurate")

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from accuracy_cases import Case, judge_case  # noqa: E402
-from honest_candidates import HONEST  # noqa: E402
-from wrong_candidates import WRONG  # noqa: E402
+from tests.worker.accuracy_corpus.accuracy_cases import Case, judge_case  # noqa: E402
+from tests.worker.accuracy_corpus.honest_candidates import HONEST  # noqa: E402
+from tests.worker.accuracy_corpus.wrong_candidates import WRONG  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
