@@ -25,7 +25,7 @@ from tests.browser.browser_page import (
     save_picture,
     wait_until,
 )
-from tests.dashboard.dashboard_home import GPT, MATMUL, Names, comparison, write_run
+from tests.dashboard.sample_dashboard import GPT, MATMUL, Names, comparison, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.events import Event

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
-from tests.results.test_history_reports import hostile, sample
+from tests.results.history.test_report import hostile, sample
 from torchyard.results.history.report import history_page
 from torchyard.results.model import SeriesHistory
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.report.test_page import HOSTILE, hostile_run
 from tests.bench.sample_run import write_run
-from tests.bench.test_html_report import HOSTILE, hostile_run
 from tests.browser.browser_page import (
     DARK,
     PHONE_WIDTH,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser.browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
-from tests.sweep.sweep_samples import null_sweep, whole_sweep
-from tests.sweep.test_sweep_reports import hostile
+from tests.sweep.report.test_formats import hostile
+from tests.sweep.sample_sweeps import null_sweep, whole_sweep
 from torchyard.sweep.model import SweepSummary
 from torchyard.sweep.report.formats import render_sweep
 from torchyard.sweep.summary import sweep_summary

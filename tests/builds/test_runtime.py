@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.builds.plans import PATH, plan_of, shell, step
-from tests.builds.sandbox_cases import make_root, needs_mounts
+from tests.builds.sandbox.sandbox_commands import make_root, needs_mounts
 from torchyard.builds.activation import runtime_variables, write_runtime_files
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Plan

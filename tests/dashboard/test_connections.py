@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.dashboard_home import write_home
+from tests.dashboard.sample_dashboard import write_home
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.server import Limits, Listening, dashboard_server, listen
 
@@ -194,7 +194,7 @@ def test_a_flood_from_one_address_does_not_close_connections_of_others(tmp_path:
 
 
 def test_streams_being_answered_are_never_closed_for_new_ones(tmp_path: Path) -> None:
-    from tests.dashboard.dashboard_home import write_run
+    from tests.dashboard.sample_dashboard import write_run
 
     write_run(tmp_path / "going", state="running")
     limits = Limits(connections=8, waiting=4, request_s=LIMIT_S)

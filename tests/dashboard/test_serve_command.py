@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.dashboard.dashboard_home import write_home
+from tests.dashboard.sample_dashboard import write_home
 
 STEP = """
     import time
@@ -122,7 +122,7 @@ def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> None:
-    from tests.dashboard.dashboard_home import write_run
+    from tests.dashboard.sample_dashboard import write_run
 
     write_run(tmp_path / "going", state="running")
     with serve(tmp_path) as served:

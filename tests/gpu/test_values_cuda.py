@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.values.corpus import CLEAN, PLANTED, Program
-from tests.values.corpus.watching import watch
+from tests.values.corpus.profiling import watch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Scan, TorchScanner, open_scanner

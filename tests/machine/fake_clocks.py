@@ -10,7 +10,7 @@ import errno
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from tests.machine.fake_groups import refusal
+from tests.machine.fake_cgroups import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 `FakeKernel` stands at the kernel's border only. It refuses what Linux refuses, with the same error
 number, and changes what Linux changes along with a write. Rules of clocks are in `fake_clocks`,
-of processors in `fake_processors`, of interrupts and control groups in `fake_groups`. What the kernel knows and no
+of processors in `fake_processors`, of interrupts and control groups in `fake_cgroups`. What the kernel knows and no
 file shows lies in `<root>/.kernel`, so that several processes can share one fake machine.
 """
 
@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from tests.machine.fake_cgroups import GROUP_RULES, make_group, refusal, remove_group
 from tests.machine.fake_clocks import CLOCK_RULES
-from tests.machine.fake_groups import GROUP_RULES, make_group, refusal, remove_group
 from tests.machine.fake_processors import PROCESSOR_RULES
 from torchyard.machine.system.file_tree import FileTree, Reading, WriteRefused
 

@@ -10,8 +10,8 @@ import errno
 import re
 from typing import TYPE_CHECKING, Final
 
+from tests.machine.fake_cgroups import processors_changed, refusal
 from tests.machine.fake_clocks import CPU, GOVERNOR_DEFAULTS, tunables_per_policy
-from tests.machine.fake_groups import processors_changed, refusal
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.results.kept_runs import compared, day, write_run
+from tests.results.run_directories import compared, day, write_run
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.archive import is_run_name, plain_files, unpack, write_archive
 

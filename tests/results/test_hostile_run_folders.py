@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.results.kept_runs import compared, day, write_run
+from tests.results.run_directories import compared, day, write_run
 from tests.results.run_samples import GPT, MATMUL, block
 from torchyard.bench.report.formats import to_csv, to_json
 from torchyard.errors import ResultsDamaged, TorchyardError

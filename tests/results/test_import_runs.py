@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_directories import change_facts, compared, day, write_run
 from tests.results.run_samples import GPT
 from torchyard.errors import NothingToDo, TorchyardError
 from torchyard.results.archive import plain_files, write_archive

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.results.kept_runs import compared, day, write_run
+from tests.results.run_directories import compared, day, write_run
 from tests.results.run_samples import STUDY
 from torchyard.results.run_reader import (
     CI_VARIABLES,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.results.kept_runs import change_facts, compared, day, write_run
+from tests.results.run_directories import change_facts, compared, day, write_run
 from tests.results.run_samples import STUDY
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.baselines import baselines_home, save_baseline

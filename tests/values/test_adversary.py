@@ -20,7 +20,7 @@ from torchyard.worker.values.proofs.certainty import PROVEN, TESTED  # noqa: E40
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
-JUDGE = Path(__file__).parent / "adversary" / "judge_all.py"
+PROFILE_ALL = Path(__file__).parent / "adversary" / "profile_all.py"
 DEPTHS = ("fast", "deep")
 _LIMIT_S = 900
 
@@ -29,7 +29,11 @@ _LIMIT_S = 900
 def judged() -> Any:
     """What was said of every program. One process for all of them: most of the time goes to starting."""
     done = subprocess.run(
-        [sys.executable, str(JUDGE)], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        [sys.executable, str(PROFILE_ALL)],
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -107,7 +111,7 @@ def _proven(program: Program, found: list[dict[str, Any]]) -> bool:
 
 def _said(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(JUDGE.with_name("false_outside.py")), *arguments],
+        [sys.executable, str(PROFILE_ALL.with_name("false_outside.py")), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

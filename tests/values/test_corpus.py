@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.values.corpus import CLEAN, PLANTED, Program  # noqa: E402
-from tests.values.corpus.true_inside import TRUE_INSIDE  # noqa: E402
-from tests.values.corpus.watching import Outcome, watch  # noqa: E402
+from tests.values.corpus.known_waste import TRUE_INSIDE  # noqa: E402
+from tests.values.corpus.profiling import Outcome, watch  # noqa: E402
 from torchyard.values.pattern_texts import pattern_names  # noqa: E402
 from torchyard.worker.values.findings import Finding  # noqa: E402
 from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402

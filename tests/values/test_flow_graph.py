@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.values.hostile_values import HOSTILE, hostile_profile
-from tests.values.sample_values import (
+from tests.values.sample_profile import (
     MODEL,
     large_flow,
     place,

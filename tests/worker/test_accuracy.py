@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.judge_with import BACKENDS, NET, judge
-from tests.worker.service_with import service_with, write_file
+from tests.worker.accuracy_check import BACKENDS, NET, judge
+from tests.worker.in_process_service import service_with, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -302,7 +302,7 @@ def test_whole_and_complex_numbers_are_compared(tmp_path: Path) -> None:
 OTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from tests.worker.service_with import service_with, variant
+from tests.worker.in_process_service import service_with, variant
 service = service_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
 print(json.dumps(service.judge("c", sys.argv[3])))
 """

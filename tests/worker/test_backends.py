@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.service_with import service_with, variant, write_file
+from tests.worker.in_process_service import service_with, variant, write_file
 from torchyard.worker.bench.backend_names import BACKENDS
 from torchyard.worker.bench.backends import has_static_cpp_runtime
 from torchyard.worker.workload import CannotBuild

@@ -13,7 +13,7 @@ from statistics import median
 
 import pytest
 
-from tests.worker.service_with import service_with, write_file
+from tests.worker.in_process_service import service_with, write_file
 from torchyard.worker.bench import timing as frequency_probe
 from torchyard.worker.bench.timing import RETRY_RATIO, TRIES, FrequencyProbe
 

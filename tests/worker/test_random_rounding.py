@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.worker.judge_with import judge
-from tests.worker.service_with import write_file
+from tests.worker.accuracy_check import judge
+from tests.worker.in_process_service import write_file
 
 if TYPE_CHECKING:
     import torch

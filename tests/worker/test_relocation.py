@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.service_with import service_with, variant, write_file
+from tests.worker.in_process_service import service_with, variant, write_file
 
 pytestmark = pytest.mark.torch
 

@@ -11,7 +11,7 @@ from statistics import median
 
 import pytest
 
-from tests.worker.service_with import service_with, variant, write_file
+from tests.worker.in_process_service import service_with, variant, write_file
 from torchyard.worker import placement
 from torchyard.worker.bench import timing
 from torchyard.worker.bench import timing as cache_flush

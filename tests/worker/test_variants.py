@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.service_with import service_with, variant, write_file
+from tests.worker.in_process_service import service_with, variant, write_file
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch

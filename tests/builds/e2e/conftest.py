@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.e2e.build_yard import LIMIT_S, Cli
+from tests.builds.e2e.build_cli import LIMIT_S, Cli
 
 _TOOLS = ("setuptools<80", "wheel", "build", "scikit-build-core", "ninja", "pytest")
 

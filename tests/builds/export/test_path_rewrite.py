@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.export.export_plans import hand_plan
+from tests.builds.export.sample_plans import hand_plan
 from torchyard.builds.export.image import PathRewrite
 from torchyard.builds.plan import Command, WriteFile
 

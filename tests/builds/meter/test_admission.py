@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.meter.meter_bench import MeterBench, open_bench, wait_for
+from tests.builds.meter.metered_commands import MeterBench, open_bench, wait_for
 from torchyard.builds.meter import write_table
 
 NAP = "time.sleep(float(os.environ.get('NAP_S', '0.3')))"

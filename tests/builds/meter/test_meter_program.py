@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.builds.meter.meter_bench import MeterBench, open_bench, wait_for
+from tests.builds.meter.metered_commands import MeterBench, open_bench, wait_for
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.verify.verify_subjects import make_library, needs_gcc
+from tests.builds.verify.sample_components import make_library, needs_gcc
 from torchyard.builds.verify.linked_libraries import DynamicSection, read_dynamic
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.verify.verify_subjects import (
+from tests.builds.verify.sample_components import (
     make_component,
     make_library,
     make_module,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.builds.verify.verify_subjects import make_component, make_venv, run_here
+from tests.builds.verify.sample_components import make_component, make_venv, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.record import TestFileReport
 from torchyard.builds.verify import perform_verify, run_test_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.verify.verify_subjects import make_component, run_here
+from tests.builds.verify.sample_components import make_component, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.verify import perform_verify
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.verify.verify_subjects import make_target
+from tests.builds.verify.sample_components import make_target
 from torchyard.builds.verify.probe import (
     config_name,
     config_value,

@@ -5,7 +5,7 @@ Each is a plain function. What is planted stands in a comment above its line:
     # waste: heavy type, aten::_to_copy
     mask = mask.float()
 
-`PLANTED` and `CLEAN` list them all; `corpus.watching` runs one under the watch.
+`PLANTED` and `CLEAN` list them all; `profiling` profiles one of them.
 """
 
 from __future__ import annotations

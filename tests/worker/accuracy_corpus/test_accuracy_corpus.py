@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.worker.accuracy_corpus.accuracy_cases import Case, judge_case  # noqa: E402
-from tests.worker.accuracy_corpus.honest_candidates import HONEST  # noqa: E402
+from tests.worker.accuracy_corpus.correct_candidates import HONEST  # noqa: E402
 from tests.worker.accuracy_corpus.wrong_candidates import WRONG  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

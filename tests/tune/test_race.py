@@ -1,0 +1,245 @@
+"""The rules of a race on heats whose truth is known."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tune.simulated_rounds import SimulatedHeats, race_of
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.tune.folder import RaceFolder, read_race
+from torchyard.tune.model import Choice, Contender, Race, Stage
+from torchyard.tune.race import RaceRun
+from torchyard.tune.race_rounds import RoundResult
+from torchyard.tune.space import with_budget
+
+SPACE = {
+    "allocator": ["tc", "je", "mi", "keep"],
+    "threads": ["one", "half"],
+    "waiting": ["active", "passive"],
+    "binding": ["close"],
+}
+
+
+DEFAULT_AND_TC = Contender().with_choice(Choice(dimension="allocator", name="tc"))
+
+
+def additive(**logs: float) -> Callable[[Contender], float]:
+    """A truth in which the effects of choices add up."""
+
+    def truth(contender: Contender) -> float:
+        return sum(logs.get(choice.name, 0.0) for choice in contender.choices)
+
+    return truth
+
+
+def run(folder: Path, heats: SimulatedHeats, race: Race | None = None) -> Race:
+    kept = RaceFolder.create(folder)
+    return RaceRun(kept, race or race_of(SPACE), heats, listener=lambda *_: None).run()
+
+
+def test_the_best_of_each_dimension_are_found_and_joined(tmp_path: Path) -> None:
+    truth = additive(tc=math.log(1.2), je=math.log(1.1), active=math.log(1.08), one=math.log(0.6))
+    race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(1)))
+    assert race.winner is not None
+    assert race.winner.name == "tc+active"
+    assert race.confirmed is not None
+    assert race.confirmed.interval is not None
+    assert race.confirmed.interval.covers(1.2 * 1.08)
+    assert {share.choice for share in race.shares if share.kept} == {"tc", "active"}
+    assert race.state == "finished"
+    assert read_race(tmp_path / "race") == race
+
+
+def test_a_choice_that_is_much_slower_leaves_after_one_launch(tmp_path: Path) -> None:
+    heats = SimulatedHeats(additive(one=math.log(0.5), tc=0.2), random.Random(2))
+    run(tmp_path / "race", heats)
+    assert sum("one" in names for _, _, names in heats.asked) == 1
+
+
+def test_the_most_promising_are_measured_before_the_time_is_used_up(tmp_path: Path) -> None:
+    names = {f"dimension {number}": [f"n{number}"] for number in range(20)}
+    heats = SimulatedHeats(additive(n19=math.log(1.6), n7=math.log(1.1)), random.Random(11))
+    # Glances take 24 s, each heat after them 12 s, and 0.55 of the time is for both.
+    race = run(tmp_path / "race", heats, race_of(names, budget_s=60.0))
+    singles = [contenders for stage, _, contenders in heats.asked if stage == "single"]
+    assert len(singles) == 1
+    assert {"n19", "n7"} <= set(singles[0])
+    assert race.winner is not None
+    assert "n19" in race.winner.name
+    assert not race.untried
+    assert race.undecided
+    assert not {"n19", "n7"} & set(race.undecided)
+
+
+def test_two_choices_that_undo_each_other_are_not_joined(tmp_path: Path) -> None:
+    def truth(contender: Contender) -> float:
+        names = {choice.name for choice in contender.choices}
+        if {"tc", "active"} <= names:
+            return 0.05  # each alone is faster than both together
+        return 0.2 * ("tc" in names) + 0.1 * ("active" in names)
+
+    race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(3)))
+    assert race.winner is not None
+    assert race.winner.name == "tc"
+
+
+def test_what_fails_is_a_contender_with_its_reason_and_the_race_goes_on(tmp_path: Path) -> None:
+    heats = SimulatedHeats(additive(tc=0.2), random.Random(4), failing=frozenset({"je", "close"}))
+    race = run(tmp_path / "race", heats)
+    failed = [one for heat in race.heats for one in heat.found if one.state == "failed"]
+    assert {one.contender for one in failed} == {"je", "close"}
+    assert all("crashed" in one.why for one in failed)
+    assert race.winner is not None
+    assert race.winner.name == "tc"
+
+
+def test_nothing_is_recommended_where_nothing_helps(tmp_path: Path) -> None:
+    won = 0
+    for seed in range(60):
+        heats = SimulatedHeats(additive(), random.Random(seed))
+        won += run(tmp_path / str(seed), heats).winner is not None
+    # Five in a hundred would be allowed; most races do not even come to the last stage.
+    assert won <= 6
+
+
+def test_the_gain_of_the_winner_is_not_flattered_by_having_won(tmp_path: Path) -> None:
+    """The best of eight equal contenders looks faster than it is, until it runs anew."""
+    names = [f"c{number}" for number in range(8)]
+    truth = additive(**dict.fromkeys(names, 0.02))
+    covered = races = 0
+    gains = []
+    for seed in range(30):
+        heats = SimulatedHeats(truth, random.Random(seed))
+        race = run(tmp_path / str(seed), heats, race_of({"one": names}))
+        if race.confirmed is not None and race.confirmed.interval is not None:
+            races += 1
+            covered += race.confirmed.interval.covers(math.exp(0.02))
+            gains.append(math.log(race.confirmed.speedup or 1.0))
+    assert races > 18
+    assert covered / races > 0.8
+    assert sum(gains) / len(gains) == pytest.approx(0.02, abs=0.004)
+
+
+class Stopping(SimulatedHeats):
+    """Interrupted before the fourth heat."""
+
+    def run(
+        self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
+    ) -> RoundResult:
+        if len(self.asked) == 3:
+            raise KeyboardInterrupt
+        return super().run(stage, against, contenders, launches=launches)
+
+
+def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
+    folder = RaceFolder.create(tmp_path / "race")
+    heats = Stopping(additive(tc=0.2), random.Random(5))
+    folder.cache.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        RaceRun(folder, race_of(SPACE), heats, listener=lambda *_: None).run()
+    assert folder.cache.exists(), "what was compiled serves when the race goes on"
+    race = read_race(tmp_path / "race")
+    assert race.state == "interrupted"
+    assert len(race.heats) == 3
+    assert race.winner is None
+
+
+def test_a_resumed_race_keeps_all_rounds(tmp_path: Path) -> None:
+    first = run(tmp_path / "race", SimulatedHeats(additive(tc=0.2), random.Random(5)))
+    assert len(first.heats) > 3
+    heats = Stopping(additive(tc=0.2), random.Random(5))
+    longer = with_budget(read_race(tmp_path / "race"), 3000.0)
+    again = RaceRun(RaceFolder(tmp_path / "race"), longer, heats, listener=lambda *_: None)
+    with pytest.raises(KeyboardInterrupt):
+        again.run()
+    kept = read_race(tmp_path / "race")
+    assert len(kept.heats) == 3
+    assert [heat.number for heat in (*kept.heats, *kept.spare)] == [
+        heat.number for heat in first.heats
+    ]
+    with pytest.raises(UsageError, match="current budget of 3000 s"):
+        with_budget(kept, 60.0)
+
+
+def test_settings_not_tried_for_lack_of_time_are_noted(tmp_path: Path) -> None:
+    heats = SimulatedHeats(additive(tc=0.2), random.Random(6))
+    race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=5.0))
+    assert race.untried
+    (note, *_) = race.notes
+    assert note == f"not tried, because the time budget was used up: {', '.join(race.untried)}"
+
+
+def test_promising_settings_are_measured_even_if_screening_used_the_time(tmp_path: Path) -> None:
+    """A glance at what compiles for long may cost more than all the time there is."""
+    heats = SimulatedHeats(additive(tc=math.log(1.5)), random.Random(12))
+    race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=8.0))
+    stages = [stage for stage, _, _ in heats.asked]
+    assert heats.elapsed_s > 8.0
+    assert stages.count("single") == 1
+    assert race.winner is not None
+    assert race.winner.name == "tc"
+
+
+def test_while_nobody_leads_the_time_for_joining_is_for_finding_one(tmp_path: Path) -> None:
+    def single_ended_s(truth: Callable[[Contender], float]) -> float:
+        heats = SimulatedHeats(truth, random.Random(1), launch_sd=0.1)
+        race = race_of({"allocator": ["tc", "je"]}, budget_s=40.0)
+        done = run(tmp_path / str(truth(DEFAULT_AND_TC)), heats, race)
+        return max(heat.ended_s for heat in done.heats if heat.stage == "single")
+
+    # Glances take 3 s and heats 6 s each; those of single choices end after 22 s, or after 34 s.
+    assert single_ended_s(additive(tc=math.log(2.0), je=math.log(2.0))) == 27.0
+    assert single_ended_s(additive()) == 39.0
+
+
+def test_what_takes_long_is_tried_after_the_others_and_alone(tmp_path: Path) -> None:
+    asked = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
+    first, *others = asked.space.choices
+    space = replace(asked.space, choices=(replace(first, takes_long=True), *others))
+    heats = SimulatedHeats(additive(), random.Random(13))
+    run(tmp_path / "race", heats, replace(asked, space=space))
+    glances = [names for stage, _, names in heats.asked if stage == "glance"]
+    assert glances == [("plain", "tc", "je"), ("autotuned",)]
+
+    heats = SimulatedHeats(additive(), random.Random(13))
+    short = run(tmp_path / "short", heats, replace(asked, space=space, budget_s=9.0))
+    assert short.untried == ("autotuned",)
+
+
+def test_more_time_for_a_race_that_left_something_undecided(tmp_path: Path) -> None:
+    names = {f"dimension {number}": [f"n{number}"] for number in range(12)}
+    truth = additive(n3=math.log(1.03))
+    heats = SimulatedHeats(truth, random.Random(3), launch_sd=0.03)
+    first = run(tmp_path / "race", heats, race_of(names, budget_s=30.0))
+    assert first.winner is None
+    assert "n3" in first.undecided
+    folder = RaceFolder(tmp_path / "race")
+    longer = with_budget(read_race(tmp_path / "race"), 3000.0)
+    heats = SimulatedHeats(truth, random.Random(3), launch_sd=0.03)
+    again = RaceRun(folder, longer, heats, listener=lambda *_: None).run()
+    assert again.winner is not None
+    assert again.winner.name == "n3"
+    assert "n3" not in again.undecided
+    assert read_race(tmp_path / "race").budget_s == 3000.0
+
+
+def test_folders_that_hold_no_race(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a race folder"):
+        read_race(tmp_path)
+    (tmp_path / "race.json").write_text("{")
+    with pytest.raises(ResultsDamaged, match="not JSON"):
+        read_race(tmp_path)
+    (tmp_path / "race.json").write_text('{"format": 99}')
+    with pytest.raises(ResultsDamaged, match="newer"):
+        read_race(tmp_path)
+    (tmp_path / "race.json").write_text('{"format": 1}')
+    with pytest.raises(ResultsDamaged, match="not a race"):
+        read_race(tmp_path)
+    with pytest.raises(UsageError, match="is not empty"):
+        RaceFolder.create(tmp_path)
