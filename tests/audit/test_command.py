@@ -125,7 +125,7 @@ def spinner(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.torch
-def test_a_real_audit_names_who_disturbs(
+def test_a_real_audit_names_the_disturbing_process(
     capsys: Capture, tmp_path: Path, home: Path, spinner: str
 ) -> None:
     page, earlier = tmp_path / "audit.html", tmp_path / "earlier.json"

@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--measure", "--only", "no-such-knob"], "unknown knob 'no-such-knob'"),
     ],
 )
-def test_what_does_not_go_together(capsys: Capture, arguments: list[str], said: str) -> None:
+def test_options_that_exclude_each_other(capsys: Capture, arguments: list[str], said: str) -> None:
     ended = call(capsys, "machine", "quiet", *arguments)
     assert ended.code == 2
     assert said in ended.err
@@ -67,7 +67,7 @@ def test_an_audit_that_cannot_run_ends_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_real_tune_is_measured_and_put_back(home: Path) -> None:
+def test_a_real_quieting_is_measured_and_restored(home: Path) -> None:
     before = RATE.read_text()
     ended = subprocess.run(
         [

@@ -32,7 +32,7 @@ def drift_of(data: tuple[list[float], list[float], list[float], list[float]]) ->
     return found
 
 
-def test_planted_drift_is_found() -> None:
+def test_a_simulated_drift_is_found() -> None:
     found = drift_of(series(1, slope=0.10, process_sd=0.005))
     assert found.shown
     assert found.interval is not None
@@ -41,7 +41,7 @@ def test_planted_drift_is_found() -> None:
     assert found.explains > 0.7
 
 
-def test_processes_that_differ_are_no_drift() -> None:
+def test_differences_between_processes_are_not_drift() -> None:
     """At 216 blocks a line through blocks would be sure of itself; launches are not."""
     shown = sum(drift_of(series(seed)).shown for seed in range(300))
     assert shown / 300 <= 0.05 + 4 * math.sqrt(0.05 * 0.95 / 300)
@@ -60,7 +60,7 @@ def test_interval_holds_with_heavy_tails() -> None:
     assert hits / 300 >= 0.95 - 4 * math.sqrt(0.05 * 0.95 / 300)
 
 
-def test_one_outlier_does_not_make_a_drift() -> None:
+def test_one_outlier_is_not_drift() -> None:
     data = series(5, process_sd=0.002)
     data[1][-1] += 0.5
     assert abs(drift_of(data).per_minute) < 0.02

@@ -55,13 +55,15 @@ def test_names_sort_by_time_and_never_overwrite(tmp_path: Path) -> None:
     assert (latest_audit(tmp_path) or Path()).name == "20250102T030406Z.json"
 
 
-def test_the_home_follows_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_directory_follows_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
     assert audits_home() == tmp_path / "audits"
     assert latest_audit(audits_home()) is None
 
 
-def test_there_is_none(tmp_path: Path) -> None:
+def test_no_kept_audit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no audit at") as caught:
         read_audit(tmp_path / "none.json")
     assert "torchyard machine audit" in caught.value.hint
@@ -72,7 +74,7 @@ def test_there_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"format": 1, "audit": {"started": 3}}', "\x00\xff", "[" * 9999]
 )
-def test_damaged_files_say_so(tmp_path: Path, text: str) -> None:
+def test_damaged_files_are_reported(tmp_path: Path, text: str) -> None:
     path = tmp_path / "audit.json"
     path.write_text(text, encoding="latin-1")
     with pytest.raises(ResultsDamaged) as caught:
@@ -97,7 +99,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         read_audit(path)
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_location_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises((NotAllowed, StepFailed)):
         write_audit(AUDIT, tmp_path / "file" / "audits" / "audit.json")

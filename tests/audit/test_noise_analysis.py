@@ -34,7 +34,7 @@ def test_a_clean_machine() -> None:
     assert not audit.false_alarm
 
 
-def test_processes_that_differ_are_between_and_not_within() -> None:
+def test_process_to_process_variation_is_between_and_not_within_launches() -> None:
     sds = [planted_audit(plant(seed, pair_sd=0.002, process_sd=0.05)) for seed in range(20)]
     assert median(audit.between.sd or 0 for audit in sds) == pytest.approx(0.05, rel=0.15)
     assert median(audit.within.sd or 0 for audit in sds) == pytest.approx(0.002, rel=0.15)
@@ -45,7 +45,7 @@ def test_processes_that_differ_are_between_and_not_within() -> None:
     assert one.resolvable[0].difference > 0.02
 
 
-def test_noisy_pairs_are_within_and_leak_little_into_between() -> None:
+def test_noisy_pairs_barely_affect_the_variation_between_launches() -> None:
     audit = planted_audit(plant(3, pair_sd=0.06))
     assert audit.within.sd == pytest.approx(0.06, rel=0.25)
     assert audit.between.sd is not None
@@ -64,7 +64,7 @@ def test_drift_is_found_and_cancelled_by_pairs() -> None:
     assert audit.unpaired.sd > 5 * audit.between.sd
 
 
-def test_a_difference_between_identical_sides_is_a_false_alarm() -> None:
+def test_a_difference_between_identical_variants_is_a_false_alarm() -> None:
     audit = planted_audit(plant(5, pair_sd=0.002, process_sd=0.002, difference=-0.05))
     assert audit.verdict is Verdict.FASTER
     assert audit.false_alarm
@@ -81,7 +81,7 @@ def test_dirty_blocks_are_counted_by_reason_and_left_out() -> None:
     assert sum(point.dirty for point in audit.series) == 26
 
 
-def test_mostly_dirty_is_too_noisy_whatever_the_numbers() -> None:
+def test_mostly_dirty_blocks_are_too_noisy_for_any_estimate() -> None:
     audit = planted_audit(plant(7, pair_sd=0.001, dirty_rounds=set(range(9)) - {4}))
     assert audit.dirty_share == pytest.approx(8 / 9)
     assert audit.complaints == ("89% of the blocks were disturbed",)
@@ -92,7 +92,7 @@ def test_a_machine_that_resolves_nothing_is_too_noisy() -> None:
     assert audit.complaints == ("5 minutes cannot resolve a difference of 10%",)
 
 
-def test_one_launch_says_what_it_cannot_say() -> None:
+def test_one_launch_reports_what_it_cannot_estimate() -> None:
     audit = planted_audit(plant(9, launches=1, pair_sd=0.01))
     assert audit.between.sd is None
     assert audit.drift is None
@@ -160,7 +160,7 @@ QUIET = NoiseSource("process", "sleeper")
 COMPILER = NoiseSource("process", "cc1plus")
 
 
-def test_a_culprit_is_named_with_its_share() -> None:
+def test_the_disturbing_process_is_named_with_its_share() -> None:
     blocks = plant(14, pair_sd=0.01)
     samples = tuple(beside(launch, 0.93 if launch < 5 else 0.0, COMPILER) for launch in range(13))
     (found,) = planted_audit(blocks, samples=samples).disturbances
@@ -170,7 +170,7 @@ def test_a_culprit_is_named_with_its_share() -> None:
     assert found.advice
 
 
-def test_how_much_longer_blocks_beside_it_took() -> None:
+def test_slowdown_of_blocks_during_the_disturbance() -> None:
     """It is there in the second half of every launch, and costs 20 %."""
     blocks = plant(15, pair_sd=0.01, process_sd=0.1, dirty_rounds=range(5, 9), dirty_cost=0.2)
     half = int(MEASURE_S * 5 / 9 * 1e9)
@@ -200,7 +200,7 @@ def test_the_worst_comes_first_whatever_its_unit() -> None:
     assert [one.slower for one in found] == [None, None, None]
 
 
-def test_quieter_is_shown_only_when_it_is_sure() -> None:
+def test_quieter_is_shown_only_when_significant() -> None:
     noisy = planted_audit(plant(17, pair_sd=0.03, process_sd=0.06))
     quiet = planted_audit(plant(18, pair_sd=0.003, process_sd=0.006))
     again = planted_audit(plant(19, pair_sd=0.03, process_sd=0.06))
@@ -209,7 +209,7 @@ def test_quieter_is_shown_only_when_it_is_sure() -> None:
     assert {one.verdict for one in changes_between([noisy], [again])} == {"not told apart"}
 
 
-def test_several_audits_of_one_state_are_taken_together() -> None:
+def test_several_audits_of_one_state_are_pooled() -> None:
     halves = [planted_audit(plant(seed, launches=6, process_sd=0.05)) for seed in (20, 21)]
     whole = planted_audit(plant(22, launches=12, process_sd=0.01, pair_sd=0.001))
     change = changes_between(halves, [whole])[1]
@@ -220,7 +220,7 @@ def test_several_audits_of_one_state_are_taken_together() -> None:
     assert width < width_alone
 
 
-def test_differences_besides_the_noise_are_said() -> None:
+def test_differences_other_than_noise_are_reported() -> None:
     machine = (("governor", "powersave"), ("load", "1.0"), ("kernel", "6.1"))
     changed = (("governor", "performance"), ("load", "2.0"), ("kernel", "6.1"))
     one = planted_audit(plant(23), machine=machine, cores=(2, 3))

@@ -98,7 +98,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuietingHarness:
     return QuietingHarness(tmp_path)
 
 
-def test_plain_tuned_plain_and_everything_back(harness: QuietingHarness) -> None:
+def test_audits_before_during_and_after_quieting(harness: QuietingHarness) -> None:
     (effect,) = harness.run().run()
     assert [(call["label"], call["seconds"]) for call in harness.calls] == [
         ("plain", "30"),
@@ -125,7 +125,7 @@ def test_a_machine_that_gets_quieter_by_itself_proves_nothing(harness: QuietingH
     assert "not proven" in said or "no significant change" in said
 
 
-def test_each_knob_alone_shares_the_plain_audits_between(harness: QuietingHarness) -> None:
+def test_knobs_measured_alone_share_the_audits_without_quieting(harness: QuietingHarness) -> None:
     request = QuietRequest(only=("perf-rate", "watchdogs"))
     run = harness.run(request=request, each=True)
     effects = run.run()
@@ -144,7 +144,7 @@ def test_each_knob_alone_shares_the_plain_audits_between(harness: QuietingHarnes
     assert harness.value(RATE) == harness.found
 
 
-def test_ctrl_c_in_the_tuned_audit_puts_everything_back(harness: QuietingHarness) -> None:
+def test_ctrl_c_in_the_audit_while_quieted_restores_everything(harness: QuietingHarness) -> None:
     harness.arm(fails_at=2, code=130)
     run = harness.run()
     with pytest.raises(KeyboardInterrupt):
@@ -155,7 +155,7 @@ def test_ctrl_c_in_the_tuned_audit_puts_everything_back(harness: QuietingHarness
     assert len(run.audits) == 1
 
 
-def test_an_audit_that_fails_puts_everything_back(harness: QuietingHarness) -> None:
+def test_an_audit_that_fails_restores_everything(harness: QuietingHarness) -> None:
     harness.arm(fails_at=2, code=5)
     with pytest.raises(WorkerFailed, match="failed with exit code 5"):
         harness.run().run()
@@ -170,13 +170,15 @@ def test_effects_before_an_interrupt_are_kept(harness: QuietingHarness) -> None:
     assert [effect.what for effect in run.effects] == [EVERYTHING]
 
 
-def test_nothing_to_change_is_said_before_anything_is_measured(harness: QuietingHarness) -> None:
+def test_nothing_to_change_is_reported_before_anything_is_measured(
+    harness: QuietingHarness,
+) -> None:
     with pytest.raises(NothingToDo, match="no knob has anything to change"):
         harness.run(request=QuietRequest(only=("turbo",))).run()
     assert not harness.log.exists()
 
 
-def test_a_machine_that_is_tuned_already(harness: QuietingHarness) -> None:
+def test_a_machine_that_is_already_quieted(harness: QuietingHarness) -> None:
     apply_until_restore(harness.machine, QuietRequest(only=("perf-rate",)))
     with pytest.raises(NotAllowed, match="already quieted"):
         harness.run(request=QuietRequest(only=("watchdogs",))).run()
@@ -190,7 +192,7 @@ def test_without_root_it_says_so_first() -> None:
         EffectRun(Machine(), plan).run()
 
 
-def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(harness: QuietingHarness) -> None:
+def test_settings_without_root_reach_the_audit_and_write_nothing(harness: QuietingHarness) -> None:
     steps: list[str] = []
     plan = EffectPlan(
         request=QuietRequest(only=("pinning", "perf-rate")),
@@ -207,7 +209,7 @@ def test_what_a_user_may_do_reaches_the_audit_and_writes_nothing(harness: Quieti
     assert steps[0] == "audit: plain, 10 s"
 
 
-def test_the_text_says_what_is_sure(harness: QuietingHarness) -> None:
+def test_the_text_states_only_significant_effects(harness: QuietingHarness) -> None:
     effects = harness.run(request=QuietRequest(only=("perf-rate", "watchdogs")), each=True).run()
     text = effects_text(effects, user=False)
     path = GOLDEN / "tune-effect.txt"

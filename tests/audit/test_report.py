@@ -230,7 +230,7 @@ def test_the_answer_comes_first() -> None:
     assert verdict_sentence(worse).count(", and ") == 1
 
 
-def test_a_false_alarm_and_an_interrupt_are_said_loudly() -> None:
+def test_a_false_alarm_and_an_interrupt_are_prominent() -> None:
     audit = replace(sample(), verdict=Verdict.SLOWER, interrupted=True)
     text = audit_text(audit)
     assert "FALSE POSITIVE, identical code was called slower" in text
@@ -297,7 +297,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_names_from_outside_can_only_be_read(text: str) -> None:
+def test_names_from_outside_are_escaped(text: str) -> None:
     audit = sample()
     plain = Page(audit_page(audit, changes=CHANGES, changes_title="x", differences=DIFFERENCES))
     evil = replace(

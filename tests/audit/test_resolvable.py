@@ -34,7 +34,7 @@ def test_the_interval_comes_from_the_spread() -> None:
     assert found.interval.high == pytest.approx(found.difference * 2)
 
 
-def test_nothing_is_promised_without_two_launches_or_a_spread() -> None:
+def test_no_resolvable_effect_without_two_launches_or_a_spread() -> None:
     assert resolvable_in(1, NOISY, launch_s=40.0).difference is None
     assert resolvable_in(1, Spread(), launch_s=1.0).difference is None
     assert resolvable_in(5, Spread(sd=0.01), launch_s=4.0).interval is None
@@ -42,7 +42,7 @@ def test_nothing_is_promised_without_two_launches_or_a_spread() -> None:
         resolvable_in(1, NOISY, launch_s=0.0)
 
 
-def test_the_promise_holds_in_simulation() -> None:
+def test_the_resolvable_effect_holds_in_simulation() -> None:
     """A difference of the promised size is found by the t test in about 80 % of comparisons."""
     found = resolvable_in(1, NOISY, launch_s=4.5)
     assert found.difference is not None

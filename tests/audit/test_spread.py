@@ -75,7 +75,7 @@ def test_two_launches_have_a_spread_and_no_interval() -> None:
     assert change_between("between", [0.01, 0.03], [0.01, 0.02]).verdict == "unknown"
 
 
-def test_launches_that_agree_to_the_last_digit_divide_by_nothing() -> None:
+def test_identical_launches_do_not_divide_by_zero() -> None:
     assert spread_between([0.0, 0.0, 0.0]).sd == SD_FLOOR
     change = change_between("between", [0.0] * 4, [0.01, -0.01, 0.02, 0.0])
     assert change.ratio is not None
@@ -151,7 +151,7 @@ def test_interval_of_one_spread_between_launches_holds(noise: Noise) -> None:
     assert hits / TRIALS >= 0.88
 
 
-def test_a_large_change_is_found_and_a_machine_ten_times_noisier_is_said_to_be() -> None:
+def test_a_large_change_and_a_tenfold_noise_are_found() -> None:
     (before,) = medians(IID, 3, launches=13, trials=1)
     after = medians(IID, 4, launches=13, trials=1)[0] * 10
     change = change_between("between", before, after)
@@ -167,6 +167,6 @@ def test_typical_launch_is_the_geometric_mean() -> None:
     assert found.interval.covers(0.02)
 
 
-def test_an_interval_that_tells_nothing_is_none() -> None:
+def test_an_uninformative_interval_is_omitted() -> None:
     assert spread_within([0.001, 1.0]).interval is None
     assert spread_within([0.001, 1.0]).sd == pytest.approx(math.sqrt(0.001))

@@ -59,7 +59,7 @@ def workload(folder: Path, text: str) -> Workload:
     return Workload(suite="file", name=write_file(folder, "mine.py", text))
 
 
-def test_memory_is_the_end_and_nothing_else_ends(tmp_path: Path) -> None:
+def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
     """Torch alone takes some hundred MiB, so that two or three samples fit into one GiB."""
     heard: list[BatchTry] = []
     settings = replace(QUICK, memory_limit_bytes=LIMIT)
@@ -108,7 +108,7 @@ def test_processes_share_what_the_job_has(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.memory_limit_bytes == pytest.approx(1600 * MIB / 3, abs=MIB)
 
 
-def test_a_target_that_is_none_is_not_searched(tmp_path: Path) -> None:
+def test_an_invalid_target_is_not_searched(tmp_path: Path) -> None:
     nowhere = Variant(name="eager", target=Target(name="nowhere", python="/nowhere/python"))
     with pytest.raises(WorkerFailed):
         find_batch_size(workload(tmp_path, SHY), [nowhere], QUICK)

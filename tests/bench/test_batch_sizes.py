@@ -73,7 +73,7 @@ def test_the_largest_allowed_size_is_tried_itself(most: int) -> None:
     assert largest(tried(10**6, most=most)) == most
 
 
-def test_a_size_that_is_too_small_is_no_end() -> None:
+def test_a_size_that_is_too_small_does_not_end_the_search() -> None:
     """Batch norm refuses to train with one image."""
     outcomes = tried(6, refuses=1)
     assert outcomes[1] == "refused"
@@ -116,7 +116,7 @@ def test_a_size_fits_when_it_fits_with_every_variant() -> None:
     assert outcomes_of(raised) == {1: "refused", 2: "refused"}
 
 
-def test_what_is_said_of_the_answer() -> None:
+def test_notes_on_the_answer() -> None:
     bound = search(one(64), one(128, kind="out-of-memory"), one(96), one(112, kind="out-of-memory"))
     assert (bound.batch_size, bound.multiple) == (96, 8)
     assert bound.obstacle is not None
@@ -127,7 +127,7 @@ def test_what_is_said_of_the_answer() -> None:
     assert (none.batch_size, none.multiple) == (None, 1)
 
 
-def test_where_more_hardly_pays() -> None:
+def test_where_a_larger_batch_stops_paying_off() -> None:
     rates = {1: 100.0, 2: 180.0, 4: 300.0, 8: 390.0, 16: 400.0, 32: 350.0}
     found = search(*(one(size, rate=rate) for size, rate in rates.items()))
     assert size_that_pays(found, "eager") == 8

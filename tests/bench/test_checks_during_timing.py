@@ -95,7 +95,7 @@ def bench(folder: Path, only: str, *candidates: str) -> tuple[int, list[dict[str
     return ended.returncode, json.loads(ended.stdout)["comparisons"], folder / "run"
 
 
-def test_what_is_wrong_or_harmful_only_later_is_found(tmp_path: Path) -> None:
+def test_candidates_that_turn_wrong_or_harmful_later_are_found(tmp_path: Path) -> None:
     # WHEN candidates share a process with an honest one
     code, rows, run = bench(tmp_path, "own.py", "late", "seventh", "remembers", "honest", "dies")
     by_name = {row["candidate"].rpartition(":")[2]: row for row in rows}
@@ -118,7 +118,7 @@ def test_what_is_wrong_or_harmful_only_later_is_found(tmp_path: Path) -> None:
     assert launch["timing"]["check_s"] > 0
 
 
-def test_bench_does_not_end_well_when_every_candidate_is_wrong(tmp_path: Path) -> None:
+def test_exit_code_when_every_candidate_is_wrong(tmp_path: Path) -> None:
     code, rows, _ = bench(tmp_path, "own.py", "late")
     assert [row["verdict"] for row in rows] == ["wrong"]
     assert code == 9

@@ -18,19 +18,19 @@ def test_lists_are_put_in_their_shortest_form() -> None:
 
 
 @pytest.mark.parametrize("text", ["all", "3-", ",", "1-2-3", "-1"])
-def test_what_is_no_list(text: str) -> None:
+def test_invalid_lists(text: str) -> None:
     with pytest.raises(UsageError, match=r"environments\.x\.cores") as caught:
         check_cores(text, where="environments.x.cores")
     assert caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["0", "bind", "bind:", "near:0", "bind:x"])
-def test_what_is_no_place_of_memory(text: str) -> None:
+def test_invalid_memory_nodes(text: str) -> None:
     with pytest.raises(UsageError, match=r"environments\.x\.memory"):
         check_memory(text, where="environments.x.memory")
 
 
-def test_processors_are_shared_out_as_neighbours() -> None:
+def test_instances_get_adjacent_processors() -> None:
     assert split_cpus((0, 1, 2, 3), 2) == ((0, 1), (2, 3))
     assert split_cpus((4, 0, 2), 2) == ((0, 2), (4,))
     assert split_cpus((0, 1), 1) == ((0, 1),)

@@ -101,7 +101,7 @@ def test_instances_run_side_by_side_on_cores_of_their_own(tmp_path: Path) -> Non
 
 
 @pytest.mark.torch
-def test_the_trouble_of_any_instance_is_the_side_s(tmp_path: Path) -> None:
+def test_a_failure_of_any_instance_is_that_of_the_variant(tmp_path: Path) -> None:
     broken = (
         SLEEPER
         + """
@@ -129,7 +129,7 @@ def test_the_trouble_of_any_instance_is_the_side_s(tmp_path: Path) -> None:
         (Environment(name="far", memory="bind:900"), "memory 'bind:900'"),
     ],
 )
-def test_a_place_that_is_not_there_is_a_failed_start(
+def test_a_missing_cpu_or_node_is_a_failed_start(
     tmp_path: Path, environment: Environment, said: str
 ) -> None:
     variant = Variant(name="far", target=HERE, environment=environment)

@@ -111,7 +111,7 @@ def test_a_lost_terminal_does_not_end_what_nohup_started(tmp_path: Path) -> None
     assert read_run(folder).state == "interrupted"
 
 
-def test_kill_minus_nine_keeps_the_samples(tmp_path: Path) -> None:
+def test_sigkill_keeps_the_samples(tmp_path: Path) -> None:
     with running(tmp_path) as (process, folder):
         assert left_behind(process.pid)
         process.kill()

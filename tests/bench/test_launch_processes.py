@@ -92,7 +92,7 @@ def test_an_idle_worker_uses_no_cpu_while_the_other_computes(processes: LaunchPr
 
 
 @pytest.mark.torch
-def test_every_process_says_what_it_is(processes: LaunchProcesses) -> None:
+def test_every_process_describes_itself(processes: LaunchProcesses) -> None:
     assert processes.several_processes
     assert [variant.name for variant in processes.one_variant_per_process()] == ["one", "two"]
     for hello in processes.hellos.values():
@@ -112,13 +112,13 @@ def test_a_failure_is_attributed_to_the_variant_that_was_asked(processes: Launch
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_target_tells_of_itself() -> None:
+def test_a_target_describes_itself() -> None:
     facts = inspect_target(ONE.target)
     assert facts["executable"] == sys.executable
     assert facts["devices"][0] == "cpu"
 
 
-def test_a_target_that_is_none_is_an_error() -> None:
+def test_an_invalid_target_is_an_error() -> None:
     with pytest.raises(WorkerFailure):
         inspect_target(Target(name="none", python="/nowhere/python"))
 
@@ -131,7 +131,7 @@ def _sides(*environments: str) -> list[Variant]:
 
 
 @pytest.mark.torch
-def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
+def test_a_removed_variant_ends_its_process_only_if_it_was_alone(
     tmp_path: Path,
 ) -> None:
     alone, first = _sides("alone", "shared")
@@ -157,7 +157,7 @@ def test_a_side_that_is_dismissed_takes_its_process_along_only_if_it_was_alone(
 
 
 @pytest.mark.torch
-def test_a_program_of_somebody_else_is_built_in_one_process_after_the_other(tmp_path: Path) -> None:
+def test_user_workloads_are_built_in_one_process_at_a_time(tmp_path: Path) -> None:
     """The first one may fetch or unpack what the others need."""
     source = tmp_path / "own.py"
     source.write_text(

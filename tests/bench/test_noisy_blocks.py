@@ -61,7 +61,7 @@ def wait_share(blocks: Sequence[Block]) -> float:
     return median((block.guard.run_queue_wait_ns or 0) / block.wall_ns for block in blocks)
 
 
-def test_fighting_for_cores_makes_blocks_dirty_and_reports_say_so(tmp_path: Path) -> None:
+def test_contention_for_cores_makes_blocks_dirty_and_is_reported(tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) > 16:
         pytest.skip("too many cores to keep all of them busy")
     work = write_file(tmp_path, "work.py", WORK)

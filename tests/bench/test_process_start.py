@@ -80,7 +80,7 @@ def test_paired_processes_get_one_layout(tmp_path: Path, linked: str, library: s
     assert len({dict(spec.variables)["PYTHONHASHSEED"] for spec in specs}) == 1
 
 
-def test_alone_or_unpaired_the_kernel_draws_the_layout(
+def test_single_and_unpaired_processes_get_a_random_layout(
     tmp_path: Path, linked: str, library: str
 ) -> None:
     variants = variants_of(linked, library)
@@ -90,7 +90,7 @@ def test_alone_or_unpaired_the_kernel_draws_the_layout(
     assert not any("TORCHYARD_PAD" in dict(spec.variables) for spec in found)
 
 
-def test_every_launch_draws_anew() -> None:
+def test_every_launch_draws_a_new_layout() -> None:
     chance = random.Random(3)
     draws = {draw_launch(chance) for _ in range(50)}
     assert len(draws) == 50
@@ -149,7 +149,9 @@ def test_caches_and_names_are_distinct_even_for_names_with_dashes(tmp_path: Path
         ("off", "cpu", "PLAIN", "off"),
     ],
 )
-def test_how_data_is_moved(method: RelocationMethod, device: str, name: str, expected: str) -> None:
+def test_relocation_of_data(
+    method: RelocationMethod, device: str, name: str, expected: str
+) -> None:
     environment = Environment(name="e", variables=((name, "1"),))
     variants = [
         Variant(name="a", target=HERE),
@@ -158,7 +160,7 @@ def test_how_data_is_moved(method: RelocationMethod, device: str, name: str, exp
     assert choose_reseat(method, variants, device) == expected
 
 
-def test_a_preload_is_about_memory() -> None:
+def test_preloading_an_allocator_changes_the_memory_settings() -> None:
     loads = Environment(name="loads", preload=("/lib/x.so",))
     assert choose_reseat("auto", [Variant(name="a", target=HERE, environment=loads)], "cpu") == (
         "heap"
@@ -188,7 +190,7 @@ def test_one_process_may_be_given_cores(tmp_path: Path) -> None:
     assert "TORCHYARD_CORES" not in dict(plain.variables)
 
 
-def test_idle_threads_that_spin_are_stopped_beside_others(tmp_path: Path) -> None:
+def test_spinning_idle_threads_are_stopped_when_processes_run_in_parallel(tmp_path: Path) -> None:
     active = Environment(name="active", variables=(("OMP_WAIT_POLICY", "ACTIVE"),))
     spins = Variant(name="s", target=HERE, environment=active)
     (alone,) = specs_of(tmp_path, spins)

@@ -32,7 +32,7 @@ def pairs(study: Study) -> list[str]:
     return [variant.name for variant in study.variants]
 
 
-def test_nothing_but_a_workload_is_eager_against_inductor_here() -> None:
+def test_a_workload_alone_compares_eager_with_inductor() -> None:
     study = made(PLAIN)
     assert pairs(study) == ["eager", "inductor"]
     assert {v.target for v in study.variants} == {Target(name="here", python="/here/python")}
@@ -46,7 +46,7 @@ def test_two_targets_and_more_are_compared_with_the_first() -> None:
     assert {v.backend for v in study.variants} == {"eager"}
 
 
-def test_one_target_is_where_eager_meets_inductor() -> None:
+def test_one_target_compares_eager_with_inductor() -> None:
     study = made(replace(PLAIN, targets={"old": TARGETS["old"]}))
     assert pairs(study) == ["eager", "inductor"]
     assert {v.target.name for v in study.variants} == {"old"}
@@ -112,7 +112,7 @@ def test_fewer_launches_than_the_usual_minimum_lower_it() -> None:
         (replace(PLAIN, candidates=(spec("inductr"),)), UsageError, "'inductr' is not a backend"),
     ],
 )
-def test_requests_without_sense(request_: Request, kind: type[TorchyardError], what: str) -> None:
+def test_contradictory_requests(request_: Request, kind: type[TorchyardError], what: str) -> None:
     with pytest.raises(kind) as caught:
         made(request_)
     assert what in caught.value.what
@@ -123,7 +123,7 @@ TABLES = st.dictionaries(KEYS, st.floats(0.001, 0.5))
 
 
 @given(TABLES, TABLES)
-def test_what_is_above_wins_and_the_rest_stays(
+def test_the_higher_layer_overrides_and_the_rest_is_kept(
     below: dict[str, float], above: dict[str, float]
 ) -> None:
     budget = made(merge(replace(PLAIN, budget=below), Request(budget=above))).budget
@@ -131,7 +131,7 @@ def test_what_is_above_wins_and_the_rest_stays(
         assert getattr(budget, key) == above.get(key, below.get(key, getattr(Budget(), key)))
 
 
-def test_merge_keeps_what_only_one_side_says() -> None:
+def test_merge_keeps_what_only_one_request_sets() -> None:
     below = Request(
         name="file",
         targets={"old": TARGETS["old"]},

@@ -268,7 +268,7 @@ def test_a_run_leads_to_the_one_before_and_asks_for_charts_only_when_seen(
         assert not [request for request in watched.requests if "vega" in request]
 
 
-def test_names_are_only_ever_read(browser: Browser, served: Served) -> None:
+def test_names_are_escaped(browser: Browser, served: Served) -> None:
     with browser.page() as (page, _):
         for address in ("", "workloads", "run?id=evil-1", "compare?before=evil-1&after=evil-2"):
             page.goto(served.url + address)

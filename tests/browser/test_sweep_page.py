@@ -77,7 +77,7 @@ def test_a_phone_with_and_without_scripts(browser: Browser, tmp_path: Path, kind
         save_picture(page, f"sweep-{kind}-phone", whole=True)
 
 
-def test_hostile_names_are_read_only(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(browser: Browser, tmp_path: Path) -> None:
     with browser.page() as (page, _):
         page.on("dialog", lambda dialog: pytest.fail(f"a name ran: {dialog.message}"))
         page.goto(written(tmp_path, hostile()))

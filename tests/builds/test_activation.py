@@ -119,7 +119,7 @@ def test_deactivate_twice_is_harmless(shell: list[str], folder: Path) -> None:
     assert before == after
 
 
-def test_nothing_of_ours_is_left_in_the_shell_either(shell: list[str], folder: Path) -> None:
+def test_no_own_variable_is_left_in_the_shell(shell: list[str], folder: Path) -> None:
     source = write(folder, script_for(folder))
     result = run(shell, source + "torchyard_deactivate\nset", START)
     left = [

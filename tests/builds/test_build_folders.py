@@ -86,7 +86,7 @@ def test_files_of_a_build_are_below_it_and_apart() -> None:
     assert [field.name for field in fields(BuildFolder)] == ["folder"]
 
 
-def test_the_home_is_where_the_variable_says(
+def test_the_results_directory_follows_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))

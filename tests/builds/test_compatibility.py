@@ -270,7 +270,7 @@ class TestCheckVersions:
         findings = check_versions(release_facts("pytorch", "2.10"), {"gcc": "10.4.0"})
         assert [f.severity for f in findings] == ["warns"]
 
-    def test_tools_that_were_not_found_are_not_judged(self) -> None:
+    def test_missing_tools_are_not_checked(self) -> None:
         assert check_versions(release_facts("pytorch", "2.8"), {}) == ()
 
     def test_cmake_4_blocks_old_releases_until_the_variable_is_set(self) -> None:

@@ -56,7 +56,7 @@ def test_the_heaviest_component_decides(tmp_path: Path) -> None:
     assert "as requested" in asked.jobs_why
 
 
-def test_build_systems_are_told_by_variables_outside_of_fingerprints(tmp_path: Path) -> None:
+def test_job_counts_are_passed_by_variables_outside_of_fingerprints(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, Recipe(name="x"))
     planned, _ = with_jobs(plan, 3, home=BuildsDirectory(folder=tmp_path), limits=LIMITS)
     assert planned.runner_variables["MAX_JOBS"] == "3"

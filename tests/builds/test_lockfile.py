@@ -102,7 +102,7 @@ def source_recipe(table: str) -> str:
     return f'name = "part"\nversion = "1.2"\nbuilder = "cmake"\n{table}\n'
 
 
-def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_the_lock_file_round_trips(tmp_path: Path) -> None:
     lock = lock_of(resolved(tmp_path))
     path = tmp_path / "torchyard.lock"
     write_lock(path, lock)

@@ -159,7 +159,7 @@ def test_ctrl_c_ends_with_130() -> None:
     assert json.loads(out)["error"]["exit_code"] == 130
 
 
-def test_colour_is_for_terminals_that_want_it() -> None:
+def test_color_only_on_terminals_that_support_it() -> None:
     def on_terminal(**variables: str) -> str:
         terminal = Terminal()
         process = subprocess.Popen(

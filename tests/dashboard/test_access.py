@@ -67,7 +67,7 @@ def test_a_run_page_allows_its_own_scripts_by_fingerprint_only(tmp_path: Path) -
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"])
 @pytest.mark.parametrize("path", ["/", "/api/runs", "/run?id=x", "/nowhere"])
-def test_nothing_but_looking(tmp_path: Path, method: str, path: str) -> None:
+def test_only_read_methods_are_allowed(tmp_path: Path, method: str, path: str) -> None:
     with visit(tmp_path) as seen:
         answer = seen.client.request(method, path)
         assert answer.status_code == 405
@@ -118,7 +118,7 @@ def test_hosts_that_may_be_rebound(tmp_path: Path, host: str, path: str) -> None
         assert "DNS rebinding" in answer.text
 
 
-def test_with_a_token_any_host_but_nobody_without(tmp_path: Path) -> None:
+def test_with_a_token_any_host_and_without_a_token_none(tmp_path: Path) -> None:
     with visit(
         tmp_path, access=Access(token=TOKEN, any_host=True), address="http://yard.example:8000"
     ) as seen:
@@ -234,7 +234,7 @@ def test_without_a_token_there_is_nothing_to_log_in_to(tmp_path: Path) -> None:
         assert seen.client.get("/?token=x").status_code == 400
 
 
-def test_new_tokens_are_long_and_never_alike() -> None:
+def test_new_tokens_are_long_and_unique() -> None:
     made = {new_token() for _ in range(100)}
     assert len(made) == 100
     assert min(map(len, made)) >= 40

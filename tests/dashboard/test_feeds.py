@@ -84,7 +84,7 @@ async def test_what_was_and_what_comes_in_order_and_then_the_end(going: Path) ->
     assert feeds.watchers == 0
 
 
-async def test_a_run_that_is_over_is_told_at_once(going: Path) -> None:
+async def test_a_finished_run_is_reported_immediately(going: Path) -> None:
     tell(RecordedProgress(going, lambda _: None), "one")
     end(going, "interrupted")
     started_s = time.monotonic()
@@ -94,7 +94,7 @@ async def test_a_run_that_is_over_is_told_at_once(going: Path) -> None:
     assert time.monotonic() - started_s < 30
 
 
-async def test_many_watchers_cost_one_reader(going: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_clients_share_one_reader(going: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     real = RunState.now
 
@@ -126,7 +126,7 @@ async def test_many_watchers_cost_one_reader(going: Path, monkeypatch: pytest.Mo
     assert feeds.watchers == 0
 
 
-async def test_a_watcher_who_leaves_is_forgotten_and_others_stay(going: Path) -> None:
+async def test_a_client_that_disconnects_is_removed_and_others_stay(going: Path) -> None:
     progress, feeds = RecordedProgress(going, lambda _: None), Feeds()
     heard: list[str] = []
 
@@ -248,7 +248,7 @@ def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
     assert state.now() == "removed"
 
 
-def test_too_many_are_told_to_come_back(going: Path) -> None:
+def test_too_many_clients_are_asked_to_retry(going: Path) -> None:
     with visit(going.parent) as seen:
         seen.feeds._watchers = feeds_module.MOST_WATCHERS
         answer = seen.client.get("/events?id=going")
@@ -256,7 +256,7 @@ def test_too_many_are_told_to_come_back(going: Path) -> None:
         assert answer.headers["retry-after"] == "30"
 
 
-def test_kept_progress_says_what_a_page_needs(going: Path) -> None:
+def test_stored_progress_has_what_a_page_needs(going: Path) -> None:
     from tests.dashboard.sample_dashboard import MATMUL, comparison
 
     told: list[Event] = []

@@ -190,7 +190,7 @@ def look_everywhere(evil: Names, *, report: bool = False) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, len(EVIL), 2))
-def test_evil_names_everywhere(first: int) -> None:
+def test_hostile_names_everywhere(first: int) -> None:
     evil = [EVIL[(first + offset) % len(EVIL)] for offset in range(5)]
     look_everywhere(
         Names(
@@ -318,9 +318,7 @@ def test_no_path_leads_to_a_file(shared_visit: Visit, path: str) -> None:
         ("/live?x=1", "unknown query parameter"),
     ],
 )
-def test_what_is_not_understood_says_what_would_be(
-    shared_visit: Visit, address: str, words: str
-) -> None:
+def test_an_invalid_query_names_valid_values(shared_visit: Visit, address: str, words: str) -> None:
     answer = shared_visit.client.get(address)
     assert answer.status_code == 400
     assert words in answer.text, html.unescape(answer.text)

@@ -113,7 +113,7 @@ def test_a_list_of_runs_leads_back_to_itself(
     ("typed", "pattern"),
     [("gpt", "*gpt*"), ("models/*", "models/*"), ("gp?", "gp?"), (" a ", "*a*")],
 )
-def test_a_text_without_a_wildcard_is_looked_for_anywhere(typed: str, pattern: str) -> None:
+def test_a_text_without_a_wildcard_is_searched_anywhere(typed: str, pattern: str) -> None:
     assert runs_request([("workload", typed)]).filters.workload == pattern
 
 

@@ -53,7 +53,7 @@ def history_address(seen: Visit, path: str = "/history", **changes: str) -> str:
     return f"{path}?{urlencode({**SERIES, 'machine': machine_of(seen), **changes})}"
 
 
-def test_runs_newest_first_with_everything_that_tells_them_apart(home: Path) -> None:
+def test_runs_are_newest_first_with_distinguishing_fields(home: Path) -> None:
     write_home(home)
     with visit(home) as seen:
         page = seen.page("/")
@@ -132,7 +132,7 @@ def test_pages_of_a_long_list(home: Path) -> None:
         assert seen.data("/api/runs?page=2")["pages"] == 2
 
 
-def test_an_empty_home_and_one_that_does_not_exist(home: Path) -> None:
+def test_an_empty_and_a_missing_results_directory(home: Path) -> None:
     with visit(home) as seen:
         assert "There is no run yet" in seen.page("/")
         assert "No workload has been measured yet" in seen.page("/workloads")
@@ -255,7 +255,7 @@ def test_other_metrics_have_histories(home: Path, metric: str, text: str) -> Non
         assert 'aria-current="page"' in page
 
 
-def test_two_runs_beside_each_other(home: Path) -> None:
+def test_two_runs_compared(home: Path) -> None:
     ids = write_home(home)
     with visit(home) as seen:
         page = seen.page(f"/compare?before={ids[0]}&after={ids[1]}")
@@ -286,7 +286,7 @@ def test_runs_that_cannot_be_compared_say_why(home: Path) -> None:
         assert seen.page(f"/compare?before={ids[0]}&after=other")
 
 
-def test_live_names_what_is_going_and_nothing_else(home: Path) -> None:
+def test_live_lists_only_running_benchmarks(home: Path) -> None:
     write_home(home, count=1)
     write_run(home / "going", state="running")
     with visit(home) as seen:
@@ -353,7 +353,7 @@ def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
         assert len(done) > 20
 
 
-def test_a_run_is_found_while_the_index_is_made_anew(tmp_path: Path) -> None:
+def test_a_run_is_found_while_the_index_is_rebuilt(tmp_path: Path) -> None:
     """Another process empties the index, and a run is new: both exist, so neither is missing."""
     ids = write_home(tmp_path, count=3)
     with visit(tmp_path) as seen:

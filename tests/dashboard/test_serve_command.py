@@ -226,7 +226,7 @@ def run_serve(*options: str, **variables: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_port_that_is_taken_and_a_host_that_is_none(tmp_path: Path) -> None:
+def test_a_port_in_use_and_an_invalid_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run_serve("--home", str(tmp_path), "--port", str(port))
@@ -297,7 +297,7 @@ def going(served: Served) -> str:
 
 
 @pytest.mark.torch
-def test_a_real_bench_is_watched_live_until_it_ends(tmp_path: Path) -> None:
+def test_a_real_bench_is_followed_live_until_it_ends(tmp_path: Path) -> None:
     home = tmp_path / "yard" / "runs"
     with serve(home) as served, bench(tmp_path, home, "--time", "3s") as process:
         run = going(served)

@@ -119,7 +119,7 @@ def test_only_what_changed_is_written_and_what_is_gone_is_removed(
     assert (folder / SiteLinks().run("new")).is_file()
 
 
-def test_a_page_that_somebody_removed_comes_back(home: Path, tmp_path: Path) -> None:
+def test_a_removed_page_is_written_again(home: Path, tmp_path: Path) -> None:
     folder = write(home, tmp_path / "site").folder
     page = next((folder / "runs").iterdir())
     page.unlink()
@@ -137,7 +137,7 @@ def test_files_of_others_are_kept(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no json", b"[]", b'{"format": 99, "files": {}}'])
-def test_a_folder_of_somebody_else_is_left_alone(
+def test_a_folder_with_other_files_is_left_alone(
     home: Path, tmp_path: Path, content: bytes | None
 ) -> None:
     folder = tmp_path / "precious"
@@ -171,7 +171,7 @@ def test_a_marker_cannot_make_it_remove_files_elsewhere(
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_an_interrupted_writing_goes_on(home: Path, tmp_path: Path) -> None:
+def test_an_interrupted_export_is_resumed(home: Path, tmp_path: Path) -> None:
     live_store = LiveStore(home)
 
     def stop(done: int, total: int) -> None:
@@ -189,7 +189,7 @@ def test_an_interrupted_writing_goes_on(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "site" / "index.html").exists()
 
 
-def test_an_empty_home_is_a_site_too(tmp_path: Path) -> None:
+def test_an_empty_results_directory_is_a_site_too(tmp_path: Path) -> None:
     written = write(tmp_path / "nothing", tmp_path / "site")
     assert "There is no run yet" in (written.folder / "index.html").read_text()
 
@@ -231,7 +231,7 @@ def test_names_inside_a_site_only(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_a_site_for_everybody_has_nothing_of_the_people_behind_it(tmp_path: Path) -> None:
+def test_a_shared_site_has_no_private_data(tmp_path: Path) -> None:
     home = tmp_path / "home" / "alice" / "runs"
     names = Names(
         study="bench of /home/alice/secret/study.toml",

@@ -97,7 +97,7 @@ def launched(folder: Path, backend: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("backend", ["honest", "inductor", "inductor:reduce-overhead"])
-def test_honest_candidates_are_not_accused(tmp_path: Path, backend: str) -> None:
+def test_correct_candidates_pass(tmp_path: Path, backend: str) -> None:
     found = launched(tmp_path, backend)
     assert found["failure"] is None, found
     assert found["untrusted"] == []

@@ -108,7 +108,7 @@ def test_memory_in_the_pool_of_a_graph_is_unavailable(backend: str) -> None:
     assert desk.measure("a")["peak_memory_bytes"] > 0
 
 
-def test_tf32_holds_for_its_own_side_and_its_error_is_measured(tmp_path: Path) -> None:
+def test_tf32_applies_to_its_variant_only_and_its_error_is_measured(tmp_path: Path) -> None:
     # GIVEN products of 2048 numbers, exact and in TF32, in one process
     desk = _desk("kernels/matmul", _variant("a"), _variant("b", tf32=True), size=2048)
     path = str(tmp_path / "reference.pt")

@@ -133,7 +133,7 @@ def test_words_with_quotes_in_the_running_line_survive_a_shell(intel: FileTree) 
     assert said.startswith('dyndbg="file a.c +p" x=$HOME isolcpus=')
 
 
-def test_what_is_replaced_is_said(intel: FileTree) -> None:
+def test_what_is_replaced_is_reported(intel: FileTree) -> None:
     put(intel, "proc/cmdline", "ro isolcpus=1-2 nohz_full=3")
     warnings = boot_lines(intel, BootRequest(cores=(3,))).warnings
     assert any("replaces isolcpus=1-2" in text for text in warnings)
@@ -169,14 +169,14 @@ def test_what_is_not_on_the_line_is_found(intel: FileTree) -> None:
     assert not any(effect.good for effect in found)
 
 
-def test_a_wish_is_remembered(tmp_path: Path) -> None:
+def test_requested_parameters_are_stored(tmp_path: Path) -> None:
     assert read_boot_request(tmp_path) is None
     request = BootRequest(cores=(1, 2), cstates=True, boot="b")
     save_boot_request(tmp_path / "new" / "folder", request)
     assert read_boot_request(tmp_path / "new" / "folder") == request
 
 
-def test_memory_that_cannot_be_kept_or_read(tmp_path: Path) -> None:
+def test_stored_parameters_that_cannot_be_written_or_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotAllowed):
         save_boot_request(tmp_path / "file" / "sub", BOTH)

@@ -82,7 +82,7 @@ def tuned() -> AppliedSettings:
     return AppliedSettings(request=QuietRequest(), knobs=tuple(states), changes=tuple(changes))
 
 
-def test_the_table_of_a_tune() -> None:
+def test_the_table_of_quieting() -> None:
     text = quieting_table(tuned())
     compare_with_golden("tune-table", text)
     assert "and 7 more" in text
@@ -145,7 +145,7 @@ def test_the_old_name_of_the_command_works_with_a_note(capsys: Capture, root: Pa
     assert "\n  tune " not in listed
 
 
-def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
+def test_persistent_quieting_and_its_restore(capsys: Capture, root: Path) -> None:
     tune = ("machine", "quiet", "--root", str(root), *ONLY)
     first = call(capsys, *tune)
     assert first.code == 0, first.err
@@ -164,7 +164,7 @@ def test_a_standing_tune_and_its_restore(capsys: Capture, root: Path) -> None:
     assert "nothing to restore" in nothing.err
 
 
-def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -> None:
+def test_a_value_that_cannot_be_restored_is_named(capsys: Capture, root: Path) -> None:
     call(capsys, "machine", "quiet", "--root", str(root), *ONLY)
     (root / ASLR).unlink()
     (root / ASLR).mkdir()
@@ -177,7 +177,7 @@ def test_a_value_that_cannot_be_put_back_is_named(capsys: Capture, root: Path) -
     assert (root / ASLR).read_text() == "2"
 
 
-def test_a_command_is_run_tuned(root: Path) -> None:
+def test_a_command_is_run_on_a_quieted_machine(root: Path) -> None:
     script = f"cat {root / ASLR}; echo; echo loud >&2; exit 7"
     ended = program("machine", "quiet", "--root", str(root), *ONLY, "--", "sh", "-c", script)
     assert ended.code == 7
@@ -204,7 +204,7 @@ def test_a_restore_that_fails_after_a_good_command_is_exit_code_5(root: Path) ->
     assert "machine restore" in ended.err
 
 
-def test_exit_codes_of_standing_tunes() -> None:
+def test_exit_codes_of_persistent_quieting() -> None:
     from torchyard.audit.command_quiet import _exit_code
 
     refused = change("aslr", ASLR, "2", "0", "refused", "no")
@@ -223,7 +223,7 @@ def test_exit_codes_of_standing_tunes() -> None:
     )
 
 
-def test_a_tune_that_can_do_nothing_is_exit_code_3(capsys: Capture, root: Path) -> None:
+def test_quieting_without_usable_knobs_is_exit_code_3(capsys: Capture, root: Path) -> None:
     ended = call(capsys, "machine", "quiet", "--root", str(root), "--only", "frequency")
     assert ended.code == 3
     assert "unavailable" in ended.out
@@ -258,7 +258,7 @@ def test_a_damaged_journal_is_exit_code_8(capsys: Capture, root: Path) -> None:
     assert (root / ASLR).read_text() == "2\n"
 
 
-def test_frequencies_and_cores_become_a_wish(tmp_path: Path) -> None:
+def test_frequencies_and_cores_become_requested_settings(tmp_path: Path) -> None:
     from torchyard.machine.command_options import request_from_options
     from torchyard.machine.system.file_tree import FileTree
 
@@ -374,7 +374,7 @@ def test_lines_are_shown_where_nothing_can_be_remembered(
 # Options of `bench`.
 
 
-def test_cores_of_a_bench_need_a_tune(capsys: Capture, tmp_path: Path) -> None:
+def test_cores_of_a_bench_need_quieting(capsys: Capture, tmp_path: Path) -> None:
     run = ("bench", "--only", "models/gpt", "--run-dir", str(tmp_path / "run"))
     ended = call(capsys, *run, "--cores", "1")
     assert ended.code == 2
@@ -382,7 +382,7 @@ def test_cores_of_a_bench_need_a_tune(capsys: Capture, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_bench_that_may_not_tune_replaces_nothing(
+def test_a_bench_that_may_not_quiet_the_machine_replaces_nothing(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -396,13 +396,13 @@ def test_a_bench_that_may_not_tune_replaces_nothing(
     assert kept.exists()
 
 
-def test_a_profile_that_there_is_not(capsys: Capture) -> None:
+def test_an_unknown_profile(capsys: Capture) -> None:
     ended = call(capsys, "bench", "--only", "models/gpt", "--tune", "--tune-profile", "tpu")
     assert ended.code == 2
     assert "tpu" in ended.err
 
 
-def test_a_study_may_follow_the_word_tune(capsys: Capture) -> None:
+def test_a_study_may_follow_the_option_tune(capsys: Capture) -> None:
     ended = call(capsys, "bench", "--tune", "missing-study.toml")
     assert ended.code == 2
     assert "missing-study.toml" in ended.err

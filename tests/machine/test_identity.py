@@ -43,7 +43,7 @@ def facts(**changes: str) -> dict[str, Any]:
         info(machine={**FACTS, "tune": {"settings": []}}),
     ],
 )
-def test_alike(other: dict[str, Any]) -> None:
+def test_equal_machines(other: dict[str, Any]) -> None:
     """Host, kernel, load and settings change on one machine; a GPU that is not used is no matter."""
     assert machine_name(other) == machine_name(info())
 
@@ -58,7 +58,7 @@ def test_alike(other: dict[str, Any]) -> None:
         info(machine={}),
     ],
 )
-def test_different(other: dict[str, Any]) -> None:
+def test_different_machines(other: dict[str, Any]) -> None:
     assert machine_name(other) != machine_name(info())
 
 
@@ -108,12 +108,12 @@ def test_names_are_short_and_plain(cpu: str, beginning: str) -> None:
         {"machine": {}, "targets": {"a": 1}, "study": {"workloads": 3}},
     ],
 )
-def test_runs_that_do_not_say(broken: dict[str, Any]) -> None:
+def test_runs_without_the_information(broken: dict[str, Any]) -> None:
     assert machine_name(broken) == "unknown"
     assert machine_text(broken) == ""
 
 
-def test_for_people() -> None:
+def test_text_for_people() -> None:
     assert machine_text(info()) == "one: AMD EPYC 9654 96-Core Processor, 96 cores, 377.1 GiB"
     assert machine_text(facts(cores="1")).endswith("Processor, 1 core, 377.1 GiB")
     assert machine_text(info(targets=H200)).endswith("377.1 GiB; NVIDIA H200")

@@ -125,7 +125,7 @@ def test_long_text_is_wrapped_and_nothing_is_lost(capsys: Capture, tmp_path: Pat
     assert "1," * 200 + "1" in "".join(ended.out.split())
 
 
-def test_a_tune_in_force_is_told(capsys: Capture, tmp_path: Path) -> None:
+def test_quieting_in_force_is_reported(capsys: Capture, tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path)
     journal_of(root)
     out = " ".join(call(capsys, "machine", "show", "--root", str(root)).out.split())
@@ -144,7 +144,7 @@ def test_a_tune_in_force_is_told(capsys: Capture, tmp_path: Path) -> None:
         ("", False, "machine quieting is interrupted and not restored"),
     ],
 )
-def test_a_tune_that_is_not_what_it_was(
+def test_quieting_that_was_changed_since(
     capsys: Capture, tmp_path: Path, boot: str, tuned: bool, said: str
 ) -> None:
     root = make_tree("intel-pstate", tmp_path)

@@ -48,7 +48,7 @@ def test_no_name_covers_anything(found: list[tuple[float, float, str]]) -> None:
             assert not box.overlaps(mark)
 
 
-def test_a_lonely_mark_is_named_at_its_right() -> None:
+def test_a_single_mark_is_labeled_on_its_right() -> None:
     (label,) = place_labels([(100.0, 100.0, "matmul")], width=WIDTH, height=HEIGHT)
     assert label.x > 100
     assert label.y == 100
@@ -59,12 +59,12 @@ def test_at_the_right_edge_the_name_is_at_the_left() -> None:
     assert label.x + LETTER * 6 < 395
 
 
-def test_room_that_is_taken_is_kept() -> None:
+def test_occupied_space_is_kept_free() -> None:
     everything = Box(left=0, top=0, right=WIDTH, bottom=HEIGHT)
     assert place_labels([(9.0, 9.0, "a")], width=WIDTH, height=HEIGHT, taken=[everything]) == []
 
 
-def test_marks_without_a_name_only_take_room() -> None:
+def test_marks_without_a_name_only_occupy_space() -> None:
     crowd = [(100.0 + 12 * step, 100.0, "") for step in range(5)]
     (label,) = place_labels([*crowd, (88.0, 100.0, "x")], width=WIDTH, height=HEIGHT)
     assert label.text == "x"

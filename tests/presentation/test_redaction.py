@@ -41,7 +41,7 @@ from torchyard.presentation.redaction import Redactor, home_users
         ("https_proxy=me:pw", "https_proxy=<value-1>"),
     ],
 )
-def test_taken_out(text: str, cleaned: str) -> None:
+def test_redacted(text: str, cleaned: str) -> None:
     assert Redactor().clean(text) == cleaned
 
 
@@ -83,7 +83,7 @@ def test_how_torch_was_built_keeps_its_settings() -> None:
     assert Redactor().clean(text, assignments=False) == "BLAS_INFO=open, CXX_COMPILER=<path-1>"
 
 
-def test_users_of_homes() -> None:
+def test_users_of_home_directories() -> None:
     assert home_users("/home/alice/x /Users/bob/y /home/alice") == {"alice", "bob"}
 
 
@@ -108,7 +108,7 @@ def test_users_of_homes() -> None:
         "_",
     ],
 )
-def test_long_texts_cost_what_they_are_long(piece: str) -> None:
+def test_redaction_takes_linear_time(piece: str) -> None:
     cleaner = Redactor(hosts=["node17"], users=["alice"], values=["value"], paths=["/a/b"])
     text = piece * (200_000 // len(piece))
     begun = time.thread_time()

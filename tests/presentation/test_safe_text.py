@@ -29,7 +29,7 @@ def test_one_line(text: str, shown: str) -> None:
 
 
 @given(st.text(st.characters(min_codepoint=0, max_codepoint=0x2100)))
-def test_nothing_acts_whatever_comes(text: str) -> None:
+def test_no_text_controls_the_terminal(text: str) -> None:
     shown = plain_lines(text)
     shown.encode()
     assert all(char in "\n\t" or ord(char) >= 32 for char in shown)

@@ -30,7 +30,7 @@ def cleaned(inside: str) -> str:
         "<g><g></g></g>",
     ],
 )
-def test_left_out(inside: str) -> None:
+def test_removed_elements(inside: str) -> None:
     text = clean_svg(f"{HEAD}{inside}</svg>", label="a picture")
     assert text == '<svg role="img" aria-label="a picture" />'
 

@@ -65,7 +65,9 @@ def job(folder: Path) -> Job:
         "==7== valgrind: Unrecognised instruction at address 0x4010a3.",
     ],
 )
-def test_valgrinds_own_failures_are_told_from_the_programs(tmp_path: Path, line: str) -> None:
+def test_valgrinds_own_failures_are_distinguished_from_the_programs(
+    tmp_path: Path, line: str
+) -> None:
     (tmp_path / "valgrind.log").write_text(f"==7== Callgrind\n{line}\n==7== more\n")
     with pytest.raises(StepFailed, match="valgrind failed, not the program") as caught:
         explain_failure(job(tmp_path))

@@ -182,7 +182,7 @@ def test_torch_runs_inside_the_target() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOL_NAMES)
-def test_words_of_the_user_are_handed_on_before_the_program(tool: str) -> None:
+def test_arguments_of_the_user_are_passed_before_the_program(tool: str) -> None:
     words = words_of(tool, job(options=ToolOptions(extra=("--a b",))))
     if tool == "torch":
         assert "--a b" not in words

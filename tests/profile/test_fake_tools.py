@@ -118,7 +118,7 @@ def test_ncu_reads_units_and_adds_calls_up(
     assert "out" not in json.loads(out)  # what the program printed went to stderr
 
 
-def test_ncu_without_permission_says_the_mend(
+def test_ncu_without_permission_names_the_fix(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access counters\n"
@@ -174,7 +174,7 @@ def test_gvprof_gets_library_path_knobs_and_a_folder(
     assert "imported" not in out + err
 
 
-def test_an_hpcrun_that_is_not_gvprofs_is_said(
+def test_an_hpcrun_that_is_not_gvprofs_is_reported(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_path(fake_tool(tmp_path / "bin", "hpcrun"), monkeypatch)
@@ -222,7 +222,7 @@ def test_a_dry_run_runs_nothing(
     assert json.loads(out)["installed"] is True
 
 
-def test_perf_without_permission_says_the_mend(
+def test_perf_without_permission_names_the_fix(
     home: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error_text = (

@@ -153,7 +153,7 @@ def test_nothing_recorded() -> None:
     assert "The profiler wrote no files." in profile_page(empty)
 
 
-def test_a_profile_survives_being_kept() -> None:
+def test_a_stored_profile_round_trips() -> None:
     for profile in (TORCH, PERF, hostile()):
         assert decode(ToolProfile, encode(profile), where="x", strict=True) == profile
 

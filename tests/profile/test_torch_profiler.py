@@ -102,9 +102,7 @@ def test_steps_are_chosen_and_a_trace_is_written(tmp_path: Path) -> None:
         pytest.param("raise KeyboardInterrupt", 130, "interrupted", marks=pytest.mark.slow),
     ],
 )
-def test_however_it_ends_what_was_recorded_is_written(
-    tmp_path: Path, end: str, code: int, state: str
-) -> None:
+def test_every_exit_writes_the_recording(tmp_path: Path, end: str, code: int, state: str) -> None:
     done, summary = profiled(tmp_path, f"step()\n{end}\n")
     assert done.returncode == code
     assert (summary["state"], summary["exit_code"]) == (state, code)
@@ -151,7 +149,7 @@ def test_forks_and_threads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_program_that_profiles_itself_has_the_right_of_way(tmp_path: Path) -> None:
+def test_a_program_that_profiles_itself_takes_precedence(tmp_path: Path) -> None:
     done, summary = profiled(
         tmp_path,
         "step()\nwith torch.profiler.profile() as own:\n    torch.ones(3).cumsum(0)\n"

@@ -392,7 +392,9 @@ def test_odd_values_in_any_fact_of_a_run_are_damage_or_harmless(home: Path) -> N
         assert verify_run(home / BAD).damage
 
 
-def test_a_home_of_bad_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_results_directory_of_bad_folders_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = tmp_path / "runs"
     first = write_run(home, day(0), [compared()])

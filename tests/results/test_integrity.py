@@ -50,7 +50,7 @@ def test_a_sound_run(folder: Path) -> None:
     assert found.size_bytes == sum((folder / name).stat().st_size for name in names)
 
 
-def test_a_folder_of_before() -> None:
+def test_a_folder_of_an_earlier_release() -> None:
     found = verify_run(Path(__file__).parent / "data" / "format-1")
     assert (found.damage, found.checksummed) == ((), False)
 
@@ -76,7 +76,7 @@ def test_every_damaged_line_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["launches.jsonl", "samples.jsonl", "comparisons.jsonl"])
-def test_a_last_line_that_a_kill_cut_off_is_no_damage(folder: Path, name: str) -> None:
+def test_a_last_line_truncated_by_a_kill_is_no_damage(folder: Path, name: str) -> None:
     kill_run(folder)
     text = (folder / name).read_bytes()
     (folder / name).write_bytes(text[:-20])
@@ -139,7 +139,7 @@ def test_removed_checksums_are_damage(folder: Path) -> None:
         f"{'0' * 64}  run.json\n",
     ],
 )
-def test_checksums_that_are_none(folder: Path, text: str) -> None:
+def test_invalid_checksums(folder: Path, text: str) -> None:
     (folder / "SHA256SUMS").write_text(text)
     assert verify_run(folder).damage
 

@@ -17,7 +17,7 @@ def create(folder: Path) -> RunWriter:
     return RunWriter.create(folder, study=STUDY, command=["torchyard"], machine={})
 
 
-def test_where_runs_live(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_location_of_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.delenv("TORCHYARD_HOME", raising=False)
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
@@ -38,7 +38,7 @@ def test_new_folders_are_unique_and_sort_by_time(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
-def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+def test_a_results_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("")
     with pytest.raises(UsageError, match="not a folder"):
         new_run_folder(tmp_path / "runs")

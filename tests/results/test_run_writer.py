@@ -70,7 +70,7 @@ def test_numbers_that_are_no_numbers_survive(tmp_path: Path) -> None:
     assert estimate.time_needed_s == float("inf")
 
 
-def test_the_last_word_on_a_comparison_counts(tmp_path: Path) -> None:
+def test_the_last_record_of_a_comparison_counts(tmp_path: Path) -> None:
     assert FASTER.estimate is not None
     adjusted = replace(FASTER, estimate=replace(FASTER.estimate, p_adjusted=0.001))
     writer = create(tmp_path / "one")
@@ -158,7 +158,7 @@ def file_size_limit(size_bytes: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_write_cut_short_keeps_what_was_there(tmp_path: Path) -> None:
+def test_an_interrupted_write_keeps_the_old_content(tmp_path: Path) -> None:
     writer = create(tmp_path / "one")
     writer.add_blocks(MATMUL, [block(0, 0, "eager")])
     one_line = (writer.folder / "samples.jsonl").stat().st_size
@@ -224,7 +224,7 @@ print("kept")
     assert answer.stdout == "kept\n"
 
 
-def test_space_errors_are_told_apart() -> None:
+def test_space_errors_are_distinguished() -> None:
     from torchyard.files.safe_writing import write_error
 
     full = write_error(Path("/run/x"), OSError(errno.ENOSPC, "No space left"), kept="all")

@@ -301,14 +301,14 @@ def test_two_different_disturbances_do_not_cancel_out() -> None:
     }
 
 
-def test_a_free_disturbance_of_one_side_still_rules_out_same() -> None:
+def test_a_harmless_disturbance_of_one_variant_still_rules_out_same() -> None:
     """Dirty blocks that cost nothing cannot be told from those that would: undecided, not same."""
     found = verdicts(Side(), Side(dirty_share=0.3), repeats=6, launches=10, rounds=20)
     assert Verdict.SAME not in found
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15])
-def test_a_disturbance_of_both_sides_is_left_out_and_same_stays_possible(share: float) -> None:
+def test_a_disturbance_of_both_variants_is_left_out_and_same_stays_possible(share: float) -> None:
     both = Side(dirty_share=share, dirty_cost=0.4)
     rng = np.random.default_rng(34)
     answers = [measured(rng, both, both) for _ in range(20)]
@@ -354,7 +354,7 @@ def test_a_claim_that_is_withheld_does_not_come_back_in_a_suite() -> None:
     assert verdict_alone(again, Budget()) is Verdict.UNDECIDED
 
 
-def test_rare_costs_of_both_sides_leave_same_possible() -> None:
+def test_rare_slow_iterations_of_both_variants_leave_same_possible() -> None:
     both = Side(slow_iterations=0.1, slow_cost=1.0, slow_blocks=0.05)
     assert verdicts(both, both, repeats=30).count(Verdict.SAME) >= 24
 

@@ -44,7 +44,7 @@ def test_spreads_are_as_stated(rng: np.random.Generator) -> None:
     assert np.std(pairs.mean(axis=1)) == pytest.approx(IID.launch_sd, rel=0.07)
 
 
-def test_neighbours_are_correlated_and_pairs_gain_from_it(rng: np.random.Generator) -> None:
+def test_adjacent_blocks_are_correlated_and_pairs_gain_from_it(rng: np.random.Generator) -> None:
     alone = dataclasses.replace(AR1, launch_sd=0.0)
     first, second = draw_times(alone, rng, samples=20_000)
     stream = np.log(np.stack([first, second], axis=1).ravel())
@@ -53,14 +53,14 @@ def test_neighbours_are_correlated_and_pairs_gain_from_it(rng: np.random.Generat
     assert np.std(pairs) == pytest.approx(AR1.block_sd * np.sqrt(2 * 0.3), rel=0.05)
 
 
-def test_own_streams_do_not_know_each_other(rng: np.random.Generator) -> None:
+def test_random_streams_are_independent(rng: np.random.Generator) -> None:
     alone = dataclasses.replace(AR1, launch_sd=0.0)
     first, second = np.log(draw_times(alone, rng, samples=20_000, own_streams=True))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.05
     assert np.corrcoef(first[:-1], first[1:])[0, 1] == pytest.approx(0.7, abs=0.03)
 
 
-def test_drift_hits_blocks_and_spares_alternation(rng: np.random.Generator) -> None:
+def test_drift_affects_blocks_and_cancels_in_alternation(rng: np.random.Generator) -> None:
     alone = dataclasses.replace(DRIFT, launch_sd=0.0)
 
     def typical_error(order: str) -> float:

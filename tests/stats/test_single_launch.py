@@ -44,7 +44,7 @@ def test_interval_without_zero_means_a_small_p(pairs: list[float], alpha: float)
 
 
 @given(PAIRS)
-def test_swapping_the_sides_mirrors_the_interval(pairs: list[float]) -> None:
+def test_swapping_the_variants_mirrors_the_interval(pairs: list[float]) -> None:
     mirrored = [-value for value in pairs]
     ends, other = median_interval(pairs, 0.05), median_interval(mirrored, 0.05)
     if ends is None:

@@ -47,7 +47,7 @@ def found(low: float, high: float, *, again: bool = False) -> dict[str, Any]:
         (0.94, 0.96, {"slower", "same"}, {"slower"}, {"slower", "same"}),
     ],
 )
-def test_each_rule_is_held_to_its_own_question(
+def test_each_rule_is_checked_against_its_own_question(
     report: ModuleType,
     low: float,
     high: float,
@@ -88,7 +88,7 @@ def line(case: str, method: str, wall_s: float, **more: object) -> dict[str, Any
     }
 
 
-def test_more_processes_start_and_measure_anew(report: ModuleType) -> None:
+def test_further_processes_are_started_and_measured(report: ModuleType) -> None:
     both = {
         "fixed": line("a", "fixed", 10.0, compile_s=7.0),
         "adaptive": line("a", "adaptive", 1.0),
@@ -112,12 +112,14 @@ def test_tables_of_two_workloads(report: ModuleType, capsys: pytest.CaptureFixtu
     assert "4, what the hardest workload needed" in said
 
 
-def test_nothing_measured_is_said(report: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_measured_is_reported(
+    report: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
     report.print_report([])
     assert "no workload was measured by both methods" in capsys.readouterr().out
 
 
-def test_a_line_that_a_kill_cut_off_is_measured_again(cost: ModuleType, tmp_path: Path) -> None:
+def test_a_line_truncated_by_a_kill_is_measured_again(cost: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "cost.jsonl"
     whole = json.dumps(line("a", "fixed", 1.0))
     path.write_text(whole + "\n" + whole.replace('"a"', '"b"')[:40])

@@ -101,7 +101,7 @@ def test_a_workload_without_a_batch_stays_and_says_so(tmp_path: Path) -> None:
     assert any("batch size not searched, because" in note for note in notes)
 
 
-def test_a_search_that_goes_on_is_seen(tmp_path: Path) -> None:
+def test_a_running_search_is_shown(tmp_path: Path) -> None:
     folder = sweep(tmp_path, FITS_THREE)
     folder.begin(CELL, place="here")
     folder.save_batch(CELL, CellBatch(text="searching: batch size 2, eager: fits"))
@@ -121,7 +121,7 @@ def test_a_damaged_size_names_its_file(tmp_path: Path, text: str) -> None:
     assert raised.value.hint
 
 
-def test_no_torch_is_no_matter_of_the_batch(tmp_path: Path) -> None:
+def test_missing_torch_is_not_a_batch_size_failure(tmp_path: Path) -> None:
     folder = sweep(tmp_path, FITS_THREE)
     missing = replace(HERE, python=str(tmp_path / "nowhere" / "python"))
     study = replace(

@@ -62,7 +62,7 @@ def test_a_workload_that_cannot_run_is_kept_with_its_reason(
     assert Path(found[0].failure.log).is_file()
 
 
-def test_what_is_known_is_not_looked_at_again(tmp_path: Path) -> None:
+def test_known_workloads_are_not_calibrated_again(tmp_path: Path) -> None:
     nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
     plan = plan_with(nowhere, workload("matmul"), workload("softmax"))
     known = [Calibration(workload=workload("matmul"), ready_s=3.0, worker_bytes=5)]
@@ -73,7 +73,7 @@ def test_what_is_known_is_not_looked_at_again(tmp_path: Path) -> None:
     assert again == found
 
 
-def test_each_workload_is_looked_at_once_for_all_precisions(tmp_path: Path) -> None:
+def test_each_workload_is_calibrated_once_for_all_precisions(tmp_path: Path) -> None:
     nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
     one = plan_with(nowhere, workload("matmul")).cells[0]
     amp = replace(one, id="0002-amp")

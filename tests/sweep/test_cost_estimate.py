@@ -101,7 +101,7 @@ def test_without_anything_known_the_budget_is_the_bound() -> None:
         (Budget(time_s=60.0, min_launches=20), 60.0, 120.0),
     ],
 )
-def test_measuring_ends_between_the_first_look_and_twice_the_time(
+def test_measuring_ends_between_the_first_analysis_and_twice_the_time(
     budget: Budget, low: float, high: float
 ) -> None:
     assert measuring_s(budget) == Range(low=low, high=high)

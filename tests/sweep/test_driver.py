@@ -102,7 +102,7 @@ def test_cells_run_in_the_order_of_the_plan_and_are_done(tmp_path: Path) -> None
     assert "attempt 1 of 0001-good" in folder.log_path("0001-good").read_text()
 
 
-def test_what_dies_is_tried_again_and_then_given_up(tmp_path: Path) -> None:
+def test_a_crashed_cell_is_retried_and_then_given_up(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("killed", "second", "good"))
     killed, second, good = driver_of(folder).run()
     assert (killed.state, second.state, good.state) == ("failed", "done", "done")
@@ -112,7 +112,7 @@ def test_what_dies_is_tried_again_and_then_given_up(tmp_path: Path) -> None:
     assert second.attempts[0].why == "its process exited with code 5"
 
 
-def test_a_cell_s_own_word_counts_before_the_executor_s(tmp_path: Path) -> None:
+def test_the_record_of_a_cell_overrides_that_of_the_executor(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("says", "silent", tries=1))
     says, silent = driver_of(folder).run()
     assert (says.state, says.text) == ("failed", "it said so itself")
@@ -132,7 +132,7 @@ def test_a_cell_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
     assert good.state == "done"
 
 
-def test_who_ended_a_cell_knows_better_why(tmp_path: Path) -> None:
+def test_the_driver_that_ended_a_cell_gives_the_reason(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("good"))
     attempt = folder.begin("0000-good", place="node7")
     folder.end("0000-good", attempt.number, "interrupted", why="interrupted")
@@ -199,7 +199,7 @@ def test_after_a_kill_the_next_driver_repeats_nothing_that_finished(
     assert begun[-1] == "0002-good"
 
 
-def test_a_cell_that_ends_everything_is_not_tried_for_ever(tmp_path: Path) -> None:
+def test_a_cell_that_kills_the_driver_is_not_retried_forever(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("good"))
     for _ in range(8):
         attempt = folder.begin("0000-good", place="here")

@@ -18,7 +18,7 @@ from torchyard.core.comparison import Accuracy, AccuracyStatus
 from torchyard.sweep.summary import sweep_summary
 
 
-def test_a_machine_that_keeps_its_promise() -> None:
+def test_a_false_alarm_rate_at_the_nominal_level() -> None:
     found = sweep_summary(*null_sweep(200)).false_alarms
     assert found is not None
     assert found.comparisons == 200
@@ -29,7 +29,7 @@ def test_a_machine_that_keeps_its_promise() -> None:
     assert sum(found.bins) == 200
 
 
-def test_a_machine_that_does_not() -> None:
+def test_a_false_alarm_rate_above_the_nominal_level() -> None:
     found = sweep_summary(*null_sweep(60, shift=0.01)).false_alarms
     assert found is not None
     assert not found.within
@@ -38,7 +38,7 @@ def test_a_machine_that_does_not() -> None:
     assert found.called_adjusted > 0
 
 
-def test_small_p_values_accuse_even_without_alarms() -> None:
+def test_small_p_values_are_reported_even_without_alarms() -> None:
     """Effects too small for alpha each, but in every comparison."""
     found = sweep_summary(*null_sweep(200, shift=0.0025)).false_alarms
     assert found is not None
@@ -50,7 +50,7 @@ def test_other_sweeps_have_no_false_alarms() -> None:
     assert sweep_summary(*whole_sweep()).false_alarms is None
 
 
-def test_candidates_that_share_a_baseline_are_said_to() -> None:
+def test_candidates_that_share_a_baseline_are_noted() -> None:
     one = workload("one")
     two = ("eager-again", "eager-again-2")
     only = cell(1, study(one, candidates=two))

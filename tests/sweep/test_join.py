@@ -163,6 +163,6 @@ def test_the_place_names_the_job_of_a_cluster() -> None:
     assert "job" not in place_of_job({})
 
 
-def test_a_process_without_its_driver_knows_it() -> None:
+def test_a_process_detects_the_loss_of_its_driver() -> None:
     assert end_with_driver({})
     assert not end_with_driver({"TORCHYARD_DRIVER": "1"})

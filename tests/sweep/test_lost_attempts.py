@@ -109,7 +109,7 @@ def drive(folder: SweepFolder, **options: object) -> tuple[list[str], list[str]]
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
-def test_a_silent_attempt_of_elsewhere_is_measured_again(folder: SweepFolder, kind: str) -> None:
+def test_a_silent_attempt_on_another_host_is_measured_again(folder: SweepFolder, kind: str) -> None:
     text = record_of(owner_like(kind), heartbeat_s=20.0)
     leave_attempt(folder, text, age_s=LOST_S + 5)
     measured, states = drive(folder)
@@ -157,7 +157,7 @@ def test_an_attempt_that_is_no_attempt(folder: SweepFolder) -> None:
     assert "delete the file" in caught.value.hint
 
 
-def test_a_driver_waits_for_a_process_that_ends_or_falls_silent(folder: SweepFolder) -> None:
+def test_a_driver_waits_for_a_process_that_ends_or_stops_its_heartbeat(folder: SweepFolder) -> None:
     path = leave_attempt(
         folder, record_of(owner_like("other host"), heartbeat_s=20.0), age_s=LOST_S - 1
     )

@@ -106,7 +106,7 @@ def test_an_interrupt_ends_them_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [0, -1, "many", 1.5])
-def test_a_number_that_is_none(said: object) -> None:
+def test_invalid_number(said: object) -> None:
     with pytest.raises(UsageError, match="at-most") as caught:
         read_at_most({"at-most": said})  # type: ignore[dict-item]
     assert caught.value.hint

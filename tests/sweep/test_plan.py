@@ -68,7 +68,7 @@ def test_names_say_the_precision_where_it_is_not_float32() -> None:
     assert names == {"float32": ["eager", "inductor"], "amp": ["eager+amp", "inductor+amp"]}
 
 
-def test_what_nobody_says_is_eager_against_inductor_in_float32() -> None:
+def test_the_default_is_eager_against_inductor_in_float32() -> None:
     (first, *_) = cells_of(asked("models"))
     assert [variant.name for variant in first.study.variants] == ["eager", "inductor"]
     assert first.precision == "float32"
@@ -138,7 +138,7 @@ def test_no_name_can_leave_the_folder(name: str) -> None:
     assert first.id != second.id
 
 
-def test_paths_and_parameters_are_told_apart_by_a_digest() -> None:
+def test_paths_and_parameters_are_distinguished_by_a_digest() -> None:
     choices = [
         WorkloadChoice(where="here", suite="file", name="/one/mine.py"),
         WorkloadChoice(where="here", suite="file", name="/two/mine.py"),

@@ -65,7 +65,7 @@ def test_shards_are_one_sweep(tmp_path: Path) -> None:
     assert not any("part" in doubt for doubt in summary.doubts)
 
 
-def test_missing_shards_are_said(tmp_path: Path) -> None:
+def test_missing_shards_are_reported(tmp_path: Path) -> None:
     cells = [cell(number, study(workload(name))) for number, name in enumerate("abcd", start=1)]
     parts = [replace(plan(cells[part : part + 1]), shard=(part + 1, 4)) for part in range(4)]
     folders = [
@@ -86,7 +86,7 @@ def test_a_comparison_that_two_cells_hold_is_one_row(tmp_path: Path) -> None:
     assert [row.candidate for row in rows] == ["inductor", "aot_eager"]
 
 
-def test_the_last_that_finished_a_cell_speaks(tmp_path: Path) -> None:
+def test_the_last_finished_result_of_a_cell_counts(tmp_path: Path) -> None:
     cells = [cell(number, study(workload(name))) for number, name in enumerate("ab", start=1)]
     first = sweep_of(tmp_path / "1", plan(cells), {"a": 1.2, "b": 1.3})
     second = sweep_of(tmp_path / "2", plan(cells), {"a": 1.5})
@@ -96,7 +96,7 @@ def test_the_last_that_finished_a_cell_speaks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["null", "margin"])
-def test_sweeps_that_ask_something_else_are_not_mixed(tmp_path: Path, what: str) -> None:
+def test_sweeps_with_other_settings_are_not_mixed(tmp_path: Path, what: str) -> None:
     asked = study(workload("a"))
     first = sweep_of(tmp_path / "1", plan([cell(1, asked)]), {"a": 1.2})
     if what == "margin":

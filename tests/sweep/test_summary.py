@@ -132,14 +132,14 @@ def test_what_did_not_pass_is_in_no_mean() -> None:
 
 
 @pytest.mark.parametrize("said", AccuracyStatus)
-def test_every_answer_of_the_check_has_its_end(said: AccuracyStatus) -> None:
+def test_every_accuracy_status_has_an_outcome(said: AccuracyStatus) -> None:
     found = summary_of(comparison(workload("one"), accuracy=Accuracy(status=said)))
     right = said in {AccuracyStatus.PASS, AccuracyStatus.LESS_ACCURATE}
     assert (found.rows[0].end == "passed") is right
     assert (found.rows[0].reason == "") is (said is AccuracyStatus.PASS)
 
 
-def test_results_that_were_not_to_be_checked_are_no_failure_but_a_doubt() -> None:
+def test_unchecked_results_are_not_failures_but_noted() -> None:
     one = study(workload("one"))
     one = replace(one, settings=replace(one.settings, check_accuracy=False))
     only = cell(1, one)
@@ -151,7 +151,7 @@ def test_results_that_were_not_to_be_checked_are_no_failure_but_a_doubt() -> Non
 
 
 @pytest.mark.parametrize("kind", TROUBLE_KINDS)
-def test_every_trouble_of_a_worker_has_its_end(kind: str) -> None:
+def test_every_failure_kind_of_a_worker_has_an_outcome(kind: str) -> None:
     found = summary_of(failed(workload("one"), kind, tail="the last line"))
     row = found.rows[0]
     assert row.end == FAILURE_ENDS[kind]
@@ -192,7 +192,7 @@ def test_a_cell_that_was_given_up_says_why(outcome: Outcome, end: End, tmp_path:
     assert (again.end, again.reason, again.log_tail) == (end, row.reason, "from the run")
 
 
-def test_every_outcome_of_an_attempt_can_be_told() -> None:
+def test_every_outcome_of_an_attempt_has_a_text() -> None:
     only = cell(1, study(workload("one")))
     for outcome in get_args(Outcome):
         found = sweep_summary(plan([only]), [status(only, "failed", outcomes=(outcome,))], [])
@@ -266,7 +266,7 @@ def test_the_sweep_decides_and_not_the_smaller_family_of_a_run() -> None:
     assert found.rows[0].reason == ""
 
 
-def test_wrong_rows_help_nobody_through_the_correction() -> None:
+def test_wrong_rows_do_not_affect_the_correction() -> None:
     wrong = Accuracy(status=AccuracyStatus.FAIL)
     bad = [comparison(workload(f"w{n}"), speedup=3.0, accuracy=wrong) for n in range(20)]
     found = summary_of(comparison(workload("one")), *bad)
@@ -305,7 +305,7 @@ def test_the_extremes_are_five_each_and_never_overlap() -> None:
     assert (len(few.best), few.worst) == (2, ())
 
 
-def test_totals_stand_beside_several_groups_only() -> None:
+def test_totals_are_shown_for_several_groups_only() -> None:
     one = summary_of(comparison(workload("a")))
     assert one.totals == ()
     two = summary_of(comparison(workload("a")), comparison(workload("b", suite="models")))
@@ -313,7 +313,7 @@ def test_totals_stand_beside_several_groups_only() -> None:
     assert two.totals[0].workloads == 2
 
 
-def test_one_launch_speaks_for_its_processes() -> None:
+def test_one_launch_describes_its_own_processes_only() -> None:
     found = summary_of(comparison(workload("a"), launches=1, sd=0.0))
     row = found.rows[0]
     assert row.has_number
@@ -331,7 +331,7 @@ def test_rows_that_no_cell_asked_for_are_kept() -> None:
     ]
 
 
-def test_untrusted_rows_and_several_machines_are_doubts() -> None:
+def test_untrusted_rows_and_several_machines_are_noted() -> None:
     one, other = workload("one"), workload("other")
     cells = [cell(1, study(one)), cell(2, study(other))]
     runs = [

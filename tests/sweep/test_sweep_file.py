@@ -87,7 +87,7 @@ def test_a_shard_is_a_part_of_a_number_of_parts(text: str, found: tuple[int, int
         ("1.5/4", "is not a shard"),
     ],
 )
-def test_what_is_no_shard(text: str, what: str) -> None:
+def test_invalid_shards(text: str, what: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_shard(text)
     assert what in caught.value.what
@@ -214,7 +214,7 @@ def test_a_study_without_the_table_is_a_sweep_of_its_workloads(tmp_path: Path) -
         ('shard = "1/4"', "sweep: unknown key 'shard'", "key"),
     ],
 )
-def test_mistakes_name_file_key_and_mend(tmp_path: Path, line: str, what: str, hint: str) -> None:
+def test_mistakes_name_file_key_and_fix(tmp_path: Path, line: str, what: str, hint: str) -> None:
     path = write(tmp_path, f"[sweep]\n{line}\n")
     with pytest.raises(UsageError) as caught:
         read_sweep_file(path)

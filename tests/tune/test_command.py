@@ -73,7 +73,7 @@ def test_a_dry_run_lists_the_space(capsys: Capture, space: str) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_race_of_a_program_is_kept_and_can_go_on(
+def test_a_race_of_a_program_is_stored_and_resumed(
     capsys: Capture, space: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"

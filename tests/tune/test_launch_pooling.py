@@ -30,7 +30,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     assert 0.87 < covered / 1000 < 0.93
 
 
-def test_launches_that_happen_to_agree_do_not_make_sure() -> None:
+def test_launches_that_agree_by_chance_do_not_give_confidence() -> None:
     assert pooled([0.001, 0.001], alpha=0.1).low < 0.0
     assert pooled([0.001, 0.001], alpha=0.1, least_sd=0.0).low > 0.0
 

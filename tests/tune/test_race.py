@@ -43,7 +43,7 @@ def run(folder: Path, heats: SimulatedHeats, race: Race | None = None) -> Race:
     return RaceRun(kept, race or race_of(SPACE), heats, listener=lambda *_: None).run()
 
 
-def test_the_best_of_each_dimension_are_found_and_joined(tmp_path: Path) -> None:
+def test_the_best_choices_of_each_dimension_are_found_and_combined(tmp_path: Path) -> None:
     truth = additive(tc=math.log(1.2), je=math.log(1.1), active=math.log(1.08), one=math.log(0.6))
     race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(1)))
     assert race.winner is not None
@@ -77,7 +77,7 @@ def test_the_most_promising_are_measured_before_the_time_is_used_up(tmp_path: Pa
     assert not {"n19", "n7"} & set(race.undecided)
 
 
-def test_two_choices_that_undo_each_other_are_not_joined(tmp_path: Path) -> None:
+def test_two_choices_that_cancel_each_other_are_not_combined(tmp_path: Path) -> None:
     def truth(contender: Contender) -> float:
         names = {choice.name for choice in contender.choices}
         if {"tc", "active"} <= names:
@@ -89,7 +89,7 @@ def test_two_choices_that_undo_each_other_are_not_joined(tmp_path: Path) -> None
     assert race.winner.name == "tc"
 
 
-def test_what_fails_is_a_contender_with_its_reason_and_the_race_goes_on(tmp_path: Path) -> None:
+def test_a_failed_configuration_keeps_its_reason_and_the_race_continues(tmp_path: Path) -> None:
     heats = SimulatedHeats(additive(tc=0.2), random.Random(4), failing=frozenset({"je", "close"}))
     race = run(tmp_path / "race", heats)
     failed = [one for heat in race.heats for one in heat.found if one.state == "failed"]
@@ -108,7 +108,7 @@ def test_nothing_is_recommended_where_nothing_helps(tmp_path: Path) -> None:
     assert won <= 6
 
 
-def test_the_gain_of_the_winner_is_not_flattered_by_having_won(tmp_path: Path) -> None:
+def test_the_gain_of_the_winner_has_no_selection_bias(tmp_path: Path) -> None:
     """The best of eight equal contenders looks faster than it is, until it runs anew."""
     names = [f"c{number}" for number in range(8)]
     truth = additive(**dict.fromkeys(names, 0.02))
@@ -137,7 +137,7 @@ class Stopping(SimulatedHeats):
         return super().run(stage, against, contenders, launches=launches)
 
 
-def test_a_race_that_is_cut_short_keeps_what_it_had(tmp_path: Path) -> None:
+def test_an_interrupted_race_keeps_its_results(tmp_path: Path) -> None:
     folder = RaceFolder.create(tmp_path / "race")
     heats = Stopping(additive(tc=0.2), random.Random(5))
     folder.cache.mkdir()
@@ -186,7 +186,7 @@ def test_promising_settings_are_measured_even_if_screening_used_the_time(tmp_pat
     assert race.winner.name == "tc"
 
 
-def test_while_nobody_leads_the_time_for_joining_is_for_finding_one(tmp_path: Path) -> None:
+def test_without_a_leader_the_time_for_combining_is_used_for_screening(tmp_path: Path) -> None:
     def single_ended_s(truth: Callable[[Contender], float]) -> float:
         heats = SimulatedHeats(truth, random.Random(1), launch_sd=0.1)
         race = race_of({"allocator": ["tc", "je"]}, budget_s=40.0)
@@ -198,7 +198,7 @@ def test_while_nobody_leads_the_time_for_joining_is_for_finding_one(tmp_path: Pa
     assert single_ended_s(additive()) == 39.0
 
 
-def test_what_takes_long_is_tried_after_the_others_and_alone(tmp_path: Path) -> None:
+def test_slow_configurations_are_tried_last_and_alone(tmp_path: Path) -> None:
     asked = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
     first, *others = asked.space.choices
     space = replace(asked.space, choices=(replace(first, takes_long=True), *others))

@@ -70,7 +70,7 @@ def test_what_changes_results_says_by_how_much() -> None:
     )
 
 
-def test_the_page_holds_everything_and_trusts_nothing() -> None:
+def test_the_page_has_every_section_and_escapes_names() -> None:
     page = race_page(sample_race())
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page

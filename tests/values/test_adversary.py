@@ -136,7 +136,7 @@ def _without_proofs(process: subprocess.Popen[str], least: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
-def test_collectives_are_not_taken_for_proofs(size: int) -> None:
+def test_collectives_are_not_proven(size: int) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
@@ -146,10 +146,10 @@ def test_collectives_are_not_taken_for_proofs(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_code_in_cpp_is_not_taken_for_proofs(tmp_path: Path) -> None:
+def test_code_in_cpp_is_not_proven(tmp_path: Path) -> None:
     _without_proofs(_said("extension", TORCH_EXTENSIONS_DIR=str(tmp_path)), 4)
 
 
 @pytest.mark.slow
-def test_compiled_functions_are_not_taken_for_proofs(tmp_path: Path) -> None:
+def test_compiled_functions_are_not_proven(tmp_path: Path) -> None:
     _without_proofs(_said("compiled", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)), 2)

@@ -33,7 +33,7 @@ def sample() -> ValueProfile:
     return ValueProfile(format=1, state="finished", torch="2.13", steps=2, findings=(found,))
 
 
-def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_profile_round_trips(tmp_path: Path) -> None:
     path = write_profile(tmp_path, sample())
     assert read_profile(path) == sample()
 
@@ -81,7 +81,7 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert new_profile_folder(tmp_path / "new").is_dir()
 
 
-def test_an_option_that_there_is_not() -> None:
+def test_an_unknown_option() -> None:
     with pytest.raises(UsageError, match="depth"):
         torchyard.profile_values(depth="deep")
 
@@ -101,7 +101,7 @@ def test_the_profile_is_read_after_the_block() -> None:
 
 
 @pytest.mark.torch
-def test_ones_own_code_is_watched(tmp_path: Path) -> None:
+def test_user_code_is_profiled(tmp_path: Path) -> None:
     import torch
 
     model = torch.nn.Linear(128, 128)

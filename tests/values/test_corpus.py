@@ -65,14 +65,14 @@ def test_clean_programs_are_left_alone(program: Program) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PLANTED, ids=lambda one: one.name)
-def test_planted_waste_is_found_when_looking_inside(program: Program) -> None:
+def test_planted_waste_is_found_with_deep_profiling(program: Program) -> None:
     outcome = watch(program, deep=True)
     assert not outcome.missed, _said(outcome.findings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", CLEAN, ids=lambda one: one.name)
-def test_looking_inside_adds_only_what_is_true(program: Program) -> None:
+def test_deep_profiling_adds_only_true_findings(program: Program) -> None:
     found = watch(program, deep=True).findings
     false = tuple(
         one for one in found if (one.pattern, one.path[0] if one.path else "") not in TRUE_INSIDE
@@ -80,7 +80,7 @@ def test_looking_inside_adds_only_what_is_true(program: Program) -> None:
     assert _said(false) == []
 
 
-def test_what_is_missing_is_told_and_so_is_what_is_false() -> None:
+def test_missed_and_false_findings_are_reported() -> None:
     def zeroed() -> None:
         memory = torch.zeros(4096)
         memory.sum()

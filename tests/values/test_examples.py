@@ -39,7 +39,9 @@ def test_a_historic_case_is_found_at_its_line(name: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("deep", [False, True], ids=["fast", "deep"])
 @pytest.mark.parametrize("name", HISTORIC)
-def test_today_there_is_nothing(name: str, deep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_operators_have_no_finding(
+    name: str, deep: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert names(profile_patterns(lambda: run(name, monkeypatch, "--today"), deep=deep)) == []
 
 

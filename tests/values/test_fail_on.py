@@ -71,7 +71,7 @@ def test_a_finding_is_named_once_with_its_first_limit() -> None:
 
 
 @pytest.mark.parametrize("text", ["provn", "bytes=many", "share=x", "bytes", "any,nothing", ""])
-def test_what_is_no_limit_is_said_to_be_none(text: str) -> None:
+def test_invalid_limits_are_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_limit(text, PATTERNS)
     assert "--fail-on" in caught.value.what

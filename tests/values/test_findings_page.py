@@ -103,7 +103,7 @@ def test_golden(page_text: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_texts_from_outside_are_only_ever_read(page: Page, text: str) -> None:
+def test_texts_from_outside_are_escaped(page: Page, text: str) -> None:
     made = values_html(hostile_profile(text))
     made.encode()
     found = Page(made)
@@ -302,7 +302,7 @@ def test_json_cannot_end_its_element() -> None:
     assert json.loads(text) == {"a": "</script><!--<script>&\u2028", "b": [1, 2.5, None]}
 
 
-def test_histograms_fill_their_room() -> None:
+def test_histograms_fill_their_area() -> None:
     made = evidence_of({"histogram": {"low": -1.0, "high": 3, "counts": [1, 0, 4000, 2]}}).histogram
     assert made is not None
     assert len(made.bars) == 4
@@ -333,7 +333,7 @@ def test_histograms_of_another_form_are_none(histogram: Any) -> None:
     assert evidence_of({"histogram": histogram}).histogram is None
 
 
-def test_evidence_that_is_not_known_is_shown_shortly() -> None:
+def test_unknown_evidence_is_shown_in_short_form() -> None:
     shown = dict(evidence_of({"fits": "bfloat16", "parts": 3, "more_of_it": "x" * 500}).rows)
     assert shown["fits"] == "bfloat16"
     assert shown["parts"] == "3"
@@ -348,7 +348,7 @@ def test_evidence_that_is_not_known_is_shown_shortly() -> None:
     )
 
 
-def test_places_of_evidence_are_named() -> None:
+def test_locations_of_evidence_are_named() -> None:
     first = {"operator": "aten::mm", "file": MODEL, "line": 3, "backward": True}
     rows = dict(evidence_of({"first": first, "overwritten_by": "nonsense"}).rows)
     assert rows["the same bits as"] == "mm at modelkit/layers.py:3, backward"

@@ -69,7 +69,7 @@ def test_golden(ending: str) -> None:
 
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("text", HOSTILE)
-def test_texts_from_outside_are_only_ever_read(ending: str, text: str) -> None:
+def test_texts_from_outside_are_escaped(ending: str, text: str) -> None:
     texts = FORMATS[ending](hostile_profile(text))
     texts.encode()
     assert not CONTROLS.search(texts)
@@ -98,7 +98,7 @@ def test_markdown_keeps_its_table_and_makes_no_html(text: str) -> None:
     assert "@everyone" not in outside_of_code
 
 
-def test_the_dearest_comes_first_then_the_largest() -> None:
+def test_the_most_expensive_comes_first_then_the_largest() -> None:
     profile = replace(
         BARE,
         findings=(
@@ -258,7 +258,7 @@ def test_file_names_are_shortened(file: str, short: str) -> None:
     assert short_file(file) == short
 
 
-def test_places() -> None:
+def test_locations() -> None:
     assert place_text(place(3, file="a.py")) == "a.py:3"
     assert place_text(place(3, "m", file="a.py", backward=True)) == "a.py:3 (m, backward)"
     assert place_text(place(0, file="")) == "unknown location"

@@ -259,7 +259,7 @@ def test_no_two_nodes_share_a_spot_and_data_flows_down(
 
 
 @needs_layout
-def test_the_same_graph_has_the_same_places() -> None:
+def test_the_layout_is_deterministic() -> None:
     flow = sample_flow()
     edges = [(one.writer, one.reader) for one in flow.edges if one.writer >= 0]
     assert place_nodes(len(flow.nodes), edges) == place_nodes(len(flow.nodes), edges)

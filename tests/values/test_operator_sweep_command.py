@@ -69,7 +69,7 @@ def states(document: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.torch
-def test_a_crash_costs_one_case(tmp_path: Path) -> None:
+def test_a_crash_loses_one_case_only(tmp_path: Path) -> None:
     page = tmp_path / "table.md"
 
     ended = sweep(
@@ -102,7 +102,7 @@ def test_a_crash_costs_one_case(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_killed_sweep_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_killed_sweep_is_resumed(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     process = subprocess.Popen(
         command(
@@ -181,14 +181,14 @@ def test_a_resumed_sweep_keeps_its_settings(tmp_path: Path) -> None:
     assert "--device" in ended.stderr
 
 
-def test_a_folder_that_holds_no_sweep_cannot_go_on(tmp_path: Path) -> None:
+def test_a_folder_without_a_sweep_cannot_be_resumed(tmp_path: Path) -> None:
     ended = sweep(tmp_path, "--resume", str(tmp_path))
 
     assert ended.returncode == 2
     assert "holds no sweep" in ended.stderr
 
 
-def test_a_target_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_target_that_is_not_there_is_reported(tmp_path: Path) -> None:
     ended = sweep(tmp_path, "--target", str(tmp_path / "no-python"))
 
     assert ended.returncode in (2, 4, 5)

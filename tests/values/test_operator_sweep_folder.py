@@ -101,7 +101,7 @@ def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1, "python": 3}', '{"format": 99}'])
-def test_settings_that_are_damaged_or_newer_are_said(tmp_path: Path, text: str) -> None:
+def test_settings_that_are_damaged_or_newer_are_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "sweep.json").write_text(text)
 
     with pytest.raises(ResultsDamaged):

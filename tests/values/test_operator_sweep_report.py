@@ -104,7 +104,7 @@ def test_the_table_for_a_page() -> None:
     assert values_sweep_markdown(sample()) == (GOLDEN / "values-sweep.md").read_text()
 
 
-def test_the_surest_and_dearest_come_first() -> None:
+def test_the_most_certain_and_expensive_come_first() -> None:
     names = [line.split()[0] for line in values_sweep_text(sample()).splitlines()[1:4]]
 
     assert names == ["huber_loss", "mse_loss", "isclose"]
@@ -117,7 +117,7 @@ def test_what_only_the_profiler_causes_is_counted_and_not_shown() -> None:
     assert "1 not shown: torch does this work only while it is profiled" in text
 
 
-def test_nothing_found_is_said() -> None:
+def test_nothing_found_is_reported() -> None:
     empty = Sweep(settings=SETTINGS, torch="2.13.0", device="cpu", names=("a",))
 
     assert values_sweep_text(empty).startswith("no wasted work was found\n")

@@ -80,7 +80,7 @@ def test_every_program_has_planted_waste(benchmark: Any) -> None:
         (None, None, None, (0.9, 0.9, 0.9), ("none", "not measured")),
     ],
 )
-def test_what_was_told_is_held_against_what_was_measured(
+def test_reported_savings_are_compared_with_measured_savings(
     benchmark: Any, low: Any, high: Any, bound: Any, measured: Any, judged: Any
 ) -> None:
     told = benchmark["Told"](low=low, high=high, bound=bound)

@@ -22,7 +22,7 @@ def net(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("backend", ["eager", "right", "aot_eager"])
-def test_right_results_pass(tmp_path: Path, net: str, mode: str, backend: str) -> None:
+def test_correct_results_pass(tmp_path: Path, net: str, mode: str, backend: str) -> None:
     record = judge(tmp_path, net, backend, mode=mode, step=mode == "training")
     assert record["status"] == "pass", record
     # outputs; in training also the loss, four gradients and four parameters

@@ -94,7 +94,7 @@ RACY = """
 """
 
 
-def test_a_candidate_that_differs_from_itself_is_judged_twice(tmp_path: Path, net: str) -> None:
+def test_a_nondeterministic_candidate_is_checked_twice(tmp_path: Path, net: str) -> None:
     mine = write_file(tmp_path, "racy.py", RACY)
     noisy = judge(tmp_path, net, f"{mine}:noisy")
     assert noisy["nondeterminism"] == 0.0
@@ -267,7 +267,7 @@ def test_less_precision_is_measured_by_eager_code_of_the_same(tmp_path: Path, ne
     assert service.judge("c", path)["status"] == "fail"
 
 
-def test_convolutions_on_a_gpu_are_held_to_what_torch_rounds_them_to(
+def test_convolutions_on_a_gpu_are_compared_at_tf32_precision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import torch

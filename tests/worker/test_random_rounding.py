@@ -89,7 +89,7 @@ def test_an_ordinary_row_that_is_wrong_stays_wrong(tmp_path: Path, net: str) -> 
     assert record["status"] == "fail"
 
 
-def test_a_model_that_refuses_simulated_rounding_is_held_to_assumed_rounding(
+def test_without_simulated_rounding_the_assumed_rounding_applies(
     tmp_path: Path,
 ) -> None:
     # GIVEN a model that does not run while its operators are looked at

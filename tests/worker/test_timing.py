@@ -33,7 +33,7 @@ SLEEPER = """
 """
 
 
-def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
+def test_a_known_duration_is_timed_correctly(tmp_path: Path) -> None:
     service = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))
     runner = service._runner("eager")
     before = runner.model.module.calls

@@ -87,7 +87,7 @@ def test_json_has_everything() -> None:
     assert document["tries"][6]["kind"] == "out-of-memory"
 
 
-def test_answers_of_other_kinds() -> None:
+def test_other_outcomes() -> None:
     allowed = replace(SEARCH, tries=TRIES[:6], most=4)
     assert result_lines(allowed)[0] == "largest batch size: 4, the largest size allowed"
     refused = BatchTry(batch_size=1, variant="eager", fits=False, kind="out-of-memory")
@@ -128,7 +128,7 @@ def test_wrong_use(capsys: Capture, arguments: list[str], says: str) -> None:
     assert "hint:" in ended.err
 
 
-def test_a_bench_says_that_it_would_search(capsys: Capture) -> None:
+def test_a_bench_announces_the_search(capsys: Capture) -> None:
     ended = call(capsys, "bench", "--only", "models/gpt", "--batch-size", "largest", "--dry-run")
     assert ended.code == 0
     assert "the largest batch size of each workload would be searched for first" in ended.err

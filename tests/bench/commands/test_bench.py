@@ -199,7 +199,7 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["missing.toml"], 2, "there is no study file 'missing.toml'"),
     ],
 )
-def test_every_bad_input_names_itself(
+def test_every_invalid_input_is_named(
     capsys: Capture, options: list[str], code: int, what: str
 ) -> None:
     ended = call(capsys, "bench", "--dry-run", *options)

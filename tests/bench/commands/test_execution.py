@@ -60,7 +60,7 @@ def test_the_exit_code_follows_the_rows(rows: list[Comparison], code: int) -> No
     assert exit_code_of(rows) == code
 
 
-def test_the_last_word_on_a_comparison_is_kept() -> None:
+def test_the_last_record_of_a_comparison_is_kept() -> None:
     heard = ComparisonCollector()
     for made in (row(Verdict.FASTER), row(Verdict.SAME, candidate="b"), row(Verdict.UNDECIDED)):
         heard.listen(Event(kind="comparison", text="", comparison=made))
@@ -86,7 +86,7 @@ def test_a_log_gets_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(heard.comparisons) == 1
 
 
-def test_quiet_shows_nothing_and_still_hears(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_shows_nothing_and_still_counts(capsys: pytest.CaptureFixture[str]) -> None:
     heard = ComparisonCollector()
     with show_progress(heard, quiet=True) as listener:
         listener(Event(kind="comparison", text="faster", comparison=row(Verdict.FASTER)))
@@ -166,7 +166,7 @@ def test_a_target_says_what_it_is() -> None:
     assert document["facts"]["torch"]
 
 
-def test_an_interpreter_without_torch_is_said_so(tmp_path: Path) -> None:
+def test_an_interpreter_without_torch_is_reported(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
     )

@@ -94,7 +94,7 @@ def test_every_format_goes_to_stdout(capsys: Capture, home: Path) -> None:
     assert "|" in shown["markdown"].out
 
 
-def test_a_picture_that_cannot_be_is_nothing_to_do(capsys: Capture, home: Path) -> None:
+def test_a_picture_without_data_is_nothing_to_do(capsys: Capture, home: Path) -> None:
     ended = call(capsys, "report", "--output", "roofline.svg")
     assert ended.code == 3
     assert "no roofline chart" in ended.err

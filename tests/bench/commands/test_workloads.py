@@ -66,7 +66,7 @@ def test_the_list_as_json(capsys: Capture) -> None:
         (("--torchbench", str(TREE), "--check", "--limit", "long"), "--limit"),
     ],
 )
-def test_what_is_asked_wrongly(capsys: Capture, arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments(capsys: Capture, arguments: tuple[str, ...], said: str) -> None:
     ended = call(capsys, "workloads", *arguments)
     assert ended.code == 2
     assert said in ended.err
@@ -92,7 +92,7 @@ def test_check_loads_each_model_in_a_process_of_its_own(capsys: Capture, checkou
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_model_that_hangs_costs_its_own_time_only(capsys: Capture, checkout: Path) -> None:
+def test_a_model_that_hangs_does_not_delay_the_others(capsys: Capture, checkout: Path) -> None:
     shutil.rmtree(checkout / "torchbenchmark" / "canary_models")
     shutil.rmtree(checkout / "torchbenchmark" / "models" / "needs_package")
     hanging = checkout / "torchbenchmark" / "models" / "hangs"

@@ -41,13 +41,13 @@ def test_the_row_says_the_batch_size_that_was_run() -> None:
     assert workload_text(ran_with(None)) == "kernels/attention inference"
 
 
-def test_one_side_that_failed_does_not_hide_it() -> None:
+def test_one_failed_variant_does_not_hide_it() -> None:
     half = ran_with(48)
     half = replace(half, candidate_metrics=replace(half.candidate_metrics, batch_size=None))
     assert workload_text(half) == "kernels/attention inference b48"
 
 
-def test_every_format_says_it(run: Run) -> None:
+def test_every_format_shows_it(run: Run) -> None:
     assert " b48 " in to_text(run) or "\nb48" in to_text(run)
     assert "kernels/attention inference b48" in to_markdown(run)
     for text in (to_csv(run), to_dynamo_csv(run)):

@@ -202,7 +202,7 @@ def test_break_even_uses_the_same_times(run: Run) -> None:
     assert row.break_even_iterations == pytest.approx(3e9 / (before - after), rel=1e-6)
 
 
-def test_an_old_run_says_what_was_stored(tmp_path: Path) -> None:
+def test_an_old_run_shows_the_stored_times(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", comparisons=(contradicting(measured(0)),)).folder
     text = FORMATS["terminal"](read_run(folder))
     assert "medians of all blocks: 40.4 ms and 33.7 ms" in " ".join(text.split())

@@ -89,7 +89,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_text_from_outside_is_only_ever_read(tmp_path: Path, run: Run, text: str) -> None:
+def test_text_from_outside_is_escaped(tmp_path: Path, run: Run, text: str) -> None:
     page = to_html(hostile_run(tmp_path / "hostile", text))
     parsed, plain = Page(page), Page(to_html(run))
     page.encode()
@@ -157,7 +157,7 @@ def test_tables_can_be_read_aloud(run: Run) -> None:
     assert page.all("html")[0]["lang"] == "en"
 
 
-def test_what_a_reader_looks_for_is_there(run: Run) -> None:
+def test_the_page_has_every_section(run: Run) -> None:
     text = Page(to_html(run)).text
     for said in (
         "1.352x",
@@ -197,7 +197,7 @@ def test_launches_are_those_of_the_blocks(run: Run) -> None:
     assert (effects.guards.blocks, effects.guards.dirty) == (64, 7)
 
 
-def test_a_run_cut_short_says_so(tmp_path: Path, run: Run) -> None:
+def test_an_interrupted_run_is_reported(tmp_path: Path, run: Run) -> None:
     assert "warning" not in [item.get("class") for item in Page(to_html(run)).all("p")][:2]
     text = Page(to_html(replace(run, state="interrupted", torn_lines=2))).text
     assert "This run was interrupted." in text
@@ -205,7 +205,7 @@ def test_a_run_cut_short_says_so(tmp_path: Path, run: Run) -> None:
     assert "in progress" in Page(to_html(replace(run, state="running"))).text
 
 
-def test_what_was_said_of_the_run_is_at_its_head(run: Run) -> None:
+def test_notes_of_the_run_are_at_the_top(run: Run) -> None:
     info = {**run.info, "revision": "abc<1>", "notes": ["after the <b>update</b>", "second"]}
     text = Page(to_html(replace(run, info=info))).text
     assert "revision abc<1>" in text
@@ -229,7 +229,7 @@ def test_an_empty_run_is_a_page_too(tmp_path: Path) -> None:
     assert "This run has no comparisons." in text
 
 
-def test_numbers_that_are_none(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     assert COMPARISONS[0].estimate is not None
     found = COMPARISONS[0].estimate
     odd = (

@@ -120,7 +120,7 @@ def test_json_for_sharing_says_so(marked: Run) -> None:
     assert json.loads(FORMATS["json"](marked))["run"]["shared"] is False
 
 
-def test_a_plain_run_keeps_its_words(tmp_path: Path) -> None:
+def test_a_run_that_is_not_shared_is_unchanged(tmp_path: Path) -> None:
     run = redacted_run(write_run(tmp_path / "run"))
     assert [one.workload.label for one in run.comparisons] == [
         one.workload.label for one in COMPARISONS

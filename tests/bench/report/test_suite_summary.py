@@ -72,14 +72,14 @@ def test_rough_durations(duration_s: float, text: str) -> None:
     assert about_duration(duration_s) == text
 
 
-def test_numbers_that_are_none() -> None:
+def test_numbers_that_are_not_finite() -> None:
     assert number_text(math.inf) == "unknown"
     assert number_text(math.nan) == "unknown"
     assert number_text(1234.5678) == "1234.6"
     assert about_duration(math.inf) == "unknown"
 
 
-def test_notes_put_the_gravest_first() -> None:
+def test_the_most_severe_note_comes_first() -> None:
     gravest = [(notes_of(comparison) or [""])[0] for comparison in COMPARISONS]
     assert gravest[4].startswith("results wrong (52 tensors")
     assert gravest[5].startswith("out-of-memory (inductor, warm):")

@@ -32,7 +32,7 @@ def test_no_line_is_wider_than_the_console(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_every_number_and_mark_is_there_whole(width: int) -> None:
+def test_numbers_and_marks_are_never_truncated(width: int) -> None:
     text = printed(width=width)
     for said in ("1.352x", "[1.341, 1.363]", "12.3 ms", "9.13 ms", "<0.001", "8/160", "1/20"):
         assert said in text
@@ -62,7 +62,7 @@ def test_undecided_rows_say_why_and_what_would_decide() -> None:
     assert "smallest detectable difference: 4.5%" in text
 
 
-def test_an_interval_of_one_launch_says_what_it_speaks_for() -> None:
+def test_an_interval_of_one_launch_states_its_scope() -> None:
     text = " ".join(printed().split())
     assert text.count("a single launch is valid for its own processes only") == 1
 
@@ -74,7 +74,7 @@ def test_the_sentence_is_the_one_stats_uses() -> None:
     assert wording._ONE_LAUNCH == ONE_LAUNCH
 
 
-def test_colour_only_where_it_is_wanted() -> None:
+def test_color_only_where_enabled() -> None:
     def styled(**environ: str) -> str:
         page = StringIO()
         console = Console(

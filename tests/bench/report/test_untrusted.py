@@ -117,7 +117,7 @@ def test_csv_has_columns_for_it(untrusted_run: Run) -> None:
     assert (float(row["speedup"]), float(row["abs_latency"])) == (0.0, 0.0)
 
 
-def test_the_page_has_a_look_of_its_own(untrusted_run: Run) -> None:
+def test_untrusted_rows_have_their_own_style(untrusted_run: Run) -> None:
     page = FORMATS["html"](untrusted_run)
     assert ".verdict.untrusted { font-weight: 400;" in page
     assert '<span class="verdict untrusted">' in page

@@ -98,7 +98,7 @@ def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_an_old_peak_and_one_of_another_torch_are_measured_anew() -> None:
+def test_an_old_peak_and_one_of_another_torch_are_measured_again() -> None:
     request = PeakRequest(target=HERE, threads=1, duration_factor=0.01, longest_call_s=1e-4)
     write_peak(peak_of_here(days=31))
     write_peak(peak_of_here(torch_version="1.13.0"))

@@ -117,7 +117,7 @@ def test_names_from_outside_stay_in_the_folder() -> None:
         "[" * 100_000,
     ],
 )
-def test_damaged_files_are_as_good_as_none(text: str) -> None:
+def test_damaged_files_are_ignored(text: str) -> None:
     write_peak(PEAK)
     (peaks_home() / "a-damaged.json").write_text(text)
     assert read_peaks() == [PEAK]
@@ -148,7 +148,7 @@ def test_age() -> None:
     assert age_days(replace(PEAK, measured="soon"), now) == float("inf")
 
 
-def test_a_home_that_is_a_file_is_an_error_with_a_hint(
+def test_a_results_directory_that_is_a_file_is_an_error_with_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "file"

@@ -108,7 +108,7 @@ def test_threads_are_the_cores_where_none_were_asked_for(run: Run) -> None:
     assert {key.threads for key in roofline_of(unknown).missing} == {0}
 
 
-def test_a_row_on_a_gpu_is_held_against_the_gpu(run: Run) -> None:
+def test_a_row_on_a_gpu_is_compared_with_the_peak_of_the_gpu(run: Run) -> None:
     gpu = replace(COMPARISONS[0].workload, device="cuda")
     mixed = replace(
         run,
@@ -124,7 +124,7 @@ def test_a_row_on_a_gpu_is_held_against_the_gpu(run: Run) -> None:
     assert keys[1].machine == MACHINE
 
 
-def test_a_cache_that_is_emptied_is_no_roof(run: Run) -> None:
+def test_a_flushed_cache_is_no_roofline_bound(run: Run) -> None:
     gpu = replace(COMPARISONS[0].workload, device="cuda")
     one = row(gpu, "inductor", metrics(1e-5, moved=1e5), metrics(1e-5, moved=1e5))
     facts = {"nightly": {"devices": ["cpu", "cuda:0 NVIDIA H200"]}}
@@ -155,7 +155,7 @@ def test_untrusted_rows_are_counted(run: Run) -> None:
     assert "untrusted" not in to_roofline_text(run)
 
 
-def test_a_share_is_never_said_to_be_nothing(run: Run) -> None:
+def test_a_small_share_is_not_rounded_to_zero(run: Run) -> None:
     write_peak(PEAK)
     slow = row(COMPARISONS[0].workload, "inductor", metrics(9.0, flops=2e9), metrics(9.0))
     text = to_roofline_text(replace(run, comparisons=(slow,)))
@@ -193,7 +193,7 @@ def spec_of(run: Run) -> dict[str, Any]:
     return roofline_spec(key, peak, roofline)
 
 
-def test_the_picture_holds_every_mark_and_both_roofs(run: Run) -> None:
+def test_the_picture_has_every_mark_and_both_bounds(run: Run) -> None:
     spec = spec_of(run)
     cache, memory, *_, points, _ = (layer["data"]["values"] for layer in spec["layer"])
     assert len(points) == 4
@@ -212,7 +212,7 @@ def test_the_picture_holds_every_mark_and_both_roofs(run: Run) -> None:
     assert names == {"matmul size=1000", "matmul-vector"}
 
 
-def test_the_foot_of_a_roof_is_on_it_and_inside(run: Run) -> None:
+def test_the_ends_of_a_bound_are_on_the_line_and_inside_the_picture(run: Run) -> None:
     spec = spec_of(run)
     foot = spec["layer"][1]["data"]["values"][0]
     assert foot["y"] == pytest.approx(foot["x"] * 20e9)
@@ -220,7 +220,7 @@ def test_the_foot_of_a_roof_is_on_it_and_inside(run: Run) -> None:
     assert foot["y"] >= bottom * 0.999
 
 
-def test_variants_differ_in_shape_and_in_colour(run: Run) -> None:
+def test_variants_differ_in_shape_and_in_color(run: Run) -> None:
     marks = spec_of(run)["layer"][4]["encoding"]
     for channel in ("shape", "color"):
         scale = marks[channel]["scale"]
@@ -236,7 +236,7 @@ def test_the_description_says_it_in_words(run: Run) -> None:
     assert "100 GFLOP/s and 20.0 GB/s" in said
 
 
-def test_the_picture_alone_brings_its_colours(run: Run) -> None:
+def test_the_standalone_picture_has_its_colors(run: Run) -> None:
     write_peak(PEAK)
     svg = to_roofline_svg(run)
     root = ET.fromstring(svg)  # noqa: S314 - we wrote it

@@ -170,7 +170,7 @@ def test_recipes_are_listed_and_shown(capsys: Capture, tmp_path: Path) -> None:
     assert "of my own" in call(capsys, "build", "recipes", mine).out
 
 
-def test_an_empty_home(capsys: Capture) -> None:
+def test_an_empty_results_directory(capsys: Capture) -> None:
     assert call(capsys, "build", "list").out == "no builds yet\n"
     assert json.loads(call(capsys, "build", "list", "--json").out) == {"schema": 1, "builds": []}
 

@@ -11,13 +11,15 @@ from torchyard.builds.recipe import EnvironmentTable, Recipe
 
 
 class TestVariables:
-    def test_of_a_plan_are_those_of_its_compiling_steps(self, machine: FakeMachine) -> None:
+    def test_variables_of_a_plan_are_those_of_its_compiling_steps(
+        self, machine: FakeMachine
+    ) -> None:
         machine.variables["ONLY_IN_THE_SHELL"] = "1"
         plan = machine.plan(Recipe(name="x"), variables={"PATH": "/made/for/the/build"})
         context = machine.context(Recipe(name="x"), plan=plan)
         assert dict(context.variables) == {"PATH": "/made/for/the/build"}
 
-    def test_of_a_recipe_come_on_top_of_the_shells(self, machine: FakeMachine) -> None:
+    def test_variables_of_a_recipe_override_those_of_the_shell(self, machine: FakeMachine) -> None:
         table = EnvironmentTable(path=("/first",), variables={"CUDA_HOME": "/cuda"})
         context = machine.context(Recipe(name="x", environment=table))
         assert context.variables["PATH"] == f"/first:{machine.bin}"

@@ -42,13 +42,13 @@ def test_a_check_that_fails_does_not_end_the_others() -> None:
     assert "/root/secret" in found[2].why
 
 
-def test_can_build() -> None:
+def test_a_machine_that_can_build() -> None:
     assert can_build(())
     assert can_build([finding("warns"), finding("notes")])
     assert not can_build([finding("notes"), finding("blocks")])
 
 
-def test_names_of_checks_are_unique_and_said() -> None:
+def test_names_of_checks_are_unique_and_shown() -> None:
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)
     assert all(check.subject for check in CHECKS)

@@ -107,7 +107,7 @@ def rocm_stack(machine: FakeMachine) -> tuple[Path, Path, Recipe]:
     return rocm, env, recipe
 
 
-def test_rocm_machine_in_the_trap(machine: FakeMachine) -> None:
+def test_rocm_machine_with_the_wrong_include_order(machine: FakeMachine) -> None:
     rocm, env, recipe = rocm_stack(machine)
     machine.variables["CXXFLAGS"] = f"-I{rocm}/include -I{env}/include"
     findings = machine.examine(recipe, only=CHECK_NAMES)

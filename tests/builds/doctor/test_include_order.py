@@ -199,7 +199,7 @@ class TestRealCompiler:
 
 
 class TestHipccTrap:
-    def test_headers_that_lose_block(self, machine: FakeMachine) -> None:
+    def test_shadowed_headers_block(self, machine: FakeMachine) -> None:
         rocm = hipcc(machine)
         env = machine.folder / "env"
         header(env / "include", "thrust/version.h")
@@ -248,7 +248,7 @@ class TestHipccTrap:
 
 
 class TestRocm:
-    def test_not_there(self, machine: FakeMachine) -> None:
+    def test_rocm_is_missing(self, machine: FakeMachine) -> None:
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         (finding,) = machine.examine(rocm_recipe(), only="rocm")
         assert (finding.severity, "hipcc was not found" in finding.what) == ("blocks", True)

@@ -197,7 +197,7 @@ class TestHostCompiler:
         assert "does not accept clang 18.1.3" in finding.what
         assert "clang 17" in finding.why
 
-    def test_without_a_recipe_a_toolkit_is_looked_at(self, machine: FakeMachine) -> None:
+    def test_without_a_recipe_a_toolkit_is_checked(self, machine: FakeMachine) -> None:
         machine.nvcc("11.8.89")
         machine.gpp("12.2.0", name="c++")
         assert severities(machine.examine(only="nvcc-host")) == ["blocks"]

@@ -126,7 +126,7 @@ class TestReading:
         assert tool.version == ""
         assert "Exec format error" in tool.raw
 
-    def test_bytes_that_are_no_text(self, tmp_path: Path) -> None:
+    def test_undecodable_bytes(self, tmp_path: Path) -> None:
         path = tmp_path / "cmake"
         path.write_bytes(b"#!/bin/sh\nprintf 'cmake version 3.30.1 \\377\\376'\n")
         path.chmod(0o755)
@@ -262,7 +262,7 @@ class TestInstalledVersions:
         monkeypatch.chdir(tmp_path)
         assert installed_versions(sys.executable, ("ghost",)) == {}
 
-    def test_talk_before_the_answer_is_passed_over(self, tmp_path: Path) -> None:
+    def test_output_before_the_answer_is_skipped(self, tmp_path: Path) -> None:
         python = tmp_path / "python"
         python.write_text(
             textwrap.dedent(f"""\

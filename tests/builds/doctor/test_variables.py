@@ -38,7 +38,7 @@ def test_reaches_cmake(name: str, release: str) -> None:
     "name",
     ["DEBUG_CUDA", "NO_CUDA", "WITH_DISTRIBUTED", "ENABLE_MKL", "TORCH_CUDA_ARCHLIST"],
 )
-def test_goes_nowhere_although_it_looks_like_an_option(name: str) -> None:
+def test_is_not_forwarded_although_it_resembles_an_option(name: str) -> None:
     assert looks_like_option(name)
     assert route_of(name, "2.6") == "nowhere"
     assert not reaches_cmake(name, "2.6")
@@ -103,5 +103,5 @@ def test_nearest_option(name: str, meant: str) -> None:
         "DEBUG_COLORS",
     ],
 )
-def test_variables_for_programs_that_run_look_like_no_option(name: str) -> None:
+def test_variables_of_running_programs_do_not_resemble_options(name: str) -> None:
     assert not looks_like_option(name)

@@ -71,7 +71,7 @@ class TestCurrentEnvironment:
         machine.variables["PYTHONPATH"] = str(site)
         assert "setuptools 82.0.1 does not fit pytorch 2.8" in whats(machine, torch())
 
-    def test_sve_trouble_on_arm_only(self, machine: FakeMachine) -> None:
+    def test_sve_problem_on_arm_only(self, machine: FakeMachine) -> None:
         machine.good_tools()
         machine.gpp("14.2.0", name="c++")
         recipe = torch("2.6.0")

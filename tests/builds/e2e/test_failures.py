@@ -30,7 +30,7 @@ setup(name="spam", version="1.5", packages=["spam"])
 """
 
 
-def test_a_compile_error_is_told_and_can_be_entered_again(cli: Cli, tmp_path: Path) -> None:
+def test_a_compile_error_is_reported_with_a_command_to_repeat_it(cli: Cli, tmp_path: Path) -> None:
     source = broken_library(tmp_path / "broken")
     words = ("generic", "--name", "broken", "--set", f"source.folder.path={source}", *QUICK)
     ended = cli.build(*words, code=5)
@@ -71,7 +71,7 @@ def test_the_error_as_json(cli: Cli, tmp_path: Path) -> None:
     assert document["error"]["log"].endswith("generic-build.log")
 
 
-def test_explain_says_the_same_of_the_log(cli: Cli, tmp_path: Path) -> None:
+def test_explain_gives_the_same_cause_for_the_log(cli: Cli, tmp_path: Path) -> None:
     log = tmp_path / "build.log"
     log.write_text("[1/2] cc -c two.c\ntwo.c:1:29: error: 'undeclared_number' undeclared\n")
     assert "undeclared_number" in cli.build("explain", str(log)).out
@@ -79,7 +79,7 @@ def test_explain_says_the_same_of_the_log(cli: Cli, tmp_path: Path) -> None:
 
 
 @needs_cut_network
-def test_a_configure_step_that_downloads_is_told_by_name(cli: Cli, tmp_path: Path) -> None:
+def test_a_configure_step_that_downloads_is_reported_by_name(cli: Cli, tmp_path: Path) -> None:
     source = write(tmp_path / "downloading", {"CMakeLists.txt": DOWNLOADING})
     words = ("generic", "--name", "d", "--set", f"source.folder.path={source}", *QUICK)
     ended = cli.build(*words, code=5)
@@ -88,7 +88,7 @@ def test_a_configure_step_that_downloads_is_told_by_name(cli: Cli, tmp_path: Pat
 
 
 @needs_cut_network
-def test_a_setup_py_that_opens_a_socket_is_told_by_name(
+def test_a_setup_py_that_opens_a_socket_is_reported_by_name(
     cli: Cli, tmp_path: Path, tools: Path
 ) -> None:
     source = python_project(tmp_path / "spam", "setup.py")

@@ -99,7 +99,7 @@ def gated(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gated]:
 @pytest.mark.parametrize(
     "gated", ["Ninja", pytest.param("Unix Makefiles", marks=SLOW)], indirect=True
 )
-def test_kill_minus_nine_leaves_no_compiler_and_the_next_run_goes_on(gated: Gated) -> None:
+def test_sigkill_leaves_no_compiler_and_the_next_run_resumes(gated: Gated) -> None:
     gated.start_and_wait().kill()
     wait_until(lambda: not gated.compilers(), "all compilers are gone")
     assert gated.cli.state("gated", "generic/build")["status"] == "running"
@@ -117,7 +117,7 @@ def test_kill_minus_nine_leaves_no_compiler_and_the_next_run_goes_on(gated: Gate
         pytest.param(signal.SIGHUP, "ended by SIGHUP", marks=SLOW),
     ],
 )
-def test_a_signal_ends_it_and_the_next_run_goes_on(
+def test_a_signal_ends_it_and_the_next_run_resumes(
     gated: Gated, number: signal.Signals, said: str
 ) -> None:
     process = gated.start_and_wait()
@@ -148,7 +148,7 @@ def test_a_second_build_in_the_same_folder_is_refused(gated: Gated) -> None:
 
 @needs_processes
 @pytest.mark.parametrize("generator", ["Unix Makefiles", pytest.param("Ninja", marks=SLOW)])
-def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator: str) -> None:
+def test_a_partial_object_is_rebuilt(tmp_path: Path, generator: str) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     write(tmp_path, {"compiler.sh": HALF_WRITING.format(hold=hold)})
@@ -171,7 +171,7 @@ def test_a_half_written_object_is_not_taken_for_whole(tmp_path: Path, generator:
     gated.goes_on()
 
 
-def test_kill_minus_nine_in_the_middle_of_a_copy(cli: Cli, tmp_path: Path) -> None:
+def test_sigkill_in_the_middle_of_a_copy(cli: Cli, tmp_path: Path) -> None:
     """The working copy appears whole or not at all."""
     source = gated_library(tmp_path / "source", tmp_path / "gate.h")
     (tmp_path / "gate.h").write_text("\n")

@@ -142,7 +142,7 @@ def test_tests_are_accounted_for(eras: Eras) -> None:
     assert "running checks/check_middle.py" in ended.err
 
 
-def test_tests_in_words_and_a_file_that_is_named(eras: Eras) -> None:
+def test_tests_as_text_and_a_named_file(eras: Eras) -> None:
     tests = eras.folder / "trees" / "middle" / "checks" / "check_good.py"
     tests.write_text("import middle\n\ndef test_answer():\n    assert middle.answer() == 42\n")
     words = ("test", "eras", "--component", "middle", "checks/check_good.py")

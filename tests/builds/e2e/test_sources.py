@@ -138,7 +138,7 @@ def test_a_lock_builds_the_locked_commit_after_the_branch_moved(
 
 @needs_git
 @pytest.mark.slow
-def test_commands_about_a_locked_build_know_its_lock_until_it_is_updated(
+def test_commands_on_a_locked_build_use_its_lock_until_it_is_updated(
     moving: Moving, tmp_path: Path
 ) -> None:
     first = moving.recorded_commit()
@@ -275,7 +275,7 @@ def test_a_damaged_archive_of_the_right_checksum_is_not_half_unpacked(
     assert "generic/fetch failed" in ended.err
 
 
-def test_a_half_downloaded_archive_is_never_used_and_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_partial_download_is_never_used_and_is_resumed(tmp_path: Path) -> None:
     path, sha256 = archive(tmp_path, library(tmp_path / "tiny"))
     whole = path.read_bytes()
     variables = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "NETRC": "/nonexistent"}

@@ -197,7 +197,7 @@ def test_another_rocm_means_other_headers(tmp_path: Path, programs: Path, rocm: 
     assert plan(tmp_path, programs, nvidia_table()).steps[0].inputs == ()
 
 
-def test_compiler_really_looks_in_that_order(
+def test_the_compiler_searches_in_that_order(
     tmp_path: Path, programs: Path, make_program: MakeProgram, perform: Perform, rocm: Path
 ) -> None:
     """The real compiler of this machine, asked for the header that wins."""

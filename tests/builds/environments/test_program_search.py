@@ -32,19 +32,19 @@ def test_system_programs_are_found_without_a_path() -> None:
     assert find_program("sh", {}).endswith("/sh")
 
 
-def test_file_that_cannot_run_is_no_program(programs: Path) -> None:
+def test_a_file_without_execute_permission_is_not_a_program(programs: Path) -> None:
     (programs / "some-tool").write_text("text")
     assert find_program("some-tool", {"PATH": str(programs)}) == ""
 
 
-def test_nothing_named_is_the_yards_own() -> None:
+def test_the_default_is_the_interpreter_of_the_controller() -> None:
     found = find_interpreter("", {}, where="x")
     assert found.path == sys.executable
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert found.implementation == sys.implementation.name
 
 
-def test_own_version_is_the_yards_own(programs: Path) -> None:
+def test_its_own_version_is_the_interpreter_of_the_controller(programs: Path) -> None:
     fake_python(programs / f"python{OWN_VERSION}", "0.0.0")
     found = find_interpreter(OWN_VERSION, {"PATH": str(programs)}, where="x")
     assert found.path == sys.executable

@@ -44,7 +44,7 @@ def step(name: str, *variables: tuple[str, str], needs: tuple[str, ...] = ()) ->
     )
 
 
-def test_the_meter_is_omitted_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_the_meter_is_omitted_from_steps_and_dependencies(tmp_path: Path) -> None:
     plan = small_plan(small_project(tmp_path / "project"), tmp_path / "yard")
     assert "environment/meter" in {one.name for one in plan.steps}
     kept = without_own_steps(plan)
@@ -72,7 +72,7 @@ def test_a_check_with_nothing_to_do_by_hand_is_omitted() -> None:
     assert len(without_own_steps(replace(plan, components=(component,))).steps) == 3
 
 
-def test_needs_lead_through_several_omitted_steps() -> None:
+def test_dependencies_pass_through_omitted_steps() -> None:
     steps = (
         step("a"),
         replace(step("b", needs=("a",)), counts=False),

@@ -123,7 +123,9 @@ def test_without_the_rights_of_root_the_script_is_reported(tmp_path: Path) -> No
         ("/runs", []),
     ],
 )
-def test_a_home_in_a_system_folder_is_shown_in_the_root(home: str, shown: list[str]) -> None:
+def test_a_results_directory_in_a_system_folder_is_visible_in_the_root(
+    home: str, shown: list[str]
+) -> None:
     plan = rooted_plan(Path(home, "root"), Path(home, "builds/x"))
     (file,) = export_plan(plan, "script", ExportFacts(home=home))
     assert re.findall(r"^ +show (/\S+)$", file.text, re.MULTILINE) == shown

@@ -123,7 +123,7 @@ def test_kill_9_gives_slot_and_memory_back(bench: MeterBench) -> None:
     assert bench.log.unfinished == (str(bench.folder / "held.o"),)
 
 
-def test_kill_9_of_one_that_waits_lets_the_next_through(bench: MeterBench) -> None:
+def test_sigkill_of_a_waiting_compiler_admits_the_next_one(bench: MeterBench) -> None:
     bench.jobs = 1
     bench.more["NAP_S"] = "1.0"
     processes = start_all(bench, ["a.o", "b.o", "c.o", "d.o"])

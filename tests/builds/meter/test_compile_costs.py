@@ -51,7 +51,7 @@ def learned(folder: Path, *logs: MeterLog) -> ComponentHistory:
     return history.read("pytorch")
 
 
-def test_what_is_learned_comes_back(tmp_path: Path) -> None:
+def test_learned_costs_are_read_back(tmp_path: Path) -> None:
     known = learned(
         tmp_path / "new" / "folder", log_of(ONE, replace(ONE, output="/b/b.o", cpu_s=1))
     )

@@ -261,7 +261,7 @@ def test_commands_are_put_behind_what_enters_the_root(
     assert sum("probe.c" in line for line in lines) == 3
 
 
-def test_statistics_that_do_not_join() -> None:
+def test_statistics_that_cannot_be_combined() -> None:
     one, less = CacheCounts(hits=5, misses=5), CacheCounts(hits=1, misses=9)
     assert cache_statistics(None, one) is None
     assert cache_statistics(one, None) is None

@@ -91,7 +91,7 @@ def end(output: str, *, start: float, **more: Any) -> dict[str, Any]:
     return {**record, **more}
 
 
-def test_a_step_that_compiles_nothing_gets_its_own_and_the_user_s_variables(tmp_path: Path) -> None:
+def test_a_step_without_compiles_gets_its_own_and_the_user_s_variables(tmp_path: Path) -> None:
     item = step("install", shell("true"))
     workspace = Workspace(tmp_path, item)
     assert workspace.watch.begin(item, time.time()) == {"https_proxy": "http://proxy", "PATH": PATH}
@@ -247,7 +247,7 @@ def test_configure_tests_are_not_counted_as_compiles(tmp_path: Path) -> None:
     assert workspace.watch.times["part/configure"].compiles == 0
 
 
-def test_steps_of_the_environment_are_watched_too(tmp_path: Path) -> None:
+def test_steps_of_the_environment_are_measured_too(tmp_path: Path) -> None:
     item = replace(step("x", shell("true")), name="environment/meter", component="environment")
     workspace = Workspace(tmp_path, item)
     workspace.watch.begin(item, time.time())

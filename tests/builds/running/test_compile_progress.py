@@ -244,7 +244,7 @@ def test_a_resumed_build_counts_only_the_rest() -> None:
     assert remaining.remaining_s(30.0) == pytest.approx(120.0, rel=0.05)
 
 
-def test_sub_builds_are_told_apart() -> None:
+def test_sub_builds_are_distinguished() -> None:
     first = [CurvePoint(build=0, done=n, total=10, elapsed_s=float(n)) for n in range(1, 11)]
     second = [CurvePoint(build=1, done=n, total=90, elapsed_s=10.0 + n) for n in range(1, 91)]
     earlier = StepRun(wall_s=100.0, curve=(*first, *second))

@@ -47,7 +47,7 @@ def test_libraries_of_cmake_stay(tmp_path: Path) -> None:
     assert left(tmp_path) == ["out/CMakeCache.txt", "out/lib/libtorch.so"]
 
 
-def test_only_python_projects_have_such(tmp_path: Path) -> None:
+def test_only_python_projects_have_copies(tmp_path: Path) -> None:
     put(tmp_path, "build/lib.linux/x")
     assert remove_partial_copies(component(tmp_path, "cmake")) == ()
     assert left(tmp_path) == ["build/lib.linux/x"]

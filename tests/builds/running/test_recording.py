@@ -177,7 +177,7 @@ def test_costs_of_steps_that_were_not_run_again_stay(tmp_path: Path) -> None:
     assert (build.cpu_s, build.compiles, build.peak_memory_mib) == (50.0, 9, 70.0)
 
 
-def test_costs_are_those_of_what_is_there_in_however_many_runs(tmp_path: Path) -> None:
+def test_costs_cover_the_present_objects_over_all_runs(tmp_path: Path) -> None:
     from tests.builds.running.test_compile_measurements import end
 
     finished = Finished(tmp_path, folder_recipe(tmp_path / "source"))

@@ -248,7 +248,7 @@ def test_touch_accepts_the_results_of_a_changed_plan(tmp_path: Path) -> None:
     assert not touch(old.steps[0], path, fingerprints(old)["part/one"]), "there is nothing to take"
 
 
-def test_another_meter_costs_no_rebuild(tmp_path: Path) -> None:
+def test_another_meter_causes_no_rebuild(tmp_path: Path) -> None:
     def plan(meter: str) -> Plan:
         tool = replace(step("meter", shell(f"echo {meter}")), counts=False)
         return plan_of(

@@ -86,7 +86,7 @@ def test_steps_are_found_by_the_short_name_where_it_is_unique(tmp_path: Path) ->
     assert "--from" in caught.value.what
 
 
-def test_a_short_name_of_several_steps_is_told(tmp_path: Path) -> None:
+def test_an_ambiguous_short_name_is_reported(tmp_path: Path) -> None:
     one = step("build")
     two = replace(one, name="second/build", component="second")
     with pytest.raises(UsageError, match="several steps"):
@@ -105,7 +105,7 @@ def test_fingerprints_change_with_what_comes_before(tmp_path: Path) -> None:
     assert first["part/c"] == second["part/c"]
 
 
-def test_a_better_title_costs_no_rebuild(tmp_path: Path) -> None:
+def test_another_title_causes_no_rebuild(tmp_path: Path) -> None:
     before = fingerprints(plan_of(tmp_path, step("a")))
     after = fingerprints(plan_of(tmp_path, replace(step("a"), title="said better")))
     assert before == after

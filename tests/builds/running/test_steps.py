@@ -86,7 +86,7 @@ def test_verification_runs_commands_where_the_step_does(
     assert "checking part" in workspace.log
 
 
-def test_downloads_are_done_and_their_errors_told(workspace: Workspace, tmp_path: Path) -> None:
+def test_downloads_are_done_and_their_errors_reported(workspace: Workspace, tmp_path: Path) -> None:
     import hashlib
 
     source = tmp_path / "file.txt"
@@ -100,7 +100,7 @@ def test_downloads_are_done_and_their_errors_told(workspace: Workspace, tmp_path
 
 
 @needs_cut_network
-def test_what_the_missing_network_was_asked_for_is_kept(workspace: Workspace) -> None:
+def test_hosts_requested_without_network_are_kept(workspace: Workspace) -> None:
     code = "import socket\ntry: socket.gethostbyname('files.example.invalid')\nexcept OSError: pass"
     performer = workspace.performer(Command(argv=("/usr/bin/env", "python3", "-c", code)))
     performer.perform()
@@ -138,7 +138,7 @@ def test_stopped_before_it_began(workspace: Workspace, tmp_path: Path) -> None:
     assert not (tmp_path / "never").exists()
 
 
-def test_the_script_runs_the_last_command_just_as_it_was(
+def test_the_rerun_script_runs_the_last_command_unchanged(
     workspace: Workspace, tmp_path: Path
 ) -> None:
     odd = 'it\'s $HOME "quoted"\nand more'
@@ -160,7 +160,7 @@ def test_the_script_runs_the_last_command_just_as_it_was(
     assert (tmp_path / "said").read_text() == first == f"{odd}|{PATH}|{tmp_path}"
 
 
-def test_without_a_command_there_is_no_way_back(workspace: Workspace, tmp_path: Path) -> None:
+def test_without_a_command_there_is_no_rerun_script(workspace: Workspace, tmp_path: Path) -> None:
     performer = workspace.performer(WriteFile(path=str(tmp_path / "x"), text=""))
     performer.perform()
     assert performer.rerun_script() == ""
@@ -187,7 +187,7 @@ def test_the_guard_is_held_from_the_first_action_to_the_last(
     assert events == ["in", "out"]
 
 
-def test_a_log_that_cannot_be_written_is_told(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_reported(workspace: Workspace, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("in the way")
     with pytest.raises(TorchyardError, match="cannot write") as raised:
         workspace.performer(shell("true")).perform()

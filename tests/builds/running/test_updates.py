@@ -114,7 +114,7 @@ def test_without_a_working_copy_only_the_source_is_fetched(folder_desk: Workspac
 
 
 @needs_git
-def test_a_source_that_is_gone_is_fetched_anew(git_workspace: Workspace) -> None:
+def test_a_source_that_is_gone_is_fetched_again(git_workspace: Workspace) -> None:
     shutil.rmtree(git_workspace.source)
     updates = git_workspace.updates()
     assert updates is not None

@@ -166,7 +166,7 @@ def test_answers_over_tcp_in_pieces_and_one_after_the_other(offline: Sandbox) ->
     assert requested_hosts(offline.requested_hosts_file) == ("one.example", "two.example")
 
 
-def test_garbage_and_odd_names_do_no_harm(offline: Sandbox) -> None:
+def test_garbage_and_unusual_names_are_harmless(offline: Sandbox) -> None:
     """Nothing of what a command sends can end the workspace or write a line of its own making."""
     garbage = [b"", b"\0" * 11, b"\xff" * 40, _question(b"cut.example", 1)[:-3]]
     odd = _question(b"new\nline\x1b.example", 2)

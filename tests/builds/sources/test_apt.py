@@ -90,12 +90,12 @@ def test_the_own_suites() -> None:
     assert entries_for(machine(MAIN, SECURITY), "") == (MAIN, SECURITY)
 
 
-def test_another_suite_is_looked_for_beside_the_plain_one() -> None:
+def test_another_suite_is_searched_beside_the_plain_one() -> None:
     (found,) = entries_for(machine(MAIN, SECURITY), "trixie")
     assert (found.uris, found.suites) == (MAIN.uris, ("trixie",))
 
 
-def test_another_pocket_is_looked_for_beside_its_like() -> None:
+def test_another_pocket_is_searched_beside_the_same_pocket() -> None:
     (found,) = entries_for(machine(MAIN, SECURITY), "trixie-security")
     assert (found.uris, found.suites) == (SECURITY.uris, ("trixie-security",))
 

@@ -111,7 +111,7 @@ def test_values_that_cannot_be_right_name_their_key(
         ),
     ],
 )
-def test_credentials_in_a_recipe_are_refused_and_not_repeated(
+def test_credentials_in_a_recipe_are_refused_and_not_shown(
     source: SourceTable, place: Place
 ) -> None:
     with pytest.raises(UsageError) as caught:

@@ -247,7 +247,9 @@ def test_a_failed_fetch_leaves_the_earlier_source(upstream: Upstream, place: Pla
     assert place.identity(source(upstream)).commit == upstream.last
 
 
-def test_a_recipe_cannot_smuggle_shell(upstream: Upstream, place: Place, tmp_path: Path) -> None:
+def test_a_recipe_cannot_inject_shell_code(
+    upstream: Upstream, place: Place, tmp_path: Path
+) -> None:
     trap = tmp_path / "trapped"
     with pytest.raises(CommandFailed):
         place.fetch(source(upstream, ref=f"$(touch${{IFS}}{trap})"))

@@ -78,7 +78,7 @@ def fetch(wanted: SdistDownload, where: PipSettings) -> list[str]:
     return said
 
 
-def test_whole_way_through_pips_configuration(
+def test_an_sdist_through_the_configuration_of_pip(
     index: FileServer, place: Place, clean_pip: Path
 ) -> None:
     clean_pip.write_text(f"[global]\nindex-url = {index.address}/simple\n", encoding="utf-8")
@@ -181,7 +181,7 @@ def test_an_index_that_fails_is_an_error_and_not_skipped(index: FileServer, tmp_
         fetch(action(tmp_path / "x"), settings(f"{index.address}/bad", f"{index.address}/simple"))
 
 
-def test_logins_of_the_index_are_used_and_never_said(index: FileServer, tmp_path: Path) -> None:
+def test_logins_of_the_index_are_used_and_never_shown(index: FileServer, tmp_path: Path) -> None:
     for reply in index.replies.values():
         reply.login = "ann:s3cret"
     address = index.address.replace("://", "://ann:s3cret@")

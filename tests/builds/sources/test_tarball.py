@@ -96,7 +96,7 @@ def test_zip_keeps_links_and_permissions(tmp_path: Path, place: Place) -> None:
     assert (place.destination / "link").readlink() == Path("readme")
 
 
-def test_the_kind_is_told_from_the_content(tmp_path: Path, place: Place) -> None:
+def test_the_kind_is_detected_from_the_content(tmp_path: Path, place: Place) -> None:
     project(tmp_path)
     archive = tmp_path / "v1.0"
     subprocess.run(("tar", "-czf", archive, "-C", tmp_path, "project-1.0"), check=True)
@@ -161,7 +161,7 @@ def test_backslashes_do_not_lead_out_either(tmp_path: Path, place: Place) -> Non
 
 
 @pytest.mark.parametrize("content", [b"<html>not found</html>", b"", b"PK\x03\x04 broken"])
-def test_what_is_no_archive(tmp_path: Path, place: Place, content: bytes) -> None:
+def test_files_that_are_not_archives(tmp_path: Path, place: Place, content: bytes) -> None:
     archive = tmp_path / "x.tar.gz"
     archive.write_bytes(content)
     with pytest.raises(
@@ -171,7 +171,7 @@ def test_what_is_no_archive(tmp_path: Path, place: Place, content: bytes) -> Non
     assert not place.destination.exists()
 
 
-def test_a_cut_archive_is_no_source(tmp_path: Path, place: Place) -> None:
+def test_a_truncated_archive_is_refused(tmp_path: Path, place: Place) -> None:
     project(tmp_path)
     whole = tmp_path / "whole.tar.gz"
     subprocess.run(("tar", "-czf", whole, "-C", tmp_path, "project-1.0"), check=True)

@@ -113,7 +113,7 @@ def test_the_cache_of_a_python_project_is_in_its_build_folder(tmp_path: Path) ->
         ("off", "0", "OFF", "honoured"),
     ],
 )
-def test_the_finished_module_has_the_last_word(
+def test_the_finished_module_takes_precedence(
     requested: grammar.Scalar, cache: str, told: str | None, verdict: str
 ) -> None:
     config = {} if told is None else {"X": told}

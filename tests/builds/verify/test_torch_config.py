@@ -65,7 +65,7 @@ def test_parallel_info() -> None:
     assert "Environment variables" not in found
 
 
-def test_nothing_in_nothing() -> None:
+def test_empty_config() -> None:
     assert parse_show("") == {}
     assert parse_show("PyTorch built with:\n  - Build settings: \n") == {}
     assert parse_parallel_info("") == {}

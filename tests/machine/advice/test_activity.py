@@ -64,7 +64,7 @@ def test_a_quiet_machine(root: Path) -> None:
     assert activity.throttle_events == 0
 
 
-def test_who_is_busy_is_named(root: Path) -> None:
+def test_busy_processes_are_named(root: Path) -> None:
     activity = watch(root, lambda: use(root, 700, 0.2, name="make) (x"))
     assert activity.busy_processors is not None
     # The window is at least a tenth of a second; on a machine under load it may be longer.
@@ -120,7 +120,7 @@ def test_an_empty_root_says_nothing_and_raises_nothing(tmp_path: Path) -> None:
     assert all(fact.unavailable for fact in activity_facts(activity))
 
 
-def test_a_copy_is_not_waited_for(root: Path) -> None:
+def test_a_copied_machine_is_read_without_waiting(root: Path) -> None:
     (root / "proc/loadavg").write_text("3.50 1.00 0.50 1/100 5\n")
 
     def sleep(_: float) -> None:
@@ -134,7 +134,7 @@ def test_a_copy_is_not_waited_for(root: Path) -> None:
     assert observe_activity(Machine(files=FileTree(root)), window_s=0).busy_processors is None
 
 
-def test_facts_are_words(root: Path) -> None:
+def test_facts_are_text(root: Path) -> None:
     activity = Activity(
         processors=4,
         window_s=0.5,

@@ -135,12 +135,12 @@ FIT = {
 
 
 @pytest.mark.parametrize("case", FIT)
-def test_what_does_not(case: str, trees: dict[str, Path]) -> None:
+def test_what_does_not_make_a_machine_unfit(case: str, trees: dict[str, Path]) -> None:
     every = advice_for(trees["intel-pstate"], FIT[case]).values()
     assert not any(advice.unfit for advice in every)
 
 
-def test_who_is_busy_is_named_and_what_they_take(trees: dict[str, Path]) -> None:
+def test_busy_processes_are_named_with_their_share(trees: dict[str, Path]) -> None:
     activity = changed(
         busy_processors=6.0,
         waiting_share=0.4,
@@ -152,7 +152,7 @@ def test_who_is_busy_is_named_and_what_they_take(trees: dict[str, Path]) -> None
     )
 
 
-def test_a_copy_is_judged_by_averages(trees: dict[str, Path]) -> None:
+def test_a_copied_machine_is_rated_by_averages(trees: dict[str, Path]) -> None:
     activity = Activity(processors=8, busy_processors=12.5, waiting_share=0.5)
     advice = advice_for(trees["intel-pstate"], activity)["busy"]
     assert advice.unfit
@@ -172,7 +172,7 @@ def test_a_battery_makes_unfit_until_it_is_plugged_in(tmp_path: Path) -> None:
     assert "battery" not in advice_for(tmp_path)
 
 
-def test_heat_since_boot_is_advice_only(tmp_path: Path) -> None:
+def test_throttling_since_boot_is_advice_only(tmp_path: Path) -> None:
     make_tree("intel-pstate", tmp_path)
     count = "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count"
     (tmp_path / count).write_text("17\n")
@@ -214,7 +214,7 @@ def test_cores_at_boot_need_a_restart(trees: dict[str, Path]) -> None:
     assert advice.fix == "torchyard machine boot --cores auto"
 
 
-def test_one_core_has_none_to_set_apart(tmp_path: Path) -> None:
+def test_one_core_has_none_to_isolate(tmp_path: Path) -> None:
     make_tree("cloud-vm", tmp_path)
     (tmp_path / "sys/devices/system/cpu/online").write_text("0\n")
     assert not {"cores", "cores-at-boot"} & set(advice_for(tmp_path))

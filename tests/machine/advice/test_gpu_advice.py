@@ -33,7 +33,7 @@ def test_nothing_about_no_gpus() -> None:
     assert advise_reading(GpuView()) == ()
 
 
-def test_an_idle_card_wants_its_clock_locked(tmp_path: Path) -> None:
+def test_locking_the_clock_of_an_idle_card_is_advised(tmp_path: Path) -> None:
     advice = advice_of(h200(), tmp_path)
     assert list(advice) == ["gpu-clocks"]
     assert advice["gpu-clocks"].effect == "large"
@@ -42,7 +42,7 @@ def test_an_idle_card_wants_its_clock_locked(tmp_path: Path) -> None:
     assert fit(advice)
 
 
-def test_a_card_that_somebody_holds_needs_no_lock(tmp_path: Path) -> None:
+def test_a_card_in_use_needs_no_lock(tmp_path: Path) -> None:
     nvml = h200()
     set_reasons(nvml, 0x2)
     assert advice_of(nvml, tmp_path) == {}
@@ -166,7 +166,7 @@ class TestAmd:
         assert advice["gpu-slowdown"].unfit
         assert "100 °C" in advice["gpu-slowdown"].what
 
-    def test_others(self, tmp_path: Path) -> None:
+    def test_other_processes(self, tmp_path: Path) -> None:
         driver = AmdDriver("mi300x", tmp_path)
         driver.add_process(500, 2**30)
         make_process(tmp_path, 500, 1, "trainer")

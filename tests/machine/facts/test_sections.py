@@ -257,7 +257,7 @@ def test_idle_states_that_are_disabled_everywhere(tmp_path: Path) -> None:
     assert facts_of(tmp_path)["idle", "deepest allowed"].text == "C6, 133 us wake-up latency"
 
 
-def test_cores_set_apart_at_boot_and_at_run_time(tmp_path: Path) -> None:
+def test_cores_isolated_at_boot_and_at_run_time(tmp_path: Path) -> None:
     make_tree("intel-pstate", tmp_path)
     (tmp_path / "proc/cmdline").write_text("ro isolcpus=2 rcu-nocbs=2 nohz_full=2 -- nosmt\n")
     (tmp_path / "sys/devices/system/cpu/isolated").write_text("2\n")
@@ -302,7 +302,7 @@ def test_power(tmp_path: Path) -> None:
     assert facts_of(tmp_path)["power", "source"].text == "mains"
 
 
-def test_guests_that_hide_and_machines_that_are_none(tmp_path: Path) -> None:
+def test_virtual_machines_and_physical_machines(tmp_path: Path) -> None:
     make_tree("cloud-vm", tmp_path)
     board = tmp_path / "sys/class/dmi/id"
     (board / "sys_vendor").unlink()

@@ -89,7 +89,7 @@ def test_what_a_card_does_not_support_has_a_reason(tmp_path: Path) -> None:
     assert facts["graphics clock"].value == "345 MHz"
 
 
-def test_a_lost_card_keeps_its_place(tmp_path: Path) -> None:
+def test_a_lost_card_keeps_its_index(tmp_path: Path) -> None:
     nvml = h200(cards=2)
     nvml.refuse("nvmlDeviceGetHandleByIndex", 0, code=15)
     machine = machine_of(nvml, tmp_path)
@@ -163,7 +163,7 @@ class TestProcesses:
         assert owner_of(os.getpid(), files) == "ours"
         assert owner_of(51, files) == "ours"
 
-    def test_everybody_else_is_not(self, tmp_path: Path) -> None:
+    def test_other_processes_are_not_ours(self, tmp_path: Path) -> None:
         make_process(tmp_path, 60, 1)
         make_process(tmp_path, 1, 0)
         assert owner_of(60, machine_of(h200(), tmp_path).files) == "other"
@@ -184,7 +184,7 @@ class TestProcesses:
     def test_one_that_is_not_visible_is_unknown(self, tmp_path: Path) -> None:
         assert owner_of(80, machine_of(h200(), tmp_path).files) == "unknown"
 
-    def test_the_list_says_each_once(self, tmp_path: Path) -> None:
+    def test_each_process_is_listed_once(self, tmp_path: Path) -> None:
         # GIVEN one process that computes and draws, and one that only draws
         nvml = h200()
         add_process(nvml, 60)
@@ -197,7 +197,7 @@ class TestProcesses:
             "60 jupyter (compute, 1.0 GiB), 90 Xorg (graphics, 1.0 GiB)"
         )
 
-    def test_memory_that_is_not_told(self, tmp_path: Path) -> None:
+    def test_unknown_memory(self, tmp_path: Path) -> None:
         nvml = h200()
         add_process(nvml, 60)
         nvml.nvmlDeviceGetComputeRunningProcesses(CARD)[0].usedGpuMemory = None

@@ -74,7 +74,7 @@ def test_a_slowed_gpu_is_dirty_and_a_power_cap_is_not() -> None:
     assert judge(held) == ("GPU clock held: hardware thermal",)
 
 
-def test_swapping_counts_by_its_rate_while_it_was_watched() -> None:
+def test_swapping_counts_by_its_rate_while_it_was_observed() -> None:
     limit = block_check.SWAPPED_PAGES_PER_SECOND_LIMIT
     second = 10**9
     calm = GuardReading(swapped_pages=int(limit * 0.9), watched_ns=second)
@@ -134,7 +134,7 @@ def test_nothing_known_and_no_time_at_all_are_clean() -> None:
     assert block_check.judge(reading, wall_ns=0, samples=1, threads=1) == ()
 
 
-def test_what_worker_and_yard_read_becomes_one_record() -> None:
+def test_readings_of_worker_and_controller_become_one_record() -> None:
     found = block_check.reading_from(
         {"cpu_ns": 5, "steal_ns": None, "unknown": 7},
         {"swapped_pages": 2, "cpu_temperature_c": 40.5},
@@ -192,7 +192,7 @@ def test_more_of_a_disturbance_never_makes_a_block_cleaner(
 
 
 @given(READINGS)
-def test_what_cannot_be_read_is_never_held_against_a_block(reading: GuardReading) -> None:
+def test_unavailable_readings_never_make_a_block_dirty(reading: GuardReading) -> None:
     stand_ins = {"preempted", "off the core"}
     for name in GROWING:
         blind = with_number(reading, name, None)

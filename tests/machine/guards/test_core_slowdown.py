@@ -38,7 +38,7 @@ def test_on_a_steady_clock_a_small_fall_counts_before_or_after() -> None:
     assert block(usual, 10_000) == ()
 
 
-def test_until_enough_is_known_the_probe_is_only_recorded() -> None:
+def test_the_probe_is_only_recorded_until_there_are_enough_blocks() -> None:
     usual = ProbeBaseline()
     assert not any(learn(usual, [10_000] * (FEWEST - 1)))
     reading = usual.beside("a", GuardReading(probe_before_ns=20_000, probe_after_ns=20_000))
@@ -59,7 +59,7 @@ def test_a_clock_that_always_changes_dirties_few_blocks_and_a_deep_fall_is_still
     assert block(usual, 20_000) == SLOWED
 
 
-def test_a_variant_that_lowers_the_clock_by_its_own_work_is_judged_by_its_own_blocks() -> None:
+def test_a_variant_that_lowers_the_clock_is_compared_with_its_own_blocks() -> None:
     usual = ProbeBaseline()
     assert not any(learn(usual, [10_000] * 12))
     assert not any(learn(usual, [12_000] * 12, variant="wide"))
@@ -67,13 +67,13 @@ def test_a_variant_that_lowers_the_clock_by_its_own_work_is_judged_by_its_own_bl
     assert block(usual, 12_000, variant="wide") == ()
 
 
-def test_a_clock_that_fell_for_good_becomes_the_usual_one() -> None:
+def test_a_permanently_lower_clock_becomes_the_reference() -> None:
     usual = ProbeBaseline()
     found = learn(usual, [10_000] * 12 + [12_000] * 20)
     assert found == [False] * 12 + [True] * 12 + [False] * 8
 
 
-def test_a_launch_begins_anew_and_remembers_how_much_the_machine_strays() -> None:
+def test_a_launch_starts_a_new_reference_and_keeps_the_variation() -> None:
     usual = ProbeBaseline()
     learn(usual, [10_000] * 12)
     usual.begin_launch()
@@ -81,7 +81,7 @@ def test_a_launch_begins_anew_and_remembers_how_much_the_machine_strays() -> Non
     assert block(usual, 12_000, 13_000) == SLOWED
 
 
-def test_without_a_probe_nothing_is_usual() -> None:
+def test_without_a_probe_there_is_no_reference() -> None:
     assert ProbeBaseline().beside("a", GuardReading(cpu_ns=1)) == GuardReading(cpu_ns=1)
 
 

@@ -94,7 +94,7 @@ def test_only_what_holds_the_clock_down_counts(
     assert reading.throttle_reasons == reasons
 
 
-def test_a_card_that_tells_only_half(tmp_path: Path) -> None:
+def test_a_card_with_partial_readings(tmp_path: Path) -> None:
     nvml = h200()
     for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetComputeRunningProcesses"):
         nvml.refuse(name, CARD)
@@ -115,7 +115,7 @@ def test_a_card_that_falls_off_the_bus_is_not_asked_again(tmp_path: Path) -> Non
     assert guard.read() is None
 
 
-def test_closing_gives_the_library_back(tmp_path: Path) -> None:
+def test_closing_shuts_the_library_down(tmp_path: Path) -> None:
     nvml = h200()
     guard = guard_of(nvml, tmp_path)
     guard.close()
@@ -139,7 +139,7 @@ def test_the_energy_counter_in_joules(tmp_path: Path) -> None:
     assert guard.read_energy_j().because
 
 
-def test_where_no_counter_is_read_the_reason_is_said(tmp_path: Path) -> None:
+def test_where_no_counter_is_read_the_reason_is_reported(tmp_path: Path) -> None:
     assert "not a CUDA device" in GpuGuard("cpu").read_energy_j().because
     assert GpuGuard("cuda:99", files=FileTree(tmp_path)).read_energy_j().because
 
@@ -182,7 +182,7 @@ class TestNeighbours:
         assert reading is not None
         assert reading.other_processes == 1
 
-    def test_our_own_worker_is_no_neighbour(self, tmp_path: Path) -> None:
+    def test_our_own_worker_is_not_another_process(self, tmp_path: Path) -> None:
         nvml = h200()
         add_process(nvml, 61, busy=99)
         make_process(tmp_path, 61, os.getpid())
@@ -197,7 +197,7 @@ class TestNeighbours:
         assert reading is not None
         assert reading.other_processes is None
 
-    def test_they_are_looked_for_now_and_then(self, tmp_path: Path) -> None:
+    def test_other_processes_are_polled_at_intervals(self, tmp_path: Path) -> None:
         nvml = h200()
         clock = Clock()
         guard = guard_of(nvml, tmp_path, clock=clock)
@@ -212,7 +212,7 @@ class TestNeighbours:
         assert later is not None
         assert (soon.other_processes, later.other_processes) == (0, 1)
 
-    def test_a_block_beside_one_is_dirty(self) -> None:
+    def test_a_block_during_computation_of_another_process_is_dirty(self) -> None:
         shared = GuardReading(other_gpu_processes=1)
         alone = GuardReading(other_gpu_processes=0)
         assert judge(shared, wall_ns=10**8, samples=20, threads=1) == (
@@ -236,7 +236,7 @@ class TestWhichGpu:
             ("cuda", "GPU-00000000-0000-0000-0000-000000000003", "gpu2"),
         ],
     )
-    def test_it_is_found(self, device: str, visible: str | None, handle: str) -> None:
+    def test_the_card_is_found(self, device: str, visible: str | None, handle: str) -> None:
         environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
         assert nvml_handle(h200(cards=4), device, environment).value == handle
 
@@ -250,7 +250,7 @@ class TestWhichGpu:
             ("cuda", "-1"),
         ],
     )
-    def test_what_is_not_sure_is_not_guessed(self, device: str, visible: str) -> None:
+    def test_an_ambiguous_card_is_not_guessed(self, device: str, visible: str) -> None:
         found = nvml_handle(h200(cards=4), device, {"CUDA_VISIBLE_DEVICES": visible})
         assert found.value is None
         assert "CUDA_VISIBLE_DEVICES" in found.because

@@ -60,7 +60,7 @@ def test_each_reader_has_a_state_and_those_that_cannot_read_are_left_out(folder:
         assert "swapped_pages" not in watch.end()
 
 
-def test_a_number_that_vanishes_or_starts_anew_is_no_number_or_none_at_all(folder: Path) -> None:
+def test_a_counter_that_vanishes_or_is_reset_gives_no_number(folder: Path) -> None:
     with HostGuards(Machine(files=FileTree(folder))) as watch:
         watch.begin()
         (folder / "proc/vmstat").write_text("gone\n")
@@ -93,7 +93,7 @@ def test_a_slow_reader_is_left_out_with_the_reason() -> None:
     assert list(watch.end()) == ["watched_ns"]
 
 
-def test_one_slow_reading_of_several_is_forgiven() -> None:
+def test_one_slow_reading_of_several_is_tolerated() -> None:
     ticks = iter([0, 5_000_000, 5_000_000, 5_010_000, 5_010_000, 5_020_000])
     open_reader = reader_of(iter(range(100)), grows=True)
     assert HostGuards(readers=[open_reader], clock=lambda: next(ticks)).states == {"made up": ""}
@@ -139,6 +139,6 @@ def test_states_of_all_guards_come_from_the_readings_of_a_launch() -> None:
     }
 
 
-def test_a_probe_that_never_ran_is_said_with_its_reason() -> None:
+def test_a_probe_that_never_ran_is_reported_with_its_reason() -> None:
     states = guard_states([GuardReading(cpu_ns=3)], {})
     assert states["frequency probe"] == "the workload does not run on the CPU"

@@ -73,7 +73,7 @@ def test_swapped_pages_are_those_in_and_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nr_free_pages 5\n", "a 1\npswpin 7\n"])
-def test_a_kernel_without_swap_is_said(text: str, tmp_path: Path) -> None:
+def test_a_kernel_without_swap_is_reported(text: str, tmp_path: Path) -> None:
     reader = opened(swapping.open_swapping, tmp_path, proc__vmstat=text)
     assert "without swap" in reader.unavailable
     assert reader.read() is None
@@ -209,7 +209,7 @@ def test_without_zones_the_hardware_monitor_is_asked(
     assert bool(reader.unavailable) == (wanted is None)
 
 
-def test_a_held_file_follows_the_kernel_and_says_why_it_cannot_be_read(tmp_path: Path) -> None:
+def test_an_open_file_follows_the_kernel_and_reports_read_errors(tmp_path: Path) -> None:
     tree = FileTree(tmp_path)
     write(tmp_path, "proc/number", "1\n")
     file = tree.hold("proc/number")
@@ -223,7 +223,7 @@ def test_a_held_file_follows_the_kernel_and_says_why_it_cannot_be_read(tmp_path:
     assert tree.hold("proc").because == "/proc: Is a directory"
 
 
-def test_a_file_of_this_kernel_is_made_anew_for_every_reading() -> None:
+def test_a_file_of_this_kernel_is_generated_for_every_reading() -> None:
     file = FileTree().hold("proc/self/stat")
     if file.because:
         pytest.skip(f"no live /proc: {file.because}")
@@ -235,7 +235,7 @@ def test_a_file_of_this_kernel_is_made_anew_for_every_reading() -> None:
     file.close()
 
 
-def test_a_held_file_is_not_inherited(tmp_path: Path) -> None:
+def test_an_open_file_is_not_inherited(tmp_path: Path) -> None:
     import os
 
     write(tmp_path, "number", "1\n")

@@ -41,7 +41,7 @@ def left(round_: Round) -> dict[str, object]:
 # Interrupts.
 
 
-def test_interrupts_go_to_the_house(tmp_path: Path) -> None:
+def test_interrupts_go_to_the_housekeeping_cores(tmp_path: Path) -> None:
     round_ = round_on("amd-acpi", tmp_path, "interrupts")
     round_.kernel.write(f"{IRQ}/25/smp_affinity", "04")  # on a measuring core only
     round_.kernel.write(f"{IRQ}/26/smp_affinity", "0c")  # on one of each
@@ -60,7 +60,7 @@ def test_interrupts_go_to_the_house(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EPERM])
-def test_interrupts_that_belong_to_a_processor_are_said(code: int, tmp_path: Path) -> None:
+def test_interrupts_bound_to_a_processor_are_reported(code: int, tmp_path: Path) -> None:
     round_ = round_on("amd-acpi", tmp_path, "interrupts")
     round_.kernel.per_cpu_interrupts = (0,)
     round_.kernel.interrupt_refusal = code
@@ -106,7 +106,7 @@ def test_interrupts_stay_without_cores(kind: str, tmp_path: Path) -> None:
     ("cores", "reason"),
     [((99,), "CPUs 99 are not online"), (tuple(range(8)), "leave none for housekeeping")],
 )
-def test_cores_that_cannot_be(cores: tuple[int, ...], reason: str, tmp_path: Path) -> None:
+def test_invalid_cores(cores: tuple[int, ...], reason: str, tmp_path: Path) -> None:
     round_ = round_on("amd-acpi", tmp_path, "interrupts", "workqueues")
     assert round_.survey(cores=cores) == []
     assert reason in round_.state("interrupts").unavailable
@@ -140,7 +140,7 @@ def test_masks_of_large_machines_are_compared_by_their_bits() -> None:
 
 
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_deferred_work_goes_to_the_house(kind: str, tmp_path: Path) -> None:
+def test_deferred_work_goes_to_the_housekeeping_cores(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path, "workqueues")
     (core,) = last_core(round_)
     round_.tune(cores=(core,))
@@ -152,7 +152,7 @@ def test_deferred_work_goes_to_the_house(kind: str, tmp_path: Path) -> None:
     assert left(round_) == {}
 
 
-def test_what_was_requested_comes_back_and_not_what_was_left_of_it(tmp_path: Path) -> None:
+def test_what_was_requested_is_restored_and_not_what_was_left_of_it(tmp_path: Path) -> None:
     """Somebody's isolated partition had taken processor 7 out of the mask that is in force."""
     round_ = round_on("amd-acpi", tmp_path, "workqueues")
     round_.kernel.put(f"{QUEUES}/cpumask", "7f")

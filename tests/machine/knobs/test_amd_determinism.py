@@ -42,7 +42,7 @@ def shown(driver: AmdDriver) -> tuple[str, str]:
         ("mi300x", "auto 500-2100", "perf_determinism 500-1470"),
     ],
 )
-def test_there_and_back(tmp_path: Path, kind: str, found: str, wanted: str) -> None:
+def test_applied_and_restored(tmp_path: Path, kind: str, found: str, wanted: str) -> None:
     driver = AmdDriver(kind, tmp_path)
     machine = Machine(files=driver)
     before = shown(driver)
@@ -60,7 +60,7 @@ def test_there_and_back(tmp_path: Path, kind: str, found: str, wanted: str) -> N
     assert shown(driver) == before
 
 
-def test_what_the_driver_is_told(tmp_path: Path) -> None:
+def test_calls_to_the_driver(tmp_path: Path) -> None:
     driver = AmdDriver("mi200", tmp_path)
     KNOB.write(Machine(files=driver), one(survey(driver, gpu_clock_mhz=1300)))
     assert driver.accepted == [
@@ -72,12 +72,14 @@ def test_what_the_driver_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("asked", "cap"), [(9999, 1700), (100, 500), (1400, 1400)])
-def test_the_wish_stays_inside_the_cards_range(tmp_path: Path, asked: int, cap: int) -> None:
+def test_the_requested_clock_is_clamped_to_the_range_of_the_card(
+    tmp_path: Path, asked: int, cap: int
+) -> None:
     driver = AmdDriver("mi200", tmp_path)
     assert one(survey(driver, gpu_clock_mhz=asked)).wanted == f"perf_determinism 500-{cap}"
 
 
-def test_limits_of_the_user_come_back(tmp_path: Path) -> None:
+def test_limits_of_the_user_are_restored(tmp_path: Path) -> None:
     # GIVEN limits that a user set by hand
     driver = AmdDriver("mi200", tmp_path)
     for path, order in ((LEVEL, "manual"), (TABLE, "s 0 600"), (TABLE, "s 1 1500"), (TABLE, "c")):
@@ -95,7 +97,7 @@ def test_limits_of_the_user_come_back(tmp_path: Path) -> None:
     assert shown(driver) == before
 
 
-def test_a_cap_of_the_user_comes_back(tmp_path: Path) -> None:
+def test_a_cap_of_the_user_is_restored(tmp_path: Path) -> None:
     driver = AmdDriver("mi300x", tmp_path)
     for path, order in ((LEVEL, "perf_determinism"), (TABLE, "s 1 1900"), (TABLE, "c")):
         driver.write(path, order)
@@ -109,7 +111,7 @@ def test_a_cap_of_the_user_comes_back(tmp_path: Path) -> None:
     assert driver.level == "perf_determinism"
 
 
-def test_half_a_write_is_put_back(tmp_path: Path) -> None:
+def test_half_a_write_is_restored(tmp_path: Path) -> None:
     """A tune that was killed between the level and the limit."""
     driver = AmdDriver("mi200", tmp_path)
     before = shown(driver)
@@ -131,7 +133,7 @@ def test_a_chip_that_refuses_is_as_it_was(tmp_path: Path) -> None:
     assert shown(driver) == before
 
 
-def test_a_driver_that_forgets_the_cap_is_found_out(
+def test_a_driver_that_drops_the_cap_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = AmdDriver("mi300x", tmp_path)
@@ -194,7 +196,7 @@ def test_what_means_the_same(one_value: str, other: str, same: bool) -> None:
     assert KNOB.same(PLACE, one_value, other) is same
 
 
-def test_a_value_that_is_none(tmp_path: Path) -> None:
+def test_invalid_value(tmp_path: Path) -> None:
     setting = Setting(knob="amd-determinism", place=PLACE, found="nonsense", wanted=None)
     machine = Machine(files=AmdDriver("mi200", tmp_path))
     with pytest.raises(MissingTool, match="not a level with limits"):

@@ -36,7 +36,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     [(kind, "Linux 6") for kind in KINDS]
     + [(kind, manners) for kind in CLOCKED for manners in MANNERS if manners != "Linux 6"],
 )
-def test_a_tune_comes_back_byte_for_byte(kind: str, manners: str, tmp_path: Path) -> None:
+def test_quieting_is_restored_byte_for_byte(kind: str, manners: str, tmp_path: Path) -> None:
     root = make_tree(kind, tmp_path / "root")
     kernel = FakeKernel(root, **MANNERS[manners])  # type: ignore[arg-type]
     round_ = Round(kernel, tmp_path)
@@ -55,7 +55,7 @@ def test_a_tune_comes_back_byte_for_byte(kind: str, manners: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "cgroup-v1", "arm-cpufreq", "cloud-vm"])
-def test_a_copy_of_a_machine_comes_back_too(kind: str, tmp_path: Path) -> None:
+def test_a_copy_of_a_machine_is_restored_too(kind: str, tmp_path: Path) -> None:
     """With plain files that take every value, as `--root` has them."""
     machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
     before = _texts(tmp_path)
@@ -90,7 +90,7 @@ def test_a_second_restore_changes_nothing(kind: str, tmp_path: Path) -> None:
     assert len(round_.kernel.accepted) == taken, "written again although it was there"
 
 
-def test_a_restore_without_a_tune_writes_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_restore_without_quieting_writes_nothing(kind: str, tmp_path: Path) -> None:
     round_ = Round.of(kind, tmp_path)
     for setting in reversed(round_.survey()):
         round_.knobs[setting.knob].restore(round_.machine, setting)
@@ -103,7 +103,7 @@ def test_a_restore_without_a_tune_writes_nothing(kind: str, tmp_path: Path) -> N
     [(kind, 4) for kind in CLOCKED]
     + [pytest.param(kind, 1000, marks=pytest.mark.slow) for kind in CLOCKED],
 )
-def test_a_tune_that_is_cut_off_anywhere_comes_back(kind: str, places: int, tmp_path: Path) -> None:
+def test_quieting_interrupted_anywhere_is_restored(kind: str, places: int, tmp_path: Path) -> None:
     round_ = Round.of(kind, tmp_path)
     round_.tune()
     count = len(round_.kernel.accepted)
@@ -120,7 +120,7 @@ def test_a_tune_that_is_cut_off_anywhere_comes_back(kind: str, places: int, tmp_
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp"])
-def test_a_restore_that_is_cut_off_goes_on_later(kind: str, tmp_path: Path) -> None:
+def test_an_interrupted_restore_is_resumed(kind: str, tmp_path: Path) -> None:
     round_ = Round.of(kind, tmp_path)
     round_.tune()
     for more in (1, 3, 2):
@@ -163,7 +163,7 @@ def test_one_refused_write_does_not_stop_the_others(place: str, code: int, tmp_p
     assert round_.left() == {}
 
 
-def test_what_cannot_be_put_back_is_said_and_tried_again(tmp_path: Path) -> None:
+def test_what_cannot_be_restored_is_reported_and_retried(tmp_path: Path) -> None:
     round_ = Round.of("amd-acpi", tmp_path)
     round_.tune()
     round_.kernel.refuse(f"{CPU}/cpufreq/boost", errno.EIO)
@@ -214,7 +214,7 @@ def test_unreadable_text_never_raises(kind: str, tmp_path: Path) -> None:
     assert all(state.unavailable or state.settings is not None for state in round_.states)
 
 
-def test_every_knob_tells_about_itself() -> None:
+def test_every_knob_has_a_description() -> None:
     for name, knob in CLOCK_KNOBS.items():
         assert knob.name == name
         assert knob.profile == "cpu"

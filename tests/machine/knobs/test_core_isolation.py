@@ -19,7 +19,7 @@ from torchyard.machine.model import Setting
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
-def test_cores_are_set_apart_and_given_back(kind: str, tmp_path: Path) -> None:
+def test_cores_are_isolated_and_released(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     core = last_core(round_)
     round_.tune(cores=(core,))
@@ -32,7 +32,7 @@ def test_cores_are_set_apart_and_given_back(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "amd-epp"])
-def test_without_cores_nothing_is_set_apart(kind: str, tmp_path: Path) -> None:
+def test_without_cores_nothing_is_isolated(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     assert round_.survey() == []
     assert "no cores are isolated" in round_.state("isolation").unavailable
@@ -53,7 +53,9 @@ def test_control_groups_without_cpusets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "top"), [("cgroup-v1", V1), ("amd-epp", V2)])
-def test_a_rest_of_another_tune_is_not_touched(kind: str, top: str, tmp_path: Path) -> None:
+def test_the_remains_of_another_quieting_are_not_touched(
+    kind: str, top: str, tmp_path: Path
+) -> None:
     round_ = round_on(kind, tmp_path)
     round_.kernel.make_folder(f"{top}/torchyard")
     round_.survey(cores=(3,))
@@ -64,7 +66,7 @@ def test_a_rest_of_another_tune_is_not_touched(kind: str, top: str, tmp_path: Pa
     ("kind", "after"),
     [("cgroup-v1", after) for after in range(12)] + [("amd-epp", after) for after in range(3)],
 )
-def test_a_tune_that_dies_anywhere_comes_back(kind: str, after: int, tmp_path: Path) -> None:
+def test_quieting_that_dies_anywhere_is_restored(kind: str, after: int, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     round_.kernel.dies_after = after
     with pytest.raises(KeyboardInterrupt):
@@ -77,7 +79,7 @@ def test_a_tune_that_dies_anywhere_comes_back(kind: str, after: int, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "amd-epp"])
-def test_restoring_what_never_was_is_nothing(kind: str, tmp_path: Path) -> None:
+def test_restoring_without_isolation_does_nothing(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     for setting in round_.survey(cores=(3,)) * 2:
         KNOBS["isolation"].restore(round_.machine, setting)
@@ -87,7 +89,7 @@ def test_restoring_what_never_was_is_nothing(kind: str, tmp_path: Path) -> None:
 # Version 2.
 
 
-def test_a_partition_takes_its_cores_from_everybody(tmp_path: Path) -> None:
+def test_a_partition_takes_its_cores_from_all_groups(tmp_path: Path) -> None:
     round_ = round_on("amd-epp", tmp_path)
     round_.tune(cores=(2, 3))
     assert round_.text(f"{V2}/torchyard/cpuset.cpus.partition") == "root"
@@ -106,7 +108,7 @@ def test_an_isolated_partition_by_choice(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
-def test_an_invalid_partition_is_taken_down_and_said(tmp_path: Path) -> None:
+def test_an_invalid_partition_is_removed_and_reported(tmp_path: Path) -> None:
     round_ = round_on("amd-epp", tmp_path)
     other = f"{V2}/other"
     round_.kernel.make_folder(other)
@@ -187,7 +189,7 @@ def test_a_process_joins_and_goes_back_to_its_session(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
-def test_who_has_no_group_any_more_goes_to_the_next_one_above(tmp_path: Path) -> None:
+def test_a_task_whose_group_is_gone_moves_to_the_parent_group(tmp_path: Path) -> None:
     """Groups with groups in them take no members, except the topmost."""
     round_ = round_on("amd-epp", tmp_path)
     round_.kernel.make_folder(f"{V2}/system.slice/run-1.scope")
@@ -207,7 +209,7 @@ def test_who_has_no_group_any_more_goes_to_the_next_one_above(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "amd-epp"])
-def test_nobody_can_join_what_is_not_there(kind: str, tmp_path: Path) -> None:
+def test_joining_a_missing_group_fails(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     with pytest.raises(MissingTool, match="no cores are isolated"):
         join(round_.machine, 2000)

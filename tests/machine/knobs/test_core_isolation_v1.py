@@ -13,7 +13,7 @@ from torchyard.machine.knobs.core_isolation import Isolation, join
 from torchyard.machine.model import QuietRequest
 
 
-def test_everybody_moves_to_the_house_and_back(tmp_path: Path) -> None:
+def test_all_tasks_move_to_the_housekeeping_cores_and_back(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     add_task(round_, 15, V1, bound=True)
     add_task(round_, 901, f"{V1}/docker")
@@ -64,7 +64,7 @@ def test_groups_that_are_elsewhere_anyway_are_left_alone(tmp_path: Path) -> None
     assert round_.left() == {}
 
 
-def test_a_group_whose_cores_are_all_taken_gets_the_house(tmp_path: Path) -> None:
+def test_a_group_whose_cores_are_all_taken_gets_the_housekeeping_cores(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     round_.tune(cores=(0, 1, 2, 3))
     assert round_.text(f"{V1}/torchyard/house/docker/4f1c2a/cpuset.cpus") == "4-7"
@@ -121,7 +121,7 @@ def test_a_group_that_was_removed_meanwhile(tmp_path: Path) -> None:
     assert members(round_, f"{V1}/docker") == [2000]
 
 
-def test_a_process_joins_out_of_the_house(tmp_path: Path) -> None:
+def test_a_process_joins_from_the_housekeeping_cores(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     round_.tune(cores=(2, 3))
     join(round_.machine, 2000)
@@ -133,7 +133,7 @@ def test_a_process_joins_out_of_the_house(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
-def test_a_refused_shield_is_taken_down_at_once(tmp_path: Path) -> None:
+def test_a_refused_cpuset_is_removed_immediately(tmp_path: Path) -> None:
     round_ = round_on("cgroup-v1", tmp_path)
     round_.kernel.refuse(f"{V1}/torchyard/house/cpuset.mems", errno.EACCES)
     round_.tune(cores=(2, 3))

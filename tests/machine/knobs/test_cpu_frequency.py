@@ -72,7 +72,7 @@ pairs = st.tuples(clocks, clocks).map(lambda pair: tuple(sorted(pair)))
 
 @settings(max_examples=60, deadline=None)
 @given(found=pairs, request=clocks, refuse=st.booleans(), twice=st.booleans())
-def test_random_limits_come_back_exactly(
+def test_random_limits_are_restored_exactly(
     tmp_path_factory: pytest.TempPathFactory,
     found: tuple[int, int],
     request: int,
@@ -95,7 +95,7 @@ def test_random_limits_come_back_exactly(
 
 @settings(max_examples=40, deadline=None)
 @given(found=pairs, present=pairs, refuse=st.booleans())
-def test_any_state_in_between_is_put_back(
+def test_any_state_in_between_is_restored(
     tmp_path_factory: pytest.TempPathFactory,
     found: tuple[int, int],
     present: tuple[int, int],
@@ -120,7 +120,7 @@ def test_any_state_in_between_is_put_back(
     found=st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted),
     present=st.tuples(st.integers(0, 100), st.integers(0, 100)).map(sorted),
 )
-def test_random_shares_of_intel_come_back(
+def test_random_shares_of_intel_are_restored(
     tmp_path_factory: pytest.TempPathFactory, found: list[int], present: list[int]
 ) -> None:
     root = tmp_path_factory.mktemp("shares")
@@ -136,7 +136,7 @@ def test_random_shares_of_intel_come_back(
     assert FREQUENCY_KNOB.read(machine, SHARES) == value
 
 
-def test_a_low_share_of_intel_is_raised_for_the_base_clock_and_comes_back(tmp_path: Path) -> None:
+def test_a_low_share_of_intel_is_raised_for_the_base_clock_and_is_restored(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path / "root"))
     kernel.write(f"{SHARES}/max_perf_pct", "40")
     round_ = Round(kernel, tmp_path)
@@ -147,7 +147,7 @@ def test_a_low_share_of_intel_is_raised_for_the_base_clock_and_comes_back(tmp_pa
 
 
 @pytest.mark.parametrize("knobs", [("turbo",), ("turbo", "frequency"), tuple(CLOCK_KNOBS)])
-def test_the_lowest_share_that_turbo_squashes_comes_back(
+def test_the_lowest_share_that_turbo_squashes_is_restored(
     knobs: tuple[str, ...], tmp_path: Path
 ) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path / "root"))
@@ -251,7 +251,7 @@ def test_where_the_base_clock_is_known_from(tmp_path: Path) -> None:
     assert (best.khz, best.source) == (2_200_000, f"/{POLICY}/base_frequency")
 
 
-def test_a_guess_is_told(tmp_path: Path) -> None:
+def test_a_guess_is_reported(tmp_path: Path) -> None:
     state = FREQUENCY_KNOB.survey(Machine(files=_policy(tmp_path)), QuietRequest())
     assert "the base clock is unknown" in state.notes[0]
 
@@ -274,7 +274,7 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
         FREQUENCY_KNOB.read(machine, POLICY)
 
 
-def test_policies_that_are_offline_are_left_alone_and_come_back(tmp_path: Path) -> None:
+def test_policies_that_are_offline_are_left_alone_and_are_restored(tmp_path: Path) -> None:
     round_ = Round.of("amd-epp", tmp_path, "frequency")
     settings_ = round_.survey()
     round_.kernel.write(f"{CPU}/cpu7/online", "0")

@@ -83,7 +83,7 @@ def test_write_read_and_restore(machine: Machine) -> None:
     assert machine.files.accepted == [("b", "never"), ("b", "always")], "not written twice"
 
 
-def test_a_setting_without_a_wanted_value_is_only_put_back(machine: Machine) -> None:
+def test_a_setting_without_a_wanted_value_is_only_restored(machine: Machine) -> None:
     it = knob(RequestedValues(values={"a": None}))
     (setting,) = it.survey(machine, QuietRequest()).settings
     it.write(machine, setting)

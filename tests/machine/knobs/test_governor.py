@@ -36,7 +36,7 @@ def test_every_policy_gets_the_governor_performance(tmp_path: Path) -> None:
     assert not round_.kernel.exists(f"{CPUFREQ}/ondemand"), "its tunables are gone with it"
 
 
-def test_tunables_that_somebody_had_set_come_back(tmp_path: Path) -> None:
+def test_tunables_that_somebody_had_set_are_restored(tmp_path: Path) -> None:
     root = make_tree("amd-acpi", tmp_path / "root")
     kernel = FakeKernel(root)
     kernel.write(f"{CPUFREQ}/ondemand/up_threshold", "40")
@@ -48,7 +48,7 @@ def test_tunables_that_somebody_had_set_come_back(tmp_path: Path) -> None:
     assert round_.text(f"{CPUFREQ}/ondemand/up_threshold") == "40"
 
 
-def test_tunables_of_each_policy_come_back(tmp_path: Path) -> None:
+def test_tunables_of_each_policy_are_restored(tmp_path: Path) -> None:
     """Some drivers of Arm keep them for every policy."""
     root = make_tree("arm-cpufreq", tmp_path / "root")
     for number, rate in enumerate(("100", "200", "300", "400")):
@@ -68,7 +68,7 @@ def test_tunables_of_each_policy_come_back(tmp_path: Path) -> None:
 @given(low=st.integers(1, 99), gap=st.integers(1, 99))
 @example(low=85, gap=10)  # down is refused until up is there
 @example(low=5, gap=10)  # up is refused until down is there
-def test_thresholds_of_conservative_come_back_whatever_they_are(
+def test_thresholds_of_conservative_are_restored_whatever_they_are(
     tmp_path_factory: pytest.TempPathFactory, low: int, gap: int
 ) -> None:
     """Each is refused while it crosses the other, so the order of writing depends on the values."""
@@ -86,7 +86,7 @@ def test_thresholds_of_conservative_come_back_whatever_they_are(
     assert GOVERNOR_KNOB.read(machine, place) == wanted
 
 
-def test_a_tunable_that_is_refused_for_good_is_said(tmp_path: Path) -> None:
+def test_a_tunable_that_is_refused_for_good_is_reported(tmp_path: Path) -> None:
     round_ = Round.of("amd-acpi", tmp_path, "governor")
     round_.kernel.write(f"{CPUFREQ}/ondemand/up_threshold", "40")
     round_.kernel.write(f"{CPUFREQ}/ondemand/sampling_rate", "20000")
@@ -101,7 +101,7 @@ def test_a_tunable_that_is_refused_for_good_is_said(tmp_path: Path) -> None:
     assert round_.text(f"{CPUFREQ}/ondemand/sampling_rate") == "20000"
 
 
-def test_the_clock_of_userspace_comes_back(tmp_path: Path) -> None:
+def test_the_clock_of_userspace_is_restored(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     _with_governor(kernel, "userspace")
     for policy in kernel.paths(f"{CPUFREQ}/policy*"):
@@ -116,7 +116,7 @@ def test_the_clock_of_userspace_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-epp"])
-def test_preferences_come_back_with_the_governor_alone(kind: str, tmp_path: Path) -> None:
+def test_preferences_are_restored_with_the_governor_alone(kind: str, tmp_path: Path) -> None:
     """AMD's driver leaves the preference at performance when the governor goes back."""
     kernel = FakeKernel(make_tree(kind, tmp_path / "root"), governor_resets_turbo=True)
     if kind == "intel-pstate":
@@ -130,7 +130,7 @@ def test_preferences_come_back_with_the_governor_alone(kind: str, tmp_path: Path
     assert round_.text(f"{POLICY}/energy_performance_preference") == "power"
 
 
-def test_policies_without_the_governor_are_told(tmp_path: Path) -> None:
+def test_policies_without_the_governor_are_reported(tmp_path: Path) -> None:
     root = make_tree("arm-cpufreq", tmp_path / "root")
     choices = root / POLICY / "scaling_available_governors"
     choices.write_text("schedutil powersave \n")

@@ -35,7 +35,7 @@ def surveyed(name: str, nvml: RecordedNvml, root: Path, **request: Any) -> KnobS
     return KNOBS[name].survey(machine_of(nvml, root), QuietRequest(profiles=("gpu",), **request))
 
 
-def test_what_a_tune_of_gpus_uses() -> None:
+def test_knobs_of_gpu_quieting() -> None:
     """What changes what is measured, or breaks runs, only when it is asked for."""
     chosen = chosen_knobs(QuietRequest(profiles=("gpu",)))
     assert sorted(chosen) == ["amd-determinism", "nvidia-clocks", "nvidia-persistence"]
@@ -68,7 +68,7 @@ class TestEveryKnob:
         )
         assert KNOBS[name].survey(Machine(files=files), QuietRequest()).unavailable
 
-    def test_looking_changes_nothing(self, name: str, tmp_path: Path) -> None:
+    def test_a_survey_changes_nothing(self, name: str, tmp_path: Path) -> None:
         nvml = h200()
         surveyed(name, nvml, tmp_path)
         assert nvml.orders == []
@@ -87,7 +87,7 @@ class TestEveryKnob:
         with pytest.raises(MissingTool, match="GPU is lost"):
             KNOBS[name].read(machine_of(nvml, tmp_path), f"{PLACE}/x")
 
-    def test_no_permission_is_said(self, name: str, tmp_path: Path) -> None:
+    def test_no_permission_is_reported(self, name: str, tmp_path: Path) -> None:
         # GIVEN a card whose every knob has something to do
         nvml = h200()
         nvml.answer("nvmlDeviceGetPersistenceMode", CARD, value=0)
@@ -102,12 +102,12 @@ class TestEveryKnob:
         assert "root" in refused.value.hint
         assert write_setting(machine, setting).state == "refused"
 
-    def test_a_card_that_is_gone(self, name: str, tmp_path: Path) -> None:
+    def test_a_card_that_disappeared(self, name: str, tmp_path: Path) -> None:
         setting = Setting(knob=name, place="gpu/GPU-gone/x", found="unlocked", wanted="1 MHz")
         with pytest.raises(MissingTool, match="no GPU GPU-gone"):
             KNOBS[name].restore(machine_of(h200(), tmp_path), setting)
 
-    def test_there_and_back(self, name: str, tmp_path: Path) -> None:
+    def test_applied_and_restored(self, name: str, tmp_path: Path) -> None:
         nvml = h200()
         nvml.answer("nvmlDeviceGetPersistenceMode", CARD, value=0)
         nvml.answer("nvmlDeviceGetPowerManagementLimit", CARD, value=500_000)
@@ -128,7 +128,7 @@ class TestEveryKnob:
         knob.restore(machine, setting)
         assert nvml._answers == found
 
-    def test_a_setting_that_is_only_put_back(self, name: str, tmp_path: Path) -> None:
+    def test_a_setting_that_is_only_restored(self, name: str, tmp_path: Path) -> None:
         nvml = h200()
         setting = replace(one(surveyed(name, nvml, tmp_path)), wanted=None)
         KNOBS[name].write(machine_of(nvml, tmp_path), setting)
@@ -165,14 +165,14 @@ class TestClocks:
         assert any("70 % of its maximum clock" in note for note in state.notes)
         assert any("cannot read a clock lock" in note for note in state.notes)
 
-    def test_the_wish_is_taken_to_the_nearest_clock(self, tmp_path: Path) -> None:
+    def test_the_requested_clock_is_rounded_to_the_nearest(self, tmp_path: Path) -> None:
         state = surveyed("nvidia-clocks", h200(), tmp_path, gpu_clock_mhz=1499)
         assert one(state).wanted == "1500 MHz"
         assert any("does not support 1499 MHz" in note for note in state.notes)
         exact = surveyed("nvidia-clocks", h200(), tmp_path, gpu_clock_mhz=1500)
         assert not any("no clock of" in note for note in exact.notes)
 
-    def test_what_the_driver_is_told(self, tmp_path: Path) -> None:
+    def test_calls_to_the_driver(self, tmp_path: Path) -> None:
         nvml = h200()
         machine = machine_of(nvml, tmp_path)
         setting = one(CLOCKS.survey(machine, QuietRequest()))
@@ -183,7 +183,7 @@ class TestClocks:
             ("nvmlDeviceResetGpuLockedClocks", CARD),
         ]
 
-    def test_a_card_that_somebody_holds_is_left_alone(self, tmp_path: Path) -> None:
+    def test_a_card_in_use_is_left_alone(self, tmp_path: Path) -> None:
         nvml = h200()
         nvml.nvmlDeviceSetGpuLockedClocks(CARD, 1200, 1200)
         state = surveyed("nvidia-clocks", nvml, tmp_path)
@@ -203,7 +203,7 @@ class TestClocks:
         # persistence disturbs nobody
         assert one(surveyed("nvidia-persistence", nvml, tmp_path)).wanted == "on"
 
-    def test_a_t4_is_locked_to_what_its_maker_promises(self, tmp_path: Path) -> None:
+    def test_a_t4_is_locked_to_its_base_clock(self, tmp_path: Path) -> None:
         assert one(surveyed("nvidia-clocks", t4(), tmp_path)).wanted == "585 MHz"
 
     def test_a_driver_that_takes_no_lock(self, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ class TestClocks:
     def test_a_geforce_without_application_clocks(self, tmp_path: Path) -> None:
         assert one(surveyed("nvidia-clocks", geforce(), tmp_path)).wanted == "1380 MHz"
 
-    def test_a_card_that_does_not_obey_is_found_out(
+    def test_a_card_that_ignores_the_lock_is_detected(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         # GIVEN a busy card whose clock stays where it was
@@ -240,7 +240,7 @@ class TestOldCards:
         assert setting.wanted == "memory 715 MHz, graphics 544 MHz"
         assert any("application clocks" in note for note in state.notes)
 
-    def test_the_default_comes_back_by_a_reset(self, tmp_path: Path) -> None:
+    def test_the_default_is_restored_by_a_reset(self, tmp_path: Path) -> None:
         nvml = pascal()
         machine = machine_of(nvml, tmp_path)
         setting = one(CLOCKS.survey(machine, QuietRequest(gpu_clock_mhz=936)))
@@ -252,7 +252,7 @@ class TestOldCards:
         ]
         assert CLOCKS.read(machine, setting.place) == setting.found
 
-    def test_clocks_of_the_user_come_back_as_they_were(self, tmp_path: Path) -> None:
+    def test_clocks_of_the_user_are_restored_as_they_were(self, tmp_path: Path) -> None:
         nvml = pascal()
         nvml.nvmlDeviceSetApplicationsClocks(CARD, 715, 936)
         machine = machine_of(nvml, tmp_path)
@@ -369,7 +369,7 @@ def gpu_round(machine: Machine, folder: Path, request: QuietRequest) -> tuple[li
     return changes, restored
 
 
-def test_a_whole_tune_is_put_back_from_the_journal(tmp_path: Path) -> None:
+def test_complete_quieting_is_restored_from_the_journal(tmp_path: Path) -> None:
     nvml = t4()
     found = dict(nvml._answers)
     machine = machine_of(nvml, tmp_path)

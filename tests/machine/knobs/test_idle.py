@@ -54,7 +54,7 @@ def _states(root: Path, **request: object) -> KnobState:
         ("cloud-vm", 1, 1),
     ],
 )
-def test_a_limit_that_still_lets_processors_rest(
+def test_the_latency_limit_still_allows_shallow_idle_states(
     kind: str, wish_us: int, allowed_us: int, tmp_path: Path
 ) -> None:
     states = idle_states(FakeKernel(make_tree(kind, tmp_path)))
@@ -126,7 +126,7 @@ def test_states_that_somebody_switched_off_stay_off(tmp_path: Path) -> None:
 # The device, on a fake machine.
 
 
-def test_the_device_is_held_and_let_go(knob: IdleLatencyKnob, tmp_path: Path) -> None:
+def test_the_device_is_held_and_released(knob: IdleLatencyKnob, tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     machine = Machine(files=kernel)
     before = kernel.snapshot()
@@ -193,7 +193,7 @@ def test_a_higher_limit_of_another_process_is_lowered(
         other.close()
 
 
-def test_what_the_user_should_know(tmp_path: Path) -> None:
+def test_warnings_for_the_user(tmp_path: Path) -> None:
     def notes(kind: str, **request: object) -> str:
         machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(request)}")))
         found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
@@ -219,7 +219,7 @@ def test_a_machine_without_the_device(knob: IdleLatencyKnob, tmp_path: Path) -> 
     knob.restore(machine, SETTING)
 
 
-def test_who_may_not_read_it_still_sees_what_would_be_held(tmp_path: Path) -> None:
+def test_without_read_permission_the_plan_is_shown(tmp_path: Path) -> None:
     """As a user sees it: the device belongs to root. A folder cannot be read by root either."""
     root = make_tree("intel-pstate", tmp_path)
     (root / DEVICE).unlink()
@@ -230,7 +230,9 @@ def test_who_may_not_read_it_still_sees_what_would_be_held(tmp_path: Path) -> No
     assert "cannot read the limit" in " ".join(state.notes)
 
 
-def test_a_copy_forgets_what_a_killed_process_left(knob: IdleLatencyKnob, tmp_path: Path) -> None:
+def test_a_copied_machine_ignores_leftovers_of_a_killed_process(
+    knob: IdleLatencyKnob, tmp_path: Path
+) -> None:
     root = make_tree("intel-pstate", tmp_path)
     (root / DEVICE).write_bytes((3).to_bytes(4, sys.byteorder))
     machine = Machine(files=FileTree(root))

@@ -73,7 +73,7 @@ def test_a_refused_stop_leaves_it_running(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
-def test_a_service_that_does_not_start_again_is_said(tmp_path: Path) -> None:
+def test_a_service_that_does_not_start_again_is_reported(tmp_path: Path) -> None:
     round_ = round_on("amd-acpi", tmp_path)
     round_.tune()
     refuse_program(round_.kernel.root, "systemctl", "unit is masked")
@@ -167,7 +167,7 @@ def _state(pid: int) -> str:
     return "" if task is None else task.state
 
 
-def test_a_process_is_suspended_and_goes_on(tmp_path: Path) -> None:
+def test_a_process_is_suspended_and_resumed(tmp_path: Path) -> None:
     machine = Machine()
     with own_irqbalance(tmp_path) as pid:
         (setting,) = KNOB.survey(machine, QuietRequest()).settings

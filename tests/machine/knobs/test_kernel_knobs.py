@@ -71,7 +71,7 @@ def small(folder: Path, name: str, files: dict[str, str]) -> Round:
 
 
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_everything_comes_back_byte_for_byte(kind: str, tmp_path: Path) -> None:
+def test_everything_is_restored_byte_for_byte(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     round_.tune(cores=last_core(round_), huge_pages="always")
     assert list(refused(round_)) == []
@@ -93,7 +93,7 @@ def test_a_second_restore_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 6])
-def test_a_tune_that_dies_half_way_comes_back(after: int, tmp_path: Path) -> None:
+def test_quieting_that_dies_half_way_is_restored(after: int, tmp_path: Path) -> None:
     round_ = round_on("intel-pstate", tmp_path)
     round_.kernel.dies_after = after
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +107,7 @@ def test_a_tune_that_dies_half_way_comes_back(after: int, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_only_looking_changes_nothing(kind: str, tmp_path: Path) -> None:
+def test_a_survey_alone_changes_nothing(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     settings = round_.survey(cores=last_core(round_), huge_pages="never")
     assert settings
@@ -123,7 +123,7 @@ def test_an_empty_machine_says_why(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_knob_speaks_for_itself(name: str) -> None:
+def test_every_knob_has_texts(name: str) -> None:
     knob = KNOBS[name]
     assert knob.name == name
     assert knob.effect in EFFECTS
@@ -182,7 +182,7 @@ def test_huge_pages_are_kept_and_recorded(kind: str, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_huge_pages_by_wish(wanted: str, enabled: str, defrag: str, tmp_path: Path) -> None:
+def test_huge_pages_on_request(wanted: str, enabled: str, defrag: str, tmp_path: Path) -> None:
     choices = "always defer defer+madvise [madvise] never"
     files = {f"{THP}/enabled": "[always] madvise never", f"{THP}/defrag": choices}
     round_ = small(tmp_path, "huge-pages", files)
@@ -225,7 +225,7 @@ def test_a_kernel_that_moves_no_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", ["25", "0", "100", "1"])
 @pytest.mark.parametrize("rate", ["100000", "12345", "1"])
-def test_the_rate_comes_back_whatever_the_share_is(share: str, rate: str, tmp_path: Path) -> None:
+def test_the_rate_is_restored_whatever_the_share_is(share: str, rate: str, tmp_path: Path) -> None:
     """Linux refuses rates while the share is 0 or 100."""
     round_ = small(tmp_path, "perf-rate", {RATE: rate, SHARE: share})
     round_.tune()
@@ -237,7 +237,7 @@ def test_the_rate_comes_back_whatever_the_share_is(share: str, rate: str, tmp_pa
     assert left(round_) == {}
 
 
-def test_the_rate_comes_back_after_the_share(tmp_path: Path) -> None:
+def test_the_rate_is_restored_after_the_share(tmp_path: Path) -> None:
     round_ = small(tmp_path, "perf-rate", {RATE: "100000", SHARE: "100"})
     share, rate = round_.survey()
     assert (share.place, rate.place) == (SHARE, RATE)
@@ -249,7 +249,7 @@ def test_the_rate_comes_back_after_the_share(tmp_path: Path) -> None:
     assert (round_.text(RATE), round_.text(SHARE)) == ("100000", "100")
 
 
-def test_a_rate_that_the_kernel_lowered_comes_back(tmp_path: Path) -> None:
+def test_a_rate_that_the_kernel_lowered_is_restored(tmp_path: Path) -> None:
     round_ = small(tmp_path, "perf-rate", {RATE: "100000", SHARE: "25"})
     round_.tune()
     round_.kernel.put(RATE, "500")
@@ -275,7 +275,7 @@ def test_a_longer_interval_is_kept(tmp_path: Path) -> None:
     assert round_.text(STAT) == "120"
 
 
-def test_missing_timers_are_said_and_the_rest_is_done(tmp_path: Path) -> None:
+def test_missing_timers_are_reported_and_the_rest_is_done(tmp_path: Path) -> None:
     round_ = small(tmp_path, "watchdogs", {STAT: "1", MIGRATION: "1"})
     round_.tune()
     assert round_.text(MIGRATION) == "0"

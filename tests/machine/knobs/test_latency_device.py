@@ -83,7 +83,7 @@ def _setting() -> Setting:
     return setting
 
 
-def test_it_is_held_seen_by_others_and_let_go(before: int) -> None:
+def test_it_is_held_visible_to_others_and_released(before: int) -> None:
     machine, setting = Machine(), _setting()
     try:
         change = write_setting(machine, setting)
@@ -157,7 +157,7 @@ def test_the_least_of_several_limits_is_in_force(
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_standing_tune_holds_it_until_it_is_restored(
+def test_persistent_quieting_holds_it_until_it_is_restored(
     killed: bool, before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The keeper holds it when the command that tuned has ended."""

@@ -22,7 +22,7 @@ def test_kept_unless_asked_for() -> None:
     assert "kept: set it with --aslr" in state.notes[0]
 
 
-def test_without_randomisation_every_launch_is_alike(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_randomization_every_launch_is_equal(capfd: pytest.CaptureFixture[str]) -> None:
     setting = knob("process-aslr").prefix(LIVE, QuietRequest(randomize="off"))
     if setting.unavailable:
         pytest.skip(setting.unavailable)
@@ -54,7 +54,7 @@ def test_randomisation_again_inside_of_a_process_without(tmp_path: Path) -> None
     assert done.stdout == "0\n", done.stderr
 
 
-def test_a_filter_that_refuses_is_found_out(tmp_path: Path) -> None:
+def test_a_refusing_seccomp_filter_is_detected(tmp_path: Path) -> None:
     """The usual filter of containers lets the question pass and refuses the change."""
     program = (
         "import ctypes, struct, sys\n"

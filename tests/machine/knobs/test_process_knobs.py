@@ -37,7 +37,7 @@ def tree(kind: str, folder: Path) -> Machine:
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
-def test_looking_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None:
+def test_a_survey_never_fails_and_never_writes(kind: str, tmp_path: Path) -> None:
     machine = tree(kind, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     wishes = (QuietRequest(), QuietRequest(cores=(1,), randomize="off"))
@@ -164,7 +164,7 @@ def test_a_priority_that_is_not_allowed(
     assert "may not go below nice 0" in state.unavailable
 
 
-def test_automatic_grouping_is_said(tmp_path: Path) -> None:
+def test_automatic_grouping_is_reported(tmp_path: Path) -> None:
     machine = tree("amd-acpi", tmp_path)
     _status(machine, _FULL, "0")
     state = knob("priority").survey(machine, QuietRequest())
@@ -278,7 +278,7 @@ def test_a_number_of_threads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
-def test_the_command_gets_variables_and_the_warning_is_said(
+def test_the_command_gets_variables_and_the_warning_is_reported(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     cores = tuple(sorted(os.sched_getaffinity(0)))

@@ -76,7 +76,7 @@ def request() -> QuietRequest:
     return QuietRequest(only=NAMES, cores=online()[-1:], huge_pages=other)  # type: ignore[arg-type]
 
 
-def test_a_tune_for_a_while(untouched: dict[str, str]) -> None:
+def test_quieting_for_a_while(untouched: dict[str, str]) -> None:
     with QuietSession(Machine(), request()) as session:
         reasons = [change.reason for change in session.applied.refused]
         if any("Read-only file system" in reason for reason in reasons):
@@ -98,7 +98,7 @@ def test_a_tune_for_a_while(untouched: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])
-def test_killed_in_the_middle_the_keeper_puts_back(
+def test_the_restore_process_restores_after_a_kill(
     after: int, untouched: dict[str, str], tmp_path: Path
 ) -> None:
     with tuned_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS", after=after):
@@ -106,7 +106,7 @@ def test_killed_in_the_middle_the_keeper_puts_back(
     assert present() == untouched
 
 
-def test_killed_with_its_keeper_restore_puts_back(
+def test_restore_restores_after_a_kill_of_both_processes(
     untouched: dict[str, str], tmp_path: Path
 ) -> None:
     with tuned_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS") as pid:

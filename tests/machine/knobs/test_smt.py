@@ -25,7 +25,7 @@ def _survey(root: Path, **request: object) -> KnobState:
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp", "cgroup-v2"])
-def test_second_threads_go_offline_and_come_back(kind: str, tmp_path: Path) -> None:
+def test_second_threads_go_offline_and_online_again(kind: str, tmp_path: Path) -> None:
     round_ = Round.of(kind, tmp_path, "smt")
     (change,) = round_.tune()
     assert change.state == "written"
@@ -70,7 +70,7 @@ def test_what_is_off_already_is_not_written(text: str, tmp_path: Path) -> None:
     assert not KNOB.same(CONTROL, "on", "off")
 
 
-def test_some_threads_of_many_come_back_as_they_were(tmp_path: Path) -> None:
+def test_some_threads_of_many_are_restored_as_they_were(tmp_path: Path) -> None:
     """POWER has up to eight threads per core, and a number for how many are on."""
     root = make_tree("amd-acpi", tmp_path)
     (root / CONTROL).write_text("2\n")
@@ -111,7 +111,7 @@ def test_a_processor_that_was_offline_is_offline_again(cpu: int, tmp_path: Path)
     assert round_.left() == {}
 
 
-def test_cpusets_of_version_1_come_back(tmp_path: Path) -> None:
+def test_cpusets_of_version_1_are_restored(tmp_path: Path) -> None:
     """The kernel takes a processor out of them for good when it goes offline."""
     root = make_tree("cgroup-v1", tmp_path / "root")
     kernel = FakeKernel(root)
@@ -138,7 +138,7 @@ def test_groups_that_ended_meanwhile_are_no_failure(tmp_path: Path) -> None:
     assert round_.text(f"{SETS}/docker/cpuset.cpus") == "0-7"
 
 
-def test_interrupts_that_had_nowhere_else_to_go_come_back(tmp_path: Path) -> None:
+def test_interrupts_that_had_nowhere_else_to_go_are_restored(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write("proc/irq/24/smp_affinity", "60")
     kernel.write("proc/irq/25/smp_affinity", "21")
@@ -163,7 +163,7 @@ def test_a_refused_switch_leaves_everything_as_it_was(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
-def test_processors_that_do_not_come_back_are_said(tmp_path: Path) -> None:
+def test_processors_that_stay_offline_are_reported(tmp_path: Path) -> None:
     round_ = Round.of("intel-pstate", tmp_path)
     round_.tune()
     round_.kernel.refuse(CONTROL, errno.EBUSY)
@@ -179,7 +179,7 @@ def test_processors_that_do_not_come_back_are_said(tmp_path: Path) -> None:
     assert round_.left() == {}
 
 
-def test_what_the_user_should_know(tmp_path: Path) -> None:
+def test_warnings_for_the_user(tmp_path: Path) -> None:
     notes = " ".join(_survey(make_tree("intel-pstate", tmp_path), cores=(2, 6)).notes)
     assert "4 of 8 CPUs stay online" in notes
     assert "CPUs 6 are SMT siblings and go offline" in notes

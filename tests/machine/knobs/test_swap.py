@@ -30,7 +30,7 @@ def machine_with(folder: Path, *areas: tuple[str, int, int]) -> Round:
     return Round(FakeKernel(root), folder, {"swap": KNOB})
 
 
-def test_areas_go_off_and_come_back_with_their_priorities(tmp_path: Path) -> None:
+def test_swap_areas_are_disabled_and_restored_with_their_priorities(tmp_path: Path) -> None:
     round_ = machine_with(
         tmp_path, ("/dev/zram0", 0, 100), ("/dev/sda2", 0, -2), ("/swap\\040file", 0, -3)
     )
@@ -72,7 +72,7 @@ def test_every_machine(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone_off", [0, 1, 2])
-def test_half_switched_off_comes_back(gone_off: int, tmp_path: Path) -> None:
+def test_partly_disabled_swap_is_restored(gone_off: int, tmp_path: Path) -> None:
     """As a kill leaves it: some of the areas are off."""
     round_ = machine_with(tmp_path, ("/dev/sda2", 0, -2), ("/dev/sdb2", 0, -3), ("/swap", 0, -4))
     setting = round_.survey()[0]
@@ -92,7 +92,7 @@ def test_priorities_are_counted_again_when_others_interfered(tmp_path: Path) -> 
     assert KNOB.same("proc/swaps", KNOB.read(round_.machine, "proc/swaps"), setting.found)
 
 
-def test_the_last_area_that_fails_leaves_the_others_to_be_put_back(tmp_path: Path) -> None:
+def test_a_failure_of_the_last_area_leaves_the_others_to_be_restored(tmp_path: Path) -> None:
     round_ = machine_with(tmp_path, ("/dev/sda2", 0, -2), ("/swap", 0, -3))
     refuse_program(round_.kernel.root, "swapoff", "Cannot allocate memory")
     round_.tune()
@@ -105,7 +105,7 @@ def test_the_last_area_that_fails_leaves_the_others_to_be_put_back(tmp_path: Pat
     assert round_.left() == {}
 
 
-def test_what_cannot_be_switched_on_again_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_switched_on_again_is_reported(tmp_path: Path) -> None:
     round_ = machine_with(tmp_path, ("/dev/sda2", 0, -2))
     round_.tune()
     refuse_program(round_.kernel.root, "swapon", "No such device")

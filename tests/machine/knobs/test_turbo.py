@@ -92,7 +92,9 @@ def test_drivers_without_a_switch_say_what_helps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("bit", "word"), [(1 << 38, "off"), (0, "on")])
-def test_the_bit_of_intel_is_told_and_never_written(bit: int, word: str, tmp_path: Path) -> None:
+def test_the_bit_of_intel_is_reported_and_never_written(
+    bit: int, word: str, tmp_path: Path
+) -> None:
     root = make_tree("cloud-vm", tmp_path)
     device = root / "dev/cpu/0/msr"
     device.parent.mkdir(parents=True)
@@ -118,7 +120,7 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
 # Preferences.
 
 
-def test_preferences_and_biases_are_wanted_for_speed(tmp_path: Path) -> None:
+def test_preferences_and_biases_are_set_to_performance(tmp_path: Path) -> None:
     wanted = _state_of(cpu_frequency.PREFERENCE_KNOB, make_tree("intel-pstate", tmp_path))
     assert wanted[f"{POLICY}/energy_performance_preference"] == "performance"
     assert wanted[f"{CPU}/cpu7/power/energy_perf_bias"] == "0"
@@ -126,7 +128,7 @@ def test_preferences_and_biases_are_wanted_for_speed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-epp"])
-def test_preferences_come_back_one_by_one(kind: str, tmp_path: Path) -> None:
+def test_preferences_are_restored_one_by_one(kind: str, tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree(kind, tmp_path / "root"))
     for number, value in enumerate(("power", "balance_power", "performance", "37")):
         kernel.write(f"{CPU}/cpufreq/policy{number}/energy_performance_preference", value)
@@ -157,7 +159,7 @@ def test_preferences_are_refused_while_the_governor_is_performance(tmp_path: Pat
     assert kernel.text(place) == "balance_performance"
 
 
-def test_words_and_numbers_of_a_bias_mean_the_same() -> None:
+def test_names_and_numbers_of_a_bias_are_equivalent() -> None:
     place = f"{CPU}/cpu0/power/energy_perf_bias"
     assert cpu_frequency.PREFERENCE_KNOB.same(place, "performance", "0")
     assert cpu_frequency.PREFERENCE_KNOB.same(place, "6", "normal")

@@ -110,7 +110,7 @@ def test_processes_by_name_and_our_own_left_out(proc: Proc) -> None:
     )
 
 
-def test_a_number_that_came_again_is_another_process(proc: Proc) -> None:
+def test_a_reused_pid_is_another_process(proc: Proc) -> None:
     source = ProcessTime()
     proc.process(7, "old", 40.0, start=5)
     source.since_last(proc.scope())
@@ -146,7 +146,7 @@ def test_brackets_and_blanks_in_names(proc: Proc) -> None:
     assert list(source.since_last(proc.scope())) == [NoiseSource("process", "a) R 1 (b")]
 
 
-def test_pinned_only_who_is_on_the_cores_counts(proc: Proc) -> None:
+def test_with_pinning_only_processes_on_the_cores_count(proc: Proc) -> None:
     source = ProcessTime()
     found: Mapping[NoiseSource, float] = {}
     for cpu_s in (1.0, 2.0):
@@ -156,7 +156,7 @@ def test_pinned_only_who_is_on_the_cores_counts(proc: Proc) -> None:
     assert list(found) == [NoiseSource("process", "here")]
 
 
-def test_what_came_and_went_between_two_looks_is_a_remainder(proc: Proc) -> None:
+def test_processes_that_lived_between_two_polls_are_a_remainder(proc: Proc) -> None:
     source = ProcessTime()
     proc.process(7, "make", 1.0)
     proc.process(8, "cc1", 2.0)
@@ -169,7 +169,7 @@ def test_what_came_and_went_between_two_looks_is_a_remainder(proc: Proc) -> None
     assert found[NoiseSource("process", SHORT_LIVED)] == pytest.approx(0.8)
 
 
-def test_workers_that_ended_are_not_taken_for_somebody_else(proc: Proc) -> None:
+def test_ended_workers_are_not_counted_as_other_processes(proc: Proc) -> None:
     source = ProcessTime()
     proc.process(OWN, "torchyard", 1.0)
     proc.process(101, "python", 5.0, parent=OWN)
@@ -180,7 +180,7 @@ def test_workers_that_ended_are_not_taken_for_somebody_else(proc: Proc) -> None:
     assert NoiseSource("process", SHORT_LIVED) not in source.since_last(proc.scope())
 
 
-def test_no_processes_at_all_is_said(proc: Proc) -> None:
+def test_no_processes_at_all_is_reported(proc: Proc) -> None:
     source = ProcessTime()
     source.since_last(proc.scope())
     assert source.unavailable == "/proc shows no process"
@@ -274,7 +274,7 @@ def test_page_moves_and_swap_in_both_directions(proc: Proc) -> None:
     }
 
 
-def test_a_counter_that_fell_began_anew(proc: Proc) -> None:
+def test_a_counter_that_fell_was_reset(proc: Proc) -> None:
     source = PageMoves()
     found: Mapping[NoiseSource, float] = {}
     for count in (100, 5):
@@ -292,7 +292,7 @@ def test_a_source_without_its_file_says_why(make: type[Source], proc: Proc) -> N
 
 
 @pytest.mark.parametrize("kind", sorted(TREE_KINDS))
-def test_fake_machines_can_be_looked_at(kind: str, tmp_path: Path) -> None:
+def test_fake_machines_can_be_monitored(kind: str, tmp_path: Path) -> None:
     machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
     monitor = LoadMonitor(machine, own_pid=1)
     for _ in range(3):

@@ -49,7 +49,7 @@ def test_a_real_busy_process_is_named(tmp_path: Path) -> None:
     assert monitor.unavailable == {}
 
 
-def test_our_own_children_are_nobody(tmp_path: Path) -> None:
+def test_our_own_children_are_not_counted(tmp_path: Path) -> None:
     program = tmp_path / "ownchild"
     program.write_text(f"#!{sys.executable}\nwhile 1: 0\n")
     program.chmod(0o755)

@@ -39,7 +39,7 @@ def left(round_: Round) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_whole_tune_comes_back(kind: str, tmp_path: Path) -> None:
+def test_complete_quieting_is_restored(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     tune(round_)
     assert [change for change in round_.changes if change.state == "refused"] == []
@@ -52,7 +52,7 @@ def test_a_whole_tune_comes_back(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "intel-pstate"])
-def test_a_whole_tune_that_dies_comes_back(kind: str, tmp_path: Path) -> None:
+def test_complete_quieting_that_dies_is_restored(kind: str, tmp_path: Path) -> None:
     round_ = round_on(kind, tmp_path)
     tune(round_)
     writes = len(round_.kernel.accepted)

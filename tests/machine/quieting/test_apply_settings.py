@@ -126,7 +126,7 @@ QUICK_KINDS = ("intel-pstate", "cgroup-v1")
     "kind",
     [pytest.param(kind, marks=() if kind in QUICK_KINDS else pytest.mark.slow) for kind in KINDS],
 )
-def test_every_knob_of_a_tune_comes_back_byte_for_byte(kind: str, tmp_path: Path) -> None:
+def test_every_knob_is_restored_byte_for_byte(kind: str, tmp_path: Path) -> None:
     fake = Fake.of(kind, tmp_path)
     request = QuietRequest(also=("aslr",), randomize="off", huge_pages="never")
     with QuietSession(fake.machine, request) as session:
@@ -180,7 +180,7 @@ def test_the_body_is_restored_when_it_fails(fake: Fake) -> None:
 @pytest.mark.parametrize(
     "count", [1, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 4, 12))]
 )
-def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
+def test_quieting_that_ends_at_any_write_is_restored_by_the_restore_process(
     count: int, tmp_path: Path
 ) -> None:
     """The kernel ends the tune at a write, and its own restore at once, too.
@@ -200,7 +200,7 @@ def test_a_tune_that_ends_at_any_write_is_put_back_by_the_keeper(
 # What the machine does not take.
 
 
-def test_a_refused_write_is_reported_and_the_tune_goes_on(fake: Fake) -> None:
+def test_a_refused_write_is_reported_and_quieting_continues(fake: Fake) -> None:
     fake.kernel.refuse(ASLR, errno.EPERM)
     with QuietSession(
         fake.machine, QuietRequest(only=("aslr", "perf-rate"), randomize="off")

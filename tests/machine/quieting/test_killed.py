@@ -141,7 +141,9 @@ def test_ctrl_c_in_the_middle_of_a_write_restores_and_runs_no_command(root: Path
     assert '"written", "knob": "aslr"' in (folder_of(root) / RESTORED_FILE).read_text()
 
 
-def test_without_a_keeper_nothing_is_written(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_restore_process_nothing_is_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine = Machine(files=FileTree(root))
     for python in ("/nowhere/python", "/bin/true"):
         monkeypatch.setattr(sys, "executable", python)
@@ -152,7 +154,7 @@ def test_without_a_keeper_nothing_is_written(root: Path, monkeypatch: pytest.Mon
         assert read_journal(folder_of(root)) is None
 
 
-def test_two_processes_cannot_tune_at_once(root: Path) -> None:
+def test_two_processes_cannot_quiet_the_machine_at_once(root: Path) -> None:
     with owner(root) as process:
         line_of(process)
         with pytest.raises(NotAllowed, match=f"process {process.pid}"):
@@ -162,7 +164,7 @@ def test_two_processes_cannot_tune_at_once(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_restore_waits_for_a_keeper_that_is_at_work(root: Path) -> None:
+def test_restore_waits_for_a_running_restore_process(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
         os.kill(restore_process, signal.SIGSTOP)

@@ -159,7 +159,7 @@ def test_the_line_for_a_shell() -> None:
     assert shell_line([]) == "COMMAND"
 
 
-def test_settings_of_this_process_come_back() -> None:
+def test_settings_of_this_process_are_restored() -> None:
     before = os.sched_getaffinity(0)
     one = min(before)
     pin = ProcessSetting(apply=lambda: os.sched_setaffinity(0, {one}))

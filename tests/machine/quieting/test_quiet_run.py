@@ -69,7 +69,7 @@ def test_profiles_of_a_study(
     assert request_for(profile, study(*devices)).profiles == profiles
 
 
-def test_a_run_without_a_wish_changes_nothing(root: Path) -> None:
+def test_a_run_without_requested_settings_changes_nothing(root: Path) -> None:
     with QuietMachine(None, files=FileTree(root)) as machine:
         assert (machine.tuned, machine.before) == (None, [])
         assert (root / ASLR).read_text() == "2\n"
@@ -78,7 +78,7 @@ def test_a_run_without_a_wish_changes_nothing(root: Path) -> None:
     assert not (root / "var").exists()
 
 
-def test_a_run_with_a_wish_is_put_back(root: Path) -> None:
+def test_a_run_with_requested_settings_is_restored(root: Path) -> None:
     cpus, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     with QuietMachine(ASLR_OFF, files=FileTree(root)) as machine:
         assert (root / ASLR).read_text() == "0"
@@ -89,7 +89,7 @@ def test_a_run_with_a_wish_is_put_back(root: Path) -> None:
     assert (os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)) == (cpus, nice)
 
 
-def test_what_is_not_back_is_said(root: Path) -> None:
+def test_settings_that_are_not_restored_are_reported(root: Path) -> None:
     with QuietMachine(ASLR_OFF, files=FileTree(root)) as machine:
         (root / ASLR).unlink()
     assert not machine.is_back
@@ -128,7 +128,7 @@ def test_settings_of_a_killed_process_are_restored_first(
     assert (root / ASLR).read_text() == "2"
 
 
-def test_a_damaged_journal_warns_and_forbids_tuning(root: Path) -> None:
+def test_a_damaged_journal_warns_and_forbids_quieting(root: Path) -> None:
     home = root / "var/lib/torchyard/machine"
     home.mkdir(parents=True)
     (home / JOURNAL_FILE).write_text("x\ny\n")
@@ -138,7 +138,7 @@ def test_a_damaged_journal_warns_and_forbids_tuning(root: Path) -> None:
         QuietMachine(ASLR_OFF, files=FileTree(root)).__enter__()
 
 
-def test_without_root_a_killed_tune_is_warned_of(tmp_path: Path) -> None:
+def test_without_root_a_killed_quieting_is_a_warning(tmp_path: Path) -> None:
     """As another user, of this very machine; nothing is written."""
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     code = (
@@ -167,7 +167,7 @@ def test_without_root_a_killed_tune_is_warned_of(tmp_path: Path) -> None:
     assert "sudo torchyard machine restore" in done.stdout
 
 
-def test_facts_of_a_tune() -> None:
+def test_facts_of_quieting() -> None:
     def change(knob: str, n: int, state: str, reason: str = "") -> SettingChange:
         setting = Setting(knob=knob, place=f"sys/policy{n}/governor", found="slow", wanted="fast")
         return SettingChange(setting=setting, state=state, reason=reason)  # type: ignore[arg-type]
@@ -230,7 +230,7 @@ AS_ROOT = pytest.mark.skipif(
 
 @AS_ROOT
 @pytest.mark.torch
-def test_a_tuned_bench_keeps_what_was_changed_and_puts_it_back(
+def test_a_quieted_bench_records_changes_and_restores_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal"))
@@ -252,7 +252,7 @@ def test_a_tuned_bench_keeps_what_was_changed_and_puts_it_back(
 @AS_ROOT
 @pytest.mark.torch
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_tuned_bench_that_is_ended_is_put_back(
+def test_a_quieted_bench_that_is_ended_is_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path / "journal"))

@@ -78,7 +78,7 @@ def settled(folder: Path) -> None:
     lock.release()
 
 
-def test_a_tune_for_a_command_comes_back(found: dict[str, str]) -> None:
+def test_quieting_for_a_command_is_restored(found: dict[str, str]) -> None:
     script = "cat " + " ".join(map(str, PLACES)) + "; exit 7"
     done = subprocess.run(
         machine("quiet", *request(), "--", "sh", "-c", script),
@@ -92,7 +92,7 @@ def test_a_tune_for_a_command_comes_back(found: dict[str, str]) -> None:
     assert values() == found
 
 
-def test_a_standing_tune_comes_back(found: dict[str, str], tmp_path: Path) -> None:
+def test_persistent_quieting_is_restored(found: dict[str, str], tmp_path: Path) -> None:
     first = subprocess.run(
         machine("quiet", *request()), capture_output=True, text=True, check=False
     )
@@ -138,7 +138,7 @@ def test_kill_9_at_any_moment(found: dict[str, str], tmp_path: Path, delay_s: fl
     assert not (folder / JOURNAL_FILE).exists()
 
 
-def test_kill_9_of_owner_and_keeper(found: dict[str, str], tmp_path: Path) -> None:
+def test_kill_9_of_owner_and_restore_process(found: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     process = subprocess.Popen(
         machine("quiet", *request(), "--", "sh", "-c", "echo up; exec sleep 60"),

@@ -51,7 +51,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
         restore(Machine(files=FileTree(tmp_path)))
 
 
-def test_the_keeper_restores_at_once_when_the_owner_is_killed(root: Path) -> None:
+def test_the_restore_process_restores_at_once_when_the_owner_is_killed(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
         assert values(root) == TUNED
@@ -64,7 +64,7 @@ def test_the_keeper_restores_at_once_when_the_owner_is_killed(root: Path) -> Non
     lock.release()
 
 
-def test_the_keeper_is_out_of_reach_of_the_terminal(root: Path) -> None:
+def test_the_restore_process_is_out_of_reach_of_the_terminal(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
         assert os.getsid(restore_process) == restore_process
@@ -94,7 +94,7 @@ def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_when_both_are_killed_restore_restores(root: Path) -> None:
+def test_when_both_are_killed_the_restore_command_restores(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
         os.kill(restore_process, signal.SIGKILL)
@@ -104,7 +104,7 @@ def test_when_both_are_killed_restore_restores(root: Path) -> None:
     assert values(root) == FOUND
 
 
-def test_when_both_are_killed_the_next_tune_restores_first(root: Path) -> None:
+def test_when_both_are_killed_the_next_quieting_restores_first(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
         os.kill(restore_process, signal.SIGKILL)
@@ -118,7 +118,7 @@ def test_when_both_are_killed_the_next_tune_restores_first(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_owner_whose_keeper_is_killed_restores_itself(root: Path) -> None:
+def test_an_owner_whose_restore_process_is_killed_restores_itself(root: Path) -> None:
     with owner(root) as process:
         os.kill(int(line_of(process)), signal.SIGKILL)
         assert process.stdin is not None
@@ -147,7 +147,7 @@ def test_an_owner_that_is_asked_to_end_restores_first(root: Path, number: signal
 # Settings that last as long as a process.
 
 
-def test_a_standing_tune_has_a_holder_that_restore_ends(root: Path) -> None:
+def test_persistent_quieting_has_a_holder_process_that_restore_ends(root: Path) -> None:
     device = root / "dev/cpu_dma_latency"
     machine = Machine(files=FileTree(root))
     before = device.read_bytes()

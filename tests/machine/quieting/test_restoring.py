@@ -29,7 +29,7 @@ def fake(tmp_path: Path) -> Fake:
     return Fake.of("arm-bare", tmp_path)
 
 
-def test_a_second_tune_is_refused_while_one_is_in_force(fake: Fake) -> None:
+def test_a_second_quieting_is_refused_while_one_is_in_force(fake: Fake) -> None:
     with QuietSession(fake.machine, ASLR_OFF):
         other = QuietSession(fake.machine, ASLR_OFF)
         with pytest.raises(NotAllowed) as caught:
@@ -43,7 +43,7 @@ def test_a_second_tune_is_refused_while_one_is_in_force(fake: Fake) -> None:
     assert fake.left() == {}
 
 
-def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
+def test_persistent_quieting_lasts_until_restore(fake: Fake) -> None:
     tuned = apply_until_restore(fake.machine, ASLR_OFF)
     assert [change.setting.place for change in tuned.written] == [ASLR]
     assert fake.kernel.text(ASLR) == "0"
@@ -58,13 +58,13 @@ def test_a_standing_tune_lasts_until_restore(fake: Fake) -> None:
 
 
 @pytest.mark.slow
-def test_a_standing_tune_that_has_nothing_to_write_leaves_no_journal(fake: Fake) -> None:
+def test_persistent_quieting_without_writes_leaves_no_journal(fake: Fake) -> None:
     tuned = apply_until_restore(fake.machine, QuietRequest(only=("aslr",), randomize="on"))
     assert [change.state for change in tuned.changes] == ["already so"]
     assert read_journal(fake.folder) is None
 
 
-def test_what_somebody_else_changed_is_noted_and_put_back(fake: Fake) -> None:
+def test_what_somebody_else_changed_is_noted_and_restored(fake: Fake) -> None:
     with QuietSession(fake.machine, ASLR_OFF) as session:
         fake.kernel.put(ASLR, "1")
     assert session.restored is not None
@@ -91,7 +91,7 @@ def test_what_was_found_and_never_written_is_left_to_others(fake: Fake) -> None:
     assert [item.setting.place for item in session.restored.settings] == [ASLR]
 
 
-def test_what_cannot_be_put_back_stays_in_the_journal(fake: Fake) -> None:
+def test_what_cannot_be_restored_stays_in_the_journal(fake: Fake) -> None:
     request = QuietRequest(only=("aslr", "perf-rate"), randomize="off")
     with QuietSession(fake.machine, request) as session:
         fake.kernel.refuse(ASLR, errno.EIO)
@@ -111,7 +111,7 @@ def test_what_cannot_be_put_back_stays_in_the_journal(fake: Fake) -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_refused_at_first_is_put_back_at_the_second_try(fake: Fake) -> None:
+def test_a_limit_refused_at_first_is_restored_at_the_second_try(fake: Fake) -> None:
     class Stubborn(FakeKernel):
         tries = 0
 
@@ -132,7 +132,7 @@ def test_a_limit_refused_at_first_is_put_back_at_the_second_try(fake: Fake) -> N
     assert fake.left() == {}
 
 
-def test_a_removed_journal_does_not_keep_the_machine_changed(fake: Fake) -> None:
+def test_a_removed_journal_does_not_prevent_the_restore(fake: Fake) -> None:
     with QuietSession(fake.machine, ASLR_OFF) as session:
         (fake.folder / JOURNAL_FILE).unlink()
     assert session.restored is not None
@@ -141,7 +141,7 @@ def test_a_removed_journal_does_not_keep_the_machine_changed(fake: Fake) -> None
 
 
 @pytest.mark.slow
-def test_a_damaged_journal_does_not_keep_the_machine_changed(fake: Fake) -> None:
+def test_a_damaged_journal_does_not_prevent_the_restore(fake: Fake) -> None:
     with QuietSession(fake.machine, ASLR_OFF) as session:
         (fake.folder / JOURNAL_FILE).write_text("no\njournal\n")
     assert session.restored is not None
@@ -174,7 +174,7 @@ def test_after_a_reboot_nothing_is_written(fake: Fake) -> None:
 
 
 @pytest.mark.slow
-def test_a_tune_after_a_reboot_needs_no_restore(fake: Fake) -> None:
+def test_quieting_after_a_reboot_needs_no_restore(fake: Fake) -> None:
     apply_until_restore(fake.machine, ASLR_OFF)
     fake.kernel.put("proc/sys/kernel/random/boot_id", "another-boot")
     fake.kernel.put(ASLR, "2")
@@ -186,7 +186,7 @@ def test_a_tune_after_a_reboot_needs_no_restore(fake: Fake) -> None:
 
 
 @pytest.mark.slow
-def test_a_knob_whose_file_is_gone_cannot_be_put_back(fake: Fake) -> None:
+def test_a_knob_whose_file_is_gone_cannot_be_restored(fake: Fake) -> None:
     with QuietSession(fake.machine, ASLR_OFF) as session:
         fake.kernel.path(ASLR).unlink()
     assert session.restored is not None
@@ -223,7 +223,7 @@ def test_reading_that_fails_is_an_error_of_ours(fake: Fake) -> None:
         KNOBS["aslr"].read(fake.machine, "proc/nowhere")
 
 
-def test_a_standing_tune_whose_end_cannot_be_noted_is_put_back(
+def test_persistent_quieting_whose_end_cannot_be_recorded_is_restored(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a disk that fills up in the middle: fsync is where it shows."""

@@ -47,7 +47,7 @@ def test_a_list_is_taken_as_it_is(trees: dict[str, FileTree]) -> None:
     assert choice.notes == ()
 
 
-def test_threads_that_share_a_core_with_the_house_are_noted(trees: dict[str, FileTree]) -> None:
+def test_threads_that_share_a_core_with_housekeeping_are_noted(trees: dict[str, FileTree]) -> None:
     (note,) = choose_cores(trees["amd-epp"], "1-3").notes
     assert "5-7" in note
     assert "SMT" in note
@@ -90,7 +90,7 @@ def test_second_threads_go_offline_with_smt(trees: dict[str, FileTree]) -> None:
         choose_cores(trees["amd-epp"], "0-3", smt_off=True)
 
 
-def test_one_core_cannot_be_set_apart(tmp_path: Path) -> None:
+def test_one_core_cannot_be_isolated(tmp_path: Path) -> None:
     cpu = tmp_path / "sys/devices/system/cpu"
     (cpu / "cpu0").mkdir(parents=True)
     (cpu / "online").write_text("0\n")

@@ -77,13 +77,13 @@ def test_masks_of_the_kernel(text: str, cpus: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "1-", "-1", "1-2-3", "0-7:1/2", "0-99999999999", "70000"])
-def test_what_is_no_list(text: str) -> None:
+def test_invalid_lists(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         cpus_of_list(text)
 
 
 @pytest.mark.parametrize("text", ["-3", "0x3", "g", "1_0", "f" * (MAX_CPUS + 1)])
-def test_what_is_no_mask(text: str) -> None:
+def test_invalid_masks(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         cpus_of_mask(text)
 
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_says_why(tree: FileTree) -> None:
     assert not tree.exists("sys/cpu/cpu1/below-a-file")
 
 
-def test_bytes_that_are_no_text_do_not_raise(tree: FileTree) -> None:
+def test_undecodable_bytes_do_not_raise(tree: FileTree) -> None:
     tree.path("text").write_bytes(b"\xff\xfe 7\n")
     assert tree.read("text").value == "\ufffd\ufffd 7"
 
@@ -151,7 +151,7 @@ def test_writing_replaces_and_never_makes_a_file(tree: FileTree) -> None:
     assert not tree.exists("sys/cpu/cpu9")
 
 
-def test_a_held_file_is_read_anew(tree: FileTree) -> None:
+def test_an_open_file_is_read_again(tree: FileTree) -> None:
     held = tree.hold("sys/cpu/cpu1")
     assert held.read() == b"cpu1\n"
     tree.write("sys/cpu/cpu1", "now\n")

@@ -152,7 +152,7 @@ def test_who_cannot_be_moved_is_returned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "cgroup-v2", "smt-off-at-boot"])
-def test_nobody_is_pinned_on_fresh_machines(kind: str, tmp_path: Path) -> None:
+def test_no_task_is_pinned_on_fresh_machines(kind: str, tmp_path: Path) -> None:
     machine = Machine(files=FileTree(make_tree(kind, tmp_path)))
     settings = AFFINITIES.survey(machine, QuietRequest()).settings
     # The one in the container may use what its group has, and is not pinned by that.
@@ -259,7 +259,7 @@ def test_cores_that_cannot_be_divided(cores: tuple[int, ...], because: str, tmp_
     assert found.measuring == found.housekeeping == ()
 
 
-def test_the_rest_is_the_house(tmp_path: Path) -> None:
+def test_the_remaining_cores_are_housekeeping_cores(tmp_path: Path) -> None:
     found = split_cores(
         FileTree(make_tree("smt-off-at-boot", tmp_path)), QuietRequest(cores=(3, 1, 3))
     )

@@ -112,7 +112,7 @@ def test_comparisons(capsys: Capture, home: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["yesterday", "7y", "2025-13-01", "99999999999w"])
-def test_moments_that_are_none(capsys: Capture, home: Path, when: str) -> None:
+def test_invalid_times(capsys: Capture, home: Path, when: str) -> None:
     ended = call(capsys, "results", "list", "--since", when)
     assert ended.code == 2
     assert "is not a date or time" in ended.err
@@ -125,7 +125,7 @@ def test_nothing_fits(capsys: Capture, home: Path) -> None:
     assert "no matching runs" in ended.err
 
 
-def test_a_cut_list_says_so(capsys: Capture, home: Path) -> None:
+def test_a_truncated_list_is_marked(capsys: Capture, home: Path) -> None:
     assert "--limit 0" in call(capsys, "results", "list", "--limit", "2").err
     assert call(capsys, "results", "list").err == ""
 
@@ -249,7 +249,9 @@ def test_exports_that_cannot_be(
     assert call(capsys, "results", "export", *arguments).code == code
 
 
-def test_there_and_back(capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exported_run_is_imported_unchanged(
+    capsys: Capture, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_run(home, day(4), finish=False)
     ended = call(capsys, "results", "export", "--archive", "all.tar.gz", "--json")
     assert ended.code == 0
@@ -308,7 +310,7 @@ def test_reindex(capsys: Capture, home: Path) -> None:
     assert call(capsys, "results", "reindex").out.startswith("3 runs: ")
 
 
-def test_an_index_that_cannot_be_kept_is_said(
+def test_an_index_that_cannot_be_kept_is_reported(
     capsys: Capture, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / ".index.sqlite").mkdir()
@@ -320,7 +322,7 @@ def test_an_index_that_cannot_be_kept_is_said(
     assert day(3) in ended.out
 
 
-def test_a_home_without_runs(
+def test_a_results_directory_without_runs(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "none"))

@@ -67,7 +67,7 @@ def test_two_runs_by_the_beginning_of_their_ids(capsys: Capture) -> None:
     assert "A  20250101" in ended.out
 
 
-def test_without_a_second_side_it_is_the_latest(capsys: Capture) -> None:
+def test_the_default_second_run_is_the_latest(capsys: Capture) -> None:
     document = json.loads(call(capsys, "compare", FIRST, "--json").out)
     assert document["other"]["runs"] == [AWAY]
     assert {row["support"] for row in document["rows"]} == {"not supported"}
@@ -158,7 +158,7 @@ def test_a_baseline_from_saving_to_deleting(capsys: Capture, home: Path) -> None
     assert call(capsys, "baseline", "save", "../x").code == 2
 
 
-def test_damaged_baselines_are_said_beside_the_others(capsys: Capture, home: Path) -> None:
+def test_damaged_baselines_are_listed_with_the_others(capsys: Capture, home: Path) -> None:
     call(capsys, "baseline", "save", "good", FIRST)
     (home / "baselines" / "bad.json").write_text("{")
     ended = call(capsys, "baseline", "list")
@@ -236,14 +236,14 @@ def test_a_run_of_two_builds_needs_no_history(capsys: Capture) -> None:
     assert {row["support"] for row in document["rows"]} == {"interleaved"}
 
 
-def test_json_of_a_shut_gate_is_one_object(capsys: Capture) -> None:
+def test_json_of_a_failed_gate_is_one_object(capsys: Capture) -> None:
     ended = call(capsys, "gate", SECOND, "--baseline", FIRST, "--max-slowdown", "2%", "--json")
     document = json.loads(ended.out)
     assert (ended.code, document["passed"]) == (7, False)
     assert "gate failed" in ended.err
 
 
-def test_another_machine_fails_unless_told_otherwise(capsys: Capture) -> None:
+def test_another_machine_fails_by_default(capsys: Capture) -> None:
     base = ("gate", AWAY, "--baseline", FIRST, "--max-slowdown", "90%")
     ended = call(capsys, *base)
     assert ended.code == 7
@@ -296,9 +296,7 @@ def test_wrong_gates_end_with_2(capsys: Capture, arguments: tuple[str, ...]) -> 
     assert (ended.code, "hint:" in ended.err) == (2, True)
 
 
-def test_a_run_that_was_interrupted_is_held_to_what_it_lacks(
-    capsys: Capture, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_fails_for_missing_workloads(capsys: Capture, tmp_path: Path) -> None:
     folder = tmp_path / "cut"
     write_session(folder, Plan())
     facts = json.loads((folder / "run.json").read_text())

@@ -69,7 +69,7 @@ def test_pairing_again_gives_what_the_run_itself_found(main: Run) -> None:
     assert row.interval.high == pytest.approx(recorded.interval.high)
 
 
-def test_pairing_again_pays_for_the_looks_that_the_run_took(tmp_path: Path) -> None:
+def test_pairing_again_accounts_for_the_interim_analyses_of_the_run(tmp_path: Path) -> None:
     """A candidate leaves when it is decided, so what is left of it was chosen by looking."""
     budget = replace(STUDY.budget, precision_goal=0.02)
     looked = write_session(tmp_path / "looked", Plan(study=replace(STUDY, budget=budget)))
@@ -98,7 +98,7 @@ def test_only_launches_that_both_are_in_are_paired(tmp_path: Path) -> None:
     assert row_of(compare(side(run, "eager"), side(run, "fast"))).degrees == 7.0
 
 
-def test_either_order_is_the_other_turned_round(main: Run) -> None:
+def test_swapping_the_runs_inverts_the_result(main: Run) -> None:
     for one, other in (("eager", "fast"), ("slow", "fast")):
         there = row_of(compare(side(main, one), side(main, other)), variant=other)
         back = row_of(compare(side(main, other), side(main, one)), variant=one)
@@ -192,7 +192,7 @@ def test_what_the_data_cannot_support_gets_no_verdict(
     assert any(fact.blocks for fact in found.facts) is not ("(B)" in reason)
 
 
-def test_a_machine_that_nobody_knows_is_like_no_other(tmp_path: Path) -> None:
+def test_an_unknown_machine_equals_no_other(tmp_path: Path) -> None:
     one = write_session(tmp_path / "one", Plan(machine={}))
     other = write_session(tmp_path / "other", Plan(machine={}, seed=2))
     row = row_of(compare(side(one), side(other)))
@@ -215,7 +215,7 @@ def test_a_fact_that_only_one_version_records_blocks_nothing(main: Run, tmp_path
     assert not any(fact.blocks for fact in found.facts)
 
 
-def test_an_interrupted_run_is_a_look_that_was_not_planned(main: Run, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_an_unplanned_analysis(main: Run, tmp_path: Path) -> None:
     other = write_session(tmp_path / "other", Plan(seed=5))
     row = row_of(compare(side(main), side(replace(other, state="interrupted"))))
     assert row.support == "common baseline"
@@ -281,7 +281,7 @@ def test_false_discoveries_are_held_down_over_the_rows(main: Run, tmp_path: Path
     )
 
 
-def test_several_sessions_show_what_sessions_differ_by(main: Run, tmp_path: Path) -> None:
+def test_several_sessions_show_the_variation_between_sessions(main: Run, tmp_path: Path) -> None:
     jumps = (0.15, 0.2, 0.25)
     sessions = tuple(
         write_session(tmp_path / f"s{n}", Plan(seed=20 + n, effects={"fast": jump}))
@@ -299,7 +299,7 @@ def test_several_sessions_show_what_sessions_differ_by(main: Run, tmp_path: Path
     assert row_of(compare(side(sessions[1]), side(now))).verdict is Verdict.SLOWER
 
 
-def test_a_session_that_cannot_be_compared_is_left_out_and_said(main: Run, tmp_path: Path) -> None:
+def test_an_incomparable_session_is_left_out_with_a_note(main: Run, tmp_path: Path) -> None:
     busy = write_session(tmp_path / "busy", Plan(busy=True, effects={"fast": 0.9}))
     now = write_session(tmp_path / "now", Plan(seed=31))
     row = row_of(compare(Side(text="baseline:x", runs=(main, busy)), side(now)))
@@ -326,7 +326,7 @@ def test_a_run_is_not_compared_with_itself(main: Run) -> None:
     assert raised.value.hint == "give two of its variants as RUN#VARIANT: eager, fast, slow"
 
 
-def test_facts_of_several_candidates_are_told_apart(main: Run, tmp_path: Path) -> None:
+def test_facts_of_several_candidates_are_distinguished(main: Run, tmp_path: Path) -> None:
     tuned = replace(
         STUDY.candidates[0], environment=Environment(name="default", variables=(("A", "1"),))
     )

@@ -181,7 +181,7 @@ def test_one_difference_is_never_common(
     assert row.reasons[0].startswith(f"not comparable: {words}"), row.reasons
 
 
-def test_what_differs_is_said_with_both_values(main: Run) -> None:
+def test_what_differs_is_reported_with_both_values(main: Run) -> None:
     one, other = with_environment(main, cores="0-3"), with_environment(main, cores="0-7")
     assert compared(one, other).reasons == (
         "not comparable: baseline differs in cores (0-3 vs 0-7)",
@@ -207,7 +207,7 @@ def test_another_machine_or_setting_of_it_is_never_common(
     )
 
 
-def test_two_tunes_are_alike_only_when_they_wrote_the_same(main: Run) -> None:
+def test_quieted_machines_are_equal_only_with_equal_settings(main: Run) -> None:
     def tuned(text: str) -> Run:
         tune = {"written": {"clocks": text}}
         return changed(main, info={"machine": {**MACHINE, "tune": tune}})
@@ -225,7 +225,7 @@ def test_another_method_is_never_common(main: Run, method: int | None) -> None:
     assert row.reasons[0].startswith("not comparable: conditions differ in method version")
 
 
-def test_what_is_unknown_on_both_sides_is_not_alike(main: Run) -> None:
+def test_unknown_values_are_not_equal(main: Run) -> None:
     for run in (
         with_facts(main, torch=None),
         changed(main, info={"targets": {}}),
@@ -245,7 +245,7 @@ def test_what_is_unknown_on_both_sides_is_not_alike(main: Run) -> None:
         ({"threads": None}, {"threads": 1}),
     ],
 )
-def test_values_that_read_alike_are_told_apart(
+def test_values_with_equal_text_are_distinguished(
     main: Run, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     assert compared(with_environment(main, **one), with_environment(main, **other)).support == (
@@ -291,7 +291,7 @@ def test_another_card_behind_the_same_index_is_not_common(main: Run) -> None:
     assert compared(on(), on()).support == "not supported", "nobody knows which card it was"
 
 
-def test_names_and_places_are_no_identity(main: Run) -> None:
+def test_names_and_paths_are_not_part_of_the_identity(main: Run) -> None:
     base = main.study.baseline
     moved = replace(base, target=replace(base.target, python="/elsewhere/bin/python"))
     study: Study = replace(main.study, baseline=moved)

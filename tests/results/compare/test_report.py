@@ -100,7 +100,7 @@ def test_a_row_without_support_never_shows_a_verdict() -> None:
             assert verdict not in text
 
 
-def test_json_says_its_schema_and_is_valid_with_numbers_that_are_none() -> None:
+def test_json_has_its_schema_and_is_valid_with_numbers_that_are_not_finite() -> None:
     odd = replace(TWO_RUNS, rows=(replace(TWO_RUNS.rows[0], ratio=math.nan, p_value=math.inf),))
     document = json.loads(COMPARE_FORMATS["json"](odd), parse_constant=pytest.fail)
     assert (document["schema"], document["schema_version"]) == (
@@ -140,7 +140,7 @@ class _Scripts(HTMLParser):
             self.found.append(tag)
 
 
-def test_names_on_a_page_can_only_be_read() -> None:
+def test_names_on_a_page_are_escaped() -> None:
     page = COMPARE_FORMATS["html"](hostile_comparison())
     parser = _Scripts()
     parser.feed(page)
@@ -154,7 +154,7 @@ def test_names_on_a_page_can_only_be_read() -> None:
     [COMPARE_FORMATS["markdown"](hostile_comparison()), gate_markdown(hostile_outcome())],
     ids=["compare", "gate"],
 )
-def test_names_in_markdown_can_only_be_read(text: str) -> None:
+def test_names_in_markdown_are_escaped(text: str) -> None:
     ours = re.sub(r"</?details>|</?summary>|<br>", "", text)
     assert "<" not in ours
     assert "@everyone" not in text
@@ -181,7 +181,7 @@ def test_rows_that_say_the_same_share_a_note() -> None:
     assert notes_of_row(replace(agreeing, one=one)) == []
 
 
-def test_nothing_to_average_and_nothing_to_say_is_said() -> None:
+def test_empty_means_and_notes_are_stated() -> None:
     empty = replace(TWO_RUNS, rows=(), unpaired=(), facts=(), mean=None)
     for make in COMPARE_FORMATS.values():
         assert make(empty)

@@ -92,7 +92,7 @@ def only(outcome: GateOutcome) -> GateRow:
         (-0.2, "kept", False),
     ],
 )
-def test_a_limit_is_crossed_or_kept_only_for_sure(
+def test_a_limit_is_crossed_or_kept_only_with_confidence(
     slowdown: float, standing: str, failed: bool
 ) -> None:
     outcome = judge(row(slowdown))
@@ -240,14 +240,14 @@ def test_policies_decide(action: Action) -> None:
         assert outcome.rows[0].action == action
 
 
-def test_unsupported_shuts_the_gate_unless_told_otherwise() -> None:
+def test_unsupported_rows_fail_the_gate_by_default() -> None:
     outcome = judge(row(-0.5, supported=False))
     assert (only(outcome).standing, outcome.failed, outcome.judged) == ("unsupported", True, 0)
     assert only(outcome).slowdown == pytest.approx(-0.5)
     assert only(outcome).low is None
 
 
-def test_the_gravest_comes_first() -> None:
+def test_the_most_severe_outcome_comes_first() -> None:
     outcome = judge(
         row(0.0, label="a/kept inference"),
         row(0.1, label="b/crossed inference"),
@@ -272,7 +272,7 @@ def test_times_of_two_runs_are_never_supported() -> None:
 
 
 @pytest.mark.parametrize(("metric", "key"), [("memory", "memory_bytes"), ("compile", "compile_s")])
-def test_readings_are_held_against_the_limit_as_they_are(metric: Any, key: str) -> None:
+def test_point_values_are_compared_with_the_limit(metric: Any, key: str) -> None:
     def side(value: Any) -> SideNumbers:
         changes: dict[str, Any] = {key: value}
         return replace(SideNumbers(variant="fast"), **changes)
@@ -323,7 +323,7 @@ def test_a_run_is_gated_against_another(tmp_path: Path) -> None:
     }
 
 
-def test_another_machine_shuts_the_gate(tmp_path: Path) -> None:
+def test_another_machine_fails_the_gate(tmp_path: Path) -> None:
     before = write_session(tmp_path / "before", Plan())
     away = Plan(seed=2, machine={**MACHINE, "cpu": "Other 1"}, study=replace(STUDY, name="away"))
     now = write_session(tmp_path / "now", away)

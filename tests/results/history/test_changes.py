@@ -36,7 +36,7 @@ def test_a_step_names_the_revisions_around_it() -> None:
     assert change.towards("time") == "better"
 
 
-def test_untrusted_points_are_kept_and_not_judged() -> None:
+def test_untrusted_points_are_kept_and_not_evaluated() -> None:
     untrusted = (10, 11, 12, 13, 14, 24, 25, 26)
     found = history_of(series_of(), points_of(40, step_at=25, untrusted=untrusted))
     assert len(found.points) == 40
@@ -66,7 +66,7 @@ def test_a_drift_has_a_beginning_and_an_end() -> None:
     assert change.after.run == points[change.last].run
 
 
-def test_changes_that_do_not_stand_among_all_are_weak() -> None:
+def test_changes_that_are_not_significant_among_all_are_weak() -> None:
     """A short series alone, and the same among 200 quiet ones."""
     lonely = {series_of("kernels/a inference"): points_of(10, step_at=5, ratio=0.8)}
     (alone,) = histories(MemoryStore(lonely), RunFilter())
@@ -81,7 +81,7 @@ def test_changes_that_do_not_stand_among_all_are_weak() -> None:
     assert (found[0].weak[0].p_adjusted or 0.0) > FALSE_DISCOVERY_RATE
 
 
-def test_strong_changes_stand_among_many_and_rank_by_size() -> None:
+def test_strong_changes_are_significant_among_many_and_rank_by_size() -> None:
     table = {
         series_of(f"kernels/q{number} inference"): points_of(60, seed=number)
         for number in range(30)
@@ -116,12 +116,12 @@ def test_a_name_without_its_mode_means_all_modes() -> None:
     assert [one.series.workload for one in found] == ["kernels/matmul inference"]
 
 
-def test_nothing_that_fits_is_said() -> None:
+def test_nothing_that_fits_is_reported() -> None:
     with pytest.raises(NothingToDo, match="no history of 'kernels/none'"):
         histories(MemoryStore({}), RunFilter(workload="kernels/none"))
 
 
-def test_untrusted_points_can_be_judged_on_request() -> None:
+def test_untrusted_points_can_be_evaluated_on_request() -> None:
     points = [one._replace(untrusted=True) for one in points_of(40, step_at=25)]
     store = MemoryStore({series_of(): points})
     assert histories(store, RunFilter())[0].changes == ()
@@ -129,7 +129,7 @@ def test_untrusted_points_can_be_judged_on_request() -> None:
     assert [change.position for change in found.changes] == [25]
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[tuple[int, int]] = []
     table = {series_of(name): points_of(5) for name in ("a", "b", "c")}
     histories(MemoryStore(table), RunFilter(), progress=lambda n, m: told.append((n, m)))
@@ -140,7 +140,7 @@ def grown(memory: ChangeCache, points: list[SeriesPoint], *sizes: int) -> list[S
     return [history_of(series_of(), points[:size], cache=memory) for size in sizes]
 
 
-def test_memory_gives_what_scratch_gives_at_every_length(tmp_path: Path) -> None:
+def test_the_cache_gives_the_same_result_at_every_length(tmp_path: Path) -> None:
     points = points_of(460, step_at=150, ratio=1.04, untrusted=range(0, 460, 9), seed=4)
     memory = ChangeCache(tmp_path / "changes.json")
     for size in (30, 200, 201, 330, 331, 400, 460):
@@ -149,7 +149,9 @@ def test_memory_gives_what_scratch_gives_at_every_length(tmp_path: Path) -> None
         memory = ChangeCache(tmp_path / "changes.json")
 
 
-def test_known_points_are_not_judged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_points_are_not_evaluated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     points = points_of(300, step_at=150)
     memory = ChangeCache(tmp_path / "changes.json")
     (before,) = grown(memory, points, 300)
@@ -162,7 +164,7 @@ def test_known_points_are_not_judged_again(tmp_path: Path, monkeypatch: pytest.M
     assert grown(ChangeCache(tmp_path / "changes.json"), points, 300) == [before]
 
 
-def test_a_rewritten_past_is_judged_again(tmp_path: Path) -> None:
+def test_a_rewritten_history_is_evaluated_again(tmp_path: Path) -> None:
     points = points_of(300, step_at=150)
     memory = ChangeCache(tmp_path / "changes.json")
     grown(memory, points, 300)
@@ -170,7 +172,7 @@ def test_a_rewritten_past_is_judged_again(tmp_path: Path) -> None:
     assert grown(memory, other, 300) == grown(ChangeCache(), other, 300)
 
 
-def test_a_run_that_came_late_is_judged_in_its_place(tmp_path: Path) -> None:
+def test_a_late_run_is_evaluated_at_its_position(tmp_path: Path) -> None:
     points = points_of(300, step_at=150)
     memory = ChangeCache(tmp_path / "changes.json")
     history_of(series_of(), [*points[:50], *points[51:]], cache=memory)
@@ -180,7 +182,7 @@ def test_a_run_that_came_late_is_judged_in_its_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": 0}', '{"format": 1, "series": 3}', "\x00"]
 )
-def test_a_damaged_memory_is_done_without(tmp_path: Path, text: str) -> None:
+def test_a_damaged_cache_is_ignored(tmp_path: Path, text: str) -> None:
     place = tmp_path / "changes.json"
     place.write_text(text)
     memory = ChangeCache(place)
@@ -190,7 +192,7 @@ def test_a_damaged_memory_is_done_without(tmp_path: Path, text: str) -> None:
     assert json.loads(place.read_text())["format"] == 1
 
 
-def test_damaged_entries_are_done_without(tmp_path: Path) -> None:
+def test_damaged_entries_are_ignored(tmp_path: Path) -> None:
     points = points_of(300, step_at=150)
     memory = ChangeCache(tmp_path / "changes.json")
     grown(memory, points, 250)
@@ -209,7 +211,7 @@ def test_damaged_entries_are_done_without(tmp_path: Path) -> None:
         assert grown(memory, points, 300) == grown(ChangeCache(), points, 300)
 
 
-def test_a_place_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
+def test_an_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
     memory = ChangeCache(tmp_path / "none" / "changes.json")
     memory.put("a", CachedChanges(digest="x", found=[]))
     memory.save()

@@ -83,7 +83,7 @@ def test_markdown() -> None:
     golden("history-series.md", series_markdown(sample()))
 
 
-def test_nothing_changed_is_said() -> None:
+def test_nothing_changed_is_reported() -> None:
     quiet = [one for one in sample() if not one.changes]
     assert "0 of 1 history changed in speedup" in changes_text(quiet, "speedup")
     assert "No change detected." in series_markdown(quiet)
@@ -111,7 +111,7 @@ def test_csv_has_a_row_for_each_change() -> None:
     assert rows[0]["after_revision"] == "0000019"
 
 
-def test_hostile_names_only_ever_read() -> None:
+def test_hostile_names_are_escaped() -> None:
     one = hostile()
     for text in (changes_text([one], "speedup"), series_text([one])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", text)
@@ -189,7 +189,7 @@ def test_chart_puts_no_outside_text_where_it_is_code() -> None:
     check(spec, data=False)
 
 
-def test_many_points_are_thinned_and_that_is_said() -> None:
+def test_many_points_are_thinned_and_that_is_reported() -> None:
     one = SeriesHistory(series=series_of(), points=tuple(points_of(2500)))
     assert len(history_spec(one)["data"]["values"]) <= MOST_POINTS
     assert "every 3th run is drawn" in history_description(one)
@@ -237,7 +237,7 @@ def test_plot_of_few_equal_and_no_points() -> None:
         ("memory", 3 * 2**30, "3.00 GiB"),
     ],
 )
-def test_values_are_said_with_units(metric: Metric, value: float, text: str) -> None:
+def test_values_have_units(metric: Metric, value: float, text: str) -> None:
     assert value_text(metric, value) == text
 
 

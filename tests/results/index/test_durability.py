@@ -160,7 +160,7 @@ def test_a_file_that_is_no_index(home: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.3, 0.6, 0.9])
-def test_a_damaged_index_is_made_anew(home: Path, part: float) -> None:
+def test_a_damaged_index_is_rebuilt(home: Path, part: float) -> None:
     check_answers(home)
     path = home / INDEX_FILE
     content = bytearray(path.read_bytes())
@@ -173,7 +173,7 @@ def test_a_damaged_index_is_made_anew(home: Path, part: float) -> None:
     check_answers(home)
 
 
-def test_damage_that_shows_while_it_is_asked(home: Path) -> None:
+def test_damage_found_during_a_query(home: Path) -> None:
     check_answers(home)
     with Store.open(home) as store:
         path = home / INDEX_FILE
@@ -186,7 +186,7 @@ def test_damage_that_shows_while_it_is_asked(home: Path) -> None:
     check_answers(home)
 
 
-def test_a_cut_off_index(home: Path) -> None:
+def test_a_truncated_index(home: Path) -> None:
     check_answers(home)
     path = home / INDEX_FILE
     os.truncate(path, path.stat().st_size // 2)
@@ -222,7 +222,7 @@ def test_an_index_that_is_taken_away_while_it_is_open(home: Path) -> None:
     check_answers(home, runs=RUNS - 1)
 
 
-def test_an_index_that_another_process_made_anew(home: Path) -> None:
+def test_an_index_that_another_process_rebuilt(home: Path) -> None:
     with Store.open(home) as store, Store.open(home) as other:
         store.refresh()
         (home / INDEX_FILE).unlink()
@@ -291,7 +291,7 @@ def test_a_lock_that_is_held_for_long(home: Path, monkeypatch: pytest.MonkeyPatc
     check_answers(home, runs=RUNS - 1)
 
 
-def test_no_place_at_all(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_writable_location(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (home / INDEX_FILE).mkdir()
@@ -366,7 +366,7 @@ def test_a_disk_that_fills_up_meanwhile(
         check_answers(disk / "runs", runs=RUNS + 60)
 
 
-def test_a_read_only_home(home: Path, tmp_path: Path, cache: Path) -> None:
+def test_a_read_only_results_directory(home: Path, tmp_path: Path, cache: Path) -> None:
     seen = tmp_path / "seen"
     with mounted("--bind", str(home), at=seen):
         subprocess.run(["mount", "-o", "remount,bind,ro", str(seen)], check=True)

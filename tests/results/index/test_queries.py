@@ -188,7 +188,7 @@ def test_every_point_of_a_history(store: Store, everything: list[Entries]) -> No
         ),
     ],
 )
-def test_no_question_reads_the_whole_table(store: Store, ask: Callable[[Store], object]) -> None:
+def test_no_query_scans_the_whole_table(store: Store, ask: Callable[[Store], object]) -> None:
     """A million comparisons may be there: each must be reached through an index."""
     asked: list[str] = []
     store._connection.set_trace_callback(asked.append)

@@ -141,7 +141,7 @@ def test_changes_of_a_settled_run(home: Path, change: Callable[[Path], object]) 
         assert (found.added, found.changed, found.gone, found.runs) == (0, 1, 0, 3)
 
 
-def test_a_run_that_is_taken_up_again(home: Path) -> None:
+def test_a_resumed_run(home: Path) -> None:
     settle(home)
     folder = home / day(3)
     facts = json.loads((folder / "run.json").read_bytes())
@@ -215,7 +215,7 @@ def test_a_copy_that_is_not_whole_yet(home: Path) -> None:
         assert store.run(day(8)).comparisons == 2
 
 
-def test_a_look_that_finds_nothing_new_asks_for_unsettled_runs_only(home: Path) -> None:
+def test_a_refresh_without_changes_reads_unsettled_runs_only(home: Path) -> None:
     settle(home)
     asked = questions(home, lambda store: store.refresh())
     assert [text for text in asked if "FROM runs" in text and "settled = 0" not in text] == []
@@ -247,7 +247,7 @@ def test_another_name_or_mark_is_another_digest(home: Path, number: int) -> None
     assert len({digest_of(each) for each in (marks, other, fewer, renamed, {})}) == 5
 
 
-def test_a_stale_row_of_a_killed_process_is_mended(home: Path) -> None:
+def test_a_stale_row_of_a_killed_process_is_repaired(home: Path) -> None:
     """It looked long ago, wrote what it had read, and never came to its end."""
     settle(home)
     old = entries_of(home / day(1))
@@ -262,7 +262,7 @@ def test_a_stale_row_of_a_killed_process_is_mended(home: Path) -> None:
         assert store.run(day(1)).notes == ("new",)
 
 
-def test_a_look_is_kept_only_if_every_row_agrees(home: Path) -> None:
+def test_a_refresh_is_recorded_only_if_every_row_agrees(home: Path) -> None:
     settle(home)
     marks = marks_in(home)
     with Store.open(home) as store:
@@ -274,7 +274,7 @@ def test_a_look_is_kept_only_if_every_row_agrees(home: Path) -> None:
         assert looks(home) == [digest_of(marks)]
 
 
-def test_a_look_is_not_worth_waiting_for(home: Path) -> None:
+def test_a_refresh_does_not_wait_for_a_lock(home: Path) -> None:
     settle(home)
     with closing(sqlite3.connect(home / INDEX_FILE, isolation_level=None)) as other:
         other.execute("DELETE FROM looks")
@@ -292,7 +292,7 @@ def test_a_look_is_not_worth_waiting_for(home: Path) -> None:
     assert len(looks(home)) == 1
 
 
-def test_no_home_and_a_home_that_goes(tmp_path: Path, home: Path) -> None:
+def test_a_missing_and_a_removed_results_directory(tmp_path: Path, home: Path) -> None:
     assert marks_in(tmp_path / "nowhere") == {}
     settle(home)
     with Store.open(home) as store:

@@ -88,7 +88,7 @@ def test_a_comparison_is_known_in_full(kept: Path) -> None:
     assert (failed.speedup, failed.low, failed.candidate_ns) == (None, None, None)
 
 
-def test_newest_first_and_no_more_than_wanted(kept: Path) -> None:
+def test_newest_first_with_a_limit(kept: Path) -> None:
     with opened(kept) as store:
         assert ids(store) == [day(4), day(3), day(2), day(1)]
         assert ids(store, limit=2) == [day(4), day(3)]
@@ -142,7 +142,7 @@ def test_filters(kept: Path, wanted: dict[str, object], days: list[int]) -> None
         assert limited == rows[:1]
 
 
-def test_a_moment_that_is_none(kept: Path) -> None:
+def test_an_invalid_time(kept: Path) -> None:
     with (
         opened(kept) as store,
         pytest.raises(UsageError, match="'yesterday' is not a date or time"),
@@ -336,7 +336,7 @@ def test_text_that_is_no_text(tmp_path: Path) -> None:
         assert store.points(store.series(RunFilter())[0])[0].run == entry.run
 
 
-def test_numbers_that_are_none(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     row = compared()
     assert row.estimate is not None
     endless = replace(row.estimate, minimum_detectable=float("inf"))

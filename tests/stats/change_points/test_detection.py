@@ -80,7 +80,7 @@ def test_long_quiet_histories_stay_quiet() -> None:
     ],
     ids=lambda value: value.name if isinstance(value, Plan) else "",
 )
-def test_steps_in_other_company_are_found(plan: Plan, least: float) -> None:
+def test_steps_among_other_changes_are_found(plan: Plan, least: float) -> None:
     right = planted = 0
     for seed in range(8):
         moves, steps = found_in(plan, seed)

@@ -53,7 +53,7 @@ def test_asv_finds_a_clear_step_and_leaves_small_ones_out() -> None:
     assert asv_steps(values[:40]) == []
 
 
-def test_threshold_sees_each_row_of_alarms_once() -> None:
+def test_threshold_reports_each_sequence_of_alarms_once() -> None:
     values = np.ones(40)
     values[20:] = 1.2
     assert threshold_alarms(values) == [20]
@@ -63,7 +63,7 @@ def test_threshold_sees_each_row_of_alarms_once() -> None:
     assert threshold_alarms(np.ones(40)) == []
 
 
-def test_rivals_take_any_length() -> None:
+def test_other_rules_accept_any_length() -> None:
     values = np.exp(np.random.default_rng(4).normal(0.0, 0.01, 30))
     for rule in RIVALS.values():
         for size in (4, 5, 10, 30):

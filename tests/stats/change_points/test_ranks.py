@@ -42,7 +42,7 @@ def test_counted_and_approximate_chances_meet() -> None:
         assert near == pytest.approx(counted, rel=0.5)
 
 
-def test_nothing_on_one_side_proves_nothing() -> None:
+def test_an_empty_sample_proves_nothing() -> None:
     assert mann_whitney_p(0, 10, 0.0) == 1.0
     assert mann_whitney_p(1, 1, 0.0) == pytest.approx(1.0)
 
@@ -101,7 +101,7 @@ def test_noise_is_seen_through_steps_outliers_and_drift() -> None:
     assert noise_sd(values) == pytest.approx(0.01, rel=0.15)
 
 
-def test_likeness_of_neighbours_is_seen() -> None:
+def test_autocorrelation_is_estimated() -> None:
     rng = np.random.default_rng(7)
     noise = rng.normal(size=400)
     assert independent_share(noise, []) > 0.85

@@ -69,13 +69,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_was_over_before_is_not_told(folder: Path) -> None:
+def test_cells_finished_earlier_are_not_reported(folder: Path) -> None:
     watch = EndedCells(folder)
     assert watch.update(view("done", "waiting", "waiting", "waiting")) == []
     assert watch.update(view("done", "running", "waiting", "waiting")) == []
 
 
-def test_each_cell_is_told_once_with_its_verdicts(folder: Path) -> None:
+def test_each_cell_is_reported_once_with_its_verdicts(folder: Path) -> None:
     watch = EndedCells(folder)
     watch.update(view("waiting", "waiting", "waiting", "waiting"))
     assert watch.update(view("done", "running", "waiting", "waiting")) == [

@@ -107,7 +107,7 @@ def test_a_disk_that_may_be_too_small() -> None:
         (600.0, 610.0, "about 10 min"),
     ],
 )
-def test_no_digit_more_than_an_estimate_has(low: float, high: float, said: str) -> None:
+def test_estimates_are_rounded(low: float, high: float, said: str) -> None:
     assert rough_time(Range(low=low, high=high)) == said
 
 

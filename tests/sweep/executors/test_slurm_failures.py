@@ -103,7 +103,7 @@ def test_a_new_driver_finds_the_jobs_of_a_killed_one(cluster: Cluster, sweep: Sw
     assert sorted(sweep.begun()) == ["quick", "waits-1", "waits-2"]
 
 
-def test_an_end_that_the_driver_may_not_have_written_is_told_again(sweep: SweepOnSlurm) -> None:
+def test_an_end_that_the_driver_may_not_have_written_is_reported_again(sweep: SweepOnSlurm) -> None:
     executor = sweep.executor()
     executor.submit(["quick"])
     assert until(executor, lambda _, ended: bool(ended))[1]["quick"].outcome == "finished"
@@ -164,7 +164,7 @@ def test_one_question_for_all_jobs(
     executor.cancel()
 
 
-def test_while_the_controller_is_away(cluster: Cluster, sweep: SweepOnSlurm) -> None:
+def test_while_the_controller_is_unavailable(cluster: Cluster, sweep: SweepOnSlurm) -> None:
     executor = sweep.executor()
     executor.submit(["waits"])
     until_running(executor, sweep, "waits")

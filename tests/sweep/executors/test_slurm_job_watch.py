@@ -83,7 +83,9 @@ def squeue(*states: str) -> str:
     )
 
 
-def test_accounts_then_the_word_of_the_job_then_nobody(programs: Programs, sweep: Path) -> None:
+def test_accounting_then_the_record_of_the_job_then_unknown(
+    programs: Programs, sweep: Path
+) -> None:
     programs.answer("squeue", squeue("RUNNING"))
     programs.answer(
         "sacct", "n|12_0|RUNNING|0:0|node1\nn|12_1|TIMEOUT|0:0|node1\nn|9|FAILED|1:0|x\n"
@@ -94,7 +96,7 @@ def test_accounts_then_the_word_of_the_job_then_nobody(programs: Programs, sweep
     assert "--jobs=12" in programs.asked("sacct")[0]
 
 
-def test_what_the_accounts_do_not_call_over_is_waited_for(programs: Programs, sweep: Path) -> None:
+def test_jobs_still_active_in_accounting_are_awaited(programs: Programs, sweep: Path) -> None:
     programs.answer("squeue", squeue("RUNNING", "RUNNING", "RUNNING"))
     programs.answer("sacct", "n|12_3|RUNNING|0:0|node1\n")
     one = executor(sweep, lost_after_s=60.0)
@@ -113,7 +115,7 @@ def test_where_no_accounts_are_kept_they_are_asked_for_once(
     assert len(programs.asked("squeue")) == 3
 
 
-def test_a_database_that_is_away_is_asked_again(programs: Programs, sweep: Path) -> None:
+def test_an_unavailable_database_is_queried_again(programs: Programs, sweep: Path) -> None:
     programs.answer("sacct", code=1, error="sacct: error: Problem talking to the database")
     one = executor(sweep, lost_after_s=60.0)
     one.poll()
@@ -121,7 +123,7 @@ def test_a_database_that_is_away_is_asked_again(programs: Programs, sweep: Path)
     assert len(programs.asked("sacct")) == 2
 
 
-def test_a_lost_node_may_give_its_job_back(programs: Programs, sweep: Path) -> None:
+def test_a_lost_node_may_return_its_job(programs: Programs, sweep: Path) -> None:
     programs.answer("squeue", squeue("NODE_FAIL", "PREEMPTED", "RUNNING", "RUNNING"))
     one = executor(sweep, settle_s=60.0)
     jobs, ended = one.poll()
@@ -131,7 +133,7 @@ def test_a_lost_node_may_give_its_job_back(programs: Programs, sweep: Path) -> N
     assert states(one.poll()) == {"a": "running", "b": "queued", "c": "running", "d": "running"}
 
 
-def test_or_not(programs: Programs, sweep: Path) -> None:
+def test_a_lost_node_may_not_return_its_job(programs: Programs, sweep: Path) -> None:
     programs.answer("squeue", squeue("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY"))
     assert states(executor(sweep).poll()) == {
         "a": "node-failed",
@@ -141,7 +143,7 @@ def test_or_not(programs: Programs, sweep: Path) -> None:
     }
 
 
-def test_an_end_that_was_seen_is_not_forgotten_with_the_job(
+def test_an_observed_end_is_kept_after_slurm_forgets_the_job(
     programs: Programs, sweep: Path
 ) -> None:
     programs.answer("squeue", squeue("NODE_FAIL", "RUNNING", "RUNNING", "RUNNING"))
@@ -153,7 +155,7 @@ def test_an_end_that_was_seen_is_not_forgotten_with_the_job(
     assert states(found)["a"] == "node-failed"
 
 
-def test_patience_with_a_controller(programs: Programs, tmp_path: Path) -> None:
+def test_an_unavailable_controller_is_retried(programs: Programs, tmp_path: Path) -> None:
     now_s = 0.0
     watch = SlurmWatch(tmp_path, every_s=5.0, clock=lambda: now_s)
     arrays = [JobArray(name=NAME, cells=("a",), job="12")]

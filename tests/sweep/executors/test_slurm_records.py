@@ -155,7 +155,7 @@ def test_a_job_that_was_given_up_runs_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"code": "7"}'])
-def test_a_torn_word_about_an_end_is_none(tmp_path: Path, text: str) -> None:
+def test_a_partial_end_record_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "slurm").mkdir()
     assert read_end(tmp_path, "one", 3) is None
     end_path(tmp_path, "one", 3).write_text(text)

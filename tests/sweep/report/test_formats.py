@@ -111,7 +111,7 @@ def test_every_failure_is_in_every_form(whole: SweepSummary) -> None:
     assert "compiling graph 1\nKilled" in render_sweep(whole, "html")
 
 
-def test_words_for_people_hold_no_dashes_but_one() -> None:
+def test_text_for_people_has_no_double_dashes() -> None:
     assert [end_text(end) for end in ENDS if "-" in end_text(end)] == ["non-deterministic"]
 
 

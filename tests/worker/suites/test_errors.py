@@ -57,7 +57,7 @@ def test_a_mode_that_the_workload_does_not_offer() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, True, 2.0, "8"])
-def test_a_batch_size_that_is_none(batch_size: Any) -> None:
+def test_invalid_batch_size(batch_size: Any) -> None:
     message, hint = refusal("kernels", "mlp", "inference", batch_size)
     assert message == f"invalid batch size of kernels/mlp: {batch_size!r}"
     assert "positive integer" in hint
@@ -76,7 +76,7 @@ def test_a_parameter_of_a_wrong_kind_or_size(value: Any) -> None:
     assert hint == "give size an integer of at least 1"
 
 
-def test_parameters_that_may_be_nothing() -> None:
+def test_optional_parameters() -> None:
     built = suites.build("kernels", "replication-pad3d", parameters={"pad": 0, "size": 4})
     (volume,) = built.args
     assert built.module(volume).shape == volume.shape

@@ -58,7 +58,7 @@ def test_the_loss_follows_a_float64_reference() -> None:
     assert loss.dtype is torch.float64
 
 
-def test_the_optimiser_is_made_anew_with_groups_and_settings() -> None:
+def test_the_optimizer_is_recreated_with_groups_and_settings() -> None:
     built = build("tiny_cnn", "training")
     model = Model(built, training=True, step=True)
     groups = model.optimizer.param_groups  # type: ignore[union-attr]
@@ -179,7 +179,7 @@ def test_a_loss_and_an_optimiser_may_be_in_a_configuration() -> None:
     assert made(list(module.parameters())).param_groups[0]["lr"] == 0.5
 
 
-def test_an_optimiser_of_other_parameters_is_none_of_this_module() -> None:
+def test_an_optimizer_of_other_parameters_is_ignored() -> None:
     other = torch.optim.SGD(torch.nn.Linear(2, 2).parameters(), lr=0.5)
     assert optimizer_of(SimpleNamespace(opt=other), torch.nn.Linear(4, 3)) is None
 

@@ -223,7 +223,7 @@ def test_long_programs_are_cut_and_nothing_is_lost(monkeypatch: pytest.MonkeyPat
     assert found.recipe["calls_unknown"], "its readers were forgotten when it was reported"
 
 
-def test_a_mistake_of_ours_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_does_not_reach_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("on purpose")
 
@@ -255,7 +255,7 @@ def timed(step: Callable[[], object], finding: Finding) -> list[dict[str, Any]]:
     return mode.as_list()
 
 
-def test_calls_are_found_again_in_a_run_without_the_watch() -> None:
+def test_calls_are_found_again_in_a_run_without_profiling() -> None:
     weight = nn.Parameter(fresh())
 
     def step() -> None:

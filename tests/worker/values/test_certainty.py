@@ -62,7 +62,7 @@ def test_each_of_the_other_tests_is_needed(missing: str) -> None:
 
 
 @pytest.mark.parametrize("failed", [SAME_AGAIN, NATIVE_OPERATOR, NATIVE_PROGRAM, UNREAD])
-def test_a_failed_one_takes_the_proof_away_and_says_why(failed: str) -> None:
+def test_a_failed_test_invalidates_the_proof_with_a_reason(failed: str) -> None:
     tests = [*poisons(OWN, RANDOM), *rest(failed), make_test(failed, False, detail="because")]
     assert certainty_of(tests, inside=True) == (LIKELY, "because")
 
@@ -110,7 +110,7 @@ def test_nothing_tested_is_never_more_than_likely() -> None:
     assert certainty_of(rest(), inside=True)[0] == LIKELY
 
 
-def test_what_narrows_a_proof_is_said() -> None:
+def test_limits_of_a_proof_are_stated() -> None:
     tests = [
         make_test(REPLACE, True, inputs=OWN),
         make_test(REPLACE, True, inputs=RANDOM, detail="but for the sign of zero"),
@@ -124,7 +124,7 @@ def test_what_narrows_a_proof_is_said() -> None:
 KNOWN = make_test(SEMANTICS, True, detail="3 of 3 calls: the copy writes all of it")
 
 
-def test_semantics_and_the_run_without_the_watch_make_a_proof() -> None:
+def test_semantics_and_the_run_without_profiling_make_a_proof() -> None:
     said, why = certainty_of([KNOWN, *rest(SAME_AGAIN)], inside=True)
     assert said == PROVEN
     assert "every input of these shapes" in why
@@ -137,7 +137,7 @@ def test_semantics_alone_are_no_proof(missing: str) -> None:
     assert certainty_of([KNOWN, *rest(missing)], inside=True)[0] == LIKELY
 
 
-def test_some_of_the_calls_are_no_proof_and_are_told() -> None:
+def test_some_of_the_calls_are_no_proof_and_are_reported() -> None:
     some = make_test(SEMANTICS, False, detail="6 of 15 calls: the copy writes all of it")
     said, why = certainty_of([*poisons(OWN, RANDOM), some, *rest()], inside=True)
     assert said == TESTED
@@ -152,12 +152,12 @@ def test_a_trial_that_fails_refutes_semantics() -> None:
     assert certainty_of([KNOWN, bad, *rest()], inside=True)[0] == INPUT_DEPENDENT
 
 
-def test_what_reads_unseen_takes_the_proof_away() -> None:
+def test_unobserved_reads_invalidate_the_proof() -> None:
     doubt = make_test(UNREAD, False, detail="an extension")
     assert certainty_of([KNOWN, doubt, *rest()], inside=True)[0] == LIKELY
 
 
-def test_what_needs_the_work_is_said_as_an_observation() -> None:
+def test_a_needed_write_is_stated_as_an_observation() -> None:
     bad = make_test(SKIP, False, inputs=RANDOM)
     why = certainty_of([bad], inside=False)[1]
     assert why.startswith("a result changed without this work")
@@ -177,13 +177,13 @@ def test_no_set_of_tests_with_a_failure_is_proven_or_tested() -> None:
                 assert certainty_of(tests, inside=True)[0] not in (PROVEN, TESTED)
 
 
-def test_order_of_tests_does_not_matter_for_the_word() -> None:
+def test_the_order_of_tests_does_not_change_the_certainty() -> None:
     tests = [*poisons(OWN, RANDOM)[1:], *rest()]
     words = {certainty_of(list(order), inside=True)[0] for order in itertools.permutations(tests)}
     assert words == {LIKELY}
 
 
-def test_words_and_records_are_those_of_the_yard() -> None:
+def test_terms_and_records_are_those_of_the_controller() -> None:
     assert {PROVEN, TESTED, LIKELY, INPUT_DEPENDENT} == {item.value for item in Certainty}
     assert model.SEMANTICS == SEMANTICS
     assert set(make_test(POISON, True)) == set(ProofTest.__dataclass_fields__)
@@ -196,7 +196,7 @@ def test_a_proof_of_an_earlier_version_is_what_it_was() -> None:
     assert new.by_current_rules() == new
 
 
-def test_the_judge_needs_no_torch() -> None:
+def test_certainty_needs_no_torch() -> None:
     names = {name for name in vars(certainty) if not name.startswith("_")}
     assert "torch" not in names
     assert certainty.__name__ in sys.modules

@@ -54,7 +54,7 @@ def test_backward_is_another_cause_than_forward() -> None:
 
 
 @pytest.mark.parametrize(("share", "wanted"), [(0.2, False), (0.5, True), (1.0, True)])
-def test_it_must_hold_as_a_rule(share: float, wanted: bool) -> None:
+def test_a_finding_must_hold_in_most_calls(share: float, wanted: bool) -> None:
     def program() -> None:
         for time in range(20):
             torch.rand(64, 64) * (0.0 if time < share * 20 else 1.5)
@@ -62,7 +62,7 @@ def test_it_must_hold_as_a_rule(share: float, wanted: bool) -> None:
     assert bool(profile_patterns(program)) == wanted
 
 
-def test_a_first_step_is_told_from_three_steps_on() -> None:
+def test_the_first_step_is_excluded_from_three_steps_on() -> None:
     state = {"weight": 0.0}
 
     def step() -> None:

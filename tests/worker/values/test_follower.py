@@ -50,7 +50,7 @@ def without_onednn() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("make", [transformer, convolutions, autocast, own_function])
-def test_the_same_is_found_and_counted(make: Maker) -> None:
+def test_the_follower_finds_and_counts_the_same(make: Maker) -> None:
     python, compiled = profile(make, follow=False), profile(make, follow=True)
     assert found(compiled) == found(python)
     assert compiled.mode.counts.as_dict() == python.mode.counts.as_dict()
@@ -86,7 +86,7 @@ def test_steps_are_left_out_at_no_cost() -> None:
     assert compiled.mode.counts.steps_left_out == python.mode.counts.steps_left_out > 8
 
 
-def test_a_mode_of_the_program_keeps_its_turn() -> None:
+def test_a_dispatch_mode_of_the_program_still_runs() -> None:
     """The watch gets out of the stack of modes and in again while the program has one there."""
     called: list[str] = []
 
@@ -164,7 +164,7 @@ def test_autocast_for_another_device_hides_nothing() -> None:
     assert found(compiled) == found(python)
 
 
-def test_two_sessions_in_turn_hear_of_their_own_operators() -> None:
+def test_two_consecutive_sessions_observe_their_own_operators() -> None:
     first = profile(transformer, follow=True)
     second = profile(convolutions, follow=True)
     assert found(first) == found(profile(transformer, follow=True))
@@ -191,7 +191,7 @@ def test_a_forked_child_is_left_alone() -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def test_a_mistake_of_ours_does_not_end_the_program() -> None:
+def test_an_internal_error_does_not_end_the_program() -> None:
     session = ProfilingSession(Options(prove=False, least_bytes=256))
     assert session.library is not None
     assert session.library.wait()

@@ -69,7 +69,7 @@ def test_recording_ends_when_all_was_seen_and_the_rest_is_timed(output: Path) ->
     assert not found.recorded_whole
 
 
-def test_what_never_comes_is_not_waited_for_for_ever(output: Path) -> None:
+def test_missing_operators_are_not_awaited_forever(output: Path) -> None:
     found = run(output, MOST_RECORDED_STEPS + 3, wanted=[["aten::sort"]])
     assert found.recorded_steps == MOST_RECORDED_STEPS
     assert found.times_seen(("aten::sort",)) == 0
@@ -77,7 +77,7 @@ def test_what_never_comes_is_not_waited_for_for_ever(output: Path) -> None:
     assert found.timed_steps == 2
 
 
-def test_without_anything_to_look_for_all_steps_but_the_first_are_timed(output: Path) -> None:
+def test_without_operators_to_find_all_steps_but_the_first_are_timed(output: Path) -> None:
     found = run(output, 4, wanted=[])
     assert (found.recorded_steps, found.timed_steps) == (0, 3)
     assert found.chains == ()
@@ -193,7 +193,7 @@ def test_both_orders_come_up_and_pairs_are_put_the_same_way_round() -> None:
     assert recorded_calls.pairs_ns == [[300, 200]] * 40
 
 
-def test_by_location_as_the_yard_starts_it(tmp_path: Path) -> None:
+def test_started_by_path_as_by_the_controller(tmp_path: Path) -> None:
     import torchyard.worker
 
     entry = Path(torchyard.worker.__file__).parent / "values" / "run_program.py"

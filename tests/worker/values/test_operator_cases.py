@@ -36,7 +36,7 @@ def test_every_module_beside_the_list_is_a_family_of_it() -> None:
     assert {case.family for case in operator_cases.all_cases()} == set(operator_cases.FAMILIES)
 
 
-def test_most_cases_have_a_backward_and_enough_to_look_at() -> None:
+def test_most_cases_have_a_backward_and_large_tensors() -> None:
     import torch
 
     from torchyard.worker.values.operator_cases import Draw, all_cases
@@ -70,7 +70,7 @@ def test_a_seed_draws_the_same_values_again_and_another_seed_others() -> None:
     assert int(Draw("cpu", 3).integers_from(5, 7, 100).min()) == 5
 
 
-def test_what_a_torch_does_not_have_is_said_by_name() -> None:
+def test_what_a_torch_does_not_have_is_reported_by_name() -> None:
     from torchyard.worker.values.operator_cases import Missing, case
 
     unknown = case("unknown", "nn.functional.loss_of_the_future", lambda _: [])

@@ -216,7 +216,7 @@ def test_an_operator_that_takes_no_other_values_is_at_most_likely() -> None:
         assert finding.proof["certainty"] in (LIKELY, INPUT_DEPENDENT)
 
 
-def test_too_little_memory_is_said_and_nothing_is_tried() -> None:
+def test_too_little_memory_is_reported_and_nothing_is_tried() -> None:
     session = watched(loss(F.mse_loss), memory_bytes=1000)
     assert findings_of(session, DEAD) == []
     assert session.proofs is not None

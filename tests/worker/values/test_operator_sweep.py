@@ -135,7 +135,7 @@ def test_a_case_that_torch_refuses_is_unsupported_and_says_why() -> None:
     )
 
 
-def test_a_case_that_only_fails_under_the_watch_has_failed() -> None:
+def test_a_case_that_only_fails_while_profiled_has_failed() -> None:
     import torch
 
     from torchyard.worker.values.operator_cases import case
@@ -169,7 +169,7 @@ def test_planted_waste_of_a_case_in_python_is_found() -> None:
     assert row["findings"][0]["bytes_wasted"] == 128 * 256 * 4
 
 
-def test_what_torch_does_only_while_it_is_watched_is_marked() -> None:
+def test_work_of_torch_that_occurs_only_while_profiled_is_marked() -> None:
     """Backward of `max` takes another formula under a dispatch mode."""
     row = swept("max")
 

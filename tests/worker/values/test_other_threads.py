@@ -68,14 +68,14 @@ def test_operators_of_other_threads_are_counted_and_said(session: ProfilingSessi
     assert found["counts"]["operators"] == 0
 
 
-def test_threads_that_run_no_operator_are_not_worth_a_word(session: ProfilingSession) -> None:
+def test_threads_without_operators_are_not_reported(session: ProfilingSession) -> None:
     in_thread(lambda: sum(range(100)))
     found = result(session)
     assert "other_threads" not in found["counts"]
     assert found["notes"] == []
 
 
-def test_pools_and_classes_of_ones_own(session: ProfilingSession) -> None:
+def test_thread_pools_and_thread_subclasses(session: ProfilingSession) -> None:
     class Own(threading.Thread):
         def run(self) -> None:
             torch.ones(SIZE).cos()
@@ -155,7 +155,7 @@ def test_workers_of_a_data_loader(session: ProfilingSession) -> None:
     assert any("num_workers=0" in note for note in found["notes"])
 
 
-def test_forks_watch_nothing_and_are_counted(session: ProfilingSession) -> None:
+def test_forked_children_are_counted_and_not_profiled(session: ProfilingSession) -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -177,7 +177,7 @@ def test_processes_are_counted_once(session: ProfilingSession) -> None:
     assert result(session)["counts"]["child_processes"] == 1
 
 
-def test_threads_from_before_are_said() -> None:
+def test_threads_from_before_are_reported() -> None:
     others = threading.active_count()
     end = threading.Event()
     thread = threading.Thread(target=end.wait)

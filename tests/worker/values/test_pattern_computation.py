@@ -54,7 +54,7 @@ def test_recomputing_to_save_memory_is_no_duplicate(reentrant: bool) -> None:
     assert profile_patterns(program) == []
 
 
-def test_alike_by_shape_and_not_by_bits() -> None:
+def test_equal_shape_but_different_bits() -> None:
     def program() -> None:
         numbers = torch.randn(64, 128)
         numbers.sort(dim=1).values.sum()
@@ -75,7 +75,7 @@ def test_constants_and_small_tensors_are_no_duplicates() -> None:
     assert DUPLICATE not in patterns(profile_patterns(program))
 
 
-def test_one_step_does_not_know_of_the_other() -> None:
+def test_steps_are_independent() -> None:
     batch = torch.randn(64, 128)
 
     def step() -> None:
@@ -266,7 +266,7 @@ def test_a_part_of_a_storage_may_be_guarded() -> None:
     assert only(profile_patterns(program), GUARD).count == 3
 
 
-def test_guards_that_are_not_told() -> None:
+def test_guards_that_are_not_reported() -> None:
     def program() -> None:
         for _ in range(3):
             hidden = torch.randn(64, 128, requires_grad=True)
@@ -284,7 +284,7 @@ def test_guards_that_are_not_told() -> None:
 
 
 @pytest.mark.parametrize(("steps", "wanted"), [(2, False), (3, True), (5, True)])
-def test_it_takes_three_steps(steps: int, wanted: bool) -> None:
+def test_three_steps_are_required(steps: int, wanted: bool) -> None:
     table = torch.randn(64, 128)
 
     def step() -> None:
@@ -321,7 +321,7 @@ def test_the_last_of_a_chain_is_the_finding() -> None:
     assert found.bytes_wasted > 4 * table.numel() * 4
 
 
-def test_calls_are_told_apart_by_their_place_in_the_step() -> None:
+def test_calls_are_distinguished_by_their_place_in_the_step() -> None:
     tables = [torch.randn(64, 128) for _ in range(3)]
 
     def step() -> None:
@@ -331,7 +331,7 @@ def test_calls_are_told_apart_by_their_place_in_the_step() -> None:
     assert only(profile_steps(step, steps=4), UNCHANGED).count == 9
 
 
-def test_what_changes_or_was_asked_for_is_not_told() -> None:
+def test_what_changes_or_was_asked_for_is_not_reported() -> None:
     weight = torch.randn(64, 128)
 
     def step() -> None:

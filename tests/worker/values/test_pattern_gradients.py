@@ -122,7 +122,7 @@ def test_parameters_taken_apart_are_found_too() -> None:
     assert found.bytes_wasted == 2 * 64 * 64 * 4
 
 
-def test_ordinary_zero_gradients_are_not_told() -> None:
+def test_ordinary_zero_gradients_are_not_reported() -> None:
     def program() -> None:
         for _ in range(2):
             logits = torch.randn(64, 512, requires_grad=True)

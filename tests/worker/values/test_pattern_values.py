@@ -36,7 +36,7 @@ def test_constants_of_every_dtype(dtype: Any) -> None:
     assert only(profile_patterns(program), "single zero").operator == "aten::sub"
 
 
-def test_the_value_is_told() -> None:
+def test_the_value_is_reported() -> None:
     def constant(value: float) -> str:
         def program() -> None:
             torch.where(torch.rand(4096) < 2, value, 7.0)
@@ -72,7 +72,7 @@ def test_constants_that_were_asked_for() -> None:
     assert SINGLES & patterns(profile_patterns(program)) == set()
 
 
-def test_what_follows_from_a_constant_is_not_told_again() -> None:
+def test_what_follows_from_a_constant_is_not_reported_again() -> None:
     def program() -> None:
         zero = torch.randn(64, 64) * 0.0
         zero = zero.abs()
@@ -162,7 +162,7 @@ def test_activations_and_masks_are_ordinary() -> None:
     assert dead.operator == "aten::relu"
 
 
-def test_gradients_and_what_is_computed_from_them_are_not_told() -> None:
+def test_gradients_and_what_is_computed_from_them_are_not_reported() -> None:
     def program() -> None:
         table = torch.nn.Embedding(4000, 16)
         optimizer = torch.optim.Adam(table.parameters(), foreach=False)
@@ -237,7 +237,7 @@ def test_narrow_numbers_that_are_no_waste() -> None:
     assert "heavy type" not in patterns(profile_patterns(program))
 
 
-def test_what_follows_from_narrow_inputs_is_not_told() -> None:
+def test_what_follows_from_narrow_inputs_is_not_reported() -> None:
     def program() -> None:
         for _ in range(3):
             mask = (torch.rand(8192) < 0.5).float()
@@ -288,7 +288,7 @@ def test_constant_along_a_dimension(made: Any, detail: str) -> None:
         lambda: torch.linspace(0, 1, 8192),
     ],
 )
-def test_structure_that_is_none(made: Any) -> None:
+def test_values_without_structure(made: Any) -> None:
     assert "structured" not in patterns(profile_patterns(lambda: [made() for _ in range(2)]))
 
 
@@ -319,7 +319,7 @@ def test_lines(made: Any, wanted: bool) -> None:
 # --- approximate ------------------------------------------------------------------------------------
 
 
-def test_the_approximate_is_an_opinion_to_be_asked_for() -> None:
+def test_approximate_findings_are_opt_in() -> None:
     def program() -> None:
         for _ in range(2):
             300 + 0.01 * torch.randn(64, 64)
@@ -328,7 +328,7 @@ def test_the_approximate_is_an_opinion_to_be_asked_for() -> None:
     assert only(profile_patterns(program, approximate=True), "approximate").operator == "aten::add"
 
 
-def test_far_from_alike_is_not_approximate() -> None:
+def test_distant_values_are_not_approximate() -> None:
     def program() -> None:
         for _ in range(2):
             torch.randn(64, 64) + 1
@@ -360,7 +360,7 @@ def test_evidence_is_small_and_plain() -> None:
         assert sum(one.evidence.get("histogram", {"counts": [0]})["counts"]) <= 4096
 
 
-def test_layouts_that_are_not_contiguous_are_looked_at_in_their_order() -> None:
+def test_noncontiguous_layouts_are_scanned_in_their_order() -> None:
     def program() -> None:
         for _ in range(2):
             image = torch.randn(4, 3, 32, 32).contiguous(memory_format=torch.channels_last)

@@ -173,7 +173,7 @@ def test_the_sign_of_zero_does_not_save_a_fill() -> None:
     assert only(profile_patterns(program), DEAD).detail.startswith("zeroed only to be added to")
 
 
-def test_zeros_that_are_of_use() -> None:
+def test_zeros_that_are_needed() -> None:
     def added_to_twice() -> None:
         total = torch.zeros(4096)
         for _ in range(3):
@@ -279,7 +279,7 @@ def test_what_happens_at_the_start_alone_is_no_finding() -> None:
     assert profile_steps(step, steps=4) == []
 
 
-def test_small_tensors_are_counted_and_not_looked_at() -> None:
+def test_small_tensors_are_counted_and_not_scanned() -> None:
     def program() -> None:
         memory = torch.zeros(1023)
         memory.sum()

@@ -158,7 +158,7 @@ def test_an_operator_that_refuses_made_up_arguments_has_no_price() -> None:
     assert price({"unavailable": "because", "wasted": []}) == {"unavailable": "because"}
 
 
-def test_what_an_operator_writes_is_put_back_before_each_sample() -> None:
+def test_what_an_operator_writes_is_restored_before_each_sample() -> None:
     half = torch.full((64,), 0.5)
     recipe = {"wasted": [recipe_of(aten.mul_.Tensor, (torch.ones(64), half), {})]}
     assert price(recipe, seconds=0.02)["wasted_ns"] > 0

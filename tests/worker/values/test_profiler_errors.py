@@ -12,7 +12,7 @@ from torchyard.worker.values.profiling_session import ProfilingSession  # noqa: 
 pytestmark = pytest.mark.torch
 
 
-def test_a_training_goes_on_and_what_was_found_is_kept() -> None:
+def test_training_continues_and_findings_are_kept() -> None:
     model = torch.nn.Linear(128, 128)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     session = ProfilingSession(Options(prove=False))

@@ -73,7 +73,7 @@ def test_masks_are_kept_bit_for_bit(share: float, shape: tuple[int, ...]) -> Non
     assert torch.equal(again(aten.clone.default, mask.t()).args[0], mask.t())
 
 
-def test_a_mask_that_is_all_alike_is_small_however_large_it_is() -> None:
+def test_a_uniform_mask_is_stored_in_constant_size() -> None:
     mask = torch.zeros(3000, 3000, dtype=torch.bool)
     recipe = recipe_of(aten.masked_fill.Scalar, (torch.ones(3000, 3000), mask, 0.0), {})
     assert len(json.dumps(recipe)) < 20_000

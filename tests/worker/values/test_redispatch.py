@@ -29,18 +29,18 @@ def test_a_number_on_the_cpu_does_not_choose_the_kernel(number_first: bool) -> N
     assert key_for(MULTIPLY, arguments, {}) is None
 
 
-def test_tensors_in_lists_are_looked_at_too() -> None:
+def test_tensors_in_lists_are_considered() -> None:
     join = torch.ops.aten.cat.default
     assert key_for(join, ([torch.ones(3), torch.ones(3)],), {}) == ON_THE_CPU
     assert key_for(join, ([torch.ones(3), torch.ones(3, device="meta")],), {}) is None
 
 
 @pytest.mark.parametrize("first", [2.0, torch.ones(3).to_sparse()])
-def test_what_no_kernel_takes_is_called_plainly(first: object) -> None:
+def test_operators_without_a_kernel_are_called_normally(first: object) -> None:
     assert key_for(MULTIPLY, (first, torch.ones(3)), {}) is None
 
 
-def test_makers_go_where_they_are_told() -> None:
+def test_factory_functions_go_to_the_requested_device() -> None:
     make = torch.ops.aten.zeros.default
     assert key_for(make, ([3],), {}) == ON_THE_CPU
     assert key_for(make, ([3],), {"device": torch.device("cpu")}) == ON_THE_CPU

@@ -76,7 +76,7 @@ def test_poison_in_a_needed_fill_shows() -> None:
             assert not same_results(clean, run_poisoned(call, keep, inside, poison))
 
 
-def test_what_is_not_there_again_makes_the_replay_void() -> None:
+def test_a_missing_event_invalidates_the_replay() -> None:
     call = loss_call()
     inside = fill_of(call)
     poison = poisons_for(torch.float32)["NaN"]
@@ -134,7 +134,7 @@ def test_random_numbers_are_the_programs_again_afterwards() -> None:
     assert (torch.rand(3).tolist(), random.random()) == expected
 
 
-def test_no_gradient_graph_and_no_words_from_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_replay_makes_no_gradient_graph_and_no_output(capsys: pytest.CaptureFixture[str]) -> None:
     call = own_call(aten.mul.Tensor, (torch.ones(2, requires_grad=True), 2.0), {})
     filters = list(warnings.filters)
     with warnings.catch_warnings():

@@ -157,7 +157,7 @@ def test_subclasses_are_refused_and_parameters_are_not() -> None:
     assert not made.requires_grad
 
 
-def test_integers_are_told_from_the_rest() -> None:
+def test_integers_are_distinguished_from_the_rest() -> None:
     assert integers_in((torch.arange(2),), {})
     assert not integers_in((torch.ones(2), torch.ones(2, dtype=torch.bool)), {})
     assert OWN not in OTHERS

@@ -95,7 +95,7 @@ def tensors(draw: st.DrawFn, dtypes: list[Any] = DTYPES, least: int = 1) -> Any:
 @BOTH
 @settings(max_examples=40, deadline=None)
 @given(tensor=tensors())
-def test_a_scan_says_what_a_plain_look_says(scanner: Scanner, tensor: Any) -> None:
+def test_a_scan_equals_a_plain_computation(scanner: Scanner, tensor: Any) -> None:
     before = tensor.clone()
     before[::3] = tensor.flip(0)[::3]
     found = scan(scanner, tensor, before)
@@ -258,7 +258,7 @@ def test_ordered_integers_lead_back_to_numbers() -> None:
     assert bits_to_number(0x7C00, LAYOUTS[torch.float16]) == math.inf
 
 
-def test_what_can_be_looked_at_in_place() -> None:
+def test_what_can_be_scanned_in_place() -> None:
     tensor = torch.randn(4, 6, 8)
     scanners = Scanners(SCANNERS[0])
     assert scanners.can_scan(tensor)

@@ -69,7 +69,7 @@ def _longer(step: int, model: torch.nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("forward", [_regular, _other_sizes, _other_order, _longer])
-def test_surveyed_steps_count_what_closely_watched_ones_count(forward: Forward) -> None:
+def test_surveyed_steps_count_what_fully_profiled_ones_count(forward: Forward) -> None:
     closely, surveyed = _session(forward, 0), _session(forward, 3)
     assert _counted(closely)
     assert _counted(surveyed) == _counted(closely)
@@ -93,7 +93,7 @@ def _later(step: int, model: torch.nn.Module) -> torch.Tensor:
     return result * (0.0 if step >= 8 else 1.5)
 
 
-def test_waste_that_begins_late_is_looked_at_closely() -> None:
+def test_waste_that_begins_late_is_fully_profiled() -> None:
     session = _session(_later, 3, steps=30)
     assert ("single zero", "aten::mul") in {key[:2] for key in _counted(session)}
     assert session.mode.counts.steps_surveyed > 10

@@ -24,7 +24,7 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.com
 INTEGERS = [torch.int8, torch.int16, torch.int32, torch.int64]
 
 
-def test_nan_is_like_itself_and_minus_zero_is_not_zero() -> None:
+def test_nan_equals_itself_and_minus_zero_is_not_zero() -> None:
     assert same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
     assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
 

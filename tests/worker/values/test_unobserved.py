@@ -59,7 +59,7 @@ def test_zeros_that_are_read_some_other_way_are_not_dead(read: str) -> None:
     assert findings_of(watched(program, times=3, deep=False), DEAD) == []
 
 
-def test_memory_of_numpy_is_looked_at_anew() -> None:
+def test_memory_shared_with_numpy_is_rescanned() -> None:
     numpy = pytest.importorskip("numpy")
     array = numpy.ones((64, 64), dtype=numpy.float32)
 
