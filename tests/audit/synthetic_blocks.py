@@ -16,15 +16,15 @@ from torchyard.machine.monitor.load_monitor import LoadSample
 from torchyard.stats.estimate import estimate
 from torchyard.stats.pairs import pair_blocks
 
-__all__ = ["KERNEL", "SIDES", "plant", "planted_audit"]
+__all__ = ["KERNEL", "VARIANTS", "make_blocks", "synthetic_audit"]
 
 KERNEL = Workload(suite="kernels", name="layered-mlp")
-SIDES = ("one", "other")
+VARIANTS = ("one", "other")
 START_S, MEASURE_S, ROUNDS = 2.5, 2.0, 9
 FIRST_NS = 7_000_000_000_000
 
 
-def plant(
+def make_blocks(
     seed: int,
     *,
     launches: int = 13,
@@ -40,9 +40,9 @@ def plant(
     blocks: list[Block] = []
     block_s = MEASURE_S / ROUNDS / 2
     for launch in range(launches):
-        levels = [chance.gauss(0.0, process_sd / math.sqrt(2)) for _ in SIDES]
+        levels = [chance.gauss(0.0, process_sd / math.sqrt(2)) for _ in VARIANTS]
         for number in range(ROUNDS):
-            order = list(enumerate(SIDES))
+            order = list(enumerate(VARIANTS))
             chance.shuffle(order)
             for position, (side, name) in enumerate(order):
                 at_s = launch * (START_S + MEASURE_S) + (2 * number + position) * block_s
@@ -73,11 +73,11 @@ def plant(
     return blocks
 
 
-def planted_audit(
+def synthetic_audit(
     blocks: list[Block], *, samples: tuple[LoadSample, ...] = (), **changes: Any
 ) -> Audit:
     """The audit of these blocks, with the comparison that a session would have made."""
-    paired = pair_blocks(blocks, *SIDES)
+    paired = pair_blocks(blocks, *VARIANTS)
     found = estimate(paired.medians, looks=(), budget=Budget(precision_goal=0.0))
     launches: list[Mapping[str, Any]] = [
         {
@@ -92,13 +92,13 @@ def planted_audit(
         "asked_s": 60.0,
         "kernel": KERNEL.label,
         "threads": 2,
-        "sides": SIDES,
+        "sides": VARIANTS,
         "blocks": tuple(blocks),
         "launches": tuple(launches),
         "comparison": Comparison(
             workload=KERNEL,
-            baseline=SIDES[0],
-            candidate=SIDES[1],
+            baseline=VARIANTS[0],
+            candidate=VARIANTS[1],
             verdict=found.verdict,
             estimate=found,
         ),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.audit.synthetic_blocks import plant, planted_audit
+from tests.audit.synthetic_blocks import make_blocks, synthetic_audit
 from tests.machine.trees import make_tree
 from torchyard.audit.kept_audits import write_audit
 from torchyard.audit.quieting_effect import EVERYTHING, EffectPlan, EffectRun
@@ -57,8 +57,8 @@ class QuietingHarness:
         self.log = folder / "log"
         self.program = folder / "audit"
         noisy, quiet = folder / "noisy.json", folder / "quiet.json"
-        write_audit(planted_audit(plant(1, pair_sd=0.03, process_sd=0.05)), noisy)
-        write_audit(planted_audit(plant(2, pair_sd=0.003, process_sd=0.005)), quiet)
+        write_audit(synthetic_audit(make_blocks(1, pair_sd=0.03, process_sd=0.05)), noisy)
+        write_audit(synthetic_audit(make_blocks(2, pair_sd=0.003, process_sd=0.005)), quiet)
         self.files = {"noisy": str(noisy), "quiet": str(quiet)}
         self.arm()
         self.found = self.value(RATE)

@@ -1,4 +1,4 @@
-"""The audit as text and as a page: golden files, and text from outside that can only be read.
+"""Audit reports as text and as a page: golden files and escaping.
 
 UPDATE_GOLDEN=1 writes the golden files anew; look at the difference.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.tiny_bench import HERE, QUICK, left_behind, write_file
+from tests.bench.tiny_bench import HERE, QUICK, leftover_processes, write_file
 from torchyard.bench.batch_search import find_batch_size, with_largest_batches
 from torchyard.bench.batch_sizes import BatchTry
 from torchyard.core.study import Budget, Environment, Study, Target, Variant, Workload
@@ -80,7 +80,7 @@ def test_only_memory_bounds_the_search(tmp_path: Path) -> None:
         assert one.peak_memory_bytes >= 256 * MIB * one.batch_size
         assert one.samples_per_second is not None
         assert one.left_bytes is not None
-    assert left_behind(os.getpid()) == []
+    assert leftover_processes(os.getpid()) == []
 
 
 def test_a_size_that_the_workload_refuses_is_passed_over(tmp_path: Path) -> None:
@@ -134,4 +134,4 @@ def test_a_study_gets_the_largest_batches_it_can_hold(tmp_path: Path) -> None:
     assert found.workloads[1] == study.workloads[1]
     assert f"batch size {size}, the largest" in notes[0]
     assert "not searched, because" in notes[1]
-    assert left_behind(os.getpid()) == []
+    assert leftover_processes(os.getpid()) == []

@@ -89,7 +89,7 @@ def test_contention_for_cores_makes_blocks_dirty_and_is_reported(tmp_path: Path)
 
 
 def check_readings(run: Run, blocks: Sequence[Block]) -> None:
-    """What the yard and the worker read stands beside each block, or is said to be unavailable."""
+    """Check that each block has the readings of controller and worker, or the reason for none."""
     states = run.launches()[0]["guards"]
     assert states["frequency probe"] == ""
     assert all(block.guard.probe_before_ns and block.guard.probe_after_ns for block in blocks)

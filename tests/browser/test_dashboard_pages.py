@@ -35,7 +35,7 @@ pytestmark = pytest.mark.browser
 
 RESNET = Workload(suite="models", name="resnet", batch_size=8)
 LSTM = Workload(suite="models", name="lstm", mode="training")
-EVIL = "<img src=x onerror=\"document.title='evil'\">\"'</script><script>document.title='evil'</script>"
+HOSTILE = "<img src=x onerror=\"document.title='evil'\">\"'</script><script>document.title='evil'</script>"
 SLOWER_FROM = 20
 PAGES = ("runs", "run", "workloads", "history", "compare", "live")
 LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
@@ -101,8 +101,10 @@ class Served:
         self.going = write_run(home / "going", names=Names(study="a bench"), state="running")
         (home / "damaged").mkdir()
         (home / "damaged" / "run.json").write_text("no json")
-        evil = Names(study=EVIL, candidate=EVIL, revision=EVIL, note=EVIL, workload=EVIL)
-        workload = Workload(suite="file", name=EVIL)
+        evil = Names(
+            study=HOSTILE, candidate=HOSTILE, revision=HOSTILE, note=HOSTILE, workload=HOSTILE
+        )
+        workload = Workload(suite="file", name=HOSTILE)
         for name in ("evil-1", "evil-2"):
             rows = [comparison(workload, Verdict.FASTER, 1.5, evil)]
             write_run(home / name, rows=rows, names=evil)
@@ -329,7 +331,7 @@ def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
             Event(
                 kind="comparison",
                 text="x",
-                workload=EVIL,
+                workload=HOSTILE,
                 fraction=0.5,
                 comparison=made,
             )

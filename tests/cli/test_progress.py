@@ -16,7 +16,7 @@ def phase(text: str, kind: EventKind = "phase") -> Event:
     return Event(kind=kind, text=text, workload="kernels/matmul")
 
 
-def told_within(capsys: Capture, limit_s: float, *texts: str) -> str:
+def lines_within(capsys: Capture, limit_s: float, *texts: str) -> str:
     """All that was told until the texts were, or until the time is over."""
     told, ends = "", time.monotonic() + limit_s
     while time.monotonic() < ends and not all(text in told for text in texts):
@@ -34,7 +34,7 @@ def test_only_the_last_of_many_progress_lines_is_shown(
             listener(phase(f"step {number}"))
         # THEN nothing is told at once, and then only what is being done now
         assert capsys.readouterr().err == ""
-        told = told_within(capsys, 20.0, "step 49")
+        told = lines_within(capsys, 20.0, "step 49")
     assert told.count("\n") == 1
     assert "step 49" in told
 
@@ -48,7 +48,7 @@ def test_results_are_shown_immediately_and_drop_pending_progress(
         listener(phase("it crashed", "warning"))
         assert "warning: kernels/matmul: it crashed" in capsys.readouterr().err
         listener(phase("measuring"))
-        told = told_within(capsys, 20.0, "measuring")
+        told = lines_within(capsys, 20.0, "measuring")
     assert "compiling" not in told
 
 
@@ -58,4 +58,4 @@ def test_no_progress_is_shown_after_the_end(
     monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.1)
     with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
         listener(phase("compiling"))
-    assert told_within(capsys, 0.4, "compiling") == ""
+    assert lines_within(capsys, 0.4, "compiling") == ""

@@ -22,11 +22,11 @@ __all__ = [
     "GPT",
     "MACHINE",
     "MATMUL",
+    "DashboardClient",
     "Names",
-    "Visit",
     "comparison",
-    "visit",
-    "write_home",
+    "open_client",
+    "write_results_directory",
     "write_run",
 ]
 
@@ -110,7 +110,7 @@ def write_run(
     return folder
 
 
-def write_home(home: Path, *, count: int = 3) -> list[str]:
+def write_results_directory(home: Path, *, count: int = 3) -> list[str]:
     """A few runs of one study; their ids, oldest first."""
     ids = []
     for number in range(count):
@@ -130,7 +130,7 @@ def write_home(home: Path, *, count: int = 3) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Visit:
+class DashboardClient:
     """A client and what stands behind it."""
 
     client: TestClient
@@ -155,13 +155,13 @@ class Visit:
 
 
 @contextmanager
-def visit(
+def open_client(
     home: Path, *, access: Access | None = None, address: str = "http://127.0.0.1:8000"
-) -> Iterator[Visit]:
+) -> Iterator[DashboardClient]:
     """The dashboard over a home, without a socket."""
     live_store, feeds = LiveStore(home), Feeds()
     app = make_app(live_store, access=access or Access(), feeds=feeds)
     with TestClient(app, base_url=address, raise_server_exceptions=False) as client:
         client.follow_redirects = False
-        yield Visit(client=client, live_store=live_store, feeds=feeds)
+        yield DashboardClient(client=client, live_store=live_store, feeds=feeds)
     live_store.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.sample_dashboard import write_home
+from tests.dashboard.sample_dashboard import write_results_directory
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.server import Limits, Listening, dashboard_server, listen
 
@@ -140,7 +140,7 @@ def test_a_byte_now_and_then_does_not_keep_a_connection(tmp_path: Path, start: b
 
 
 def test_a_client_that_does_not_read_its_answer_is_closed(tmp_path: Path) -> None:
-    write_home(tmp_path, count=1)
+    write_results_directory(tmp_path, count=1)
     ask = b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with running(tmp_path, SHORT) as served:
         reader = socket.socket()

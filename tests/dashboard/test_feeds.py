@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.dashboard.sample_dashboard import visit, write_run
+from tests.dashboard.sample_dashboard import open_client, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
@@ -216,7 +216,7 @@ def test_the_stream_over_http(going: Path) -> None:
     progress = RecordedProgress(going, lambda _: None)
     tell(progress, "one")
     end(going)
-    with visit(going.parent) as seen:
+    with open_client(going.parent) as seen:
         answer = seen.client.get("/events?id=going")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -227,7 +227,7 @@ def test_the_stream_over_http(going: Path) -> None:
 
 
 def test_asking_whether_there_is_a_stream_opens_none(going: Path) -> None:
-    with visit(going.parent) as seen:
+    with open_client(going.parent) as seen:
         answer = seen.client.head("/events?id=going")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -249,7 +249,7 @@ def test_a_run_is_read_again_only_when_its_file_changed(going: Path) -> None:
 
 
 def test_too_many_clients_are_asked_to_retry(going: Path) -> None:
-    with visit(going.parent) as seen:
+    with open_client(going.parent) as seen:
         seen.feeds._watchers = feeds_module.MOST_WATCHERS
         answer = seen.client.get("/events?id=going")
         assert answer.status_code == 503

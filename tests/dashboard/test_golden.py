@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.dashboard.sample_dashboard import MATMUL, visit, write_home, write_run
+from tests.dashboard.sample_dashboard import MATMUL, open_client, write_results_directory, write_run
 from torchyard import __version__
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,7 +29,7 @@ PAGES = {
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     home = tmp_path / "runs"
-    write_home(home)
+    write_results_directory(home)
     write_run(home / "going", state="running")
     for path in home.glob("*/run.json"):
         facts = json.loads(path.read_text())
@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_as_it_was(home: Path, name: str) -> None:
-    with visit(home) as seen:
+    with open_client(home) as seen:
         address = PAGES[name]
         if name == "history":
             runs = seen.data("/api/runs?machine=example")["runs"]

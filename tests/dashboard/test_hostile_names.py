@@ -17,10 +17,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.dashboard.sample_dashboard import MATMUL, Names, Visit, comparison, visit, write_run
+from tests.dashboard.sample_dashboard import (
+    MATMUL,
+    DashboardClient,
+    Names,
+    comparison,
+    open_client,
+    write_run,
+)
 from torchyard.core.comparison import Verdict
 
-EVIL = (
+HOSTILE = (
     "<script>alert(1)</script>",
     "<img src=x onerror=alert(1)>",
     '"><svg/onload=alert(1)>',
@@ -107,13 +114,13 @@ ELEMENTS = frozenset(
     ]
 )
 names = st.one_of(
-    st.sampled_from(EVIL),
+    st.sampled_from(HOSTILE),
     st.text(min_size=1, max_size=60),
     st.text(alphabet="<>\"'&=/ \n\t{}%;:()[]*?#\\`", min_size=1, max_size=40),
 )
 
 
-class Watcher(HTMLParser):
+class MarkupCollector(HTMLParser):
     """Notes every element, attribute and address of a page."""
 
     def __init__(self) -> None:
@@ -130,16 +137,16 @@ class Watcher(HTMLParser):
                 self.addresses.append(value or "")
 
 
-def watched(text: str) -> Watcher:
-    watcher = Watcher()
-    watcher.feed(text)
-    watcher.close()
-    return watcher
+def collected(text: str) -> MarkupCollector:
+    collector = MarkupCollector()
+    collector.feed(text)
+    collector.close()
+    return collector
 
 
 def check(text: str) -> None:
     """Only elements of ours, no handlers, no addresses but relative ones."""
-    found = watched(text)
+    found = collected(text)
     assert found.elements <= ELEMENTS, found.elements - ELEMENTS
     assert not [name for name in found.attributes if name.startswith("on") or name == "style"]
     for address in found.addresses:
@@ -151,7 +158,7 @@ def check(text: str) -> None:
 
 
 @contextmanager
-def home_of(evil: Names) -> Iterator[tuple[Visit, str]]:
+def home_of(evil: Names) -> Iterator[tuple[DashboardClient, str]]:
     """A home of one run that is called so everywhere."""
     folder = Path(tempfile.mkdtemp(prefix="torchyard-names-"))
     try:
@@ -160,13 +167,13 @@ def home_of(evil: Names) -> Iterator[tuple[Visit, str]]:
         write_run(folder / "one", rows=rows, names=evil)
         write_run(folder / "two", rows=rows, names=evil, started="2025-02-01T00:00:00.000Z")
         write_run(folder / "going", rows=rows, names=evil, state="running")
-        with visit(folder) as seen:
+        with open_client(folder) as seen:
             yield seen, workload.label
     finally:
         shutil.rmtree(folder)
 
 
-def look_everywhere(evil: Names, *, report: bool = False) -> None:
+def check_every_page(evil: Names, *, report: bool = False) -> None:
     with home_of(evil) as (seen, _):
         for address in ("/", "/workloads", "/live", "/compare", "/compare?before=one&after=two"):
             check(seen.page(address))
@@ -178,7 +185,7 @@ def look_everywhere(evil: Names, *, report: bool = False) -> None:
         check(history)
         assert history.count("run?id=") >= 3
         # The link in the list leads to the same page.
-        links = [one for one in watched(seen.page("/workloads")).addresses if "history?" in one]
+        links = [one for one in collected(seen.page("/workloads")).addresses if "history?" in one]
         assert seen.client.get(links[0]).status_code == 200
         if report:
             check(seen.page("/run?id=one"))
@@ -189,10 +196,10 @@ def look_everywhere(evil: Names, *, report: bool = False) -> None:
         check(answer.text)
 
 
-@pytest.mark.parametrize("first", range(0, len(EVIL), 2))
+@pytest.mark.parametrize("first", range(0, len(HOSTILE), 2))
 def test_hostile_names_everywhere(first: int) -> None:
-    evil = [EVIL[(first + offset) % len(EVIL)] for offset in range(5)]
-    look_everywhere(
+    evil = [HOSTILE[(first + offset) % len(HOSTILE)] for offset in range(5)]
+    check_every_page(
         Names(
             study=evil[0],
             baseline=f"{evil[1]}-base",
@@ -212,7 +219,7 @@ def test_hostile_names_everywhere(first: int) -> None:
 @given(study=names, candidate=names, workload=names, note=names, revision=names)
 @example(study="\0", candidate="\x1b[31m", workload="\u2028", note="\ufeff", revision="\x7f")
 def test_any_names(study: str, candidate: str, workload: str, note: str, revision: str) -> None:
-    look_everywhere(
+    check_every_page(
         Names(
             study=study,
             baseline="base",
@@ -239,10 +246,10 @@ def test_any_names(study: str, candidate: str, workload: str, note: str, revisio
     api=st.booleans(),
 )
 def test_any_query_is_answered_and_never_a_mistake(
-    shared_visit: Visit, path: str, query: list[tuple[str, str]], api: bool
+    shared_client: DashboardClient, path: str, query: list[tuple[str, str]], api: bool
 ) -> None:
     address = f"{'/api' if api else ''}{path}?{urlencode(query, errors='replace')}"
-    answer = shared_visit.client.get(address)
+    answer = shared_client.client.get(address)
     assert answer.status_code in {200, 400, 404}
     if answer.headers["content-type"].startswith("text/html"):
         check(answer.text)
@@ -271,8 +278,8 @@ def test_any_query_is_answered_and_never_a_mistake(
     ],
 )
 @pytest.mark.parametrize("path", ["/run", "/api/run", "/events"])
-def test_only_whole_ids_find_a_run(shared_visit: Visit, path: str, name: str) -> None:
-    answer = shared_visit.client.get(f"{path}?id={name}")
+def test_only_whole_ids_find_a_run(shared_client: DashboardClient, path: str, name: str) -> None:
+    answer = shared_client.client.get(f"{path}?id={name}")
     assert answer.status_code in {400, 404}
 
 
@@ -289,8 +296,8 @@ def test_only_whole_ids_find_a_run(shared_visit: Visit, path: str, name: str) ->
         "/.git/config",
     ],
 )
-def test_no_path_leads_to_a_file(shared_visit: Visit, path: str) -> None:
-    answer = shared_visit.client.get(f"http://127.0.0.1:8000{path}")
+def test_no_path_leads_to_a_file(shared_client: DashboardClient, path: str) -> None:
+    answer = shared_client.client.get(f"http://127.0.0.1:8000{path}")
     assert answer.status_code == 404
     assert "root:" not in answer.text
 
@@ -318,8 +325,10 @@ def test_no_path_leads_to_a_file(shared_visit: Visit, path: str) -> None:
         ("/live?x=1", "unknown query parameter"),
     ],
 )
-def test_an_invalid_query_names_valid_values(shared_visit: Visit, address: str, words: str) -> None:
-    answer = shared_visit.client.get(address)
+def test_an_invalid_query_names_valid_values(
+    shared_client: DashboardClient, address: str, words: str
+) -> None:
+    answer = shared_client.client.get(address)
     assert answer.status_code == 400
     assert words in answer.text, html.unescape(answer.text)
 
@@ -328,19 +337,19 @@ def test_an_invalid_query_names_valid_values(shared_visit: Visit, address: str, 
     "address",
     ["/run?id=nobody", "/history?workload=x&baseline=a&candidate=b", "/compare?before=a&after=b"],
 )
-def test_what_is_not_there_is_not_found(shared_visit: Visit, address: str) -> None:
-    assert "there is no run" in shared_visit.page(address, 404) or "never measured" in (
-        shared_visit.page(address, 404)
+def test_what_is_not_there_is_not_found(shared_client: DashboardClient, address: str) -> None:
+    assert "there is no run" in shared_client.page(address, 404) or "never measured" in (
+        shared_client.page(address, 404)
     )
-    error = shared_visit.data(f"/api{address}", 404)["error"]
+    error = shared_client.data(f"/api{address}", 404)["error"]
     assert isinstance(error, dict)
     assert error["kind"] == "NothingToDo"
     assert error["hint"]
 
 
 @pytest.fixture(scope="module")
-def shared_visit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visit]:
+def shared_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DashboardClient]:
     home = tmp_path_factory.mktemp("home")
     write_run(home / "one", rows=[comparison(MATMUL, Verdict.FASTER, 1.5)])
-    with visit(home) as seen:
+    with open_client(home) as seen:
         yield seen

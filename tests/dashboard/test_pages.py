@@ -14,11 +14,11 @@ import pytest
 from tests.dashboard.sample_dashboard import (
     GPT,
     MATMUL,
+    DashboardClient,
     Names,
-    Visit,
     comparison,
-    visit,
-    write_home,
+    open_client,
+    write_results_directory,
     write_run,
 )
 from torchyard.core.comparison import Comparison, Failure, Verdict
@@ -43,19 +43,19 @@ def started(page: str) -> list[str]:
     return re.findall(r'<time datetime="(\d{4}-\d\d-\d\d)', page)
 
 
-def machine_of(seen: Visit) -> str:
+def machine_of(seen: DashboardClient) -> str:
     runs = seen.data("/api/runs")["runs"]
     assert isinstance(runs, list)
     return str(runs[0]["machine"])
 
 
-def history_address(seen: Visit, path: str = "/history", **changes: str) -> str:
+def history_address(seen: DashboardClient, path: str = "/history", **changes: str) -> str:
     return f"{path}?{urlencode({**SERIES, 'machine': machine_of(seen), **changes})}"
 
 
 def test_runs_are_newest_first_with_distinguishing_fields(home: Path) -> None:
-    write_home(home)
-    with visit(home) as seen:
+    write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page("/")
         assert started(page) == ["2025-01-03", "2025-01-02", "2025-01-01"]
         for text in ("eager against inductor", "3 runs", "note 2", "2.9.0", "example-9000-2c"):
@@ -99,15 +99,15 @@ def test_runs_are_newest_first_with_distinguishing_fields(home: Path) -> None:
     ],
 )
 def test_filters_and_orders(home: Path, query: str, days: list[int]) -> None:
-    write_home(home)
-    with visit(home) as seen:
+    write_results_directory(home)
+    with open_client(home) as seen:
         assert [int(day[-2:]) for day in started(seen.page(f"/?{query}"))] == days
         assert seen.data(f"/api/runs?{query}")["total"] == len(days)
 
 
 def test_a_filter_stays_in_the_form_and_in_the_links(home: Path) -> None:
-    write_home(home)
-    with visit(home) as seen:
+    write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page("/?study=eager&verdict=slower&sort=torch")
         assert 'name="study" value="eager"' in page
         assert "<option selected>slower</option>" in page
@@ -121,7 +121,7 @@ def test_pages_of_a_long_list(home: Path) -> None:
         write_run(
             home / f"run-{number:03d}", started=f"2025-01-{day + 1:02d}T{hour:02d}:00:00.000Z"
         )
-    with visit(home) as seen:
+    with open_client(home) as seen:
         first, second = seen.page("/"), seen.page("/?page=2")
         assert (len(started(first)), len(started(second))) == (50, 3)
         assert "1 to 50 of 53 runs" in first
@@ -133,7 +133,7 @@ def test_pages_of_a_long_list(home: Path) -> None:
 
 
 def test_an_empty_and_a_missing_results_directory(home: Path) -> None:
-    with visit(home) as seen:
+    with open_client(home) as seen:
         assert "There is no run yet" in seen.page("/")
         assert "No workload has been measured yet" in seen.page("/workloads")
         assert "Nothing is running" in seen.page("/live")
@@ -142,8 +142,8 @@ def test_an_empty_and_a_missing_results_directory(home: Path) -> None:
 
 
 def test_a_run_that_comes_while_the_dashboard_is_open(home: Path) -> None:
-    write_home(home, count=1)
-    with visit(home) as seen:
+    write_results_directory(home, count=1)
+    with open_client(home) as seen:
         assert seen.data("/api/runs")["total"] == 1
         write_run(home / "new", started="2026-01-01T00:00:00.000Z")
         seen.live_store._fresh_until_s = 0.0
@@ -151,8 +151,8 @@ def test_a_run_that_comes_while_the_dashboard_is_open(home: Path) -> None:
 
 
 def test_one_run_is_the_report(home: Path) -> None:
-    ids = write_home(home)
-    with visit(home) as seen:
+    ids = write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page(f"/run?id={ids[0]}")
         assert "<h1>eager against inductor</h1>" in page
         assert MATMUL.label in page
@@ -164,7 +164,7 @@ def test_a_run_page_follows_its_run(home: Path) -> None:
     folder = write_run(
         home / "going", rows=[comparison(MATMUL, Verdict.SAME, 1.0)], state="running"
     )
-    with visit(home) as seen:
+    with open_client(home) as seen:
         assert "in progress" in seen.page("/run?id=going")
         text = (folder / "run.json").read_text()
         (folder / "run.json").write_text(text.replace('"running"', '"finished"'))
@@ -177,9 +177,9 @@ def test_a_run_page_follows_its_run(home: Path) -> None:
     ["not json", "{}", '{"format": 99, "torchyard": "9.0"}', '{"format": 1, "state": "x"}'],
 )
 def test_a_damaged_run_has_a_page_that_says_so(home: Path, damage: str) -> None:
-    ids = write_home(home, count=2)
+    ids = write_results_directory(home, count=2)
     (home / ids[0] / "run.json").write_text(damage)
-    with visit(home) as seen:
+    with open_client(home) as seen:
         assert "damaged" in seen.page("/")
         page = seen.page(f"/run?id={ids[0]}")
         assert "Unreadable run" in page
@@ -194,16 +194,16 @@ def test_a_damaged_run_has_a_page_that_says_so(home: Path, damage: str) -> None:
 
 
 def test_a_record_that_is_damaged_in_the_middle(home: Path) -> None:
-    ids = write_home(home, count=1)
+    ids = write_results_directory(home, count=1)
     path = home / ids[0] / "comparisons.jsonl"
     path.write_bytes(b"broken\n" + path.read_bytes())
-    with visit(home) as seen:
+    with open_client(home) as seen:
         assert "Unreadable run" in seen.page(f"/run?id={ids[0]}")
 
 
 def test_workloads_with_their_latest_verdict_and_a_line(home: Path) -> None:
-    write_home(home)
-    with visit(home) as seen:
+    write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page("/workloads")
         rows = re.findall(r'<th scope="row" data-key="workload" data-value="([^"]+)"', page)
         assert rows == [MATMUL.label, GPT.label]
@@ -224,15 +224,15 @@ def test_a_workload_that_only_ever_failed_is_in_the_list(home: Path) -> None:
         failure=Failure(kind="crashed", phase="warm", variant="inductor", message="signal 11"),
     )
     write_run(home / "run", rows=[failed])
-    with visit(home) as seen:
+    with open_client(home) as seen:
         assert "failed" in seen.page("/workloads")
         page = seen.page(history_address(seen, workload=GPT.label))
         assert "No run has a valid number" in page
 
 
 def test_a_history_has_every_run_with_notes_and_links(home: Path) -> None:
-    ids = write_home(home)
-    with visit(home) as seen:
+    ids = write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page(history_address(seen))
         assert started(page) == ["2025-01-03", "2025-01-02", "2025-01-01"]
         for text in ("note 1", "0.900x", "[0.891x, 0.909x]", "000000000000"):
@@ -248,16 +248,16 @@ def test_a_history_has_every_run_with_notes_and_links(home: Path) -> None:
     ("metric", "text"), [("time", "800 µs"), ("compile", "12.5 s"), ("memory", "256 MiB")]
 )
 def test_other_metrics_have_histories(home: Path, metric: str, text: str) -> None:
-    write_home(home)
-    with visit(home) as seen:
+    write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page(history_address(seen, metric=metric))
         assert text in page
         assert 'aria-current="page"' in page
 
 
 def test_two_runs_compared(home: Path) -> None:
-    ids = write_home(home)
-    with visit(home) as seen:
+    ids = write_results_directory(home)
+    with open_client(home) as seen:
         page = seen.page(f"/compare?before={ids[0]}&after={ids[1]}")
         assert MATMUL.label in page
         assert "0.720x" in page
@@ -270,13 +270,13 @@ def test_two_runs_compared(home: Path) -> None:
 
 
 def test_runs_that_cannot_be_compared_say_why(home: Path) -> None:
-    ids = write_home(home, count=1)
+    ids = write_results_directory(home, count=1)
     write_run(
         home / "other",
         rows=[comparison(MATMUL, Verdict.SAME, 1.0, Names(candidate="amp"))],
         names=Names(candidate="amp"),
     )
-    with visit(home) as seen:
+    with open_client(home) as seen:
         page = seen.page(f"/compare?before={ids[0]}&after={ids[0]}")
         assert "are the same run" in page
         page = seen.page(f"/compare?before={ids[0]}&after={ids[0]}&before_variant=nobody")
@@ -287,9 +287,9 @@ def test_runs_that_cannot_be_compared_say_why(home: Path) -> None:
 
 
 def test_live_lists_only_running_benchmarks(home: Path) -> None:
-    write_home(home, count=1)
+    write_results_directory(home, count=1)
     write_run(home / "going", state="running")
-    with visit(home) as seen:
+    with open_client(home) as seen:
         page = seen.page("/live")
         assert "1 benchmark is running" in page
         assert 'data-events="events?id=going"' in page
@@ -299,7 +299,7 @@ def test_live_lists_only_running_benchmarks(home: Path) -> None:
 
 
 def test_assets_may_be_kept_for_good(home: Path) -> None:
-    with visit(home) as seen:
+    with open_client(home) as seen:
         page = seen.page("/")
         for name, kind in asset_kinds().items():
             if name.startswith("vega"):
@@ -313,9 +313,9 @@ def test_assets_may_be_kept_for_good(home: Path) -> None:
 
 
 def test_every_link_of_every_page_leads_somewhere(home: Path) -> None:
-    write_home(home)
+    write_results_directory(home)
     write_run(home / "a b&c=d?e#f", rows=[comparison(GPT, Verdict.FASTER, 1.5)])
-    with visit(home) as seen:
+    with open_client(home) as seen:
         todo, done = ["./"], set()
         while todo:
             address = todo.pop()
@@ -335,8 +335,8 @@ def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
     """Every link is relative: the dashboard need not know where it is."""
     from urllib.parse import urljoin
 
-    write_home(home)
-    with visit(home) as seen:
+    write_results_directory(home)
+    with open_client(home) as seen:
         todo, done = ["http://127.0.0.1:8000/bench/"], set()
         while todo:
             address = todo.pop()
@@ -355,8 +355,8 @@ def test_behind_a_proxy_that_serves_it_below_a_path(home: Path) -> None:
 
 def test_a_run_is_found_while_the_index_is_rebuilt(tmp_path: Path) -> None:
     """Another process empties the index, and a run is new: both exist, so neither is missing."""
-    ids = write_home(tmp_path, count=3)
-    with visit(tmp_path) as seen:
+    ids = write_results_directory(tmp_path, count=3)
+    with open_client(tmp_path) as seen:
         assert seen.live_store.store.place is not None
         for number in range(3):
             new = f"new-{number}"
@@ -372,7 +372,7 @@ def test_a_run_is_found_while_the_index_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_reindexing_never_hides_a_run_from_others(tmp_path: Path) -> None:
-    ids = set(write_home(tmp_path, count=30))
+    ids = set(write_results_directory(tmp_path, count=30))
     with Store.open(tmp_path) as reader, Store.open(tmp_path) as writer:
         reader.refresh()
         seen: list[set[str]] = []

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.dashboard.sample_dashboard import write_home
+from tests.dashboard.sample_dashboard import write_results_directory
 
 STEP = """
     import time
@@ -102,7 +102,7 @@ def serve(home: Path, *options: str) -> Iterator[Served]:
 
 
 def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
-    ids = write_home(tmp_path)
+    ids = write_results_directory(tmp_path)
     with serve(tmp_path) as served:
         assert served.url.startswith("http://127.0.0.1:")
         status, page, headers = served.get("/")

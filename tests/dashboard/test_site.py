@@ -10,7 +10,14 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.dashboard.sample_dashboard import GPT, MATMUL, Names, comparison, write_home, write_run
+from tests.dashboard.sample_dashboard import (
+    GPT,
+    MATMUL,
+    Names,
+    comparison,
+    write_results_directory,
+    write_run,
+)
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
 from torchyard.dashboard.links import SiteLinks, file_stem
@@ -37,7 +44,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    write_home(tmp_path / "runs")
+    write_results_directory(tmp_path / "runs")
     return tmp_path / "runs"
 
 

@@ -57,7 +57,7 @@ def launched(folder: Path, backend: str) -> dict[str, Any]:
     (folder / "mine.py").write_text(dedent(CANDIDATES), encoding="utf-8")
     if "inductor" not in backend:
         backend = f"{folder / 'mine.py'}:{backend}"
-    desk = WorkerService()
+    service = WorkerService()
     workload: dict[str, Any] = {
         "suite": "file",
         "name": str(folder / "own.py"),
@@ -72,14 +72,14 @@ def launched(folder: Path, backend: str) -> dict[str, Any]:
         {"name": name, "backend": chosen, "precision": "float32", "options": []}
         for name, chosen in names.items()
     ]
-    desk.build(workload, variants, 1337)
-    varied = desk.reference("base", "", keep=True)["varied"]
-    judged = desk.judge("mine", "", last=True)
+    service.build(workload, variants, 1337)
+    varied = service.reference("base", "", keep=True)["varied"]
+    judged = service.judge("mine", "", last=True)
     if judged["status"] == "fail":
         return {"failure": {"text": judged["detail"]}, "notes": [], "untrusted": []}
     for number in range(4):
         for name in names:
-            desk.block(
+            service.block(
                 name,
                 inner=2,
                 samples=20,
@@ -89,10 +89,10 @@ def launched(folder: Path, backend: str) -> dict[str, Any]:
                 draw=10 + number,
                 varied=varied,
             )
-        found = desk.verify("mine", judged["accepted"])
+        found = service.verify("mine", judged["accepted"])
         if found["failure"] is not None:
             return {**found, "notes": [], "untrusted": []}
-    last: dict[str, Any] = desk.recheck("mine", varied, judged["accepted"], more=True)
+    last: dict[str, Any] = service.recheck("mine", varied, judged["accepted"], more=True)
     return last
 
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.machine.fake_kernel import FakeKernel
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knobs import KNOBS
 
-__all__ = ["SESSION", "V1", "V2", "add_task", "last_core", "members", "round_on"]
+__all__ = ["SESSION", "V1", "V2", "add_task", "cycle_on", "last_core", "members"]
 
 V1 = "sys/fs/cgroup/cpuset"
 V2 = "sys/fs/cgroup"
 SESSION = "user.slice/user-1000.slice/session-2.scope"
 
 
-def round_on(kind: str, folder: Path) -> Round:
+def cycle_on(kind: str, folder: Path) -> KnobCycle:
     kernel = FakeKernel(make_tree(kind, folder / "root"))
-    return Round(kernel, folder, {"isolation": KNOBS["isolation"]})
+    return KnobCycle(kernel, folder, {"isolation": KNOBS["isolation"]})
 
 
-def last_core(round_: Round) -> int:
+def last_core(round_: KnobCycle) -> int:
     return cpus_of_list(round_.text("sys/devices/system/cpu/online"))[-1]
 
 
-def add_task(round_: Round, number: int, group: str, *, bound: bool = False) -> None:
+def add_task(round_: KnobCycle, number: int, group: str, *, bound: bool = False) -> None:
     """A task that was started, or a thread of the kernel, in a group of a fake machine."""
     kernel = round_.kernel
     version_1 = kernel.exists(f"{V1}/tasks")
@@ -46,5 +46,5 @@ def add_task(round_: Round, number: int, group: str, *, bound: bool = False) -> 
         place.write_text("".join(f"{one}\n" for one in numbers))
 
 
-def members(round_: Round, group: str) -> list[int]:
+def members(round_: KnobCycle, group: str) -> list[int]:
     return [int(word) for word in round_.text(f"{group}/cgroup.procs").split()]

@@ -82,7 +82,7 @@ class FakeKernel(FileTree):
     # What the product calls.
 
     def path(self, path: str) -> Path:
-        """As FileTree; whoever opens the latency device finds what is held at that moment."""
+        """As `FileTree`; the latency device contains the limit that is held at that moment."""
         if path == LATENCY_DEVICE:
             self.settle_latency()
         return super().path(path)
@@ -137,7 +137,7 @@ class FakeKernel(FileTree):
     # What rules call.
 
     def text(self, path: str) -> str:
-        """What a file holds, whoever may read it."""
+        """Return the content of a file, regardless of permissions."""
         return self.path(path).read_text(encoding="utf-8").strip()
 
     def number(self, path: str) -> int:

@@ -1,6 +1,7 @@
 """One round of a tune on a fake machine: survey, journal, writes, restore, by the real functions.
 
-What `Tuning` does without its lock and its keeper, which would be a process for every test.
+It does what `QuietSession` does, without its lock and its restore process, which would be a process
+for every test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torchyard.machine.quieting.restoring import (
     write_setting,
 )
 
-__all__ = ["CLOCK_KNOBS", "Round", "difference"]
+__all__ = ["CLOCK_KNOBS", "KnobCycle", "difference"]
 
 CLOCK_KNOBS: Mapping[str, Knob] = {
     name: KNOBS[name]
@@ -38,7 +39,7 @@ CLOCK_KNOBS: Mapping[str, Knob] = {
 }
 
 
-class Round:
+class KnobCycle:
     """A fake machine that is tuned and put back."""
 
     def __init__(
@@ -55,7 +56,7 @@ class Round:
         self.changes: list[SettingChange] = []
 
     @classmethod
-    def of(cls, kind: str, folder: Path, *names: str) -> Round:
+    def of(cls, kind: str, folder: Path, *names: str) -> KnobCycle:
         """A round on one of the trees, with some of the knobs of clocks."""
         knobs = {name: CLOCK_KNOBS[name] for name in names or CLOCK_KNOBS}
         return cls(FakeKernel(make_tree(kind, folder / "root")), folder, knobs)

@@ -1,4 +1,4 @@
-"""A fake machine for tests of tunes, and what it was like at first."""
+"""A fake machine for tests of quieting, and its initial state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Fake:
     def left(self) -> dict[str, tuple[bytes | None, bytes | None]]:
         """What differs from the beginning, but for the journal's own files.
 
-        Without last newlines: the keeper writes to plain files, which do not add them.
+        Without last newlines: the restore process writes to plain files, which do not add them.
         """
         now = self.kernel.snapshot()
         return difference(_compared(self.found), _compared(now))

@@ -21,7 +21,7 @@ from torchyard.process.tree import TreeMemory, controller_mark, kill_tree, start
 from torchyard.process.worker_io import BadMessage, OutputLog, RequestPipes
 
 
-class FarSide:
+class PipePeer:
     """A pair of pipes with the worker's ends in the test's hands."""
 
     def __init__(self) -> None:
@@ -40,15 +40,15 @@ class FarSide:
 
 
 @pytest.fixture
-def far() -> Iterator[FarSide]:
-    far = FarSide()
+def far() -> Iterator[PipePeer]:
+    far = PipePeer()
     yield far
     far.close()
     far.pipes.close()
     far.pipes.close()
 
 
-def test_messages_in_pieces(far: FarSide) -> None:
+def test_messages_in_pieces(far: PipePeer) -> None:
     assert far.pipes.read() is None
     far.say(b'{"ok": {"a"')
     assert far.pipes.read() is None
@@ -62,7 +62,7 @@ def test_messages_in_pieces(far: FarSide) -> None:
     assert far.pipes.at_end
 
 
-def test_infinity_is_accepted_in_messages(far: FarSide) -> None:
+def test_infinity_is_accepted_in_messages(far: PipePeer) -> None:
     far.say(b'{"ok": {"ratio": NaN, "limit": Infinity}}\n')
     message = far.pipes.read()
     assert message is not None
@@ -72,20 +72,20 @@ def test_infinity_is_accepted_in_messages(far: FarSide) -> None:
 @pytest.mark.parametrize(
     "line", [b"", b"null", b"{}", b'{"ok": []}', b'{"note": 1}', b"\xff\xfe", b'{"ok": {}} x']
 )
-def test_lines_that_are_no_messages(far: FarSide, line: bytes) -> None:
+def test_lines_that_are_no_messages(far: PipePeer, line: bytes) -> None:
     far.say(line + b"\n")
     with pytest.raises(BadMessage):
         far.pipes.read()
 
 
-def test_a_line_without_end(far: FarSide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end(far: PipePeer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchyard.process.worker_io._LONGEST_LINE_BYTES", 1000)
     far.say(b"x" * 2000)
     with pytest.raises(BadMessage, match="more than 1000 bytes"):
         far.pipes.read()
 
 
-def test_writing_never_blocks_and_loses_nothing(far: FarSide) -> None:
+def test_writing_never_blocks_and_loses_nothing(far: PipePeer) -> None:
     question = {"ask": "echo", "text": "z" * 300_000}
     far.pipes.queue(question)
     begin = time.monotonic()
@@ -97,7 +97,7 @@ def test_writing_never_blocks_and_loses_nothing(far: FarSide) -> None:
     assert json.loads(received) == question
 
 
-def test_write_to_a_closed_pipe(far: FarSide) -> None:
+def test_write_to_a_closed_pipe(far: PipePeer) -> None:
     far.close()
     far.pipes.queue({"ask": "echo"})
     far.pipes.write()

@@ -39,7 +39,7 @@ def may_set_personality() -> bool:
     return subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
-def trouble_at_start(python: str, tmp_path: Path) -> WorkerFailure:
+def failure_at_start(python: str, tmp_path: Path) -> WorkerFailure:
     """Of a start with the worker's own entry, followed by the first question."""
 
     def start_and_ask() -> None:
@@ -157,7 +157,7 @@ def test_no_descriptor_is_left_open(start_stub: StubStarter, tmp_path: Path) -> 
     ],
 )
 def test_interpreters_that_cannot_be_started(tmp_path: Path, name: str, reason: str) -> None:
-    trouble = trouble_at_start(name, tmp_path)
+    trouble = failure_at_start(name, tmp_path)
     assert trouble.kind == "no-python"
     assert reason in trouble.message
     assert name in trouble.message
@@ -166,7 +166,7 @@ def test_interpreters_that_cannot_be_started(tmp_path: Path, name: str, reason: 
 
 @pytest.mark.parametrize("text", ["no program at all\n", "#!/no/such/shell\n"])
 def test_a_file_that_is_no_program(tmp_path: Path, text: str) -> None:
-    trouble = trouble_at_start(make_program(tmp_path / "python", text), tmp_path)
+    trouble = failure_at_start(make_program(tmp_path / "python", text), tmp_path)
     assert trouble.kind == "no-python"
     assert trouble.why
 
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_program(tmp_path: Path, text: str) -> None:
 def test_a_program_that_is_no_python(tmp_path: Path, program: str) -> None:
     path = shutil.which(program)
     assert path is not None
-    trouble = trouble_at_start(path, tmp_path)
+    trouble = failure_at_start(path, tmp_path)
     assert trouble.kind == "no-python"
     assert "is not a working Python" in trouble.message
 
@@ -190,7 +190,7 @@ def test_a_python_that_is_too_old(tmp_path: Path) -> None:
         tmp_path / "python3.6",
         f'#!/bin/sh\nshift 4\nexec {sys.executable} -c "{claim}" "$@"\n',
     )
-    trouble = trouble_at_start(python, tmp_path)
+    trouble = failure_at_start(python, tmp_path)
     assert trouble.kind == "no-python"
     assert "Python 3.6 is too old" in trouble.message
     assert "newer Python" in trouble.hint

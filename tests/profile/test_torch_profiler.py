@@ -31,7 +31,7 @@ def step():
 def profiled(
     folder: Path, text: str, *, stop_at: str = "", **options: Any
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run the worker as the yard does; the process and its summary."""
+    """Run the worker as the controller does; return the process and its summary."""
     script = folder / "train it's.py"
     script.write_text(TRAIN + text)
     plan = folder / "plan.json"

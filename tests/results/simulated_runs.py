@@ -95,7 +95,7 @@ def write_session(folder: Path, plan: Plan) -> Run:
     )
     writer.add_target("here+default", dict(plan.target))
     for number, workload in enumerate(plan.study.workloads):
-        blocks = plant_blocks(plan, number)
+        blocks = simulate_blocks(plan, number)
         for launch in range(plan.launches):
             writer.add_launch(
                 {
@@ -116,7 +116,7 @@ def write_session(folder: Path, plan: Plan) -> Run:
     return read_run(folder)
 
 
-def plant_blocks(plan: Plan, number: int) -> list[Block]:
+def simulate_blocks(plan: Plan, number: int) -> list[Block]:
     """Every variant once in each round; each launch draws how far its processes are apart."""
     chance = random.Random(f"{plan.seed}/{number}")
     blocks: list[Block] = []

@@ -193,7 +193,7 @@ def test_a_bad_file_is_named_and_blocks_nothing(home: Path, name: str, how: Spoi
             assert damage
             assert latest_run(home) is not None
         read_everything(home / GOOD)
-        # Whoever reads the bad one is told which file it is, and what to do.
+        # Reading the bad one names the file and the fix.
         with pytest.raises(TorchyardError) as caught:
             read_everything(bad)
         assert name in f"{caught.value.what} {caught.value.why}"

@@ -51,13 +51,13 @@ PAIR_NOISE: dict[str, Draw] = {
 }
 
 
-def looks_of(total: int, first: int = 3) -> list[InterimAnalysis]:
+def analyses_of(total: int, first: int = 3) -> list[InterimAnalysis]:
     return [InterimAnalysis(launches=n, fraction=n / total) for n in range(first, total + 1)]
 
 
 def stopped(launches: list[list[float]], budget: Budget) -> Estimate:
     """The estimate at which a session stops that analyses the data after every launch."""
-    looks = looks_of(len(launches))
+    looks = analyses_of(len(launches))
     answer = None
     for place, look in enumerate(looks):
         answer = estimate(launches[: look.launches], looks=looks[: place + 1], budget=budget)
@@ -137,7 +137,7 @@ def test_the_floor_changes_nothing_where_launches_dominate() -> None:
 @pytest.mark.parametrize("noise", PAIR_NOISE)
 def test_p_value_and_interval_agree_at_every_analysis_with_noisy_pairs(noise: str) -> None:
     rng = np.random.default_rng(24)
-    looks = looks_of(8)
+    looks = analyses_of(8)
     seen = 0
     for _ in range(60):
         effect = rng.choice([0.0, 0.05, 0.3])
@@ -206,7 +206,7 @@ def test_independent_launches_keep_their_claims() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class VariantNoise:
     """How one variant behaves, besides taking 1 ms for an iteration."""
 
     dirty_share: float = 0.0
@@ -219,7 +219,9 @@ class Side:
     speedup: float = 1.0
 
 
-def block_of(rng: Rng, side: Side, name: str, launch: int, number: int, level: float) -> Block:
+def block_of(
+    rng: Rng, side: VariantNoise, name: str, launch: int, number: int, level: float
+) -> Block:
     dirty = rng.random() < side.dirty_share
     samples = np.exp(level + rng.normal(0.0, 0.004, 20))
     samples *= 1e6 / side.speedup
@@ -244,7 +246,7 @@ def block_of(rng: Rng, side: Side, name: str, launch: int, number: int, level: f
 
 
 def measured(
-    rng: Rng, base: Side, other: Side, *, launches: int = 8, rounds: int = 12
+    rng: Rng, base: VariantNoise, other: VariantNoise, *, launches: int = 8, rounds: int = 12
 ) -> tuple[PairedLaunches, Estimate]:
     blocks = []
     for launch in range(launches):
@@ -257,13 +259,15 @@ def measured(
     return paired, make_estimate(paired, (), Budget(), Spent())
 
 
-def verdicts(base: Side, other: Side, repeats: int = 20, **more: int) -> list[Verdict]:
+def verdicts(
+    base: VariantNoise, other: VariantNoise, repeats: int = 20, **more: int
+) -> list[Verdict]:
     rng = np.random.default_rng(31)
     return [measured(rng, base, other, **more)[1].verdict for _ in range(repeats)]
 
 
 def test_quiet_identical_code_is_the_same() -> None:
-    assert verdicts(Side(), Side()).count(Verdict.SAME) >= 18
+    assert verdicts(VariantNoise(), VariantNoise()).count(Verdict.SAME) >= 18
 
 
 @pytest.mark.parametrize("reason", [*REASONS, "GPU clock held: hardware thermal"])
@@ -271,17 +275,17 @@ def test_a_candidate_that_is_disturbed_in_a_third_of_its_blocks_is_never_the_sam
     reason: str,
 ) -> None:
     """Whatever the guard: its own faults belong to its time (true mean 0.88x)."""
-    other = Side(dirty_share=0.35, dirty_cost=0.4, reason=reason)
-    found = verdicts(Side(dirty_share=0.02, reason=reason), other, repeats=6)
+    other = VariantNoise(dirty_share=0.35, dirty_cost=0.4, reason=reason)
+    found = verdicts(VariantNoise(dirty_share=0.02, reason=reason), other, repeats=6)
     assert not {Verdict.SAME, Verdict.FASTER} & set(found)
     # The same disturbance of the baseline must not hide behind its cleanest blocks either.
-    assert not {Verdict.SAME, Verdict.SLOWER} & set(verdicts(other, Side(), repeats=6))
+    assert not {Verdict.SAME, Verdict.SLOWER} & set(verdicts(other, VariantNoise(), repeats=6))
 
 
 def test_the_reason_names_the_owner_and_both_shares() -> None:
     rng = np.random.default_rng(32)
-    other = Side(dirty_share=0.35, dirty_cost=0.4)
-    paired, answer = measured(rng, Side(), other, launches=12, rounds=20)
+    other = VariantNoise(dirty_share=0.35, dirty_cost=0.4)
+    paired, answer = measured(rng, VariantNoise(), other, launches=12, rounds=20)
     assert paired.dropped == 0
     assert answer.verdict is not Verdict.SAME
     (text,) = paired.never_same
@@ -291,8 +295,8 @@ def test_the_reason_names_the_owner_and_both_shares() -> None:
 
 def test_two_different_disturbances_do_not_cancel_out() -> None:
     rng = np.random.default_rng(33)
-    base = Side(dirty_share=0.2, reason="waited for a core")
-    other = Side(dirty_share=0.2, dirty_cost=0.4)
+    base = VariantNoise(dirty_share=0.2, reason="waited for a core")
+    other = VariantNoise(dirty_share=0.2, dirty_cost=0.4)
     paired, answer = measured(rng, base, other, launches=10, rounds=20)
     assert answer.verdict is not Verdict.SAME
     assert {text.split(" is attributed ")[0] for text in paired.never_same} == {
@@ -303,13 +307,15 @@ def test_two_different_disturbances_do_not_cancel_out() -> None:
 
 def test_a_harmless_disturbance_of_one_variant_still_rules_out_same() -> None:
     """Dirty blocks that cost nothing cannot be told from those that would: undecided, not same."""
-    found = verdicts(Side(), Side(dirty_share=0.3), repeats=6, launches=10, rounds=20)
+    found = verdicts(
+        VariantNoise(), VariantNoise(dirty_share=0.3), repeats=6, launches=10, rounds=20
+    )
     assert Verdict.SAME not in found
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15])
 def test_a_disturbance_of_both_variants_is_left_out_and_same_stays_possible(share: float) -> None:
-    both = Side(dirty_share=share, dirty_cost=0.4)
+    both = VariantNoise(dirty_share=share, dirty_cost=0.4)
     rng = np.random.default_rng(34)
     answers = [measured(rng, both, both) for _ in range(20)]
     assert sum(answer.verdict is Verdict.SAME for _, answer in answers) >= 15
@@ -320,25 +326,25 @@ def test_a_disturbance_of_both_variants_is_left_out_and_same_stays_possible(shar
 @pytest.mark.parametrize(
     "other",
     [
-        Side(slow_iterations=0.3, slow_cost=0.5),
-        Side(slow_iterations=0.1, slow_cost=0.3),
-        Side(slow_iterations=0.05, slow_cost=2.0),
-        Side(slow_blocks=0.3, slow_cost=0.4),
-        Side(slow_blocks=0.2, slow_cost=1.0),
+        VariantNoise(slow_iterations=0.3, slow_cost=0.5),
+        VariantNoise(slow_iterations=0.1, slow_cost=0.3),
+        VariantNoise(slow_iterations=0.05, slow_cost=2.0),
+        VariantNoise(slow_blocks=0.3, slow_cost=0.4),
+        VariantNoise(slow_blocks=0.2, slow_cost=1.0),
     ],
     ids=lambda side: f"{side.slow_iterations}-{side.slow_blocks}-{side.slow_cost}",
 )
-def test_a_candidate_that_is_rarely_slow_is_not_the_same(other: Side) -> None:
+def test_a_candidate_that_is_rarely_slow_is_not_the_same(other: VariantNoise) -> None:
     """No guard sees it and medians hide it; the mean does not."""
-    assert not {Verdict.SAME, Verdict.FASTER} & set(verdicts(Side(), other))
+    assert not {Verdict.SAME, Verdict.FASTER} & set(verdicts(VariantNoise(), other))
 
 
 def test_a_candidate_with_a_better_median_and_a_worse_mean_is_not_faster() -> None:
     """2 % faster in most iterations and twice as slow in a tenth of them: 0.93x in the mean."""
-    other = Side(speedup=1.02, slow_iterations=0.1, slow_cost=1.0)
-    assert Verdict.FASTER not in verdicts(Side(), other)
+    other = VariantNoise(speedup=1.02, slow_iterations=0.1, slow_cost=1.0)
+    assert Verdict.FASTER not in verdicts(VariantNoise(), other)
     rng = np.random.default_rng(35)
-    _, answer = measured(rng, Side(), other)
+    _, answer = measured(rng, VariantNoise(), other)
     assert answer.speedup > 1.01
     assert answer.mean_speedup == pytest.approx(1.02 / 1.1, rel=0.02)
     assert "means and medians disagree" in answer.withheld[0]
@@ -348,14 +354,16 @@ def test_a_claim_that_is_withheld_does_not_come_back_in_a_suite() -> None:
     from torchyard.stats.suite import verdict_alone
 
     rng = np.random.default_rng(36)
-    _, answer = measured(rng, Side(), Side(speedup=1.02, slow_iterations=0.1, slow_cost=1.0))
+    _, answer = measured(
+        rng, VariantNoise(), VariantNoise(speedup=1.02, slow_iterations=0.1, slow_cost=1.0)
+    )
     (again,) = adjust_for_suite([answer], ALPHA)
     assert again.verdict is Verdict.UNDECIDED
     assert verdict_alone(again, Budget()) is Verdict.UNDECIDED
 
 
 def test_rare_slow_iterations_of_both_variants_leave_same_possible() -> None:
-    both = Side(slow_iterations=0.1, slow_cost=1.0, slow_blocks=0.05)
+    both = VariantNoise(slow_iterations=0.1, slow_cost=1.0, slow_blocks=0.05)
     assert verdicts(both, both, repeats=30).count(Verdict.SAME) >= 24
 
 

@@ -38,12 +38,12 @@ CLAIMS = {Verdict.FASTER, Verdict.SLOWER}
 REPEATS = 400
 
 
-def single_look(effects: list[float] | np.ndarray) -> Estimate:
+def single_analysis(effects: list[float] | np.ndarray) -> Estimate:
     return estimate([[float(effect)] for effect in effects], looks=(), budget=Budget())
 
 
 def effect(effects: list[float] | np.ndarray) -> Effect:
-    found = effect_of(single_look(effects))
+    found = effect_of(single_analysis(effects))
     assert found is not None
     return found
 
@@ -120,7 +120,7 @@ def test_interim_analyses_widen_the_error() -> None:
     ],
 )
 def test_a_single_launch_estimate_has_no_effect(change: dict[str, object]) -> None:
-    found = single_look([0.1, 0.2, 0.3])
+    found = single_analysis([0.1, 0.2, 0.3])
     assert effect_of(dataclasses.replace(found, **change)) is None  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Pairs: what is left out, what is kept when nothing is clean, and what was cut off."""
+"""Pairs: which are dropped, which are kept when nothing is clean, and interrupted rounds."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torchyard.stats.stopping import PATHS, InterimAnalysis, boundaries, cumulative_alpha, p_value
 
 
-def looks_at(*counts: int, last_fraction: float = 1.0) -> list[InterimAnalysis]:
+def analyses_at(*counts: int, last_fraction: float = 1.0) -> list[InterimAnalysis]:
     most = counts[-1]
     return [InterimAnalysis(launches=n, fraction=last_fraction * n / most) for n in counts]
 
@@ -52,7 +52,7 @@ def test_a_single_analysis_is_the_plain_t_test(launches: int, alpha: float) -> N
 )
 @pytest.mark.parametrize("alpha", [0.05, 0.2])
 def test_all_analyses_together_spend_at_most_alpha(counts: tuple[int, ...], alpha: float) -> None:
-    looks = looks_at(*counts)
+    looks = analyses_at(*counts)
     repeats = 40_000
     shares = crossings(looks, alpha, repeats, seed=99)
     for look, share in zip(looks, shares, strict=True):
@@ -71,7 +71,7 @@ def test_spending_follows_the_cube_of_the_time() -> None:
 
 
 def test_boundaries_fall_and_stay_above_the_plain_one() -> None:
-    looks = looks_at(*range(3, 61))
+    looks = analyses_at(*range(3, 61))
     limits = boundaries(looks, 0.05)
     for before, after in itertools.pairwise(limits):
         assert after <= before * 1.03
@@ -80,7 +80,7 @@ def test_boundaries_fall_and_stay_above_the_plain_one() -> None:
 
 
 def test_earlier_boundaries_do_not_depend_on_later_analyses() -> None:
-    looks = looks_at(*range(3, 31))
+    looks = analyses_at(*range(3, 31))
     limits = boundaries(looks, 0.05)
     for count in range(2, len(looks)):
         assert boundaries(looks[:count], 0.05) == limits[:count]
@@ -116,7 +116,7 @@ def test_a_fraction_that_does_not_grow_spends_nothing_new() -> None:
 def test_p_falls_with_the_statistic_and_agrees_with_the_boundary(
     counts: list[int], sizes: tuple[float, float], last_fraction: float
 ) -> None:
-    looks = looks_at(*counts, last_fraction=last_fraction)
+    looks = analyses_at(*counts, last_fraction=last_fraction)
     limit = boundaries(looks, 0.05)[-1]
     earlier = [0.0] * (len(looks) - 1)
     small, large = sorted(sizes)
@@ -128,7 +128,7 @@ def test_p_falls_with_the_statistic_and_agrees_with_the_boundary(
 
 
 def test_p_counts_from_the_first_crossing() -> None:
-    looks = looks_at(4, 8, 12)
+    looks = analyses_at(4, 8, 12)
     limits = boundaries(looks, 0.05)
     early = p_value(looks[:2], [0.0, limits[1] * 1.2], 0.05)
     later = p_value(looks, [0.0, limits[1] * 1.2, limits[2] * 1.01], 0.05)
@@ -138,7 +138,7 @@ def test_p_counts_from_the_first_crossing() -> None:
 
 
 def test_p_is_uniform_enough_under_the_stopping_rule() -> None:
-    looks = looks_at(3, 5, 7, 9, 11)
+    looks = analyses_at(3, 5, 7, 9, 11)
     limits = boundaries(looks, 0.05)
     rng = np.random.default_rng(17)
     found = []
@@ -158,7 +158,7 @@ def test_p_is_uniform_enough_under_the_stopping_rule() -> None:
 
 
 def test_p_goes_on_falling_below_what_paths_can_show() -> None:
-    looks = looks_at(10, 20)
+    looks = analyses_at(10, 20)
     values = [p_value(looks, [0.0, size], 0.05) for size in (4.0, 8.0, 16.0)]
     spent = cumulative_alpha(0.05, 0.5)
     assert values[0] > values[1] > values[2] > spent
@@ -167,7 +167,7 @@ def test_p_goes_on_falling_below_what_paths_can_show() -> None:
 
 
 def test_sixty_analyses_are_fast() -> None:
-    boundaries(looks_at(*range(3, 61)), 0.05)  # draws the paths, once per process
+    boundaries(analyses_at(*range(3, 61)), 0.05)  # draws the paths, once per process
     started = time.process_time()
     looks = [InterimAnalysis(launches=n, fraction=(n / 60) ** 1.1) for n in range(3, 61)]
     for count in range(1, len(looks) + 1):
@@ -192,7 +192,7 @@ def test_invalid_analyses_are_refused(looks: list[InterimAnalysis]) -> None:
 
 
 def test_invalid_alpha_and_statistics_are_refused() -> None:
-    looks = looks_at(3, 6)
+    looks = analyses_at(3, 6)
     with pytest.raises(ValueError, match="alpha"):
         boundaries(looks, 0.0)
     with pytest.raises(ValueError, match="1 statistics for 2 analyses"):

@@ -157,7 +157,7 @@ def test_another_budget_makes_the_end_uncertain(tmp_path: Path) -> None:
     time_s = known_in(tmp_path, plan)[plan.cells[0].id].time_s
     assert time_s is not None
     assert (time_s.low, time_s.high) == pytest.approx((12.0, 15.0 + 62.0))
-    # A long run says what a short budget will cut off.
+    # A long run bounds what a short budget will truncate.
     short = plan_of("matmul", budget=Budget(time_s=2.0))
     time_s = known_in(tmp_path, short)[short.cells[0].id].time_s
     assert time_s is not None

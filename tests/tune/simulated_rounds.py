@@ -1,4 +1,4 @@
-"""Heats whose truth is known: launches drawn around the speedups that the test has planted."""
+"""Simulated race rounds: launches drawn around speedups given by the test."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torchyard.core.study import Target, Variant, Workload
 from torchyard.tune.model import Choice, Contender, Race, RaceRound, Space, Stage
 from torchyard.tune.race_rounds import RoundOutcome, RoundResult
 
-__all__ = ["SimulatedHeats", "race_of"]
+__all__ = ["SimulatedRounds", "race_of"]
 
 Truth = Callable[[Contender], float]
 """Log speedup over the default."""
 
 
 @dataclass
-class SimulatedHeats:
-    """Takes a second for each launch and side."""
+class SimulatedRounds:
+    """Race rounds that take a second for each launch and configuration."""
 
     truth: Truth
     chance: random.Random

@@ -1,4 +1,4 @@
-"""The rules of a race on heats whose truth is known."""
+"""The rules of a race, on simulated rounds with known speedups."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tune.simulated_rounds import SimulatedHeats, race_of
+from tests.tune.simulated_rounds import SimulatedRounds, race_of
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.tune.folder import RaceFolder, read_race
 from torchyard.tune.model import Choice, Contender, Race, Stage
@@ -38,14 +38,14 @@ def additive(**logs: float) -> Callable[[Contender], float]:
     return truth
 
 
-def run(folder: Path, heats: SimulatedHeats, race: Race | None = None) -> Race:
+def run(folder: Path, rounds: SimulatedRounds, race: Race | None = None) -> Race:
     kept = RaceFolder.create(folder)
-    return RaceRun(kept, race or race_of(SPACE), heats, listener=lambda *_: None).run()
+    return RaceRun(kept, race or race_of(SPACE), rounds, listener=lambda *_: None).run()
 
 
 def test_the_best_choices_of_each_dimension_are_found_and_combined(tmp_path: Path) -> None:
     truth = additive(tc=math.log(1.2), je=math.log(1.1), active=math.log(1.08), one=math.log(0.6))
-    race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(1)))
+    race = run(tmp_path / "race", SimulatedRounds(truth, random.Random(1)))
     assert race.winner is not None
     assert race.winner.name == "tc+active"
     assert race.confirmed is not None
@@ -57,17 +57,17 @@ def test_the_best_choices_of_each_dimension_are_found_and_combined(tmp_path: Pat
 
 
 def test_a_choice_that_is_much_slower_leaves_after_one_launch(tmp_path: Path) -> None:
-    heats = SimulatedHeats(additive(one=math.log(0.5), tc=0.2), random.Random(2))
-    run(tmp_path / "race", heats)
-    assert sum("one" in names for _, _, names in heats.asked) == 1
+    rounds = SimulatedRounds(additive(one=math.log(0.5), tc=0.2), random.Random(2))
+    run(tmp_path / "race", rounds)
+    assert sum("one" in names for _, _, names in rounds.asked) == 1
 
 
 def test_the_most_promising_are_measured_before_the_time_is_used_up(tmp_path: Path) -> None:
     names = {f"dimension {number}": [f"n{number}"] for number in range(20)}
-    heats = SimulatedHeats(additive(n19=math.log(1.6), n7=math.log(1.1)), random.Random(11))
-    # Glances take 24 s, each heat after them 12 s, and 0.55 of the time is for both.
-    race = run(tmp_path / "race", heats, race_of(names, budget_s=60.0))
-    singles = [contenders for stage, _, contenders in heats.asked if stage == "single"]
+    rounds = SimulatedRounds(additive(n19=math.log(1.6), n7=math.log(1.1)), random.Random(11))
+    # Screening takes 24 s, each round after it 12 s, and 0.55 of the time is for both.
+    race = run(tmp_path / "race", rounds, race_of(names, budget_s=60.0))
+    singles = [contenders for stage, _, contenders in rounds.asked if stage == "single"]
     assert len(singles) == 1
     assert {"n19", "n7"} <= set(singles[0])
     assert race.winner is not None
@@ -84,15 +84,15 @@ def test_two_choices_that_cancel_each_other_are_not_combined(tmp_path: Path) -> 
             return 0.05  # each alone is faster than both together
         return 0.2 * ("tc" in names) + 0.1 * ("active" in names)
 
-    race = run(tmp_path / "race", SimulatedHeats(truth, random.Random(3)))
+    race = run(tmp_path / "race", SimulatedRounds(truth, random.Random(3)))
     assert race.winner is not None
     assert race.winner.name == "tc"
 
 
 def test_a_failed_configuration_keeps_its_reason_and_the_race_continues(tmp_path: Path) -> None:
-    heats = SimulatedHeats(additive(tc=0.2), random.Random(4), failing=frozenset({"je", "close"}))
-    race = run(tmp_path / "race", heats)
-    failed = [one for heat in race.heats for one in heat.found if one.state == "failed"]
+    rounds = SimulatedRounds(additive(tc=0.2), random.Random(4), failing=frozenset({"je", "close"}))
+    race = run(tmp_path / "race", rounds)
+    failed = [one for race_round in race.heats for one in race_round.found if one.state == "failed"]
     assert {one.contender for one in failed} == {"je", "close"}
     assert all("crashed" in one.why for one in failed)
     assert race.winner is not None
@@ -102,8 +102,8 @@ def test_a_failed_configuration_keeps_its_reason_and_the_race_continues(tmp_path
 def test_nothing_is_recommended_where_nothing_helps(tmp_path: Path) -> None:
     won = 0
     for seed in range(60):
-        heats = SimulatedHeats(additive(), random.Random(seed))
-        won += run(tmp_path / str(seed), heats).winner is not None
+        rounds = SimulatedRounds(additive(), random.Random(seed))
+        won += run(tmp_path / str(seed), rounds).winner is not None
     # Five in a hundred would be allowed; most races do not even come to the last stage.
     assert won <= 6
 
@@ -115,8 +115,8 @@ def test_the_gain_of_the_winner_has_no_selection_bias(tmp_path: Path) -> None:
     covered = races = 0
     gains = []
     for seed in range(30):
-        heats = SimulatedHeats(truth, random.Random(seed))
-        race = run(tmp_path / str(seed), heats, race_of({"one": names}))
+        rounds = SimulatedRounds(truth, random.Random(seed))
+        race = run(tmp_path / str(seed), rounds, race_of({"one": names}))
         if race.confirmed is not None and race.confirmed.interval is not None:
             races += 1
             covered += race.confirmed.interval.covers(math.exp(0.02))
@@ -126,8 +126,8 @@ def test_the_gain_of_the_winner_has_no_selection_bias(tmp_path: Path) -> None:
     assert sum(gains) / len(gains) == pytest.approx(0.02, abs=0.004)
 
 
-class Stopping(SimulatedHeats):
-    """Interrupted before the fourth heat."""
+class Stopping(SimulatedRounds):
+    """Interrupted before the fourth race_round."""
 
     def run(
         self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
@@ -139,10 +139,10 @@ class Stopping(SimulatedHeats):
 
 def test_an_interrupted_race_keeps_its_results(tmp_path: Path) -> None:
     folder = RaceFolder.create(tmp_path / "race")
-    heats = Stopping(additive(tc=0.2), random.Random(5))
+    rounds = Stopping(additive(tc=0.2), random.Random(5))
     folder.cache.mkdir()
     with pytest.raises(KeyboardInterrupt):
-        RaceRun(folder, race_of(SPACE), heats, listener=lambda *_: None).run()
+        RaceRun(folder, race_of(SPACE), rounds, listener=lambda *_: None).run()
     assert folder.cache.exists(), "what was compiled serves when the race goes on"
     race = read_race(tmp_path / "race")
     assert race.state == "interrupted"
@@ -151,36 +151,36 @@ def test_an_interrupted_race_keeps_its_results(tmp_path: Path) -> None:
 
 
 def test_a_resumed_race_keeps_all_rounds(tmp_path: Path) -> None:
-    first = run(tmp_path / "race", SimulatedHeats(additive(tc=0.2), random.Random(5)))
+    first = run(tmp_path / "race", SimulatedRounds(additive(tc=0.2), random.Random(5)))
     assert len(first.heats) > 3
-    heats = Stopping(additive(tc=0.2), random.Random(5))
+    rounds = Stopping(additive(tc=0.2), random.Random(5))
     longer = with_budget(read_race(tmp_path / "race"), 3000.0)
-    again = RaceRun(RaceFolder(tmp_path / "race"), longer, heats, listener=lambda *_: None)
+    again = RaceRun(RaceFolder(tmp_path / "race"), longer, rounds, listener=lambda *_: None)
     with pytest.raises(KeyboardInterrupt):
         again.run()
     kept = read_race(tmp_path / "race")
     assert len(kept.heats) == 3
-    assert [heat.number for heat in (*kept.heats, *kept.spare)] == [
-        heat.number for heat in first.heats
+    assert [race_round.number for race_round in (*kept.heats, *kept.spare)] == [
+        race_round.number for race_round in first.heats
     ]
     with pytest.raises(UsageError, match="current budget of 3000 s"):
         with_budget(kept, 60.0)
 
 
 def test_settings_not_tried_for_lack_of_time_are_noted(tmp_path: Path) -> None:
-    heats = SimulatedHeats(additive(tc=0.2), random.Random(6))
-    race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=5.0))
+    rounds = SimulatedRounds(additive(tc=0.2), random.Random(6))
+    race = run(tmp_path / "race", rounds, race_of(SPACE, budget_s=5.0))
     assert race.untried
     (note, *_) = race.notes
     assert note == f"not tried, because the time budget was used up: {', '.join(race.untried)}"
 
 
 def test_promising_settings_are_measured_even_if_screening_used_the_time(tmp_path: Path) -> None:
-    """A glance at what compiles for long may cost more than all the time there is."""
-    heats = SimulatedHeats(additive(tc=math.log(1.5)), random.Random(12))
-    race = run(tmp_path / "race", heats, race_of(SPACE, budget_s=8.0))
-    stages = [stage for stage, _, _ in heats.asked]
-    assert heats.elapsed_s > 8.0
+    """Screening slow compilations may take longer than the whole budget."""
+    rounds = SimulatedRounds(additive(tc=math.log(1.5)), random.Random(12))
+    race = run(tmp_path / "race", rounds, race_of(SPACE, budget_s=8.0))
+    stages = [stage for stage, _, _ in rounds.asked]
+    assert rounds.elapsed_s > 8.0
     assert stages.count("single") == 1
     assert race.winner is not None
     assert race.winner.name == "tc"
@@ -188,12 +188,12 @@ def test_promising_settings_are_measured_even_if_screening_used_the_time(tmp_pat
 
 def test_without_a_leader_the_time_for_combining_is_used_for_screening(tmp_path: Path) -> None:
     def single_ended_s(truth: Callable[[Contender], float]) -> float:
-        heats = SimulatedHeats(truth, random.Random(1), launch_sd=0.1)
+        rounds = SimulatedRounds(truth, random.Random(1), launch_sd=0.1)
         race = race_of({"allocator": ["tc", "je"]}, budget_s=40.0)
-        done = run(tmp_path / str(truth(DEFAULT_AND_TC)), heats, race)
-        return max(heat.ended_s for heat in done.heats if heat.stage == "single")
+        done = run(tmp_path / str(truth(DEFAULT_AND_TC)), rounds, race)
+        return max(race_round.ended_s for race_round in done.heats if race_round.stage == "single")
 
-    # Glances take 3 s and heats 6 s each; those of single choices end after 22 s, or after 34 s.
+    # Screening takes 3 s and rounds 6 s each; those of single choices end after 22 s, or after 34 s.
     assert single_ended_s(additive(tc=math.log(2.0), je=math.log(2.0))) == 27.0
     assert single_ended_s(additive()) == 39.0
 
@@ -202,27 +202,27 @@ def test_slow_configurations_are_tried_last_and_alone(tmp_path: Path) -> None:
     asked = race_of({"compiler": ["autotuned", "plain"], "allocator": ["tc", "je"]})
     first, *others = asked.space.choices
     space = replace(asked.space, choices=(replace(first, takes_long=True), *others))
-    heats = SimulatedHeats(additive(), random.Random(13))
-    run(tmp_path / "race", heats, replace(asked, space=space))
-    glances = [names for stage, _, names in heats.asked if stage == "glance"]
+    rounds = SimulatedRounds(additive(), random.Random(13))
+    run(tmp_path / "race", rounds, replace(asked, space=space))
+    glances = [names for stage, _, names in rounds.asked if stage == "glance"]
     assert glances == [("plain", "tc", "je"), ("autotuned",)]
 
-    heats = SimulatedHeats(additive(), random.Random(13))
-    short = run(tmp_path / "short", heats, replace(asked, space=space, budget_s=9.0))
+    rounds = SimulatedRounds(additive(), random.Random(13))
+    short = run(tmp_path / "short", rounds, replace(asked, space=space, budget_s=9.0))
     assert short.untried == ("autotuned",)
 
 
 def test_more_time_for_a_race_that_left_something_undecided(tmp_path: Path) -> None:
     names = {f"dimension {number}": [f"n{number}"] for number in range(12)}
     truth = additive(n3=math.log(1.03))
-    heats = SimulatedHeats(truth, random.Random(3), launch_sd=0.03)
-    first = run(tmp_path / "race", heats, race_of(names, budget_s=30.0))
+    rounds = SimulatedRounds(truth, random.Random(3), launch_sd=0.03)
+    first = run(tmp_path / "race", rounds, race_of(names, budget_s=30.0))
     assert first.winner is None
     assert "n3" in first.undecided
     folder = RaceFolder(tmp_path / "race")
     longer = with_budget(read_race(tmp_path / "race"), 3000.0)
-    heats = SimulatedHeats(truth, random.Random(3), launch_sd=0.03)
-    again = RaceRun(folder, longer, heats, listener=lambda *_: None).run()
+    rounds = SimulatedRounds(truth, random.Random(3), launch_sd=0.03)
+    again = RaceRun(folder, longer, rounds, listener=lambda *_: None).run()
     assert again.winner is not None
     assert again.winner.name == "n3"
     assert "n3" not in again.undecided

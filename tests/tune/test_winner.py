@@ -19,7 +19,7 @@ from torchyard.tune.winner import (
 )
 
 DEFAULT = Variant(name="default", target=Target(name="here", python="python"))
-NASTY = "a b'c\"d$HOME`id`;\\"
+HOSTILE = "a b'c\"d$HOME`id`;\\"
 WINNER = (
     Contender()
     .with_choice(
@@ -28,7 +28,7 @@ WINNER = (
             name="tc",
             about="an allocator\nof two lines",
             preload=("/opt/my libs/libtc.so",),
-            variables=(("NASTY", NASTY),),
+            variables=(("HOSTILE", HOSTILE),),
         )
     )
     .with_choice(Choice(dimension="threads", name="one", threads=1))
@@ -49,34 +49,34 @@ WINNER = (
 def test_a_shell_reads_the_environment_file_back(tmp_path: Path) -> None:
     path = tmp_path / "winner.env"
     path.write_text(environment_file(WINNER, DEFAULT))
-    script = f"set -a; . '{path}'; set +a; printf '%s|%s|%s' \"$NASTY\" \"$OMP_NUM_THREADS\" x"
+    script = f"set -a; . '{path}'; set +a; printf '%s|%s|%s' \"$HOSTILE\" \"$OMP_NUM_THREADS\" x"
     done = subprocess.run(
         ["sh", "-c", script.replace("LD_PRELOAD", "IGNORED")],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout == f"{NASTY}|1|x"
+    assert done.stdout == f"{HOSTILE}|1|x"
     assert "with torch.inference_mode()" in path.read_text()
 
 
 def test_the_shell_line_starts_a_program_with_the_variables() -> None:
-    line = shell_line(WINNER, DEFAULT, ["printenv", "NASTY"])
+    line = shell_line(WINNER, DEFAULT, ["printenv", "HOSTILE"])
     assert "LD_PRELOAD='/opt/my libs/libtc.so'" in line
     without = Contender(choices=tuple(one for one in WINNER.choices if one.name != "tc"))
     assert shell_line(without, DEFAULT, ["python", "my file.py"]) == (
         "OMP_NUM_THREADS=1 python 'my file.py'"
     )
     only_variables = Contender(
-        choices=(Choice(dimension="a", name="a", variables=(("NASTY", NASTY),)),)
+        choices=(Choice(dimension="a", name="a", variables=(("HOSTILE", HOSTILE),)),)
     )
     done = subprocess.run(
-        ["sh", "-c", shell_line(only_variables, DEFAULT, ["printenv", "NASTY"])],
+        ["sh", "-c", shell_line(only_variables, DEFAULT, ["printenv", "HOSTILE"])],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout == NASTY + "\n"
+    assert done.stdout == HOSTILE + "\n"
 
 
 def test_variables_of_our_own_worker_are_not_given_to_others() -> None:
@@ -87,7 +87,7 @@ def test_variables_of_our_own_worker_are_not_given_to_others() -> None:
 def test_the_study_is_one_that_torchyard_reads(tmp_path: Path) -> None:
     text = study_text(WINNER, DEFAULT)
     table = tomllib.loads(text)
-    assert table["environments"]["tuned"]["variables"]["NASTY"] == NASTY
+    assert table["environments"]["tuned"]["variables"]["HOSTILE"] == HOSTILE
     path = tmp_path / "winner.toml"
     path.write_text(text + '\n[[workloads]]\nname = "models/gpt"\n')
     request = read_study_file(path)

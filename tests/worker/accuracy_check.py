@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.worker.in_process_service import service_with, variant, write_file
+from tests.worker.in_process_service import make_service, variant, write_file
 
-__all__ = ["BACKENDS", "NET", "judge"]
+__all__ = ["BACKENDS", "NET", "check_accuracy"]
 
 NET = """
     import torch
@@ -87,7 +87,7 @@ BACKENDS = """
 """
 
 
-def judge(
+def check_accuracy(
     folder: Path,
     code: str,
     backend: str,
@@ -99,7 +99,7 @@ def judge(
     if backend.isidentifier() and backend not in {"eager", "inductor", "aot_eager"}:
         backend = write_file(folder, "backends.py", BACKENDS) + ":" + backend
     candidate = variant("candidate", backend, precision)
-    service = service_with(code, variant("baseline"), candidate, mode=mode, step=step)
+    service = make_service(code, variant("baseline"), candidate, mode=mode, step=step)
     path = str(folder / "reference.pt")
     service.reference("baseline", path)
     found: dict[str, Any] = service.judge("candidate", path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.worker.in_process_service import service_with, variant
+from tests.worker.in_process_service import make_service, variant
 
 __all__ = ["CORPUS", "Launch", "launch"]
 
@@ -46,7 +46,7 @@ def launch(
 ) -> Launch:
     """Drive a worker service as a session does, without the statistics."""
     code = workload if "/" in workload else f"{CORPUS / 'behavior_workloads.py'}:{workload}"
-    service = service_with(code, variant("base"), variant("mine", backend), mode=mode, step=step)
+    service = make_service(code, variant("base"), variant("mine", backend), mode=mode, step=step)
     reference = service.reference("base", "", keep=True)
     judged = service.judge("mine", "", last=True)
     found = Launch(judged["status"], notes=judged["notes"], untrusted=judged["untrusted"])

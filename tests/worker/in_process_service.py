@@ -6,7 +6,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-__all__ = ["service_with", "variant", "write_file"]
+__all__ = ["make_service", "variant", "write_file"]
 
 
 def variant(
@@ -23,7 +23,7 @@ def write_file(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-def service_with(
+def make_service(
     code: str,
     *variants: dict[str, Any],
     mode: str = "inference",

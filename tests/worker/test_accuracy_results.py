@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker.accuracy_check import NET, judge
-from tests.worker.in_process_service import service_with, variant, write_file
+from tests.worker.accuracy_check import NET, check_accuracy
+from tests.worker.in_process_service import make_service, variant, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -38,7 +38,7 @@ def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
     tmp_path: Path, step: str, status: str
 ) -> None:
     code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
-    service = service_with(code, variant("a"), variant("b"))
+    service = make_service(code, variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
     said = service.reference("a", path)
     assert said["nondeterminism"] == pytest.approx(float(step), rel=0.2)
@@ -53,7 +53,7 @@ def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
 
 def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: Path) -> None:
     rare = NOISY.replace("(self.count % 5) * STEP", "(self.count > 3) * 1e-3")
-    service = service_with(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
+    service = make_service(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
     path = str(tmp_path / "reference.pt")
     said = service.reference("a", path)
     assert said["nondeterminism"] == pytest.approx(1e-3, rel=0.1)
@@ -65,7 +65,7 @@ def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
     mine = write_file(tmp_path, "mine.py", "def wrong(m):\n    return lambda x: m(x) * 1.5\n")
     for step in ("1e-6", "1e-3"):
         code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
-        record = judge(tmp_path, code, f"{mine}:wrong")
+        record = check_accuracy(tmp_path, code, f"{mine}:wrong")
         assert record["status"] == "fail"
         assert "more than rounding explains" in record["detail"]
 
@@ -73,7 +73,7 @@ def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
 def test_what_two_runs_of_the_baseline_show_too_is_not_called_wrong(tmp_path: Path) -> None:
     """A tenth of noise: no candidate can be close, and none can be called wrong for it."""
     loud = NOISY.replace("(self.count % 5) * STEP", "(self.count % 7) * 0.1")
-    record = judge(tmp_path, write_file(tmp_path, "loud.py", loud), "eager")
+    record = check_accuracy(tmp_path, write_file(tmp_path, "loud.py", loud), "eager")
     assert record["status"] == "nondeterministic", record
 
 
@@ -96,23 +96,23 @@ RACY = """
 
 def test_a_nondeterministic_candidate_is_checked_twice(tmp_path: Path, net: str) -> None:
     mine = write_file(tmp_path, "racy.py", RACY)
-    noisy = judge(tmp_path, net, f"{mine}:noisy")
+    noisy = check_accuracy(tmp_path, net, f"{mine}:noisy")
     assert noisy["nondeterminism"] == 0.0
     assert 0 < noisy["candidate_nondeterminism"] < 1e-5
     assert noisy["status"] == "pass"
     # The first call is not judged, the next is right, the one after it is not.
-    wrong = judge(tmp_path, net, f"{mine}:now_and_then")
+    wrong = check_accuracy(tmp_path, net, f"{mine}:now_and_then")
     assert wrong["status"] == "fail"
     assert wrong["candidate_nondeterminism"] > 0.01
 
 
-def judge_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
+def check_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
     """One line that makes the pair of function and input, one that makes the candidate's answer."""
     code = write_file(folder, "made.py", f"import torch\ndef make():\n    return {make}\n")
     mine = write_file(
         folder, "answer.py", f"import torch\ndef mine(m):\n    return lambda x: {backend}\n"
     )
-    return judge(folder, code, f"{mine}:mine")
+    return check_accuracy(folder, code, f"{mine}:mine")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_nan_in_both_variants_does_not_pass(
     tmp_path: Path, candidate: str, status: str, words: str
 ) -> None:
     make = "torch.sqrt, torch.arange(64.0) - 2"
-    record = judge_pair(tmp_path, make, candidate)
+    record = check_pair(tmp_path, make, candidate)
     assert record["status"] == status, record
     assert words in record["detail"]
 
@@ -137,7 +137,7 @@ def test_nan_in_both_variants_does_not_pass(
 def test_infinities_must_be_the_same_ones(tmp_path: Path, candidate: str, status: str) -> None:
     """Attention masks are full of them."""
     make = "(lambda x: torch.where(x > 60, -torch.inf, 0 * x)), torch.arange(64.0)"
-    assert judge_pair(tmp_path, make, candidate)["status"] == status
+    assert check_pair(tmp_path, make, candidate)["status"] == status
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_infinities_must_be_the_same_ones(tmp_path: Path, candidate: str, status
     [("m(x)", "pass"), ("m(x) & (x != 500)", "fail"), ("m(x) & (x > 600)", "fail")],
 )
 def test_masks_must_be_equal(tmp_path: Path, candidate: str, status: str) -> None:
-    record = judge_pair(tmp_path, "(lambda x: x > 200), torch.arange(1000.0)", candidate)
+    record = check_pair(tmp_path, "(lambda x: x > 200), torch.arange(1000.0)", candidate)
     assert record["status"] == status, record
     assert status == "pass" or "of 1000 booleans differ, the first at [" in record["detail"]
 
@@ -155,7 +155,7 @@ def test_masks_must_be_equal(tmp_path: Path, candidate: str, status: str) -> Non
 def test_sparse_results_are_compared(tmp_path: Path, candidate: str, status: str) -> None:
     for form in ("to_sparse", "to_sparse_csr"):
         make = f"(lambda x: x.{form}()), torch.eye(8)"
-        assert judge_pair(tmp_path, make, candidate)["status"] == status
+        assert check_pair(tmp_path, make, candidate)["status"] == status
 
 
 def test_sparse_gradients_are_compared(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_sparse_gradients_are_compared(tmp_path: Path) -> None:
     mine = "def twice(m):\n    return lambda x: m(x) * 1.5 - m(x).detach() * 0.5\n"
     path = write_file(tmp_path, "table.py", code)
     backend = write_file(tmp_path, "mine.py", mine) + ":twice"
-    assert judge(tmp_path, path, "eager", mode="training")["status"] == "pass"
-    record = judge(tmp_path, path, backend, mode="training")
+    assert check_accuracy(tmp_path, path, "eager", mode="training")["status"] == "pass"
+    record = check_accuracy(tmp_path, path, backend, mode="training")
     assert record["status"] == "fail"
     assert record["detail"].startswith("gradient of weight: ")
 
@@ -186,7 +186,7 @@ def test_complex_parameters_keep_their_imaginary_part_in_float64(tmp_path: Path)
         def make():
             return Turn(), torch.randn(4, 16)
     """
-    record = judge(tmp_path, write_file(tmp_path, "turn.py", code), "aot_eager")
+    record = check_accuracy(tmp_path, write_file(tmp_path, "turn.py", code), "aot_eager")
     assert record["status"] == "pass", record
     assert record["baseline_rmse"] < 1e-5
 
@@ -205,7 +205,7 @@ def test_a_gradient_of_none_is_one_of_zeros(tmp_path: Path) -> None:
     """
     backend = "def zeros(m):\n    return lambda x: m(x) + 0 * m.unused(x)\n"
     mine = write_file(tmp_path, "mine.py", backend) + ":zeros"
-    record = judge(tmp_path, write_file(tmp_path, "half.py", code), mine, mode="training")
+    record = check_accuracy(tmp_path, write_file(tmp_path, "half.py", code), mine, mode="training")
     assert record["status"] == "pass", record
 
 
@@ -218,7 +218,7 @@ BIG = """
 
 def test_float64_copy_that_does_not_fit_is_skipped_with_a_reason(tmp_path: Path) -> None:
     """64 MiB of weights become 128; the process may take 40 more than it has."""
-    service = service_with(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
+    service = make_service(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
     service._runner("a").first_call()
     held = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     path = str(tmp_path / "reference.pt")
@@ -256,7 +256,7 @@ def test_less_precision_is_measured_by_eager_code_of_the_same(tmp_path: Path, ne
     wrong = "def wrong(module):\n    return lambda x: (module(x)[0] * 1.5, module(x)[1])\n"
     mine = write_file(tmp_path, "mine.py", wrong) + ":wrong"
     path = str(tmp_path / "reference.pt")
-    service = service_with(
+    service = make_service(
         net,
         variant("a"),
         variant("b", matmul_precision="medium"),

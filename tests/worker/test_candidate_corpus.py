@@ -65,7 +65,7 @@ WRONG = {
     "counter_stands_still": ("Counting", "wrong"),
     "drops_dict_key": ("InDict", "wrong"),
 }
-HONEST = [
+CORRECT = [
     ("same", "Plain"),
     ("wrapped", "Net"),
     ("wrapped", "Net training"),
@@ -161,7 +161,7 @@ def test_wrong_candidates_are_detected(name: str) -> None:
         assert found.word == "note", found
 
 
-@pytest.mark.parametrize(("name", "where"), HONEST)
+@pytest.mark.parametrize(("name", "where"), CORRECT)
 def test_correct_candidates_pass(name: str, where: str) -> None:
     found = run(name, where, "correct_behavior.py")
     assert found.word == ("note" if name in NOTED else "pass"), found
@@ -180,4 +180,4 @@ def test_correct_random_workloads_pass() -> None:
 
 def test_the_corpus_is_large_enough() -> None:
     assert len(WRONG) >= 25
-    assert len(HONEST) >= 20
+    assert len(CORRECT) >= 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.in_process_service import service_with, variant, write_file
+from tests.worker.in_process_service import make_service, variant, write_file
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
@@ -81,7 +81,7 @@ def seen(service: Any, name: str) -> list[int]:
 def test_flag_applies_to_its_variant_only(
     witness: str, options: dict[str, Any], place: int, value: int
 ) -> None:
-    service = service_with(witness, variant("plain"), variant("own", **options))
+    service = make_service(witness, variant("plain"), variant("own", **options))
     wanted = list(PLAIN)
     wanted[place] = value
     assert seen(service, "plain") == PLAIN
@@ -92,7 +92,7 @@ def test_flag_applies_to_its_variant_only(
 
 def test_disabled_onednn_does_not_affect_other_variants(witness: str) -> None:
     """Torch does so for the whole process when oneDNN refuses a product."""
-    service = service_with(witness, variant("plain"), variant("own", precision="bfloat16"))
+    service = make_service(witness, variant("plain"), variant("own", precision="bfloat16"))
     with service._runner("own").context():
         torch._C._set_mkldnn_enabled(False)
     assert seen(service, "plain") == PLAIN
@@ -103,14 +103,14 @@ def test_disabled_onednn_does_not_affect_other_variants(witness: str) -> None:
 
 def test_flags_are_restored_after_an_error(tmp_path: Path) -> None:
     code = "def make():\n    import torch\n    return (lambda x: 1 / 0), torch.ones(3)\n"
-    service = service_with(write_file(tmp_path, "bad.py", code), variant("own", deterministic=True))
+    service = make_service(write_file(tmp_path, "bad.py", code), variant("own", deterministic=True))
     with pytest.raises(ZeroDivisionError):
         service.warm("own", 0.1)
     assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_tf32_is_set_and_restored(witness: str) -> None:
-    runner = service_with(witness, variant("own", tf32=True))._runner("own")
+    runner = make_service(witness, variant("own", tf32=True))._runner("own")
     before = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
     with runner.context():
         assert torch._C._get_cublas_allow_tf32()
@@ -119,7 +119,7 @@ def test_tf32_is_set_and_restored(witness: str) -> None:
 
 
 def test_channels_last_has_a_model_of_its_own_with_the_same_numbers(witness: str) -> None:
-    service = service_with(witness, variant("plain"), variant("own", channels_last=True))
+    service = make_service(witness, variant("plain"), variant("own", channels_last=True))
     assert seen(service, "own")[-2:] == [1, 1]
     assert seen(service, "plain") == PLAIN
     plain, own = service._runner("plain").model, service._runner("own").model
@@ -135,7 +135,7 @@ def test_volumes_have_their_channels_last_too(tmp_path: Path) -> None:
         def make():
             return torch.nn.Conv3d(2, 3, 3), torch.randn(1, 2, 6, 6, 6)
     """
-    service = service_with(
+    service = make_service(
         write_file(tmp_path, "v.py", code), variant("a"), variant("b", channels_last=True)
     )
     model = service._runner("b").model
@@ -165,7 +165,7 @@ def test_invalid_option_fails_only_its_variant(
         def make():
             return torch.nn.Linear(4, 4), torch.randn(2, 4), lambda output: output.sum()
     """
-    service = service_with(write_file(tmp_path, "l.py", code), variant("a"), mine, mode=mode)
+    service = make_service(write_file(tmp_path, "l.py", code), variant("a"), mine, mode=mode)
     service._runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):
         service.warm("b", 0.1)
@@ -177,7 +177,7 @@ def test_a_setting_of_the_compiler_is_there_while_it_compiles(
     from torch._inductor import config
 
     before = config.freezing
-    service = service_with(witness, variant("own", net_backend, inductor__freezing=True))
+    service = make_service(witness, variant("own", net_backend, inductor__freezing=True))
     runner = service._runner("own")
     with runner.context():
         assert config.freezing is True
@@ -215,7 +215,7 @@ def test_other_batch_sizes_are_tried_beside_what_is_timed(tmp_path: Path, mode: 
     path = write_file(tmp_path, "batched.py", BATCHED)
     static = variant("static", "dynamo:eager", other_batch=True)
     dynamic = variant("dynamic", "dynamo:eager", dynamic=True)
-    service = service_with(path, static, dynamic, mode=mode, batch_size=6)
+    service = make_service(path, static, dynamic, mode=mode, batch_size=6)
     found = {name: service.measure(name) for name in ("static", "dynamic")}
     assert found["static"]["tried_batches"] == found["dynamic"]["tried_batches"] == [3, 9]
     # The first other size makes dynamo compile for any size, which then fits the second.
@@ -227,7 +227,7 @@ def test_other_batch_sizes_are_tried_beside_what_is_timed(tmp_path: Path, mode: 
 
 def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
     code = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), torch.randn(2, 4)\n"
-    service = service_with(
+    service = make_service(
         write_file(tmp_path, "l.py", code), variant("a", "dynamo:eager", other_batch=True)
     )
     found = service.measure("a")
@@ -237,7 +237,7 @@ def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
 def test_failing_batch_size_is_reported(tmp_path: Path) -> None:
     code = BATCHED.replace("return self.line(x).relu()", "return self.line(x[:6].view(6, 4))")
     runner = variant("a", "dynamo:eager", dynamic=True)
-    service = service_with(write_file(tmp_path, "fixed.py", code), runner, batch_size=6)
+    service = make_service(write_file(tmp_path, "fixed.py", code), runner, batch_size=6)
     found = service.measure("a")
     assert found["tried_batches"] == [9]
     ((_, reason),) = [item for item in found["unavailable"] if item[0] == "recompiles"]
@@ -255,7 +255,7 @@ def test_recompilations_have_reasons(tmp_path: Path) -> None:
         def make():
             return Counting(), torch.ones(4)
     """
-    runner = service_with(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager"))._runner(
+    runner = make_service(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager"))._runner(
         "a"
     )
     before = runner.recompiles

@@ -14,7 +14,7 @@ import pytest
 from tests.bench.sample_run import COMPARISONS, STUDY, write_run
 from tests.dashboard.sample_dashboard import MATMUL as HOME_MATMUL
 from tests.dashboard.sample_dashboard import comparison as home_comparison
-from tests.dashboard.sample_dashboard import visit
+from tests.dashboard.sample_dashboard import open_client
 from tests.dashboard.sample_dashboard import write_run as write_home_run
 from tests.sweep.sample_sweeps import cell, comparison, plan, run, status, study, workload
 from tests.tune.sample_race import sample_race
@@ -207,7 +207,7 @@ def test_lists_of_results_and_of_the_dashboard(tmp_path: Path) -> None:
     table = results_table([entry])
     assert "(1.300)" in table
     assert REASON in table
-    with visit(home) as seen:
+    with open_client(home) as seen:
         for address in ("/", "/workloads"):
             body = seen.page(address).partition("<tbody")[2]
             assert "untrusted" in body, address

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_line import Ended, call
+from tests.cli.command_line import CompletedCommand, call
 from torchyard.builds.commands import BUILD_COMMANDS
 from torchyard.builds.commands.progress_display import show_build_progress, time_text
 from torchyard.builds.plan import BuildEvent
@@ -24,7 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def refused(capsys: Capture, home: Path, *words: str) -> Ended:
+def refused(capsys: Capture, home: Path, *words: str) -> CompletedCommand:
     """A command line that ends with 2, in few lines, before anything is done."""
     ended = call(capsys, "build", *words)
     assert ended.code == 2, ended.err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.doctor.fake_machine import GPP_SAID, FakeMachine
+from tests.builds.doctor.fake_machine import GPP_OUTPUT, FakeMachine
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
 
@@ -44,16 +44,16 @@ class TestVariables:
 
 class TestCompilers:
     def test_order_without_variables(self, machine: FakeMachine) -> None:
-        machine.says("g++", GPP_SAID.format("12.1.0"))
+        machine.says("g++", GPP_OUTPUT.format("12.1.0"))
         assert machine.context().cxx is not None
-        machine.says("c++", GPP_SAID.format("13.1.0"))
+        machine.says("c++", GPP_OUTPUT.format("13.1.0"))
         cxx = machine.context().cxx
         assert cxx is not None
         assert cxx.version == "13.1.0"
 
     @pytest.mark.parametrize("output", ["g++-11", "ccache g++-11", "env X=1 g++-11 -m64 -fPIC"])
     def test_variable_with_launcher_and_flags(self, output: str, machine: FakeMachine) -> None:
-        machine.says("g++-11", GPP_SAID.format("11.4.0"))
+        machine.says("g++-11", GPP_OUTPUT.format("11.4.0"))
         machine.variables["CXX"] = output
         cxx = machine.context().cxx
         assert cxx is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.doctor.fake_machine import HIPCC_SAID, FakeMachine, severities
+from tests.builds.doctor.fake_machine import HIPCC_OUTPUT, FakeMachine, severities
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.doctor.include_order import header_flags, parse_search_list, read_search_list
 from torchyard.builds.recipe import EnvironmentTable, PrepareCommand, Recipe, Scalar
@@ -15,7 +15,7 @@ from torchyard.builds.recipe import EnvironmentTable, PrepareCommand, Recipe, Sc
 REAL = shutil.which("g++", path="/usr/bin:/bin")
 needs_compiler = pytest.mark.skipif(REAL is None, reason="no g++ here")
 
-CLANG_SAID = """\
+CLANG_OUTPUT = """\
 AMD clang version 18.0.0git
  "/opt/rocm/llvm/bin/clang-18" -cc1 -triple amdgcn-amd-amdhsa
 ignoring nonexistent directory "/usr/lib/x86_64-conda/include"
@@ -47,7 +47,7 @@ def header(folder: Path, name: str) -> str:
 def hipcc(machine: FakeMachine, version: str = "6.2.41133") -> Path:
     """Like the real one: every -I in its order, then the system, and ROCm's own folder last."""
     rocm = machine.folder / "rocm"
-    output = "; ".join(f"echo '{line}'" for line in HIPCC_SAID.format(version).splitlines())
+    output = "; ".join(f"echo '{line}'" for line in HIPCC_OUTPUT.format(version).splitlines())
     machine.program(
         "hipcc",
         f'case "$*" in *--version*) {output}; exit 0 ;; esac\n'
@@ -80,7 +80,7 @@ def rocm_recipe(**options: Scalar) -> Recipe:
 
 class TestParsing:
     def test_list_of_the_host_pass(self) -> None:
-        listed = parse_search_list("hipcc", CLANG_SAID)
+        listed = parse_search_list("hipcc", CLANG_OUTPUT)
         assert listed is not None
         assert listed.folders == (
             "/quoted",
@@ -242,7 +242,7 @@ class TestHipccTrap:
         assert severities(findings)[0] == "blocks"
 
     def test_hipcc_that_says_nothing(self, machine: FakeMachine) -> None:
-        machine.says("hipcc", HIPCC_SAID.format("6.2.0"))
+        machine.says("hipcc", HIPCC_OUTPUT.format("6.2.0"))
         (finding,) = machine.examine(rocm_recipe(), only="include-order")
         assert finding.what.startswith("the header search list of ")
 
@@ -282,7 +282,7 @@ class TestRocm:
         assert findings[0].fix == "export HIP_PLATFORM=amd"
 
     def test_folder_that_is_missing(self, machine: FakeMachine) -> None:
-        machine.says("hipcc", HIPCC_SAID.format("6.2.0"))
+        machine.says("hipcc", HIPCC_OUTPUT.format("6.2.0"))
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         findings = machine.examine(rocm_recipe(), only="rocm")
         assert findings[0].what.endswith("is not a folder")

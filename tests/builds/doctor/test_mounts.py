@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-_LOOK = """
+_EXAMINE = """
 import json, sys
 from pathlib import Path
 from torchyard.builds.doctor.examination import examine
@@ -34,7 +34,7 @@ def examine_disk(mounts: str, *arguments: str) -> list[list[str]]:
         pytest.skip("needs root, for mounts of its own")
     script = f'{mounts} && exec "$@"'
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-ec", script, "sh", sys.executable, "-c", _LOOK, *arguments],
+        ["unshare", "-m", "sh", "-ec", script, "sh", sys.executable, "-c", _EXAMINE, *arguments],
         capture_output=True,
         text=True,
         check=False,

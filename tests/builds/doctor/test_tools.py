@@ -14,7 +14,7 @@ import pytest
 from torchyard.builds.doctor.context import TOOL_NAMES, Tool, Toolbox, find_tool, installed_versions
 
 # What real programs of these versions print.
-SAID = {
+OUTPUTS = {
     "cmake": ("cmake version 3.31.6\n\nCMake suite maintained by Kitware", "3.31.6"),
     "ninja": ("1.11.1.git.kitware.jobserver-1", "1.11.1"),
     "gcc": ("gcc (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0\nCopyright (C) 2021", "11.4.0"),
@@ -54,7 +54,7 @@ SAID = {
     "patchelf": ("patchelf 0.18.0", "0.18.0"),
     "ldd": ("ldd (Ubuntu GLIBC 2.39-0ubuntu8.3) 2.39\nCopyright (C) 2024", "2.39"),
 }
-ASKED_AS = {"ld.lld": "lld", "python3": "python", "ldd": "glibc"}
+QUERY_NAMES = {"ld.lld": "lld", "python3": "python", "ldd": "glibc"}
 
 
 def put_program(folder: Path, name: str, said: str, *, exit_code: int = 0) -> Path:
@@ -81,18 +81,18 @@ def search(folder: Path) -> str:
 
 
 class TestReading:
-    @pytest.mark.parametrize("program", sorted(SAID))
+    @pytest.mark.parametrize("program", sorted(OUTPUTS))
     def test_version_in_the_programs_own_words(self, program: str, tmp_path: Path) -> None:
-        said, version = SAID[program]
+        said, version = OUTPUTS[program]
         path = put_program(tmp_path, program, said)
-        tool = find_tool(ASKED_AS.get(program, program), search(tmp_path))
+        tool = find_tool(QUERY_NAMES.get(program, program), search(tmp_path))
         assert tool is not None
         assert (tool.path, tool.version) == (str(path), version)
         assert tool.raw == said.strip()
 
     def test_a_compiler_says_which_family_it_is(self, tmp_path: Path) -> None:
-        put_program(tmp_path, "gcc", SAID["gcc"][0])
-        put_program(tmp_path, "c++", SAID["clang"][0])
+        put_program(tmp_path, "gcc", OUTPUTS["gcc"][0])
+        put_program(tmp_path, "c++", OUTPUTS["clang"][0])
         box = Toolbox(search_path=search(tmp_path))
         gcc, cxx = box.find("gcc"), box.find("c++")
         assert gcc is not None
@@ -103,7 +103,7 @@ class TestReading:
         "name", ["g++-12", "x86_64-conda-linux-gnu-g++", "aarch64-linux-gnu-g++-12"]
     )
     def test_compilers_under_longer_names(self, name: str, tmp_path: Path) -> None:
-        path = put_program(tmp_path, name, SAID["g++"][0])
+        path = put_program(tmp_path, name, OUTPUTS["g++"][0])
         for asked in (name, str(path)):
             tool = find_tool(asked, search(tmp_path))
             assert tool is not None
@@ -214,7 +214,7 @@ class TestRemembering:
         assert self.asked(tmp_path).version == "4.0.0"
 
     def test_family_is_remembered_too(self, tmp_path: Path) -> None:
-        put_program(tmp_path, "g++", SAID["g++"][0])
+        put_program(tmp_path, "g++", OUTPUTS["g++"][0])
         assert self.asked(tmp_path, "g++").family == "gcc"
         assert self.asked(tmp_path, "g++").family == "gcc"
 

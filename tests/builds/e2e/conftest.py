@@ -32,7 +32,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_yard(shared_folder: Path) -> Cli:
+def shared_cli(shared_folder: Path) -> Cli:
     """One home for a module, whose tests leave its builds finished."""
     return Cli(home=shared_folder / "home")
 

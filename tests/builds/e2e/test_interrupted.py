@@ -1,4 +1,4 @@
-"""Builds that are cut off: kill -9, Ctrl-C, half-written objects, two at once."""
+"""Interrupted builds: SIGKILL, Ctrl-C, partial objects, two builds at once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ exec c++ "$@"
 
 
 class Gated:
-    """A library whose compiles are all done but one, which waits until it is cut off."""
+    """A library with one unfinished compile, which waits until it is interrupted."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.folder = folder

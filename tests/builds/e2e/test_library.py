@@ -37,9 +37,9 @@ class Library:
 
 
 @pytest.fixture(scope="module")
-def tiny(shared_yard: Cli, shared_folder: Path) -> Library:
-    made = Library(shared_yard, library(shared_folder / "source"))
-    ended = shared_yard.build(*made.words)
+def tiny(shared_cli: Cli, shared_folder: Path) -> Library:
+    made = Library(shared_cli, library(shared_folder / "source"))
+    ended = shared_cli.build(*made.words)
     assert "tiny: built in " in ended.out
     assert "(7 steps run, 0 up to date)" in ended.out
     assert "generic/configure: configure with CMake" in ended.err

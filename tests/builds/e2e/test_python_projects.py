@@ -84,9 +84,9 @@ class Eras:
 
 
 @pytest.fixture(scope="module")
-def eras(shared_yard: Cli, shared_folder: Path, tools: Path) -> Eras:
-    made = Eras(shared_yard, shared_folder / "recipes", tools / "bin" / "python")
-    shared_yard.build(*made.words)
+def eras(shared_cli: Cli, shared_folder: Path, tools: Path) -> Eras:
+    made = Eras(shared_cli, shared_folder / "recipes", tools / "bin" / "python")
+    shared_cli.build(*made.words)
     return made
 
 
@@ -155,19 +155,19 @@ def test_tests_as_text_and_a_named_file(eras: Eras) -> None:
 
 
 @pytest.fixture(scope="module")
-def twice(shared_yard: Cli, shared_folder: Path) -> Path:
+def twice(shared_cli: Cli, shared_folder: Path) -> Path:
     """The folder of a build of a torch extension, by the command that a user types."""
     if importlib.util.find_spec("torch") is None:
         pytest.skip("no torch here")
     source = torch_extension(shared_folder / "twice")
     code = "import torch, twice; assert twice.twice(torch.ones(2)).tolist() == [2.0, 2.0]"
-    shared_yard.build(
+    shared_cli.build(
         *("generic", "--variant", "python", "--name", "twice", "--base", sys.executable),
         *("--set", f"source.folder.path={source}", "--set", "verify.import-name=twice"),
         *("--set", f"verify.smoke=[{{ name = 'doubles', python = '{code}' }}]"),
         *("--set", 'verify.libraries=["twice/_C*.so"]'),
     )
-    return shared_yard.folder("twice")
+    return shared_cli.folder("twice")
 
 
 @pytest.mark.torch
@@ -187,8 +187,8 @@ def test_a_torch_extension_is_built_against_the_base_and_called(twice: Path) -> 
 
 
 @pytest.mark.torch
-def test_the_record_of_a_torch_extension(twice: Path, shared_yard: Cli) -> None:
-    record = shared_yard.record("twice")
+def test_the_record_of_a_torch_extension(twice: Path, shared_cli: Cli) -> None:
+    record = shared_cli.record("twice")
     (part,) = record["components"]
     assert part["verified"]["smoke"][0]["passed"]
     seen = {package["name"]: package for package in record["packages"]}
@@ -198,9 +198,9 @@ def test_the_record_of_a_torch_extension(twice: Path, shared_yard: Cli) -> None:
 
 
 @pytest.mark.torch
-def test_a_build_folder_is_a_target(twice: Path, shared_yard: Cli) -> None:
+def test_a_build_folder_is_a_target(twice: Path, shared_cli: Cli) -> None:
     import torch
 
     for words in (str(twice), f"mine={twice}"):
-        document = shared_yard.program("target", words, "--json").json()
+        document = shared_cli.program("target", words, "--json").json()
         assert torch.__version__ in json.dumps(document)

@@ -281,7 +281,7 @@ def test_a_partial_download_is_never_used_and_is_resumed(tmp_path: Path) -> None
     variables = {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1", "NETRC": "/nonexistent"}
     cli = Cli(home=tmp_path / "home", variables=variables)
     with served() as server:
-        # Cut off in each of the attempts of one run, with a little more in each.
+        # Truncated in each of the attempts of one run, with a little more in each.
         server.replies["/tiny.tar.gz"] = Reply(body=whole, tag='"1"', cuts=[100, 10, 10, 10])
         words = tarball_words(f"{server.address}/tiny.tar.gz", sha256)
         ended = cli.build(*words, code=5)

@@ -143,9 +143,9 @@ class Stack:
 
 
 @pytest.fixture(scope="module")
-def stack(shared_yard: Cli, shared_folder: Path, tools: Path) -> Stack:
-    made = Stack(shared_yard, write_stack(shared_folder / "recipes", tools / "bin" / "python"))
-    shared_yard.build(*made.words)
+def stack(shared_cli: Cli, shared_folder: Path, tools: Path) -> Stack:
+    made = Stack(shared_cli, write_stack(shared_folder / "recipes", tools / "bin" / "python"))
+    shared_cli.build(*made.words)
     return made
 
 

@@ -21,8 +21,8 @@ from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe import Recipe
 from torchyard.builds.recipe_file import BuildRequest
 
-YARD = "/yard"
-FACTS = ExportFacts(home=YARD)
+HOME = "/yard"
+FACTS = ExportFacts(home=HOME)
 PYTHON = "/usr/bin/python3"
 
 _ROOT = {"source.use": "debian", "environment.use": "debian-root"}
@@ -55,7 +55,7 @@ def shipped_plan(name: str, tmp_path: Path) -> Plan:
         recipe=recipe, variant=variant, version=version, settings={"": settings}, machine=machine
     )
     environ = {"HOME": "/home/user", "PATH": str(programs)}
-    plan = make_plan(request, home=BuildsDirectory(folder=Path(YARD)), environ=environ)
+    plan = make_plan(request, home=BuildsDirectory(folder=Path(HOME)), environ=environ)
     rewrite = PathRewrite({sys.executable: PYTHON, str(programs): "/usr/local/bin"})
     return _same_everywhere(rewrite.apply(plan))
 

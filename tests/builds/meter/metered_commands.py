@@ -54,7 +54,7 @@ def meter_program(factory: pytest.TempPathFactory) -> Path:
 
 
 @dataclass
-class MeterBench:
+class MeteredCommands:
     """Runs commands under the meter with limits of its own; ends what it started."""
 
     meter: Path
@@ -121,9 +121,11 @@ class MeterBench:
         return [json.loads(line) for line in self.log_path.read_text().splitlines()]
 
 
-def open_bench(factory: pytest.TempPathFactory, folder: Path) -> Iterator[MeterBench]:
+def open_metered_commands(
+    factory: pytest.TempPathFactory, folder: Path
+) -> Iterator[MeteredCommands]:
     """For a fixture: a bench whose processes are ended afterwards."""
-    bench = MeterBench(meter=meter_program(factory), folder=folder)
+    bench = MeteredCommands(meter=meter_program(factory), folder=folder)
     yield bench
     for process in bench.started:
         if process.poll() is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builds.meter.metered_commands import MeterBench, open_bench, wait_for
+from tests.builds.meter.metered_commands import MeteredCommands, open_metered_commands, wait_for
 from torchyard.builds.meter import (
     meter_actions,
     meter_variables,
@@ -177,8 +177,8 @@ def test_a_plain_makefile_is_measured_by_name(made: Path, tmp_path: Path) -> Non
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[MeterBench]:
-    yield from open_bench(tmp_path_factory, tmp_path)
+def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[MeteredCommands]:
+    yield from open_metered_commands(tmp_path_factory, tmp_path)
 
 
 HALF = """
@@ -189,7 +189,7 @@ open(output, 'w').write('whole')
 """
 
 
-def test_an_incomplete_object_is_not_taken_as_finished_after_kill_9(bench: MeterBench) -> None:
+def test_an_incomplete_object_is_not_taken_as_finished_after_kill_9(bench: MeteredCommands) -> None:
     if shutil.which("make") is None:
         pytest.skip("needs make")
     compiler = bench.fake_compiler(HALF)

@@ -1,4 +1,4 @@
-"""What setuptools gathered in a step that was cut off goes; objects stay."""
+"""An interrupted setuptools step: copies are removed, objects are kept."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_costs_cover_the_present_objects_over_all_runs(tmp_path: Path) -> None:
         end(second, start=1_690_000_020.0, user_s=8.0),
         end(gone, start=1_690_000_030.0),
         end(broken, start=1_690_000_040.0, status=1),
-        end(first, start=1_700_000_011.0, user_s=2.0, rss_kib=300 * 1024),  # compiled again
+        end(first, start=1_700_000_011.0, user_s=2.0, rss_kib=300 * 1024),  # recompiled
     ]
     log = finished.places.meter_log("part")
     log.parent.mkdir(parents=True)

@@ -20,7 +20,7 @@ from torchyard.builds.running.steps import CommandFailed, StepPerformer
 from torchyard.errors import StepFailed
 
 
-class QuietWatch:
+class NullMonitor:
     """A watch that only hands on the step's own variables."""
 
     def begin(self, step: Step, since: float) -> Mapping[str, str]:  # noqa: ARG002
@@ -61,7 +61,7 @@ def runner_of(
         folder=folder,
         performer=performer,
         explain=explain,
-        watch=QuietWatch(),
+        watch=NullMonitor(),
         listener=(events if events is not None else []).append,
         selection=selection or Selection(),
         keep_going=keep_going,

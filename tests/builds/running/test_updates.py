@@ -53,7 +53,7 @@ class Workspace:
 
 
 @pytest.fixture
-def folder_desk(tmp_path: Path) -> Workspace:
+def folder_workspace(tmp_path: Path) -> Workspace:
     origin = tmp_path / "origin"
     origin.mkdir()
     (origin / "a.c").write_text("1")
@@ -90,8 +90,10 @@ def test_a_pinned_source_cannot_move(tmp_path: Path) -> None:
     assert Workspace(tmp_path, source).updates() is None
 
 
-def test_fetching_has_the_network_and_the_working_copy_has_none(folder_desk: Workspace) -> None:
-    updates = folder_desk.updates()
+def test_fetching_has_the_network_and_the_working_copy_has_none(
+    folder_workspace: Workspace,
+) -> None:
+    updates = folder_workspace.updates()
     assert updates is not None
     fetch, copy = updates.steps
     assert (fetch.name, fetch.network) == ("mine/update", True)
@@ -101,16 +103,16 @@ def test_fetching_has_the_network_and_the_working_copy_has_none(folder_desk: Wor
     assert isinstance(last, Command)
     assert not last.inside_root
     assert "sync" in last.argv
-    assert str(folder_desk.tree) in last.argv
+    assert str(folder_workspace.tree) in last.argv
 
 
-def test_without_a_working_copy_only_the_source_is_fetched(folder_desk: Workspace) -> None:
-    shutil.rmtree(folder_desk.tree)
-    updates = folder_desk.updates()
+def test_without_a_working_copy_only_the_source_is_fetched(folder_workspace: Workspace) -> None:
+    shutil.rmtree(folder_workspace.tree)
+    updates = folder_workspace.updates()
     assert updates is not None
     assert [step.name for step in updates.steps] == ["mine/update"]
-    mark_updated(folder_desk.plan(), updates)
-    assert "mine/tree" in unfinished_steps(folder_desk.plan(), folder_desk.places)
+    mark_updated(folder_workspace.plan(), updates)
+    assert "mine/tree" in unfinished_steps(folder_workspace.plan(), folder_workspace.places)
 
 
 @needs_git
@@ -124,30 +126,32 @@ def test_a_source_that_is_gone_is_fetched_again(git_workspace: Workspace) -> Non
     assert any("remote add" in line for line in lines)
 
 
-def test_updated_steps_are_up_to_date(folder_desk: Workspace) -> None:
-    (folder_desk.folder / "origin" / "b.c").write_text("2")  # so the folder's digest is another
-    updates = folder_desk.updates()
+def test_updated_steps_are_up_to_date(folder_workspace: Workspace) -> None:
+    (folder_workspace.folder / "origin" / "b.c").write_text(
+        "2"
+    )  # so the folder's digest is another
+    updates = folder_workspace.updates()
     assert updates is not None
-    folder_desk.places.edited("mine").parent.mkdir(parents=True, exist_ok=True)
-    folder_desk.places.edited("mine").touch()
-    assert "mine/fetch" in unfinished_steps(folder_desk.plan(), folder_desk.places)
-    mark_updated(folder_desk.plan(), updates)
-    left = unfinished_steps(folder_desk.plan(), folder_desk.places)
+    folder_workspace.places.edited("mine").parent.mkdir(parents=True, exist_ok=True)
+    folder_workspace.places.edited("mine").touch()
+    assert "mine/fetch" in unfinished_steps(folder_workspace.plan(), folder_workspace.places)
+    mark_updated(folder_workspace.plan(), updates)
+    left = unfinished_steps(folder_workspace.plan(), folder_workspace.places)
     assert "mine/fetch" not in left
     assert "mine/tree" not in left
     assert "mine/configure" in left, "what was built was built of another source"
-    assert not folder_desk.places.edited("mine").exists()
-    state = read_state(folder_desk.places.state("mine/tree"))
+    assert not folder_workspace.places.edited("mine").exists()
+    state = read_state(folder_workspace.places.state("mine/tree"))
     assert state is not None
     assert state.status == "done"
 
 
-def test_edits_of_a_copied_folder(folder_desk: Workspace) -> None:
-    assert folder_desk.work() == ""
-    (folder_desk.tree / "built.o").touch()
-    assert folder_desk.work() == ""
-    (folder_desk.tree / "a.c").write_text("mine")
-    assert folder_desk.work() == f"{folder_desk.tree} has edits: a.c"
+def test_edits_of_a_copied_folder(folder_workspace: Workspace) -> None:
+    assert folder_workspace.work() == ""
+    (folder_workspace.tree / "built.o").touch()
+    assert folder_workspace.work() == ""
+    (folder_workspace.tree / "a.c").write_text("mine")
+    assert folder_workspace.work() == f"{folder_workspace.tree} has edits: a.c"
 
 
 @needs_git

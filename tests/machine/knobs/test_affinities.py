@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.fake_kernel import FakeKernel
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list, cpus_of_mask
 from torchyard.machine.knobs import KNOBS
@@ -20,20 +20,20 @@ UNLIKE = ("intel-pstate", "cgroup-v1", "cloud-vm")
 """Trees that have least in common."""
 
 
-def round_on(kind: str, folder: Path, *names: str) -> Round:
+def cycle_on(kind: str, folder: Path, *names: str) -> KnobCycle:
     knobs = {name: KNOBS[name] for name in names}
-    return Round(FakeKernel(make_tree(kind, folder / "root")), folder, knobs)
+    return KnobCycle(FakeKernel(make_tree(kind, folder / "root")), folder, knobs)
 
 
-def last_core(round_: Round) -> tuple[int, ...]:
+def last_core(round_: KnobCycle) -> tuple[int, ...]:
     return cpus_of_list(round_.text("sys/devices/system/cpu/online"))[-1:]
 
 
-def refused(round_: Round) -> Iterator[str]:
+def refused(round_: KnobCycle) -> Iterator[str]:
     return (change.reason for change in round_.changes if change.state == "refused")
 
 
-def left(round_: Round) -> dict[str, object]:
+def left(round_: KnobCycle) -> dict[str, object]:
     """What is not as it was found; which processor of its mask handles an interrupt is Linux's."""
     return {path: texts for path, texts in round_.left().items() if "effective_aff" not in path}
 
@@ -42,7 +42,7 @@ def left(round_: Round) -> dict[str, object]:
 
 
 def test_interrupts_go_to_the_housekeeping_cores(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path, "interrupts")
+    round_ = cycle_on("amd-acpi", tmp_path, "interrupts")
     round_.kernel.write(f"{IRQ}/25/smp_affinity", "04")  # on a measuring core only
     round_.kernel.write(f"{IRQ}/26/smp_affinity", "0c")  # on one of each
     round_.found = round_.kernel.snapshot()
@@ -61,7 +61,7 @@ def test_interrupts_go_to_the_housekeeping_cores(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EPERM])
 def test_interrupts_bound_to_a_processor_are_reported(code: int, tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path, "interrupts")
+    round_ = cycle_on("amd-acpi", tmp_path, "interrupts")
     round_.kernel.per_cpu_interrupts = (0,)
     round_.kernel.interrupt_refusal = code
     round_.tune(cores=(2, 6))
@@ -76,14 +76,14 @@ def test_interrupts_bound_to_a_processor_are_reported(code: int, tmp_path: Path)
 
 
 def test_other_refusals_of_interrupts_stay_as_they_are(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path, "interrupts")
+    round_ = cycle_on("amd-acpi", tmp_path, "interrupts")
     round_.kernel.refuse(f"{IRQ}/24/smp_affinity", errno.ENOSPC)
     round_.tune(cores=(2, 6))
     assert [reason for reason in refused(round_) if "No space left" in reason]
 
 
 def test_masks_that_nobody_may_write_are_counted_and_left_out(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path, "interrupts")
+    round_ = cycle_on("amd-acpi", tmp_path, "interrupts")
     for number in (0, 26):
         round_.kernel.path(f"{IRQ}/{number}/smp_affinity").chmod(0o444)
     places = {setting.place for setting in round_.survey(cores=(2, 6))}
@@ -96,7 +96,7 @@ def test_masks_that_nobody_may_write_are_counted_and_left_out(tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_interrupts_stay_without_cores(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path, "interrupts", "workqueues")
+    round_ = cycle_on(kind, tmp_path, "interrupts", "workqueues")
     assert round_.survey() == []
     for name in ("interrupts", "workqueues"):
         assert "no cores are isolated" in round_.state(name).unavailable
@@ -107,14 +107,14 @@ def test_interrupts_stay_without_cores(kind: str, tmp_path: Path) -> None:
     [((99,), "CPUs 99 are not online"), (tuple(range(8)), "leave none for housekeeping")],
 )
 def test_invalid_cores(cores: tuple[int, ...], reason: str, tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path, "interrupts", "workqueues")
+    round_ = cycle_on("amd-acpi", tmp_path, "interrupts", "workqueues")
     assert round_.survey(cores=cores) == []
     assert reason in round_.state("interrupts").unavailable
     assert reason in round_.state("workqueues").unavailable
 
 
 def test_an_interrupt_that_went_away_is_no_obstacle(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path, "interrupts")
+    round_ = cycle_on("amd-acpi", tmp_path, "interrupts")
     round_.tune(cores=(2, 6))
     gone = round_.kernel.path(f"{IRQ}/27")
     for file in gone.iterdir():
@@ -141,7 +141,7 @@ def test_masks_of_large_machines_are_compared_by_their_bits() -> None:
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_deferred_work_goes_to_the_housekeeping_cores(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path, "workqueues")
+    round_ = cycle_on(kind, tmp_path, "workqueues")
     (core,) = last_core(round_)
     round_.tune(cores=(core,))
     for path in (f"{QUEUES}/cpumask", f"{QUEUES}/writeback/cpumask"):
@@ -154,7 +154,7 @@ def test_deferred_work_goes_to_the_housekeeping_cores(kind: str, tmp_path: Path)
 
 def test_what_was_requested_is_restored_and_not_what_was_left_of_it(tmp_path: Path) -> None:
     """Somebody's isolated partition had taken processor 7 out of the mask that is in force."""
-    round_ = round_on("amd-acpi", tmp_path, "workqueues")
+    round_ = cycle_on("amd-acpi", tmp_path, "workqueues")
     round_.kernel.put(f"{QUEUES}/cpumask", "7f")
     requested = round_.text(f"{QUEUES}/cpumask_requested")
     round_.tune(cores=(2, 6))
@@ -164,7 +164,7 @@ def test_what_was_requested_is_restored_and_not_what_was_left_of_it(tmp_path: Pa
 
 
 def test_kernels_that_show_no_requested_mask(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path, "workqueues")
+    round_ = cycle_on("cgroup-v1", tmp_path, "workqueues")
     round_.kernel.path(f"{QUEUES}/cpumask_requested").unlink()
     round_.found = round_.kernel.snapshot()
     settings = round_.survey(cores=(2,))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.fake_kernel import FakeKernel, snapshot
-from tests.machine.knob_cycle import CLOCK_KNOBS, Round
+from tests.machine.knob_cycle import CLOCK_KNOBS, KnobCycle
 from tests.machine.trees import KINDS, make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_quieting_is_restored_byte_for_byte(kind: str, manners: str, tmp_path: Path) -> None:
     root = make_tree(kind, tmp_path / "root")
     kernel = FakeKernel(root, **MANNERS[manners])  # type: ignore[arg-type]
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     changes = round_.tune()
     assert round_.left(), "nothing was tuned"
     refused = [change for change in changes if change.state == "refused"]
@@ -79,7 +79,7 @@ def _texts(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", [*CLOCKED, "cgroup-v1"])
 def test_a_second_restore_changes_nothing(kind: str, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path)
+    round_ = KnobCycle.of(kind, tmp_path)
     round_.tune()
     settings = [setting for state in round_.states for setting in state.settings]
     round_.restore()
@@ -91,7 +91,7 @@ def test_a_second_restore_changes_nothing(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_restore_without_quieting_writes_nothing(kind: str, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path)
+    round_ = KnobCycle.of(kind, tmp_path)
     for setting in reversed(round_.survey()):
         round_.knobs[setting.knob].restore(round_.machine, setting)
     assert round_.kernel.accepted == []
@@ -104,7 +104,7 @@ def test_a_restore_without_quieting_writes_nothing(kind: str, tmp_path: Path) ->
     + [pytest.param(kind, 1000, marks=pytest.mark.slow) for kind in CLOCKED],
 )
 def test_quieting_interrupted_anywhere_is_restored(kind: str, places: int, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path)
+    round_ = KnobCycle.of(kind, tmp_path)
     round_.tune()
     count = len(round_.kernel.accepted)
     round_.restore()
@@ -121,7 +121,7 @@ def test_quieting_interrupted_anywhere_is_restored(kind: str, places: int, tmp_p
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp"])
 def test_an_interrupted_restore_is_resumed(kind: str, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path)
+    round_ = KnobCycle.of(kind, tmp_path)
     round_.tune()
     for more in (1, 3, 2):
         round_.kernel.dies_after = len(round_.kernel.accepted) + more
@@ -146,7 +146,7 @@ def test_an_interrupted_restore_is_resumed(kind: str, tmp_path: Path) -> None:
     ],
 )
 def test_one_refused_write_does_not_stop_the_others(place: str, code: int, tmp_path: Path) -> None:
-    round_ = Round.of("intel-pstate", tmp_path)
+    round_ = KnobCycle.of("intel-pstate", tmp_path)
     round_.kernel.refuse(place, code)
     changes = round_.tune()
     refused = [change for change in changes if change.state == "refused"]
@@ -164,7 +164,7 @@ def test_one_refused_write_does_not_stop_the_others(place: str, code: int, tmp_p
 
 
 def test_what_cannot_be_restored_is_reported_and_retried(tmp_path: Path) -> None:
-    round_ = Round.of("amd-acpi", tmp_path)
+    round_ = KnobCycle.of("amd-acpi", tmp_path)
     round_.tune()
     round_.kernel.refuse(f"{CPU}/cpufreq/boost", errno.EIO)
     restored = round_.restore()
@@ -180,7 +180,7 @@ def test_what_cannot_be_restored_is_reported_and_retried(tmp_path: Path) -> None
 
 def test_second_threads_are_left_alone_and_not_refused(tmp_path: Path) -> None:
     """They go offline before their clocks are set; a list of refusals would hide real ones."""
-    round_ = Round.of("intel-pstate", tmp_path)
+    round_ = KnobCycle.of("intel-pstate", tmp_path)
     changes = round_.tune()
     alone = [change for change in changes if change.state == "left alone"]
     assert {change.setting.knob for change in alone} == {
@@ -198,7 +198,7 @@ def test_second_threads_are_left_alone_and_not_refused(tmp_path: Path) -> None:
 def test_missing_files_make_a_knob_unavailable_with_a_reason(tmp_path: Path) -> None:
     """An empty machine: every knob has to say why."""
     (tmp_path / "root").mkdir()
-    round_ = Round(FakeKernel(tmp_path / "root"), tmp_path)
+    round_ = KnobCycle(FakeKernel(tmp_path / "root"), tmp_path)
     assert round_.survey() == []
     assert [state.knob for state in round_.states if not state.unavailable] == []
 
@@ -209,7 +209,7 @@ def test_unreadable_text_never_raises(kind: str, tmp_path: Path) -> None:
     for path in (root / CPU).rglob("*"):
         if path.is_file() and not path.is_symlink():
             path.write_bytes(b"\xff\xfe\x00 what is this?\n")
-    round_ = Round(FakeKernel(root), tmp_path)
+    round_ = KnobCycle(FakeKernel(root), tmp_path)
     round_.survey()
     assert all(state.unavailable or state.settings is not None for state in round_.states)
 

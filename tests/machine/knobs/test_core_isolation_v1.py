@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.cgroup_machines import V1, add_task, members, round_on
+from tests.machine.cgroup_machines import V1, add_task, cycle_on, members
 from torchyard.errors import NotAllowed
 from torchyard.machine.knobs.core_isolation import Isolation, join
 from torchyard.machine.model import QuietRequest
 
 
 def test_all_tasks_move_to_the_housekeeping_cores_and_back(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     add_task(round_, 15, V1, bound=True)
     add_task(round_, 901, f"{V1}/docker")
     round_.found = round_.kernel.snapshot()
@@ -42,7 +42,7 @@ def test_a_task_that_appears_after_its_parent_has_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel lists a task when starting it ends; its parent may be elsewhere by then."""
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     add_task(round_, 901, f"{V1}/docker")
 
     def pause(seconds: float) -> None:
@@ -56,7 +56,7 @@ def test_a_task_that_appears_after_its_parent_has_moved(
 
 
 def test_groups_that_are_elsewhere_anyway_are_left_alone(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     round_.tune(cores=(6, 7))
     assert members(round_, f"{V1}/docker/4f1c2a") == [2000]
     assert not round_.kernel.exists(f"{V1}/torchyard/house/docker")
@@ -65,7 +65,7 @@ def test_groups_that_are_elsewhere_anyway_are_left_alone(tmp_path: Path) -> None
 
 
 def test_a_group_whose_cores_are_all_taken_gets_the_housekeeping_cores(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     round_.tune(cores=(0, 1, 2, 3))
     assert round_.text(f"{V1}/torchyard/house/docker/4f1c2a/cpuset.cpus") == "4-7"
     round_.restore()
@@ -73,7 +73,7 @@ def test_a_group_whose_cores_are_all_taken_gets_the_housekeeping_cores(tmp_path:
 
 
 def test_tasks_that_died_and_new_ones_are_no_obstacle(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     add_task(round_, 901, f"{V1}/docker")
     round_.tune(cores=(2, 3))
     housekeeping = f"{V1}/torchyard/house"
@@ -92,7 +92,7 @@ def test_tasks_that_died_and_new_ones_are_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_a_task_that_ends_while_it_is_moved(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     for file in ("tasks", "cgroup.procs"):
         place = round_.kernel.path(f"{V1}/{file}")
         place.write_text(place.read_text() + "3999\n")
@@ -112,7 +112,7 @@ def test_a_task_that_ends_while_it_is_moved(tmp_path: Path) -> None:
 
 
 def test_a_group_that_was_removed_meanwhile(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     round_.tune(cores=(2, 3))
     round_.kernel.remove_folder(f"{V1}/docker/4f1c2a")
     restored = round_.restore()
@@ -122,7 +122,7 @@ def test_a_group_that_was_removed_meanwhile(tmp_path: Path) -> None:
 
 
 def test_a_process_joins_from_the_housekeeping_cores(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     round_.tune(cores=(2, 3))
     join(round_.machine, 2000)
     group = f"{V1}/torchyard/measure/docker/4f1c2a"
@@ -134,7 +134,7 @@ def test_a_process_joins_from_the_housekeeping_cores(tmp_path: Path) -> None:
 
 
 def test_a_refused_cpuset_is_removed_immediately(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     round_.kernel.refuse(f"{V1}/torchyard/house/cpuset.mems", errno.EACCES)
     round_.tune(cores=(2, 3))
     assert [change.state for change in round_.changes] == ["refused"]
@@ -142,7 +142,7 @@ def test_a_refused_cpuset_is_removed_immediately(tmp_path: Path) -> None:
 
 
 def test_second_threads_that_went_offline_since_the_survey(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     (setting,) = round_.survey(cores=(2, 3))
     round_.kernel.write("sys/devices/system/cpu/smt/control", "off")
     assert round_.text("sys/devices/system/cpu/online") == "0-3"
@@ -153,7 +153,7 @@ def test_second_threads_that_went_offline_since_the_survey(tmp_path: Path) -> No
 
 
 def test_cores_beyond_the_group_are_refused(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     knob = Isolation(base="docker/4f1c2a")
     (setting,) = knob.survey(round_.machine, QuietRequest(cores=(5,))).settings
     with pytest.raises(NotAllowed, match="cannot isolate cores"):
@@ -165,7 +165,7 @@ def test_cores_beyond_the_group_are_refused(tmp_path: Path) -> None:
 
 
 def test_only_tasks_below_the_base_are_moved(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     knob = Isolation(base="docker")
     add_task(round_, 901, f"{V1}/docker")
     round_.found = round_.kernel.snapshot()

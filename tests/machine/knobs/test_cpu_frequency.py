@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machine.fake_kernel import FakeKernel
-from tests.machine.knob_cycle import CLOCK_KNOBS, Round, difference
+from tests.machine.knob_cycle import CLOCK_KNOBS, KnobCycle, difference
 from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
@@ -58,7 +58,7 @@ def _limits(kernel: FileTree) -> tuple[int | None, int | None]:
     ],
 )
 def test_the_clock_is_fixed_at_the_base_clock(kind: str, khz: int, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path, "frequency")
+    round_ = KnobCycle.of(kind, tmp_path, "frequency")
     changes = round_.tune()
     assert {change.state for change in changes} == {"written"}
     assert _limits(round_.kernel) == (khz, khz)
@@ -139,7 +139,7 @@ def test_random_shares_of_intel_are_restored(
 def test_a_low_share_of_intel_is_raised_for_the_base_clock_and_is_restored(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path / "root"))
     kernel.write(f"{SHARES}/max_perf_pct", "40")
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     round_.tune()
     assert round_.text(f"{SHARES}/max_perf_pct") == "100"
     round_.restore()
@@ -152,7 +152,7 @@ def test_the_lowest_share_that_turbo_squashes_is_restored(
 ) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path / "root"))
     kernel.write(f"{SHARES}/min_perf_pct", "90")
-    round_ = Round(kernel, tmp_path, {name: CLOCK_KNOBS[name] for name in knobs})
+    round_ = KnobCycle(kernel, tmp_path, {name: CLOCK_KNOBS[name] for name in knobs})
     round_.tune()
     assert round_.text(f"{SHARES}/min_perf_pct") == "64"
     round_.restore()
@@ -165,7 +165,7 @@ def test_what_was_asked_for_and_is_not_in_force_is_not_overwritten(tmp_path: Pat
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path / "root"))
     kernel.write(f"{SHARES}/no_turbo", "1")
     assert _limits(kernel) == (1000000, 2500000)
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     round_.tune()
     round_.restore()
     assert round_.left() == {}
@@ -180,7 +180,7 @@ def test_a_limit_that_somebody_set_survives_boost(tmp_path: Path) -> None:
         folder.mkdir()
         kernel = FakeKernel(make_tree("amd-epp", folder / "root"))
         kernel.write(f"{POLICY}/scaling_max_freq", "2000000")
-        round_ = Round(kernel, folder, {name: CLOCK_KNOBS[name] for name in knobs})
+        round_ = KnobCycle(kernel, folder, {name: CLOCK_KNOBS[name] for name in knobs})
         round_.tune()
         restored = round_.restore()
         assert restored is not None
@@ -275,7 +275,7 @@ def test_policies_that_show_no_limits_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_policies_that_are_offline_are_left_alone_and_are_restored(tmp_path: Path) -> None:
-    round_ = Round.of("amd-epp", tmp_path, "frequency")
+    round_ = KnobCycle.of("amd-epp", tmp_path, "frequency")
     settings_ = round_.survey()
     round_.kernel.write(f"{CPU}/cpu7/online", "0")
     last = settings_[-1]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.machine.fake_kernel import FakeKernel
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
@@ -28,7 +28,7 @@ def _with_governor(kernel: FakeKernel, governor: str) -> None:
 
 
 def test_every_policy_gets_the_governor_performance(tmp_path: Path) -> None:
-    round_ = Round.of("amd-acpi", tmp_path, "governor")
+    round_ = KnobCycle.of("amd-acpi", tmp_path, "governor")
     changes = round_.tune()
     assert [change.state for change in changes] == ["written"] * 8
     for policy in round_.kernel.paths(f"{CPUFREQ}/policy*"):
@@ -41,7 +41,7 @@ def test_tunables_that_somebody_had_set_are_restored(tmp_path: Path) -> None:
     kernel = FakeKernel(root)
     kernel.write(f"{CPUFREQ}/ondemand/up_threshold", "40")
     kernel.write(f"{CPUFREQ}/ondemand/powersave_bias", "7")
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     round_.tune()
     round_.restore()
     assert round_.left() == {}
@@ -57,7 +57,7 @@ def test_tunables_of_each_policy_are_restored(tmp_path: Path) -> None:
         (folder / "rate_limit_us").write_text(rate + "\n")
     (root / CPUFREQ / "schedutil" / "rate_limit_us").unlink()
     (root / CPUFREQ / "schedutil").rmdir()
-    round_ = Round(FakeKernel(root), tmp_path)
+    round_ = KnobCycle(FakeKernel(root), tmp_path)
     round_.tune()
     assert not round_.kernel.exists(f"{POLICY}/schedutil")
     round_.restore()
@@ -87,7 +87,7 @@ def test_thresholds_of_conservative_are_restored_whatever_they_are(
 
 
 def test_a_tunable_that_is_refused_for_good_is_reported(tmp_path: Path) -> None:
-    round_ = Round.of("amd-acpi", tmp_path, "governor")
+    round_ = KnobCycle.of("amd-acpi", tmp_path, "governor")
     round_.kernel.write(f"{CPUFREQ}/ondemand/up_threshold", "40")
     round_.kernel.write(f"{CPUFREQ}/ondemand/sampling_rate", "20000")
     round_.found = round_.kernel.snapshot()
@@ -106,7 +106,7 @@ def test_the_clock_of_userspace_is_restored(tmp_path: Path) -> None:
     _with_governor(kernel, "userspace")
     for policy in kernel.paths(f"{CPUFREQ}/policy*"):
         kernel.write(f"{policy}/scaling_setspeed", "2000000")
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     round_.tune()
     assert round_.text(f"{POLICY}/scaling_setspeed") == "<unsupported>"
     restored = round_.restore()
@@ -122,7 +122,7 @@ def test_preferences_are_restored_with_the_governor_alone(kind: str, tmp_path: P
     if kind == "intel-pstate":
         kernel.write("sys/devices/system/cpu/intel_pstate/no_turbo", "1")
     kernel.write(f"{POLICY}/energy_performance_preference", "power")
-    round_ = Round(kernel, tmp_path, {"governor": GOVERNOR_KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"governor": GOVERNOR_KNOB})
     round_.tune()
     assert round_.text(f"{POLICY}/energy_performance_preference") == "performance"
     round_.restore()
@@ -134,7 +134,7 @@ def test_policies_without_the_governor_are_reported(tmp_path: Path) -> None:
     root = make_tree("arm-cpufreq", tmp_path / "root")
     choices = root / POLICY / "scaling_available_governors"
     choices.write_text("schedutil powersave \n")
-    round_ = Round(FakeKernel(root), tmp_path, {"governor": GOVERNOR_KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"governor": GOVERNOR_KNOB})
     round_.survey()
     state = round_.state("governor")
     assert any(f"/{POLICY} has no governor 'performance'" in note for note in state.notes)

@@ -349,7 +349,7 @@ class TestComputeMode:
         assert "comparison of two interpreters" in KNOBS["nvidia-compute-mode"].why
 
 
-def gpu_round(machine: Machine, folder: Path, request: QuietRequest) -> tuple[list[str], Restored]:
+def gpu_cycle(machine: Machine, folder: Path, request: QuietRequest) -> tuple[list[str], Restored]:
     """Survey, journal, writes, restore from the journal, by the real functions."""
     knobs: dict[str, Knob] = {name: KNOBS[name] for name in NVIDIA}
     states = survey(machine, request, knobs=knobs)
@@ -373,7 +373,7 @@ def test_complete_quieting_is_restored_from_the_journal(tmp_path: Path) -> None:
     nvml = t4()
     found = dict(nvml._answers)
     machine = machine_of(nvml, tmp_path)
-    changes, restored = gpu_round(machine, tmp_path / "journal", QuietRequest(profiles=("gpu",)))
+    changes, restored = gpu_cycle(machine, tmp_path / "journal", QuietRequest(profiles=("gpu",)))
     assert changes == ["written", "written"]
     assert restored.complete
     assert nvml._answers == found

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.fake_kernel import NO_LATENCY_LIMIT, FakeKernel
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
@@ -116,7 +116,7 @@ def test_states_of_offline_processors_are_left_alone(tmp_path: Path) -> None:
 def test_states_that_somebody_switched_off_stay_off(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write(f"{CPU}/cpu2/cpuidle/state2/disable", "1")
-    round_ = Round(kernel, tmp_path, {"idle-states": states_knob.IDLE_STATES_KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"idle-states": states_knob.IDLE_STATES_KNOB})
     assert len(round_.tune()) == 7
     round_.restore()
     assert round_.left() == {}

@@ -15,7 +15,7 @@ import pytest
 
 from tests.machine.fake_kernel import FakeKernel
 from tests.machine.fake_programs import calls, put_programs, refuse_program
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import Machine
@@ -27,10 +27,10 @@ KNOB = KNOBS["irqbalance"]
 UNIT = "irqbalance.service"
 
 
-def round_on(kind: str, folder: Path) -> Round:
+def cycle_on(kind: str, folder: Path) -> KnobCycle:
     root = make_tree(kind, folder / "root")
     put_programs(root)
-    return Round(FakeKernel(root), folder, {"irqbalance": KNOB})
+    return KnobCycle(FakeKernel(root), folder, {"irqbalance": KNOB})
 
 
 # As a service.
@@ -38,7 +38,7 @@ def round_on(kind: str, folder: Path) -> Round:
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "cgroup-v1"])
 def test_the_service_stops_and_starts(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path)
+    round_ = cycle_on(kind, tmp_path)
     round_.tune()
     assert [change.state for change in round_.changes] == ["written"]
     assert round_.changes[0].setting == Setting(
@@ -53,7 +53,7 @@ def test_the_service_stops_and_starts(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_second_restore_starts_nothing(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path)
+    round_ = cycle_on("amd-acpi", tmp_path)
     round_.tune()
     setting = round_.changes[0].setting
     KNOB.restore(round_.machine, setting)
@@ -62,7 +62,7 @@ def test_a_second_restore_starts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_refused_stop_leaves_it_running(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path)
+    round_ = cycle_on("amd-acpi", tmp_path)
     refuse_program(round_.kernel.root, "systemctl", "Failed to stop: access denied")
     round_.tune()
     assert round_.changes[0].state == "refused"
@@ -74,7 +74,7 @@ def test_a_refused_stop_leaves_it_running(tmp_path: Path) -> None:
 
 
 def test_a_service_that_does_not_start_again_is_reported(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path)
+    round_ = cycle_on("amd-acpi", tmp_path)
     round_.tune()
     refuse_program(round_.kernel.root, "systemctl", "unit is masked")
     restored = round_.restore()
@@ -85,7 +85,7 @@ def test_a_service_that_does_not_start_again_is_reported(tmp_path: Path) -> None
 
 
 def test_names_of_services_are_checked(tmp_path: Path) -> None:
-    round_ = round_on("amd-acpi", tmp_path)
+    round_ = cycle_on("amd-acpi", tmp_path)
     setting = Setting(knob="irqbalance", place="--now evil", found="stopped", wanted="running")
     with pytest.raises(UsageError, match="not a service name"):
         KNOB.write(round_.machine, setting)
@@ -96,7 +96,7 @@ def test_names_of_services_are_checked(tmp_path: Path) -> None:
 
 
 def test_not_installed_and_not_running(tmp_path: Path) -> None:
-    round_ = round_on("arm-bare", tmp_path)
+    round_ = cycle_on("arm-bare", tmp_path)
     shutil.rmtree(round_.kernel.path("proc/700"))
     assert round_.survey() == []
     assert round_.state("irqbalance").unavailable == (
@@ -110,14 +110,14 @@ def test_not_installed_and_not_running(tmp_path: Path) -> None:
 
 
 def test_without_systemctl(tmp_path: Path) -> None:
-    round_ = round_on("arm-bare", tmp_path)
+    round_ = cycle_on("arm-bare", tmp_path)
     round_.kernel.path(".kernel/programs/systemctl").unlink()
     assert round_.survey() == []
     assert "systemctl is not in this copy" in round_.state("irqbalance").unavailable
 
 
 def test_processes_of_a_copy_are_never_signalled(tmp_path: Path) -> None:
-    round_ = round_on("arm-bare", tmp_path)
+    round_ = cycle_on("arm-bare", tmp_path)
     round_.kernel.put("proc/1/comm", "sh")  # no systemd: only signals would be left
     assert round_.survey() == []
     assert "copy of a machine" in round_.state("irqbalance").unavailable

@@ -10,7 +10,7 @@ import pytest
 
 from tests.machine.fake_kernel import FakeKernel
 from tests.machine.fake_programs import put_programs
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
@@ -38,33 +38,33 @@ UNLIKE = ("intel-pstate", "cgroup-v1", "cloud-vm")
 """Trees that have least in common."""
 
 
-def round_on(kind: str, folder: Path, *names: str) -> Round:
+def cycle_on(kind: str, folder: Path, *names: str) -> KnobCycle:
     root = make_tree(kind, folder / "root")
     put_programs(root)
     knobs = {name: KNOBS[name] for name in names or NAMES}
-    return Round(FakeKernel(root), folder, knobs)
+    return KnobCycle(FakeKernel(root), folder, knobs)
 
 
-def last_core(round_: Round) -> tuple[int, ...]:
+def last_core(round_: KnobCycle) -> tuple[int, ...]:
     return cpus_of_list(round_.text("sys/devices/system/cpu/online"))[-1:]
 
 
-def refused(round_: Round) -> Iterator[str]:
+def refused(round_: KnobCycle) -> Iterator[str]:
     return (change.reason for change in round_.changes if change.state == "refused")
 
 
-def left(round_: Round) -> dict[str, object]:
+def left(round_: KnobCycle) -> dict[str, object]:
     """What is not as it was found; which processor of its mask handles an interrupt is Linux's."""
     return {path: texts for path, texts in round_.left().items() if "effective_aff" not in path}
 
 
-def small(folder: Path, name: str, files: dict[str, str]) -> Round:
+def small(folder: Path, name: str, files: dict[str, str]) -> KnobCycle:
     """A machine that has these files and nothing else."""
     for path, text in files.items():
         place = folder / "root" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text + "\n")
-    return Round(FakeKernel(folder / "root"), folder, {name: KNOBS[name]})
+    return KnobCycle(FakeKernel(folder / "root"), folder, {name: KNOBS[name]})
 
 
 # All of them together.
@@ -72,7 +72,7 @@ def small(folder: Path, name: str, files: dict[str, str]) -> Round:
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_everything_is_restored_byte_for_byte(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path)
+    round_ = cycle_on(kind, tmp_path)
     round_.tune(cores=last_core(round_), huge_pages="always")
     assert list(refused(round_)) == []
     for name in ("interrupts", "workqueues", "perf-rate", "watchdogs", "huge-pages"):
@@ -84,7 +84,7 @@ def test_everything_is_restored_byte_for_byte(kind: str, tmp_path: Path) -> None
 
 
 def test_a_second_restore_changes_nothing(tmp_path: Path) -> None:
-    round_ = round_on("cgroup-v1", tmp_path)
+    round_ = cycle_on("cgroup-v1", tmp_path)
     round_.tune(cores=last_core(round_))
     for change in (*round_.changes, *round_.changes):
         KNOBS[change.setting.knob].restore(round_.machine, change.setting)
@@ -94,7 +94,7 @@ def test_a_second_restore_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [0, 6])
 def test_quieting_that_dies_half_way_is_restored(after: int, tmp_path: Path) -> None:
-    round_ = round_on("intel-pstate", tmp_path)
+    round_ = cycle_on("intel-pstate", tmp_path)
     round_.kernel.dies_after = after
     with pytest.raises(KeyboardInterrupt):
         round_.tune(cores=(1,))
@@ -108,7 +108,7 @@ def test_quieting_that_dies_half_way_is_restored(after: int, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_a_survey_alone_changes_nothing(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path)
+    round_ = cycle_on(kind, tmp_path)
     settings = round_.survey(cores=last_core(round_), huge_pages="never")
     assert settings
     assert left(round_) == {}
@@ -135,7 +135,7 @@ def test_every_knob_has_texts(name: str) -> None:
 
 
 def test_read_only_machines_refuse_and_are_left_alone(tmp_path: Path) -> None:
-    round_ = round_on("amd-epp", tmp_path, "perf-rate", "watchdogs", "numa-balancing")
+    round_ = cycle_on("amd-epp", tmp_path, "perf-rate", "watchdogs", "numa-balancing")
     for path in (RATE, SHARE, NMI, STAT, MIGRATION):
         round_.kernel.refuse(path, errno.EROFS)
     round_.tune()
@@ -153,7 +153,7 @@ def test_read_only_machines_refuse_and_are_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_huge_pages_are_kept_and_recorded(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path, "huge-pages")
+    round_ = cycle_on(kind, tmp_path, "huge-pages")
     enabled, defrag = round_.survey()
     assert enabled.found == enabled.wanted
     assert enabled.found in ("always", "madvise")
@@ -194,7 +194,7 @@ def test_huge_pages_on_request(wanted: str, enabled: str, defrag: str, tmp_path:
 
 
 def test_a_kernel_without_huge_pages(tmp_path: Path) -> None:
-    round_ = round_on("cloud-vm", tmp_path, "huge-pages")
+    round_ = cycle_on("cloud-vm", tmp_path, "huge-pages")
     round_.kernel.path(f"{THP}/enabled").unlink()
     round_.survey(huge_pages="always")
     assert "no transparent huge pages" in round_.state("huge-pages").unavailable
@@ -215,7 +215,7 @@ def test_memory_stays_on_its_node(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_moves_no_memory(tmp_path: Path) -> None:
-    round_ = round_on("cloud-vm", tmp_path, "numa-balancing")
+    round_ = cycle_on("cloud-vm", tmp_path, "numa-balancing")
     assert round_.survey() == []
     assert "has no NUMA balancing" in round_.state("numa-balancing").unavailable
 
@@ -264,7 +264,7 @@ def test_a_rate_that_the_kernel_lowered_is_restored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_timers_of_the_kernel(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path, "watchdogs")
+    round_ = cycle_on(kind, tmp_path, "watchdogs")
     round_.tune()
     assert [round_.text(path) for path in (NMI, STAT, MIGRATION)] == ["0", "10", "0"]
 

@@ -160,7 +160,7 @@ def test_the_least_of_several_limits_is_in_force(
 def test_persistent_quieting_holds_it_until_it_is_restored(
     killed: bool, before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keeper holds it when the command that tuned has ended."""
+    """The restore process holds it when the quieting command has ended."""
     monkeypatch.setenv(JOURNAL_VARIABLE, str(tmp_path))
     machine, request = Machine(), QuietRequest(only=("idle-latency",), latency_us=WANTED_US)
     with alone_on_machine():

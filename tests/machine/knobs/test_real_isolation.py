@@ -19,7 +19,7 @@ import pytest
 from tests.machine.real_machine import (
     alone_on_machine,
     needs_root,
-    tuned_by_another,
+    quieted_by_another,
     wait_until,
     wait_until_restored,
 )
@@ -243,7 +243,7 @@ def test_killed_in_the_middle(after: int, shelter: Shelter, tmp_path: Path) -> N
     shelter.start("outer", _THREADS)
     found = shelter.where()
     knobs = f"{{'isolation': Isolation(base={shelter.name!r})}}"
-    with tuned_by_another(tmp_path, repr(shelter.request), knobs=knobs, after=after):
+    with quieted_by_another(tmp_path, repr(shelter.request), knobs=knobs, after=after):
         wait_until_restored(tmp_path)
     assert shelter.where() == found
     assert not FILES.exists(shelter.ours)
@@ -253,7 +253,7 @@ def test_killed_while_measuring(shelter: Shelter, tmp_path: Path) -> None:
     pid = shelter.start("outer", _THREADS)
     found = shelter.where()
     knobs = f"{{'isolation': Isolation(base={shelter.name!r})}}"
-    with tuned_by_another(tmp_path, repr(shelter.request), knobs=knobs) as owner:
+    with quieted_by_another(tmp_path, repr(shelter.request), knobs=knobs) as owner:
         join(MACHINE, pid, base=shelter.name)
         assert shelter.where() != found
         os.kill(owner, signal.SIGKILL)

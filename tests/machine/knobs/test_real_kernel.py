@@ -14,7 +14,7 @@ import pytest
 from tests.machine.real_machine import (
     alone_on_machine,
     needs_root,
-    tuned_by_another,
+    quieted_by_another,
     wait_until,
     wait_until_restored,
 )
@@ -101,7 +101,7 @@ def test_quieting_for_a_while(untouched: dict[str, str]) -> None:
 def test_the_restore_process_restores_after_a_kill(
     after: int, untouched: dict[str, str], tmp_path: Path
 ) -> None:
-    with tuned_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS", after=after):
+    with quieted_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS", after=after):
         wait_until_restored(tmp_path / "journal")
     assert present() == untouched
 
@@ -109,7 +109,7 @@ def test_the_restore_process_restores_after_a_kill(
 def test_restore_restores_after_a_kill_of_both_processes(
     untouched: dict[str, str], tmp_path: Path
 ) -> None:
-    with tuned_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS") as pid:
+    with quieted_by_another(tmp_path / "journal", repr(request()), knobs="KNOBS") as pid:
         keepers = _children(pid)
         assert keepers
         for number in (*keepers, pid):

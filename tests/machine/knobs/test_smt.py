@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.fake_kernel import FakeKernel
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs.smt import KNOB
@@ -26,7 +26,7 @@ def _survey(root: Path, **request: object) -> KnobState:
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp", "cgroup-v2"])
 def test_second_threads_go_offline_and_online_again(kind: str, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path, "smt")
+    round_ = KnobCycle.of(kind, tmp_path, "smt")
     (change,) = round_.tune()
     assert change.state == "written"
     assert round_.text(f"{CPU}/online") == "0-3"
@@ -62,7 +62,7 @@ def test_a_kernel_that_does_not_know_its_threads(tmp_path: Path) -> None:
 def test_what_is_off_already_is_not_written(text: str, tmp_path: Path) -> None:
     root = make_tree("smt-off-at-boot", tmp_path / "root")
     (root / CONTROL).write_text(text + "\n")
-    round_ = Round(FakeKernel(root), tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"smt": KNOB})
     assert round_.tune() == []
     assert round_.state("smt").unavailable == ""
     assert round_.kernel.accepted == []
@@ -81,7 +81,7 @@ def test_some_threads_of_many_are_restored_as_they_were(tmp_path: Path) -> None:
 def test_kernels_without_the_switch_take_processors_offline_one_by_one(tmp_path: Path) -> None:
     root = make_tree("amd-acpi", tmp_path / "root")
     shutil.rmtree(root / CPU / "smt")
-    round_ = Round(FakeKernel(root), tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"smt": KNOB})
     changes = round_.tune()
     assert [change.setting.place for change in changes] == [
         f"{CPU}/cpu{cpu}/online" for cpu in (4, 5, 6, 7)
@@ -102,7 +102,7 @@ def test_a_processor_that_was_offline_is_offline_again(cpu: int, tmp_path: Path)
     """Switching SMT on brings up every processor."""
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write(f"{CPU}/cpu{cpu}/online", "0")
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     round_.tune()
     restored = round_.restore()
     assert restored is not None
@@ -116,7 +116,7 @@ def test_cpusets_of_version_1_are_restored(tmp_path: Path) -> None:
     root = make_tree("cgroup-v1", tmp_path / "root")
     kernel = FakeKernel(root)
     kernel.write(f"{SETS}/docker/4f1c2a/cpuset.cpus", "1-2,5-6")
-    round_ = Round(kernel, tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"smt": KNOB})
     round_.tune()
     assert round_.text(f"{SETS}/docker/4f1c2a/cpuset.cpus") == "1-2"
     round_.restore()
@@ -129,7 +129,7 @@ def test_groups_that_ended_meanwhile_are_no_failure(tmp_path: Path) -> None:
     root = make_tree("cgroup-v1", tmp_path / "root")
     kernel = FakeKernel(root)
     kernel.write(f"{SETS}/docker/4f1c2a/cpuset.cpus", "1-2,5-6")
-    round_ = Round(kernel, tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"smt": KNOB})
     round_.tune()
     shutil.rmtree(root / SETS / "docker/4f1c2a")
     restored = round_.restore()
@@ -142,7 +142,7 @@ def test_interrupts_that_had_nowhere_else_to_go_are_restored(tmp_path: Path) -> 
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write("proc/irq/24/smp_affinity", "60")
     kernel.write("proc/irq/25/smp_affinity", "21")
-    round_ = Round(kernel, tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"smt": KNOB})
     round_.tune()
     assert round_.text("proc/irq/24/smp_affinity") != "60"
     assert round_.text("proc/irq/25/smp_affinity") == "21", "one of its processors is still there"
@@ -155,7 +155,7 @@ def test_interrupts_that_had_nowhere_else_to_go_are_restored(tmp_path: Path) -> 
 
 
 def test_a_refused_switch_leaves_everything_as_it_was(tmp_path: Path) -> None:
-    round_ = Round.of("intel-pstate", tmp_path, "smt")
+    round_ = KnobCycle.of("intel-pstate", tmp_path, "smt")
     round_.kernel.refuse(CONTROL, errno.EBUSY)
     (change,) = round_.tune()
     assert change.state == "refused"
@@ -164,7 +164,7 @@ def test_a_refused_switch_leaves_everything_as_it_was(tmp_path: Path) -> None:
 
 
 def test_processors_that_stay_offline_are_reported(tmp_path: Path) -> None:
-    round_ = Round.of("intel-pstate", tmp_path)
+    round_ = KnobCycle.of("intel-pstate", tmp_path)
     round_.tune()
     round_.kernel.refuse(CONTROL, errno.EBUSY)
     restored = round_.restore()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.machine.fake_kernel import FakeKernel
 from tests.machine.fake_programs import calls, put_programs, refuse_program
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import Setting
@@ -18,7 +18,7 @@ SWAPPINESS = "proc/sys/vm/swappiness"
 HEAD = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 
 
-def machine_with(folder: Path, *areas: tuple[str, int, int]) -> Round:
+def machine_with(folder: Path, *areas: tuple[str, int, int]) -> KnobCycle:
     """Areas are (name as the kernel writes it, KiB used, priority), in the kernel's order."""
     root = make_tree("intel-pstate", folder / "root")
     put_programs(root)
@@ -27,7 +27,7 @@ def machine_with(folder: Path, *areas: tuple[str, int, int]) -> Round:
         for name, used, prio in areas
     ]
     (root / "proc/swaps").write_text(HEAD + "".join(rows))
-    return Round(FakeKernel(root), folder, {"swap": KNOB})
+    return KnobCycle(FakeKernel(root), folder, {"swap": KNOB})
 
 
 def test_swap_areas_are_disabled_and_restored_with_their_priorities(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_swap_areas_are_disabled_and_restored_with_their_priorities(tmp_path: Pa
 def test_every_machine(kind: str, tmp_path: Path) -> None:
     root = make_tree(kind, tmp_path / "root")
     put_programs(root)
-    round_ = Round(FakeKernel(root), tmp_path, {"swap": KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"swap": KNOB})
     has_swap = "/dev/sda2" in round_.text("proc/swaps")
     round_.tune()
     assert bool(round_.changes) == has_swap
@@ -118,7 +118,7 @@ def test_what_cannot_be_switched_on_again_is_reported(tmp_path: Path) -> None:
 # When it stays on.
 
 
-def why_on(round_: Round) -> str:
+def why_on(round_: KnobCycle) -> str:
     settings = round_.survey()
     assert [setting.place for setting in settings] == [SWAPPINESS]
     return round_.state("swap").notes[0]
@@ -166,7 +166,7 @@ def test_a_kernel_without_swap(tmp_path: Path) -> None:
     assert "/proc/swaps" in round_.state("swap").unavailable
 
 
-def _run(round_: Round, program: str, argument: str) -> None:
+def _run(round_: KnobCycle, program: str, argument: str) -> None:
     from torchyard.machine.system.programs import run_program
 
     run_program(round_.kernel, program, argument, limit_s=20)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.machine.fake_kernel import FakeKernel
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.machine.knob import Knob, Machine, SkippedWrite
 from torchyard.machine.knobs import cpu_frequency
@@ -33,7 +33,7 @@ def _state_of(knob: Knob, root: Path) -> dict[str, str | None]:
     [("intel-pstate", NO_TURBO, "1"), ("amd-acpi", BOOST, "0"), ("amd-epp", BOOST, "0")],
 )
 def test_the_switch_of_each_driver(kind: str, place: str, wanted: str, tmp_path: Path) -> None:
-    round_ = Round.of(kind, tmp_path, "turbo")
+    round_ = KnobCycle.of(kind, tmp_path, "turbo")
     changes = round_.tune()
     assert [(change.setting.place, change.state) for change in changes] == [(place, "written")]
     assert round_.text(place) == wanted
@@ -44,7 +44,7 @@ def test_the_switch_of_each_driver(kind: str, place: str, wanted: str, tmp_path:
 def test_turbo_that_is_off_already_is_not_written(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path / "root")
     (root / NO_TURBO).write_text("1\n")
-    round_ = Round(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
     # What a processor answers whose firmware has no turbo.
     round_.kernel.remember("turbo unavailable", value=True)
     assert round_.tune() == []
@@ -52,7 +52,7 @@ def test_turbo_that_is_off_already_is_not_written(tmp_path: Path) -> None:
 
 
 def test_firmware_that_has_turbo_locked_refuses(tmp_path: Path) -> None:
-    round_ = Round.of("intel-pstate", tmp_path, "turbo")
+    round_ = KnobCycle.of("intel-pstate", tmp_path, "turbo")
     round_.kernel.remember("turbo unavailable", value=True)
     (change,) = round_.tune()
     assert change.state == "refused"
@@ -66,7 +66,7 @@ def test_policies_found_without_boost_stay_without(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-epp", tmp_path / "root"))
     kernel.write(f"{POLICY}/boost", "0")
     kernel.write(f"{CPU}/cpufreq/policy5/boost", "0")
-    round_ = Round(kernel, tmp_path, {"turbo": turbo.TURBO_KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"turbo": turbo.TURBO_KNOB})
     round_.tune()
     assert {round_.text(path) for path in kernel.paths(f"{CPU}/cpufreq/policy*/boost")} == {"0"}
     round_.restore()
@@ -78,7 +78,7 @@ def test_policies_found_without_boost_stay_without(tmp_path: Path) -> None:
 def test_switches_of_policies_where_there_is_none_for_all(tmp_path: Path) -> None:
     root = make_tree("amd-epp", tmp_path / "root")
     (root / BOOST).unlink()
-    round_ = Round(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
     changes = round_.tune()
     assert [change.state for change in changes] == ["written"] * 8
     assert round_.text(f"{CPU}/cpufreq/policy7/boost") == "0"
@@ -132,7 +132,7 @@ def test_preferences_are_restored_one_by_one(kind: str, tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree(kind, tmp_path / "root"))
     for number, value in enumerate(("power", "balance_power", "performance", "37")):
         kernel.write(f"{CPU}/cpufreq/policy{number}/energy_performance_preference", value)
-    round_ = Round(kernel, tmp_path)
+    round_ = KnobCycle(kernel, tmp_path)
     round_.tune()
     assert round_.text(f"{POLICY}/energy_performance_preference") == "performance"
     restored = round_.restore()

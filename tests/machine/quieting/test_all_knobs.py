@@ -9,7 +9,7 @@ import pytest
 
 from tests.machine.fake_kernel import FakeKernel
 from tests.machine.fake_programs import put_programs
-from tests.machine.knob_cycle import Round
+from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import KINDS, make_tree
 from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import KNOBS
@@ -22,25 +22,25 @@ OF_THE_MACHINE: Mapping[str, Knob] = {
 }
 
 
-def round_on(kind: str, folder: Path) -> Round:
+def cycle_on(kind: str, folder: Path) -> KnobCycle:
     root = make_tree(kind, folder / "root")
     put_programs(root)
-    return Round(FakeKernel(root), folder, OF_THE_MACHINE)
+    return KnobCycle(FakeKernel(root), folder, OF_THE_MACHINE)
 
 
-def tune(round_: Round) -> None:
+def tune(round_: KnobCycle) -> None:
     cores = choose_cores(round_.kernel, "auto", smt_off=True).cores
     round_.tune(cores=cores, huge_pages="always", randomize="off")
 
 
-def left(round_: Round) -> dict[str, object]:
+def left(round_: KnobCycle) -> dict[str, object]:
     """Which processor of its mask handles an interrupt is the kernel's choice."""
     return {path: texts for path, texts in round_.left().items() if "effective_aff" not in path}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_complete_quieting_is_restored(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path)
+    round_ = cycle_on(kind, tmp_path)
     tune(round_)
     assert [change for change in round_.changes if change.state == "refused"] == []
     written = {change.setting.knob for change in round_.changes}
@@ -53,7 +53,7 @@ def test_complete_quieting_is_restored(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["cgroup-v1", "intel-pstate"])
 def test_complete_quieting_that_dies_is_restored(kind: str, tmp_path: Path) -> None:
-    round_ = round_on(kind, tmp_path)
+    round_ = cycle_on(kind, tmp_path)
     tune(round_)
     writes = len(round_.kernel.accepted)
     round_.restore()

@@ -185,7 +185,7 @@ def test_quieting_that_ends_at_any_write_is_restored_by_the_restore_process(
 ) -> None:
     """The kernel ends the tune at a write, and its own restore at once, too.
 
-    Without SMT and the latency device: plain files, to which the keeper writes, do not answer as
+    Without SMT and the latency device: plain files, to which the restore process writes, do not answer as
     Linux does.
     """
     fake = Fake.of("intel-pstate", tmp_path)

@@ -15,11 +15,11 @@ from tests.machine.owner_process import (
     ASLR,
     FOUND,
     OWNER,
+    QUIETED,
     RATE,
+    REQUEST,
     SHARE,
-    TUNED,
-    WISH,
-    Stopper,
+    BlockedFile,
     folder_of,
     gone,
     kill,
@@ -63,7 +63,7 @@ def root(tmp_path: Path) -> Path:
 )
 def test_killed_between_the_journal_and_the_write(root: Path, place: str, mode: str) -> None:
     """`writing` is on disk, the value is not written; what came before it is."""
-    stopper = Stopper(root / place)
+    stopper = BlockedFile(root / place)
     stopper.stop_here()
     with owner(root, mode) as process:
         stopper.answer()  # the survey
@@ -71,7 +71,7 @@ def test_killed_between_the_journal_and_the_write(root: Path, place: str, mode: 
         mark = json.dumps({"kind": "writing"})[1:-1]
         until(lambda: journal.exists() and f'"{place}"' in journal.read_text().rpartition(mark)[2])
         until(lambda: waits(process.pid))
-        stopper.put_back()
+        stopper.restore_file()
         kill(process)
     until(lambda: read_journal(folder_of(root)) is None)
     assert values(root) == FOUND
@@ -81,13 +81,13 @@ def test_killed_between_the_journal_and_the_write(root: Path, place: str, mode: 
 def test_killed_in_the_middle_of_its_own_restore(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
-        stopper = Stopper(root / RATE)
+        stopper = BlockedFile(root / RATE)
         stopper.stop_here()
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
         until(lambda: waits(process.pid))
-        stopper.put_back(TUNED[RATE])
+        stopper.restore_file(QUIETED[RATE])
         kill(process)
     until(lambda: gone(restore_process))
     assert values(root) == FOUND
@@ -118,7 +118,7 @@ def test_killed_after_the_journal_and_before_any_write(root: Path) -> None:
 
 
 def test_ctrl_c_in_the_middle_of_a_write_restores_and_runs_no_command(root: Path) -> None:
-    stopper = Stopper(root / ASLR)
+    stopper = BlockedFile(root / ASLR)
     stopper.stop_here()
     words = ["-m", "torchyard", "machine", "quiet", "--root", str(root), "--only", "aslr"]
     words += ["--only", "perf-rate", "--aslr", "off", "--", "touch", str(root / "ran")]
@@ -129,7 +129,7 @@ def test_ctrl_c_in_the_middle_of_a_write_restores_and_runs_no_command(root: Path
     journal = folder_of(root) / JOURNAL_FILE
     until(lambda: journal.exists() and '"writing", "knob": "aslr"' in journal.read_text())
     until(lambda: waits(process.pid))
-    stopper.put_back()
+    stopper.restore_file()
     # The signal ends the wait for the pipe; Python opens again, now the plain file.
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(timeout=30) == 130
@@ -148,7 +148,7 @@ def test_without_a_restore_process_nothing_is_written(
     for python in ("/nowhere/python", "/bin/true"):
         monkeypatch.setattr(sys, "executable", python)
         with pytest.raises(StepFailed, match="restores settings after a kill") as caught:
-            QuietSession(machine, WISH).apply()
+            QuietSession(machine, REQUEST).apply()
         assert "nothing was changed" in caught.value.hint
         assert values(root) == FOUND
         assert read_journal(folder_of(root)) is None
@@ -158,8 +158,8 @@ def test_two_processes_cannot_quiet_the_machine_at_once(root: Path) -> None:
     with owner(root) as process:
         line_of(process)
         with pytest.raises(NotAllowed, match=f"process {process.pid}"):
-            apply_until_restore(Machine(files=FileTree(root)), WISH)
-        assert values(root) == TUNED
+            apply_until_restore(Machine(files=FileTree(root)), REQUEST)
+        assert values(root) == QUIETED
     until(lambda: read_journal(folder_of(root)) is None)
 
 

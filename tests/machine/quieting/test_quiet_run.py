@@ -98,8 +98,8 @@ def test_settings_that_are_not_restored_are_reported(root: Path) -> None:
     assert "torchyard machine restore" in line
 
 
-def cut_off(root: Path, folder: Path | None = None) -> None:
-    """The journal of a tune whose owner and keeper were killed, and its value."""
+def interrupt(root: Path, folder: Path | None = None) -> None:
+    """Write the journal and the value of a quieting whose owner and restore process were killed."""
     home = folder or root / "var/lib/torchyard/machine"
     home.mkdir(parents=True)
     setting = Setting(knob="aslr", place=ASLR, found="2", wanted="0")
@@ -120,7 +120,7 @@ def cut_off(root: Path, folder: Path | None = None) -> None:
 def test_settings_of_a_killed_process_are_restored_first(
     root: Path, quiet_request: QuietRequest | None
 ) -> None:
-    cut_off(root)
+    interrupt(root)
     (root / ASLR).write_text("0\n")
     with QuietMachine(quiet_request, files=FileTree(root)) as machine:
         assert any("process 4194999" in line and "restored" in line for line in machine.before)
@@ -150,7 +150,7 @@ def test_without_root_a_killed_quieting_is_a_warning(tmp_path: Path) -> None:
         pytest.skip("needs root, and an interpreter that others may run")
     tmp_path.chmod(0o755)
     home = Path("/tmp") / f"torchyard-journal-{os.getpid()}"
-    cut_off(Path("/"), home)
+    interrupt(Path("/"), home)
     try:
         done = subprocess.run(
             [*nobody, sys.executable, "-c", code],

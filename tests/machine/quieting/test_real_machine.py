@@ -72,7 +72,7 @@ def machine(*words: str) -> list[str]:
 
 
 def settled(folder: Path) -> None:
-    """Wait until no keeper is at work."""
+    """Wait until no restore process runs."""
     lock = JournalLock.take(folder, wait_s=30)
     assert lock is not None
     lock.release()
@@ -149,7 +149,7 @@ def test_kill_9_of_owner_and_restore_process(found: dict[str, str], tmp_path: Pa
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    for pid in children:  # the keeper and the command
+    for pid in children:  # the restore process and the command
         os.kill(int(pid), signal.SIGKILL)
     process.kill()
     process.communicate()

@@ -14,8 +14,8 @@ import pytest
 from tests.machine.fake_kernel import NO_LATENCY_LIMIT
 from tests.machine.owner_process import (
     FOUND,
-    TUNED,
-    WISH,
+    QUIETED,
+    REQUEST,
     folder_of,
     gone,
     kill,
@@ -54,7 +54,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 def test_the_restore_process_restores_at_once_when_the_owner_is_killed(root: Path) -> None:
     with owner(root) as process:
         restore_process = int(line_of(process))
-        assert values(root) == TUNED
+        assert values(root) == QUIETED
         kill(process)
     until(lambda: gone(restore_process))
     assert values(root) == FOUND
@@ -82,7 +82,7 @@ def test_when_both_are_killed_the_next_start_restores(root: Path) -> None:
         os.kill(restore_process, signal.SIGKILL)
         kill(process)
     until(lambda: gone(restore_process))
-    assert values(root) == TUNED
+    assert values(root) == QUIETED
     machine = Machine(files=FileTree(root))
     found = recover(machine)
     assert found is not None
@@ -110,9 +110,9 @@ def test_when_both_are_killed_the_next_quieting_restores_first(root: Path) -> No
         os.kill(restore_process, signal.SIGKILL)
         kill(process)
     until(lambda: gone(restore_process))
-    with QuietSession(Machine(files=FileTree(root)), WISH) as session:
+    with QuietSession(Machine(files=FileTree(root)), REQUEST) as session:
         assert session.before is not None
-        assert values(root) == TUNED
+        assert values(root) == QUIETED
         assert {c.setting.found for c in session.applied.written} == {"2", "25", "100000"}
     assert values(root) == FOUND
 

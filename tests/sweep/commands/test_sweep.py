@@ -352,7 +352,7 @@ def test_cancel_and_resume_after_an_interrupt(capsys: Capture, home: Path, tmp_p
     assert [one["state"] for one in document["cells"]] == ["waiting", "waiting"]
     assert document["cells"][0]["attempts"][0]["outcome"] == "interrupted"
     assert document["runs"] == {}
-    # The interpreter is fixed; the cell that was cut off is measured anew.
+    # The interpreter is fixed; the interrupted cell is measured again.
     silent.write_text("#!/bin/sh\nexit 3\n")
     ended = call(capsys, "sweep", "--resume", str(place), "--json")
     assert ended.code == 5, ended.err

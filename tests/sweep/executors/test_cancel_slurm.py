@@ -75,7 +75,7 @@ def test_jobs_outlive_their_driver_until_they_are_cancelled(
 
     assert program("sweep", "cancel", str(folder), TORCHYARD_HOME=home).code == 3
 
-    # Mended, the sweep goes on: nothing of the cancelling counts against its cells.
+    # With the fix, the sweep resumes: cancelling does not count as failed attempts of its cells.
     silent.write_text("#!/bin/sh\nexit 3\n")
     ended = program("sweep", "--resume", str(folder), "--json", TORCHYARD_HOME=home)
     assert ended.code == 5, ended.err

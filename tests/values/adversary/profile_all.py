@@ -1,4 +1,4 @@
-"""Runs every program of the collection under the watch, in this process, and prints what was said.
+"""Profile every program of the collection in this process and print the findings.
 
     python profile_all.py NAME...        or all of them
 

@@ -1,4 +1,4 @@
-"""Runs a program of the corpus under the watch."""
+"""Profile a program of the corpus."""
 
 from __future__ import annotations
 
