@@ -28,13 +28,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "values"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from corpus import CLEAN, PLANTED, Program, Waste
-from corpus.true_inside import TRUE_INSIDE
-from corpus.watching import SEED
 
+from tests.values.corpus import CLEAN, PLANTED, Program, Waste
+from tests.values.corpus.known_waste import TRUE_INSIDE
+from tests.values.corpus.profiling import SEED
 from torchyard.values.context_manager import ValueProfiler
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 from torchyard.values.pattern_texts import pattern_names
@@ -110,7 +110,7 @@ def _count_planted(
 
 
 def _is(found: ValueFinding, waste: Waste, program: Program) -> bool:
-    """Whether a finding is the planted waste; as `corpus.watching.Outcome` says it."""
+    """Whether a finding is the planted waste; as `tests.values.corpus.profiling.Outcome` says it."""
     return (
         found.pattern == waste.pattern
         and found.place.line == waste.line

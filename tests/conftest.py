@@ -15,23 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
+from tests.process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
 
-# These change or watch the one kernel that all tests share: never two of them at once.
-ONE_KERNEL = (
-    "test_irqbalance_knob",
-    "test_latency_device",
-    "test_lookout_live",
-    "test_quiet_machine",
-    "test_real_isolation",
-    "test_real_kernel",
-    "test_real_machine",
-    "test_tune_effect",
-    "test_tune_measure",
-)
+ROOT = Path(__file__).parents[1]
+# These change or observe the kernel, which all tests share: never two of them at once.
+ONE_KERNEL = {
+    "tests/audit/test_command_quiet.py",
+    "tests/audit/test_quieting_effect.py",
+    "tests/machine/knobs/test_irqbalance.py",
+    "tests/machine/knobs/test_latency_device.py",
+    "tests/machine/knobs/test_real_isolation.py",
+    "tests/machine/knobs/test_real_kernel.py",
+    "tests/machine/monitor/test_load_monitor_live.py",
+    "tests/machine/quieting/test_quiet_run.py",
+    "tests/machine/quieting/test_real_machine.py",
+}
+LONG_LANE_FILE = Path(__file__).with_name("long_lane.txt")
 LONG_LANE = {
     line
-    for line in (Path(__file__).parent / "long_lane.txt").read_text("utf-8").splitlines()
+    for line in LONG_LANE_FILE.read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 }
 LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
@@ -41,18 +43,22 @@ for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 
 
+def _path_in_repository(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the long lane before markers select tests."""
     for item in items:
-        if os.path.relpath(item.path, config.rootpath) in LONG_LANE:
+        if _path_in_repository(item.path) in LONG_LANE:
             item.add_marker("long")
 
 
 @pytest.fixture(autouse=True)
 def _one_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests run side by side, file by file; these wait for each other."""
-    if request.path.stem not in ONE_KERNEL:
+    if _path_in_repository(request.path) not in ONE_KERNEL:
         yield
         return
     with LOCK.open("w") as lock:

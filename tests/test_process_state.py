@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from process_state import differences, private_bytes, process_state
+from tests.process_state import differences, private_bytes, process_state
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 def test_a_change_is_named(change: str, named: str, tmp_path: Path) -> None:
     program = (
         "import os, resource, signal\n"
-        "from process_state import differences, process_state\n"
+        "from tests.process_state import differences, process_state\n"
         f"before = process_state()\n{change}\n"
         "print('\\\n'.join(differences(before, process_state())))\n"
     )
@@ -41,7 +41,7 @@ def test_a_change_is_named(change: str, named: str, tmp_path: Path) -> None:
         text=True,
         check=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     (line,) = ended.stdout.splitlines()
     assert line.startswith(f"{named}:")

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, QUICK, bench, write_file
 
+from tests.bench.tiny_bench import HERE, QUICK, bench, write_file
 from torchyard.bench.bench_run import run_bench
 from torchyard.bench.report.formats import to_json
 from torchyard.core.comparison import AccuracyStatus, Failure, Verdict
@@ -79,7 +79,9 @@ def only_failure(folder: Path, *names: str) -> Failure:
         pytest.param("leaves", "crashed", "exited with code 9", marks=pytest.mark.slow),
     ],
 )
-def test_trouble_of_the_workload_is_a_row(tmp_path: Path, name: str, kind: str, words: str) -> None:
+def test_a_failure_of_the_workload_is_a_row(
+    tmp_path: Path, name: str, kind: str, words: str
+) -> None:
     file = write_file(tmp_path, "troubled.py", TROUBLED)
     settings = replace(QUICK, step_limit_s=2.0)
     if name == "hoards":
@@ -237,7 +239,7 @@ BACKENDS = """
 
 
 @pytest.mark.torch
-def test_a_candidate_that_fails_does_not_cost_the_others(tmp_path: Path) -> None:
+def test_a_failing_candidate_does_not_affect_the_others(tmp_path: Path) -> None:
     # GIVEN candidates in one process: two that raise, one that is wrong, one that ends the process
     # once one of its blocks is kept, and a good one
     file = write_file(tmp_path, "slow_step.py", SLOW_STEP)

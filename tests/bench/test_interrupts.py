@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tiny_bench import left_behind, write_file
 
+from tests.bench.tiny_bench import leftover_processes, write_file
 from torchyard.results.run_reader import read_run
 
 pytestmark = pytest.mark.torch
@@ -75,7 +75,7 @@ def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 def test_a_signal_keeps_what_was_measured(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, `kill`, Slurm, systemd, CI and a lost terminal; also when they send it twice."""
     with running(tmp_path) as (process, folder):
-        assert left_behind(process.pid)
+        assert leftover_processes(process.pid)
         process.send_signal(number)
         if number is not signal.SIGINT:
             process.send_signal(signal.SIGTERM)
@@ -83,7 +83,7 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, number: signal.Signals
         assert process.wait(timeout=60) in {128 + number, *_EITHER.get(number, ())}
         assert process.stdout is not None
         document = json.loads(process.stdout.read())
-    until(lambda: left_behind(process.pid) == [], limit_s=5)
+    until(lambda: leftover_processes(process.pid) == [], limit_s=5)
     run = read_run(folder)
     assert run.state == "interrupted"
     (row,) = run.comparisons
@@ -111,11 +111,11 @@ def test_a_lost_terminal_does_not_end_what_nohup_started(tmp_path: Path) -> None
     assert read_run(folder).state == "interrupted"
 
 
-def test_kill_minus_nine_keeps_the_samples(tmp_path: Path) -> None:
+def test_sigkill_keeps_the_samples(tmp_path: Path) -> None:
     with running(tmp_path) as (process, folder):
-        assert left_behind(process.pid)
+        assert leftover_processes(process.pid)
         process.kill()
-    until(lambda: left_behind(process.pid) == [], limit_s=5)
+    until(lambda: leftover_processes(process.pid) == [], limit_s=5)
     run = read_run(folder)
     assert run.state == "interrupted"
     assert run.comparisons == ()

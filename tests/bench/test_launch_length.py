@@ -13,7 +13,7 @@ def test_a_length_that_is_asked_for_is_kept(launch_s: float) -> None:
     assert pace.seconds_for_rounds() == launch_s
 
 
-def test_without_one_the_pace_shares_the_time() -> None:
+def test_without_a_length_the_time_is_divided_by_the_pace() -> None:
     pace = SessionClock(Budget(time_s=60.0))
     pace.launch_ready(0.0)
     assert pace.seconds_for_rounds() == pytest.approx(60.0 / 8, rel=0.01)
@@ -41,7 +41,7 @@ def test_the_time_allowed_comes_before_the_length() -> None:
         (6, 2, 6, False),
     ],
 )
-def test_a_launch_ends_when_it_can_count(
+def test_a_launch_ends_when_it_has_enough_pairs(
     rounds: int, clean: int, at_least: int, enough: bool
 ) -> None:
     assert enough_rounds(rounds, clean, at_least) is enough

@@ -103,7 +103,7 @@ def test_the_ratio_of_the_times_is_the_speedup(launches: list[tuple[float, float
     assert found.with_times_of_estimate() is found
 
 
-def test_a_side_that_is_dirty_half_of_the_time_does_not_change_the_ratio() -> None:
+def test_a_variant_that_is_dirty_half_of_the_time_does_not_change_the_ratio() -> None:
     """Median of clean blocks of each side: 11.9 against 24.1 ms beside 'same'."""
     blocks = []
     for launch in range(4):
@@ -124,7 +124,7 @@ def test_a_side_that_is_dirty_half_of_the_time_does_not_change_the_ratio() -> No
     assert ratio_of(found) == pytest.approx(1.0)
 
 
-def test_stored_times_that_contradict_the_speedup_are_replaced_and_told() -> None:
+def test_stored_times_that_contradict_the_speedup_are_replaced_with_a_note() -> None:
     made = row(blocks_of([(36e6, 1.12)] * 4))
     old = replace(
         made,
@@ -166,7 +166,7 @@ def test_a_crash_of_the_baseline_leaves_the_launches_before_usable() -> None:
     )
 
 
-def test_a_crash_of_a_shared_process_is_not_laid_on_the_baseline() -> None:
+def test_a_crash_of_a_shared_process_is_not_attributed_to_the_baseline() -> None:
     """The candidate may have broken what the baseline then fell over."""
     found = row(blocks_of([(1e6, 1.2)] * 5), failure=failed("base"))
     assert (found.verdict, found.state) == (Verdict.FASTER, "untrusted")
@@ -183,7 +183,7 @@ def test_too_few_launches_before_a_failure_of_the_baseline_are_no_verdict(launch
     assert (found.before_failure is not None) is (launches > 0)
 
 
-def test_a_disturbance_of_the_candidate_is_said_and_rules_out_same() -> None:
+def test_a_disturbance_of_the_candidate_is_reported_and_rules_out_same() -> None:
     blocks = [
         replace(one, dirty=("read pages from disk",))
         if one.variant == "other" and one.round < 4

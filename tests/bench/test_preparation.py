@@ -126,7 +126,7 @@ def test_without_a_counter_the_reason_is_kept(
 
 
 @pytest.mark.torch
-def test_the_row_says_what_was_compiled_again_and_for_which_size(
+def test_the_row_reports_recompilations_and_their_sizes(
     processes: LaunchProcesses, prepared: PreparationState
 ) -> None:
     changing, dynamic = prepared.metrics["changing"], prepared.metrics["dynamic"]

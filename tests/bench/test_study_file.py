@@ -142,7 +142,7 @@ def test_paths_are_relative_to_the_file_wherever_one_stands(
     assert request.candidates[0].folder == folder
 
 
-def test_an_empty_file_says_nothing_but_its_name(folder: Path) -> None:
+def test_an_empty_file_sets_only_the_name(folder: Path) -> None:
     assert read(folder, "") == Request(name="study")
 
 

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_bench import HERE, bench, write_file
 
+from tests.bench.tiny_bench import HERE, bench, write_file
 from torchyard.bench.report.formats import to_csv, to_json
 from torchyard.bench.request import SpecText
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
@@ -48,7 +48,7 @@ def variants(*specs: str) -> list[Variant]:
 
 
 @pytest.mark.torch
-def test_options_and_backends_end_in_rows_of_their_own(tmp_path: Path) -> None:
+def test_options_and_backends_have_their_own_rows(tmp_path: Path) -> None:
     # GIVEN one process with several backends and options, one of which cannot be
     file = write_file(tmp_path, "images.py", IMAGES)
     chosen = variants(
@@ -124,7 +124,7 @@ UNSURE = """
 
 
 @pytest.mark.torch
-def test_a_row_says_where_the_check_says_less_than_it_seems(tmp_path: Path) -> None:
+def test_a_row_notes_the_limits_of_its_check(tmp_path: Path) -> None:
     # GIVEN a workload that is not deterministic and does not run in float64
     file = write_file(tmp_path, "unsure.py", UNSURE)
     # WHEN it is compared with itself

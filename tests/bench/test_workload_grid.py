@@ -54,7 +54,7 @@ def values(text: str) -> list[object]:
         ("1..x", ["1..x"]),
     ],
 )
-def test_what_a_text_stands_for(text: str, expected: list[object]) -> None:
+def test_expansion_of_a_text(text: str, expected: list[object]) -> None:
     assert values(text) == expected
 
 
@@ -120,7 +120,7 @@ def test_a_parameter_that_is_not_there_is_refused_before_it_is_spread() -> None:
         labels("matmul:sise=1|2")
 
 
-def test_a_range_without_end_in_sight_is_refused_at_once() -> None:
+def test_an_endless_range_is_refused_immediately() -> None:
     assert len(values(f"1..{MAX_GRID_SIZE}+1")) == MAX_GRID_SIZE
     with pytest.raises(UsageError):
         values("1..999999999999+1")

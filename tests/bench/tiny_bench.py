@@ -15,7 +15,7 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.events import ignore_events
 from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
 
-__all__ = ["HERE", "QUICK", "bench", "left_behind", "write_file"]
+__all__ = ["HERE", "QUICK", "bench", "leftover_processes", "write_file"]
 
 HERE = Target(name="here", python=sys.executable)
 QUICK = MeasureSettings(block_s=0.02, threads=1)
@@ -46,11 +46,11 @@ def bench(
         settings=settings,
     )
     rows = run_bench(study, folder=folder, command=["tiny"], listener=ignore_events)
-    assert left_behind(os.getpid()) == []
+    assert leftover_processes(os.getpid()) == []
     return rows
 
 
-def left_behind(yard_pid: int) -> Sequence[int]:
+def leftover_processes(yard_pid: int) -> Sequence[int]:
     """Living processes that carry the marks of that yard's launches."""
     found = []
     for process in psutil.process_iter():

@@ -29,7 +29,7 @@ __all__ = [
     "PHONE_WIDTH",
     "SCREENSHOTS",
     "Browser",
-    "Watched",
+    "PageEvents",
     "choose_dark",
     "is_soon",
     "open_browser",
@@ -60,7 +60,7 @@ _WORDLESS: Final = frozenset({"log", "info", "debug"})
 
 
 @dataclass
-class Watched:
+class PageEvents:
     """What went wrong on a page, as it happens."""
 
     faults: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Browser:
         dark: bool = False,
         scripts: bool = True,
         expected: tuple[str, ...] = (),
-    ) -> Iterator[tuple[Page, Watched]]:
+    ) -> Iterator[tuple[Page, PageEvents]]:
         """A fresh page; faults that do not hold one of the `expected` texts fail the test."""
         context = self._chromium.new_context(
             viewport={"width": width, "height": height},
@@ -112,7 +112,7 @@ class Browser:
             java_script_enabled=scripts,
             reduced_motion="reduce",
         )
-        watched = Watched()
+        watched = PageEvents()
         page = context.new_page()
         page.set_default_timeout(60_000)
         page.on("console", watched.on_console)

@@ -14,7 +14,8 @@ from typing import Literal
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from browser_page import (
+
+from tests.browser.browser_page import (
     DARK,
     PHONE_WIDTH,
     Browser,
@@ -24,8 +25,7 @@ from browser_page import (
     save_picture,
     wait_until,
 )
-from dashboard_home import GPT, MATMUL, Names, comparison, write_run
-
+from tests.dashboard.sample_dashboard import GPT, MATMUL, Names, comparison, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Comparison, Failure, Verdict
 from torchyard.core.events import Event
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.browser
 
 RESNET = Workload(suite="models", name="resnet", batch_size=8)
 LSTM = Workload(suite="models", name="lstm", mode="training")
-EVIL = "<img src=x onerror=\"document.title='evil'\">\"'</script><script>document.title='evil'</script>"
+HOSTILE = "<img src=x onerror=\"document.title='evil'\">\"'</script><script>document.title='evil'</script>"
 SLOWER_FROM = 20
 PAGES = ("runs", "run", "workloads", "history", "compare", "live")
 LOOKS: tuple[tuple[int, Literal["light", "dark"]], ...] = (
@@ -101,8 +101,10 @@ class Served:
         self.going = write_run(home / "going", names=Names(study="a bench"), state="running")
         (home / "damaged").mkdir()
         (home / "damaged" / "run.json").write_text("no json")
-        evil = Names(study=EVIL, candidate=EVIL, revision=EVIL, note=EVIL, workload=EVIL)
-        workload = Workload(suite="file", name=EVIL)
+        evil = Names(
+            study=HOSTILE, candidate=HOSTILE, revision=HOSTILE, note=HOSTILE, workload=HOSTILE
+        )
+        workload = Workload(suite="file", name=HOSTILE)
         for name in ("evil-1", "evil-2"):
             rows = [comparison(workload, Verdict.FASTER, 1.5, evil)]
             write_run(home / name, rows=rows, names=evil)
@@ -268,7 +270,7 @@ def test_a_run_leads_to_the_one_before_and_asks_for_charts_only_when_seen(
         assert not [request for request in watched.requests if "vega" in request]
 
 
-def test_names_are_only_ever_read(browser: Browser, served: Served) -> None:
+def test_names_are_escaped(browser: Browser, served: Served) -> None:
     with browser.page() as (page, _):
         for address in ("", "workloads", "run?id=evil-1", "compare?before=evil-1&after=evil-2"):
             page.goto(served.url + address)
@@ -329,7 +331,7 @@ def test_live_progress_as_it_happens(browser: Browser, served: Served) -> None:
             Event(
                 kind="comparison",
                 text="x",
-                workload=EVIL,
+                workload=HOSTILE,
                 fraction=0.5,
                 comparison=made,
             )

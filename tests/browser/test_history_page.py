@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
-from test_history_reports import hostile, sample
 
+from tests.browser.browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
+from tests.results.history.test_report import hostile, sample
 from torchyard.results.history.report import history_page
 from torchyard.results.model import SeriesHistory
 
@@ -48,7 +48,7 @@ def test_a_phone_and_no_scripts(browser: Browser, tmp_path: Path) -> None:
         assert overflow(page) == 0
 
 
-def test_hostile_names_are_read_only(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(browser: Browser, tmp_path: Path) -> None:
     with browser.page() as (page, _):
         page.on("dialog", lambda dialog: pytest.fail(f"a name ran: {dialog.message}"))
         page.goto(written(tmp_path, [hostile()]))

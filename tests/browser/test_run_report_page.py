@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import (
+
+from tests.bench.report.test_page import HOSTILE, hostile_run
+from tests.bench.sample_run import write_run
+from tests.browser.browser_page import (
     DARK,
     PHONE_WIDTH,
     SCREENSHOTS,
@@ -18,9 +21,6 @@ from browser_page import (
     save_picture,
     wait_until,
 )
-from sample_run import write_run
-from test_html_report import HOSTILE, hostile_run
-
 from torchyard.bench.report.page import to_html
 
 pytestmark = pytest.mark.browser
@@ -186,7 +186,7 @@ def test_a_phone(browser: Browser, address: str) -> None:
         save_picture(page, "report-phone", whole=True)
 
 
-def test_the_keyboard_is_enough(browser: Browser, address: str) -> None:
+def test_everything_works_by_keyboard(browser: Browser, address: str) -> None:
     with browser.page() as (page, _):
         page.goto(address)
         focused = "document.activeElement.textContent.trim()"
@@ -227,7 +227,7 @@ def test_printing(browser: Browser, address: str) -> None:
         (SCREENSHOTS / "report.pdf").write_bytes(pdf)
 
 
-def test_without_scripts_it_is_all_there(browser: Browser, address: str) -> None:
+def test_everything_is_visible_without_scripts(browser: Browser, address: str) -> None:
     with browser.page(scripts=False) as (page, _):
         page.goto(address)
         assert page.locator(SHOWN).count() == 7
@@ -249,7 +249,7 @@ def test_text_from_outside_stays_text(browser: Browser, tmp_path: Path) -> None:
             wait_until(page, DRAWN)
 
 
-def test_the_watch_sees_what_it_must(browser: Browser, tmp_path: Path) -> None:
+def test_console_errors_and_requests_are_detected(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "bad.html"
     path.write_text(
         '<title>x</title><link rel="icon" href="data:,"><img src="http://192.0.2.1/x.png">'

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
-from sweep_samples import null_sweep, whole_sweep
-from test_sweep_reports import hostile
 
+from tests.browser.browser_page import PHONE_WIDTH, Browser, open_browser, overflow, save_picture
+from tests.sweep.report.test_formats import hostile
+from tests.sweep.sample_sweeps import null_sweep, whole_sweep
 from torchyard.sweep.model import SweepSummary
 from torchyard.sweep.report.formats import render_sweep
 from torchyard.sweep.summary import sweep_summary
@@ -77,7 +77,7 @@ def test_a_phone_with_and_without_scripts(browser: Browser, tmp_path: Path, kind
         save_picture(page, f"sweep-{kind}-phone", whole=True)
 
 
-def test_hostile_names_are_read_only(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(browser: Browser, tmp_path: Path) -> None:
     with browser.page() as (page, _):
         page.on("dialog", lambda dialog: pytest.fail(f"a name ran: {dialog.message}"))
         page.goto(written(tmp_path, hostile()))

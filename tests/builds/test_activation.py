@@ -15,7 +15,7 @@ from torchyard.errors import UsageError
 
 SHELLS = [name for name in ("sh", "dash", "bash", "zsh", "ksh", "mksh") if shutil.which(name)]
 
-NASTY = 'it\'s "quoted" $HOME `id` \\ end;\n second line * ~'
+SPECIAL = 'it\'s "quoted" $HOME `id` \\ end;\n second line * ~'
 
 
 @pytest.fixture(params=SHELLS)
@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 def script_for(folder: Path) -> str:
     return activation_script(
         folder,
-        (("VIRTUAL_ENV", f"{folder}/env"), ("NASTY", NASTY), ("EMPTY", "")),
+        (("VIRTUAL_ENV", f"{folder}/env"), ("SPECIAL", SPECIAL), ("EMPTY", "")),
         {
             "PATH": (f"{folder}/env/bin",),
             "LD_LIBRARY_PATH": ("/opt/rocm/lib", f"{folder}/env/lib"),
@@ -85,7 +85,7 @@ def test_values_and_order(shell: list[str], folder: Path) -> None:
     source = write(folder, script_for(folder))
     (after,) = environments(run(shell, SHOW + source + "show", START).stdout)
     assert after["VIRTUAL_ENV"] == f"{folder}/env"
-    assert after["NASTY"] == NASTY
+    assert after["SPECIAL"] == SPECIAL
     assert after["EMPTY"] == ""
     assert after["PATH"] == f"{folder}/env/bin:{SYSTEM_PATH}"
     assert after["LD_LIBRARY_PATH"] == f"/opt/rocm/lib:{folder}/env/lib"
@@ -119,7 +119,7 @@ def test_deactivate_twice_is_harmless(shell: list[str], folder: Path) -> None:
     assert before == after
 
 
-def test_nothing_of_ours_is_left_in_the_shell_either(shell: list[str], folder: Path) -> None:
+def test_no_own_variable_is_left_in_the_shell(shell: list[str], folder: Path) -> None:
     source = write(folder, script_for(folder))
     result = run(shell, source + "torchyard_deactivate\nset", START)
     left = [
@@ -133,10 +133,10 @@ def test_nothing_of_ours_is_left_in_the_shell_either(shell: list[str], folder: P
 def test_unexported_variable_stays_unexported(shell: list[str], folder: Path) -> None:
     source = write(folder, script_for(folder))
     script = (
-        "NASTY='only here'\n"
+        "SPECIAL='only here'\n"
         + source
         + "torchyard_deactivate\n"
-        + 'if command printenv NASTY; then exit 9; fi\nprintf %s "${NASTY}"'
+        + 'if command printenv SPECIAL; then exit 9; fi\nprintf %s "${SPECIAL}"'
     )
     assert run(shell, script, START).stdout == b"only here"
 

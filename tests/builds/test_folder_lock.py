@@ -42,7 +42,7 @@ def test_the_folder_is_made_and_names_who_holds_it(tmp_path: Path) -> None:
         assert path.read_text() == f"{os.getpid()}\n"
 
 
-def test_another_process_is_refused_and_told_the_number(tmp_path: Path) -> None:
+def test_another_process_is_refused_with_the_pid_of_the_owner(tmp_path: Path) -> None:
     path = tmp_path / "running"
     with holder(path) as process:
         with pytest.raises(NotAllowed) as raised, exclusive_run_lock(path):

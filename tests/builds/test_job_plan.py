@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of, shell, step
 
+from tests.builds.plans import plan_of, shell, step
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.meter.jobs import history_name, parse_jobs, with_jobs
 from torchyard.builds.plan import Component, Plan
@@ -56,7 +56,7 @@ def test_the_heaviest_component_decides(tmp_path: Path) -> None:
     assert "as requested" in asked.jobs_why
 
 
-def test_build_systems_are_told_by_variables_outside_of_fingerprints(tmp_path: Path) -> None:
+def test_job_counts_are_passed_by_variables_outside_of_fingerprints(tmp_path: Path) -> None:
     plan = plan_with(tmp_path, Recipe(name="x"))
     planned, _ = with_jobs(plan, 3, home=BuildsDirectory(folder=tmp_path), limits=LIMITS)
     assert planned.runner_variables["MAX_JOBS"] == "3"

@@ -43,7 +43,7 @@ def test_braces_that_are_no_name_stay() -> None:
     assert fill_placeholders(recipe, NAMES, where="r").options["A"] == "${HOME} {} {1} {A B}"
 
 
-def test_an_unknown_name_is_told_with_its_key() -> None:
+def test_an_unknown_name_is_reported_with_its_key() -> None:
     recipe = Recipe(name="r", options={"A": "{versoin}"})
     with pytest.raises(UsageError) as caught:
         fill_placeholders(recipe, NAMES, where="r")

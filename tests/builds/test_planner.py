@@ -278,7 +278,7 @@ def test_another_meter_costs_nothing(workspace: Workspace) -> None:
     assert changed(plan, other) == ["environment/meter"]
 
 
-def test_placeholders_are_filled_in_and_unknown_ones_told(workspace: Workspace) -> None:
+def test_placeholders_are_filled_in_and_unknown_ones_reported(workspace: Workspace) -> None:
     text = f"version = '2.6.1'\n[options]\nA = '{{prefix}} {{version}} {{release}}'\n{CURRENT}"
     plan = workspace.plan(text)
     prefix = workspace.home.build("it").prefix

@@ -104,7 +104,7 @@ def test_a_relative_path_starts_at_the_folder_given(tmp_path: Path) -> None:
         ("[variants.a]\nextends = 'b'\n", "", ""),
     ],
 )
-def test_mistakes_name_the_file_the_key_and_the_mend(
+def test_mistakes_name_the_file_the_key_and_the_fix(
     tmp_path: Path, text: str, what: str, hint: str
 ) -> None:
     path = write(tmp_path, text)
@@ -132,7 +132,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_recipe_file(str(tmp_path / "none.toml"))
 
 
-def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+def test_undecodable_bytes_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="cannot be read"):
         load_recipe_file(str(tmp_path / "bad.toml"))

@@ -50,7 +50,7 @@ def test_a_variant_can_extend_another() -> None:
     assert table["options"]["BUILD_TEST"] is True
 
 
-def test_variants_that_extend_each_other_are_told() -> None:
+def test_variants_that_extend_each_other_are_reported() -> None:
     loop = {"variants": {"a": {"extends": "b"}, "b": {"extends": "a"}}}
     with pytest.raises(UsageError, match="cannot be extended"):
         merged(loop, choose("a"), where="f")
@@ -104,7 +104,7 @@ def test_a_part_of_a_key_in_quotes_may_hold_dots() -> None:
     }
 
 
-def test_a_setting_below_a_plain_value_is_told() -> None:
+def test_a_setting_below_a_plain_value_is_reported() -> None:
     with pytest.raises(UsageError, match="is not a table"):
         merged(BASE, choose(settings={"version.major": "2"}), where="f")
 
@@ -128,7 +128,7 @@ def test_settings_are_toml_where_they_can_be(text: str, expected: tuple[str, str
 
 
 @pytest.mark.parametrize("text", ["USE_CUDA", "=1", "pytorch/=1"])
-def test_a_setting_without_key_or_value_is_told(text: str) -> None:
+def test_a_setting_without_key_or_value_is_reported(text: str) -> None:
     with pytest.raises(UsageError, match="is not KEY=VALUE"):
         parse_setting(text)
 

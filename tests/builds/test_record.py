@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_samples import make_record
 
+from tests.builds.record_samples import make_record
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.record import (
     BuildRecord,
@@ -57,7 +57,7 @@ def empty_fields(value: object, where: str = "") -> list[str]:
     return [] if value or value is False or isinstance(value, float) else [where]
 
 
-def test_everything_comes_back(home: BuildsDirectory) -> None:
+def test_every_field_round_trips(home: BuildsDirectory) -> None:
     record = make_record()
     folder = home.builds / "arm"
     path = write_record(folder, record)

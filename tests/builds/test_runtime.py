@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import PATH, plan_of, shell, step
-from sandbox_cases import make_root, needs_mounts
 
+from tests.builds.plans import PATH, plan_of, shell, step
+from tests.builds.sandbox.sandbox_commands import make_root, needs_mounts
 from torchyard.builds.activation import runtime_variables, write_runtime_files
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Plan
@@ -111,7 +111,7 @@ def test_in_a_root_the_interpreter_enters_it(tmp_path: Path) -> None:
 
 
 @needs_mounts
-def test_in_a_root_a_home_below_a_system_folder_is_seen() -> None:
+def test_in_a_root_a_results_directory_below_a_system_folder_is_visible() -> None:
     """/var is the root's own, and the home may be there."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="torchyard-test-") as home:
         base, own = (Path(home, "builds", name) for name in ("torch", "vision"))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_samples import COMMIT, make_record
 
+from tests.builds.record_samples import COMMIT, make_record
 from torchyard.builds.record import BuildRecord, ComponentRecord, RecipeIdentity, SourceIdentity
 from torchyard.builds.sbom import make_bill, sbom_text, source_purl
 from torchyard.errors import MissingTool, UsageError
@@ -149,10 +149,10 @@ def test_an_unknown_format() -> None:
 
 def test_a_missing_library_is_named_with_the_command(tmp_path: Path) -> None:
     """In an interpreter that really has no such library."""
-    tests, source = Path(__file__).parent, Path(__file__).parents[2] / "src"
+    root = Path(__file__).parents[2]
     code = (
-        f"import sys; sys.path[:0] = [{str(tests)!r}, {str(source)!r}]\n"
-        "from record_samples import make_record\n"
+        f"import sys; sys.path[:0] = [{str(root)!r}, {str(root / 'src')!r}]\n"
+        "from tests.builds.record_samples import make_record\n"
         "from torchyard.builds.sbom import sbom_text\n"
         "from torchyard.errors import MissingTool\n"
         "for name in ('cyclonedx', 'spdx'):\n"

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from plans import plan_of
 
+from tests.builds.plans import plan_of
 from torchyard.builds.lockfile import check_source, upstream_version
 from torchyard.builds.plan import Component
 from torchyard.builds.recipe import DebianSource, FolderSource, Recipe, SourceTable

@@ -76,7 +76,7 @@ def test_other_sources_are_other_locks(tmp_path: Path) -> None:
     assert waits == []
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_location_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(TorchyardError, match="cannot write"),

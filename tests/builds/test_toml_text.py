@@ -21,7 +21,7 @@ TABLES = st.recursive(
 
 
 @given(table=TABLES)
-def test_any_table_comes_back_from_toml(table: dict[str, Any]) -> None:
+def test_any_table_round_trips_through_toml(table: dict[str, Any]) -> None:
     assert tomllib.loads(to_toml(table)) == table
 
 

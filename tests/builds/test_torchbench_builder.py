@@ -95,7 +95,7 @@ def test_a_model_gets_its_requirements_with_the_network_and_its_install_without(
     assert step_of(plan, "verify").needs == (install.name,)
 
 
-def test_an_install_that_fetches_is_let_through_when_asked(tmp_path: Path) -> None:
+def test_an_install_that_downloads_is_allowed_on_request(tmp_path: Path) -> None:
     install = step_of(
         planned(tmp_path, model="with_install", **{"install-online": True}), "model-install"
     )

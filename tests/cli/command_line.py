@@ -12,11 +12,11 @@ import pytest
 
 from torchyard.cli.main import run
 
-__all__ = ["Ended", "call", "program", "study_of"]
+__all__ = ["CompletedCommand", "call", "program", "study_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class CompletedCommand:
     """How a command line ended."""
 
     code: int
@@ -24,15 +24,15 @@ class Ended:
     err: str
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> CompletedCommand:
     """Run a command line inside this process."""
     capsys.readouterr()
     code = run(list(arguments))
     captured = capsys.readouterr()
-    return Ended(code=code, out=captured.out, err=captured.err)
+    return CompletedCommand(code=code, out=captured.out, err=captured.err)
 
 
-def program(*arguments: str, cwd: Path | None = None, **variables: str) -> Ended:
+def program(*arguments: str, cwd: Path | None = None, **variables: str) -> CompletedCommand:
     """Run a command line as its own process, without this process's colours and columns."""
     kept = {k: v for k, v in os.environ.items() if k not in {"NO_COLOR", "COLUMNS", "FORCE_COLOR"}}
     done = subprocess.run(
@@ -45,7 +45,7 @@ def program(*arguments: str, cwd: Path | None = None, **variables: str) -> Ended
         env={**kept, **variables},
         stdin=subprocess.DEVNULL,
     )
-    return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
+    return CompletedCommand(code=done.returncode, out=done.stdout, err=done.stderr)
 
 
 def study_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:

@@ -80,7 +80,9 @@ def test_a_closed_pipe(tmp_path: Path, words: tuple[str, ...]) -> None:
     ["2>/dev/full", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full", "<&-"],
 )
 @pytest.mark.parametrize("json", [(), ("--json",)])
-def test_an_error_that_cannot_be_told(tmp_path: Path, redirect: str, json: tuple[str, ...]) -> None:
+def test_an_error_that_cannot_be_printed(
+    tmp_path: Path, redirect: str, json: tuple[str, ...]
+) -> None:
     done = run(("bench", "nowhere.toml", *json), tmp_path, redirect=redirect)
     assert done.returncode == 2, done
 
@@ -161,14 +163,14 @@ def test_strange_variables(tmp_path: Path, variables: dict[str, str]) -> None:
     assert b"hint: " in done.stderr
 
 
-def test_no_home_at_all(tmp_path: Path) -> None:
+def test_no_home_directory(tmp_path: Path) -> None:
     done = run(("results", "list"), tmp_path, without=("HOME", "XDG_CACHE_HOME"))
     assert done.returncode in {0, 3}, done
     assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("word", [b"\xff\xfe", b"\xed\xa0\x80", b"a\x01b", b"~\xff/x"])
-def test_bytes_that_are_no_text(tmp_path: Path, word: bytes) -> None:
+def test_undecodable_bytes(tmp_path: Path, word: bytes) -> None:
     for words in (("bench",), ("report",), ("build", "explain"), ("explain",), ("bench", "--only")):
         done = run((*words, word), tmp_path)
         assert done.returncode == 2, (words, done)
@@ -177,7 +179,7 @@ def test_bytes_that_are_no_text(tmp_path: Path, word: bytes) -> None:
 
 
 @pytest.mark.parametrize("home", ["/dev/null/x", "/proc/x", "/nowhere\x01/x"])
-def test_a_home_that_cannot_be_made(tmp_path: Path, home: str) -> None:
+def test_a_results_directory_that_cannot_be_created(tmp_path: Path, home: str) -> None:
     done = run(("results", "list"), tmp_path, variables={"TORCHYARD_HOME": home})
     assert done.returncode in {0, 2, 3, 4}, done
     assert b"Traceback" not in done.stderr

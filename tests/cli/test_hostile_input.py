@@ -11,9 +11,9 @@ from types import FrameType
 
 import click
 import pytest
-from command_line import call
-from hostile_files import ARCHIVES, FILES
 
+from tests.cli.command_line import call
+from tests.cli.hostile_files import ARCHIVES, FILES
 from torchyard.cli.group import program
 from torchyard.cli.options import Count, Number
 from torchyard.errors import EXIT_CODES
@@ -81,7 +81,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_files_that_are_none(tmp_path: Path, capsys: Capture, reader: str) -> None:
+def test_invalid_files(tmp_path: Path, capsys: Capture, reader: str) -> None:
     for number, (name, make) in enumerate(FILES.items()):
         if name == "unreadable" and os.geteuid() == 0:
             continue
@@ -94,7 +94,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: Capture, reader: str) -> No
             raise AssertionError(f"{reader}: {name}") from error
 
 
-def test_logs_that_are_none(tmp_path: Path, capsys: Capture) -> None:
+def test_invalid_logs(tmp_path: Path, capsys: Capture) -> None:
     for number, (name, make) in enumerate(FILES.items()):
         path = tmp_path / f"hostile-{number}.log"
         make(path)
@@ -106,7 +106,7 @@ def test_logs_that_are_none(tmp_path: Path, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-def test_archives_that_are_none(tmp_path: Path, capsys: Capture, name: str) -> None:
+def test_invalid_archives(tmp_path: Path, capsys: Capture, name: str) -> None:
     path = tmp_path / "runs.tar.gz"
     path.write_bytes(ARCHIVES[name])
     check(capsys, ("results", "import", str(path)))
@@ -338,7 +338,7 @@ TEXTS: tuple[tuple[str, ...], ...] = (
 
 
 @pytest.mark.parametrize("words", TEXTS, ids=" ".join)
-def test_texts_that_nobody_writes(capsys: Capture, words: tuple[str, ...]) -> None:
+def test_unusual_text(capsys: Capture, words: tuple[str, ...]) -> None:
     for text in WORDS:
         arguments = (*words[:-1], text) if words == ("",) else (*words, text)
         with limited():

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import call, program
 
+from tests.cli.command_line import call, program
 from torchyard.cli.commands import COMMANDS
 from torchyard.cli.explain import load_explanations, load_synonyms
 from torchyard.core.comparison import AccuracyStatus, Verdict

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import program
 
+from tests.cli.command_line import program
 from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, root_help
 

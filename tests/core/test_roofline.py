@@ -117,7 +117,7 @@ def test_no_attainment_without_metrics() -> None:
     assert attainment_of(metrics(None, flops=1.0, moved=1.0), PEAK) is None
 
 
-def test_roof_share_is_bound_time_over_measured_time() -> None:
+def test_roofline_share_is_bound_time_over_measured_time() -> None:
     for flops, moved in ((1e9, 1e9), (1e9, 1e6), (1e6, 1e9), (7e9, 3e9)):
         found = attainment_of(metrics(3.0, flops=flops, moved=moved), PEAK)
         least = max(flops / PEAK.flops_per_second, moved / PEAK.bytes_per_second_at(moved))

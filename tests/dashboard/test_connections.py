@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from dashboard_home import write_home
 
+from tests.dashboard.sample_dashboard import write_results_directory
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.server import Limits, Listening, dashboard_server, listen
 
@@ -140,7 +140,7 @@ def test_a_byte_now_and_then_does_not_keep_a_connection(tmp_path: Path, start: b
 
 
 def test_a_client_that_does_not_read_its_answer_is_closed(tmp_path: Path) -> None:
-    write_home(tmp_path, count=1)
+    write_results_directory(tmp_path, count=1)
     ask = b"GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with running(tmp_path, SHORT) as served:
         reader = socket.socket()
@@ -194,7 +194,7 @@ def test_a_flood_from_one_address_does_not_close_connections_of_others(tmp_path:
 
 
 def test_streams_being_answered_are_never_closed_for_new_ones(tmp_path: Path) -> None:
-    from dashboard_home import write_run
+    from tests.dashboard.sample_dashboard import write_run
 
     write_run(tmp_path / "going", state="running")
     limits = Limits(connections=8, waiting=4, request_s=LIMIT_S)

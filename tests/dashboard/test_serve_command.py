@@ -18,7 +18,8 @@ from textwrap import dedent
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from dashboard_home import write_home
+
+from tests.dashboard.sample_dashboard import write_results_directory
 
 STEP = """
     import time
@@ -101,7 +102,7 @@ def serve(home: Path, *options: str) -> Iterator[Served]:
 
 
 def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
-    ids = write_home(tmp_path)
+    ids = write_results_directory(tmp_path)
     with serve(tmp_path) as served:
         assert served.url.startswith("http://127.0.0.1:")
         status, page, headers = served.get("/")
@@ -121,7 +122,7 @@ def test_it_answers_on_loopback_only_and_ends_cleanly(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_it_cleanly_too_even_with_streams_open(tmp_path: Path) -> None:
-    from dashboard_home import write_run
+    from tests.dashboard.sample_dashboard import write_run
 
     write_run(tmp_path / "going", state="running")
     with serve(tmp_path) as served:
@@ -225,7 +226,7 @@ def run_serve(*options: str, **variables: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_port_that_is_taken_and_a_host_that_is_none(tmp_path: Path) -> None:
+def test_a_port_in_use_and_an_invalid_host(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run_serve("--home", str(tmp_path), "--port", str(port))
@@ -296,7 +297,7 @@ def going(served: Served) -> str:
 
 
 @pytest.mark.torch
-def test_a_real_bench_is_watched_live_until_it_ends(tmp_path: Path) -> None:
+def test_a_real_bench_is_followed_live_until_it_ends(tmp_path: Path) -> None:
     home = tmp_path / "yard" / "runs"
     with serve(home) as served, bench(tmp_path, home, "--time", "3s") as process:
         run = going(served)

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import call
+
+from tests.cli.command_line import call
 
 Capture = pytest.CaptureFixture[str]
 
@@ -28,7 +29,7 @@ def test_it_says_where_the_site_is_and_what_changed(capsys: Capture, tmp_path: P
     assert said["index"] == str(folder / "index.html")
 
 
-def test_a_folder_of_somebody_else(capsys: Capture, tmp_path: Path) -> None:
+def test_a_folder_with_other_files(capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("precious")
     ended = call(capsys, "site", str(tmp_path))
     assert ended.code == 2

@@ -21,10 +21,10 @@ pytestmark = [
 ]
 
 
-def _desk(suite: str, name: str, mode: str = "inference", **parameters: object) -> Any:
+def _service(suite: str, name: str, mode: str = "inference", **parameters: object) -> Any:
     from torchyard.worker.bench.service import WorkerService
 
-    desk = WorkerService()
+    service = WorkerService()
     workload = {
         "suite": suite,
         "name": name,
@@ -34,9 +34,9 @@ def _desk(suite: str, name: str, mode: str = "inference", **parameters: object) 
         "optimizer_step": False,
         "parameters": list(parameters.items()),
     }
-    desk.build(workload, [{"name": "eager", "backend": "eager", "precision": "float32"}], 1337)
-    desk.warm("eager", 3.0)
-    return desk
+    service.build(workload, [{"name": "eager", "backend": "eager", "precision": "float32"}], 1337)
+    service.warm("eager", 3.0)
+    return service
 
 
 def _bench(folder: Path, *options: str) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def _blocks(folder: Path) -> list[dict[str, Any]]:
 
 def test_events_agree_with_the_host_clock_on_long_kernels() -> None:
     # GIVEN kernels that keep the GPU busy all the time
-    desk = _desk("kernels", "matmul", size=4096)
+    service = _service("kernels", "matmul", size=4096)
     # WHEN a block is timed by events
-    block = desk.block("eager", 1, 50, 2, False, False)
+    block = service.block("eager", 1, 50, 2, False, False)
     # THEN the events add up to the host's wall time
     assert sum(block["samples_ns"]) == pytest.approx(block["wall_ns"], rel=0.05)
 
@@ -68,9 +68,9 @@ def test_nothing_synchronises_inside_a_block() -> None:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    desk = _desk("kernels", "layer-norm")
+    service = _service("kernels", "layer-norm")
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        desk.block("eager", 1, 100, 1, False, False)
+        service.block("eager", 1, 100, 1, False, False)
     waits = [e for e in profiler.events() if "Synchronize" in e.name]
     # one before the block, one at its end, and the profiler's own
     assert len(waits) < 10, [e.name for e in waits]
@@ -86,17 +86,17 @@ def test_flushing_l2_slows_a_kernel_that_lives_in_it(monkeypatch: pytest.MonkeyP
     def delay() -> None:
         torch.cuda._sleep(200_000)
 
-    desk = _desk("kernels", "embedding")
-    flushed = statistics.median(desk.block("eager", 1, 200, 5, False, True)["samples_ns"])
+    service = _service("kernels", "embedding")
+    flushed = statistics.median(service.block("eager", 1, 200, 5, False, True)["samples_ns"])
     monkeypatch.setattr(timing.Flush, "__call__", lambda flush: delay())
-    warm = statistics.median(desk.block("eager", 1, 200, 5, False, True)["samples_ns"])
+    warm = statistics.median(service.block("eager", 1, 200, 5, False, True)["samples_ns"])
     print(f"L2 warm {warm:.0f} ns, flushed {flushed:.0f} ns")
     assert flushed > 1.05 * warm
 
 
 def test_peak_memory_counts_what_an_iteration_adds() -> None:
-    desk = _desk("kernels", "matmul", size=2048)
-    measured = desk.measure("eager")
+    service = _service("kernels", "matmul", size=2048)
+    measured = service.measure("eager")
     assert measured["peak_memory_bytes"] == pytest.approx(2048 * 2048 * 4, rel=0.01)
 
 

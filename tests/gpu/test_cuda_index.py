@@ -25,10 +25,10 @@ def _device(index: int) -> str:
     return f"cuda:{index}"
 
 
-def _desk(device: str, size: int = 4096) -> Any:
+def _service(device: str, size: int = 4096) -> Any:
     from torchyard.worker.bench.service import WorkerService
 
-    desk = WorkerService()
+    service = WorkerService()
     workload = {
         "suite": "kernels",
         "name": "matmul",
@@ -38,16 +38,16 @@ def _desk(device: str, size: int = 4096) -> Any:
         "optimizer_step": False,
         "parameters": [("size", size)],
     }
-    desk.build(workload, [{"name": "eager", "backend": "eager", "precision": "float32"}], 1337)
-    desk.warm("eager", 2.0)
-    return desk
+    service.build(workload, [{"name": "eager", "backend": "eager", "precision": "float32"}], 1337)
+    service.warm("eager", 2.0)
+    return service
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_events_hold_the_whole_time_of_that_device(index: int) -> None:
-    desk = _desk(_device(index))
-    block = desk.block("eager", 1, 30, 2, False, True)
-    plain = desk.block("eager", 1, 30, 2, False, False)
+    service = _service(_device(index))
+    block = service.block("eager", 1, 30, 2, False, True)
+    plain = service.block("eager", 1, 30, 2, False, False)
     # 137 GFLOP take far longer than their submission, which is all another device would show.
     assert min(block["samples_ns"]) > 1e5
     assert sum(plain["samples_ns"]) == pytest.approx(plain["wall_ns"], rel=0.05)
@@ -55,15 +55,15 @@ def test_events_hold_the_whole_time_of_that_device(index: int) -> None:
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_memory_is_counted_on_that_device(index: int) -> None:
-    found = _desk(_device(index), size=2048).measure("eager")
+    found = _service(_device(index), size=2048).measure("eager")
     assert found["peak_memory_bytes"] == pytest.approx(2048 * 2048 * 4, rel=0.01)
 
 
 def test_a_model_that_changes_the_current_device_is_timed_all_the_same() -> None:
     import torch
 
-    desk = _desk(_device(1))
-    side = desk._runner("eager")
+    service = _service(_device(1))
+    side = service._runner("eager")
     multiply = side._function
 
     def strays(*args: Any) -> Any:
@@ -72,7 +72,7 @@ def test_a_model_that_changes_the_current_device_is_timed_all_the_same() -> None
         return result
 
     side._function = strays
-    block = desk.block("eager", 1, 10, 2, False, False)
+    block = service.block("eager", 1, 10, 2, False, False)
     assert min(block["samples_ns"]) > 1e5
 
 

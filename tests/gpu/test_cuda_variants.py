@@ -16,12 +16,12 @@ import pytest
 pytestmark = [pytest.mark.gpu, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 
-def _desk(workload: str, *variants: dict[str, Any], **parameters: object) -> Any:
+def _service(workload: str, *variants: dict[str, Any], **parameters: object) -> Any:
     from torchyard.worker.bench.service import WorkerService
 
     suite, name = workload.split("/")
-    desk = WorkerService()
-    desk.build(
+    service = WorkerService()
+    service.build(
         {
             "suite": suite,
             "name": name,
@@ -34,7 +34,7 @@ def _desk(workload: str, *variants: dict[str, Any], **parameters: object) -> Any
         list(variants),
         1337,
     )
-    return desk
+    return service
 
 
 def _variant(name: str, backend: str = "eager", **options: Any) -> dict[str, Any]:
@@ -47,21 +47,21 @@ def _variant(name: str, backend: str = "eager", **options: Any) -> dict[str, Any
     ["aot_eager", "cudagraphs", "torchscript:freeze", "export", "inductor", "aot-inductor"],
 )
 def test_backends_compute_the_same(tmp_path: Path, backend: str) -> None:
-    record = _judged_apart(tmp_path, backend)
+    record = _checked_in_new_process(tmp_path, backend)
     assert record["status"] == "pass", record
 
 
-def _judged_apart(folder: Path, backend: str) -> dict[str, Any]:
+def _checked_in_new_process(folder: Path, backend: str) -> dict[str, Any]:
     """Judge in a process of its own: a compiler that crashes must not end these tests."""
     answer = folder / "record.json"
     code = (
         "import json, sys, pathlib\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_cuda_variants import _desk, _variant\n"
-        f"desk = _desk('models/transformer-encoder', _variant('a'), _variant('b', {backend!r}))\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from tests.gpu.test_cuda_variants import _service, _variant\n"
+        f"service = _service('models/transformer-encoder', _variant('a'), _variant('b', {backend!r}))\n"
         f"path = {str(folder / 'reference.pt')!r}\n"
-        "desk.reference('a', path)\n"
-        f"pathlib.Path({str(answer)!r}).write_text(json.dumps(desk.judge('b', path)))\n"
+        "service.reference('a', path)\n"
+        f"pathlib.Path({str(answer)!r}).write_text(json.dumps(service.judge('b', path)))\n"
     )
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", code],
@@ -99,33 +99,33 @@ def test_a_backend_that_crashes_is_a_failed_row_and_the_others_are_measured(
 
 @pytest.mark.parametrize("backend", ["cudagraphs", "inductor:reduce-overhead"])
 def test_memory_in_the_pool_of_a_graph_is_unavailable(backend: str) -> None:
-    desk = _desk("kernels/mlp", _variant("a"), _variant("b", backend))
+    service = _service("kernels/mlp", _variant("a"), _variant("b", backend))
     for name in "ab":
-        desk.warm(name, 2.0)
-    found = desk.measure("b")
+        service.warm(name, 2.0)
+    found = service.measure("b")
     assert found["peak_memory_bytes"] is None
     assert "CUDA graphs" in dict(found["unavailable"])["peak_memory_bytes"]
-    assert desk.measure("a")["peak_memory_bytes"] > 0
+    assert service.measure("a")["peak_memory_bytes"] > 0
 
 
-def test_tf32_holds_for_its_own_side_and_its_error_is_measured(tmp_path: Path) -> None:
+def test_tf32_applies_to_its_variant_only_and_its_error_is_measured(tmp_path: Path) -> None:
     # GIVEN products of 2048 numbers, exact and in TF32, in one process
-    desk = _desk("kernels/matmul", _variant("a"), _variant("b", tf32=True), size=2048)
+    service = _service("kernels/matmul", _variant("a"), _variant("b", tf32=True), size=2048)
     path = str(tmp_path / "reference.pt")
-    desk.reference("a", path)
+    service.reference("a", path)
     # WHEN the second one is judged
-    record = desk.judge("b", path)
+    record = service.judge("b", path)
     # THEN it is right for what it is, its error is known, and the first one has not got it
     assert record["status"] == "pass"
     assert record["max_error"] > 1e-3
-    again = desk.judge("a", path)
+    again = service.judge("a", path)
     assert again["max_error"] == 0.0
 
 
 def test_channels_last_is_right(tmp_path: Path) -> None:
-    desk = _desk("models/resnet", _variant("a"), _variant("b", channels_last=True))
-    desk.reference("a", str(tmp_path / "reference.pt"))
-    assert desk.judge("b", str(tmp_path / "reference.pt"))["status"] == "pass"
+    service = _service("models/resnet", _variant("a"), _variant("b", channels_last=True))
+    service.reference("a", str(tmp_path / "reference.pt"))
+    assert service.judge("b", str(tmp_path / "reference.pt"))["status"] == "pass"
 
 
 def test_a_float64_copy_that_does_not_fit_the_card_is_not_made() -> None:
@@ -134,7 +134,7 @@ def test_a_float64_copy_that_does_not_fit_the_card_is_not_made() -> None:
     from torchyard.worker.bench.accuracy.reference import float64_results
     from torchyard.worker.bench.accuracy.tensors import to_plain
 
-    side = _desk("kernels/matmul", _variant("a"), size=8192)._runner("a")
+    side = _service("kernels/matmul", _variant("a"), size=8192)._runner("a")
     found = to_plain(side.results(1)[0])
     assert float64_results(side, 1, found)[0] is not None
     # 1.5 GiB are left; two operands, a result and the copies of how they began need 2 or more

@@ -91,7 +91,7 @@ def test_knobs_survey_a_real_card_without_changing_it(libraries: GpuLibraries) -
             assert knob.same(setting.place, knob.read(machine, setting.place), setting.found)
 
 
-def test_own_processes_are_no_neighbours() -> None:
+def test_own_processes_are_not_other_processes() -> None:
     with worker("busy", ours=True):
         guard = GpuGuard("cuda")
         assert guard.why_not == ""
@@ -110,7 +110,7 @@ def test_own_processes_are_no_neighbours() -> None:
 
 
 @pytest.mark.parametrize(("kind", "counted"), [("busy", 1), ("idle", 0)])
-def test_a_neighbour_counts_while_it_computes(kind: str, counted: int) -> None:
+def test_another_process_counts_while_it_computes(kind: str, counted: int) -> None:
     with worker(kind, ours=False) as pid:
         guard = GpuGuard("cuda")
         time.sleep(OTHER_PROCESSES_EVERY_S + 1)

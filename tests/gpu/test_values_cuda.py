@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from corpus import CLEAN, PLANTED, Program
-from corpus.watching import watch
 
+from tests.values.corpus import CLEAN, PLANTED, Program
+from tests.values.corpus.profiling import watch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Scan, TorchScanner, open_scanner
@@ -33,9 +33,7 @@ def _told(scan: Scan) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("scanner", [open_device_scanner(DEVICE), DeviceScanner(DEVICE)])
 @pytest.mark.parametrize("dtype", list(LAYOUTS), ids=str)
-def test_a_scan_there_says_what_a_scan_here_says(
-    scanner: DeviceScanner, dtype: torch.dtype
-) -> None:
+def test_the_gpu_scan_equals_the_cpu_scan(scanner: DeviceScanner, dtype: torch.dtype) -> None:
     memory = open_scanner() or TorchScanner()
     torch.manual_seed(4)
     tensors = [_drawn(dtype, count) for count in (1, 7, 4096, 200_001)]
@@ -80,7 +78,7 @@ def _on_the_gpu() -> object:
 @pytest.mark.parametrize(
     "program", [one for one in PLANTED if one.name not in OTHER_OPERATORS], ids=lambda one: one.name
 )
-def test_planted_waste_is_found_there(program: Program) -> None:
+def test_planted_waste_is_found_on_a_gpu(program: Program) -> None:
     try:
         outcome = watch(program)
     except RuntimeError as error:
@@ -91,7 +89,7 @@ def test_planted_waste_is_found_there(program: Program) -> None:
 
 @pytest.mark.usefixtures("_on_the_gpu")
 @pytest.mark.parametrize("program", CLEAN, ids=lambda one: one.name)
-def test_clean_programs_are_left_alone_there(program: Program) -> None:
+def test_clean_programs_have_no_findings_on_a_gpu(program: Program) -> None:
     try:
         outcome = watch(program)
     except RuntimeError as error:
@@ -117,7 +115,7 @@ def _count(close_steps: int) -> dict[tuple[str, str], int]:
     return {(one.pattern, one.operator): one.count for one in session.findings.all()}
 
 
-def test_surveyed_steps_count_what_closely_watched_ones_count() -> None:
+def test_surveyed_steps_count_what_fully_profiled_ones_count() -> None:
     closely = _count(0)
     assert closely
     assert _count(3) == closely

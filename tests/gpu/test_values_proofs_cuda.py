@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from on_trial import certainty_if_native, watched
 
+from tests.worker.values.proof_profiles import certainty_if_native, watched
 from torchyard.worker.values.proofs.certainty import PROVEN
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]

@@ -10,12 +10,12 @@ import errno
 import shutil
 from typing import TYPE_CHECKING, Final
 
-from fake_groups import refusal
+from tests.machine.fake_cgroups import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fake_kernel import FakeKernel
+    from tests.machine.fake_kernel import FakeKernel
 
 __all__ = ["CLOCK_RULES", "CPU", "GOVERNOR_DEFAULTS", "tunables_per_policy"]
 

@@ -2,7 +2,7 @@
 
 `FakeKernel` stands at the kernel's border only. It refuses what Linux refuses, with the same error
 number, and changes what Linux changes along with a write. Rules of clocks are in `fake_clocks`,
-of processors in `fake_processors`, of interrupts and control groups in `fake_groups`. What the kernel knows and no
+of processors in `fake_processors`, of interrupts and control groups in `fake_cgroups`. What the kernel knows and no
 file shows lies in `<root>/.kernel`, so that several processes can share one fake machine.
 """
 
@@ -17,10 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from fake_clocks import CLOCK_RULES
-from fake_groups import GROUP_RULES, make_group, refusal, remove_group
-from fake_processors import PROCESSOR_RULES
-
+from tests.machine.fake_cgroups import GROUP_RULES, make_group, refusal, remove_group
+from tests.machine.fake_clocks import CLOCK_RULES
+from tests.machine.fake_processors import PROCESSOR_RULES
 from torchyard.machine.system.file_tree import FileTree, Reading, WriteRefused
 
 __all__ = ["NO_LATENCY_LIMIT", "FakeKernel", "refusal", "snapshot"]
@@ -83,7 +82,7 @@ class FakeKernel(FileTree):
     # What the product calls.
 
     def path(self, path: str) -> Path:
-        """As FileTree; whoever opens the latency device finds what is held at that moment."""
+        """As `FileTree`; the latency device contains the limit that is held at that moment."""
         if path == LATENCY_DEVICE:
             self.settle_latency()
         return super().path(path)
@@ -138,7 +137,7 @@ class FakeKernel(FileTree):
     # What rules call.
 
     def text(self, path: str) -> str:
-        """What a file holds, whoever may read it."""
+        """Return the content of a file, regardless of permissions."""
         return self.path(path).read_text(encoding="utf-8").strip()
 
     def number(self, path: str) -> int:

@@ -10,15 +10,14 @@ import errno
 import re
 from typing import TYPE_CHECKING, Final
 
-from fake_clocks import CPU, GOVERNOR_DEFAULTS, tunables_per_policy
-from fake_groups import processors_changed, refusal
-
+from tests.machine.fake_cgroups import processors_changed, refusal
+from tests.machine.fake_clocks import CPU, GOVERNOR_DEFAULTS, tunables_per_policy
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fake_kernel import FakeKernel
+    from tests.machine.fake_kernel import FakeKernel
 
 __all__ = ["PROCESSOR_RULES", "set_online"]
 

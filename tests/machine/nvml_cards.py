@@ -9,8 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recorded_nvml import RecordedNvml, load
-
+from tests.machine.recorded_nvml import RecordedNvml, load
 from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree

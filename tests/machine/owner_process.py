@@ -1,4 +1,4 @@
-"""A tune of a fake machine by a process of its own, to be killed; and ways to stop it half-way."""
+"""A process that quiets a fake machine, to be killed, and ways to block it half-way."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = [
     "FOUND",
     "OWNER",
     "PLACES",
+    "QUIETED",
     "RATE",
+    "REQUEST",
     "SHARE",
-    "TUNED",
-    "WISH",
-    "Stopper",
+    "BlockedFile",
     "folder_of",
     "gone",
     "kill",
@@ -36,7 +36,7 @@ ASLR = "proc/sys/kernel/randomize_va_space"
 SHARE = "proc/sys/kernel/perf_cpu_time_max_percent"
 RATE = "proc/sys/kernel/perf_event_max_sample_rate"
 PLACES = (ASLR, SHARE, RATE)
-WISH = QuietRequest(only=("aslr", "perf-rate"), randomize="off")
+REQUEST = QuietRequest(only=("aslr", "perf-rate"), randomize="off")
 
 OWNER = """
 import sys, time
@@ -62,7 +62,7 @@ def values(root: Path) -> dict[str, str]:
 
 
 FOUND = {ASLR: "2", SHARE: "25", RATE: "100000"}
-TUNED = {ASLR: "0", SHARE: "1", RATE: "1"}
+QUIETED = {ASLR: "0", SHARE: "1", RATE: "1"}
 
 
 def until(done: Callable[[], bool], *, limit_s: float = 30.0) -> None:
@@ -111,8 +111,8 @@ def folder_of(root: Path) -> Path:
     return root / "var/lib/torchyard/machine"
 
 
-class Stopper:
-    """A named pipe in place of one file, and the file put back."""
+class BlockedFile:
+    """Replaces one file by a named pipe, and restores the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -124,24 +124,24 @@ class Stopper:
         self._pipe.replace(self._path)
 
     def answer(self) -> None:
-        """What one reader gets."""
+        """Give the content to one reader."""
         with self._path.open("w") as pipe:
             pipe.write(self._text)
 
-    def put_back(self, text: str | None = None) -> None:
-        """The plain file again; whoever waits for the pipe goes on waiting."""
+    def restore_file(self, text: str | None = None) -> None:
+        """Restore the plain file; processes that wait for the pipe keep waiting."""
         plain = self._path.with_name(self._path.name + ".plain")
         plain.write_text(self._text if text is None else text)
         plain.replace(self._path)
 
 
 def waits(pid: int) -> bool:
-    """In the kernel and going nowhere: asleep, with no processor time between two looks."""
+    """Return whether a process is blocked: asleep, with no processor time between two readings."""
 
-    def look() -> tuple[str, str]:
+    def state() -> tuple[str, str]:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], fields[11] + fields[12]
 
-    before = look()
+    before = state()
     time.sleep(0.1)
-    return before[0] == "S" and look() == before
+    return before[0] == "S" and state() == before

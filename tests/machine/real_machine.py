@@ -21,7 +21,7 @@ from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, J
 __all__ = [
     "alone_on_machine",
     "needs_root",
-    "tuned_by_another",
+    "quieted_by_another",
     "wait_until",
     "wait_until_restored",
 ]
@@ -46,7 +46,7 @@ def alone_on_machine() -> Iterator[None]:
 
 
 @contextmanager
-def tuned_by_another(
+def quieted_by_another(
     folder: Path, request: str, *, knobs: str, after: int = 10**6
 ) -> Iterator[int]:
     """A process that tunes this machine and then waits; kills itself (-9) after so many writes.
@@ -104,7 +104,7 @@ def tuned_by_another(
 
 
 def wait_until_restored(folder: Path, limit_s: float = 60.0) -> None:
-    """Until the keeper has put everything back, which puts the journal away."""
+    """Wait until the restore process has restored everything and removed the journal."""
     wait_until(lambda: not (folder / JOURNAL_FILE).exists(), limit_s)
 
 

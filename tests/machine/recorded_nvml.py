@@ -20,7 +20,7 @@ INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4
 FUNCTION_NOT_FOUND = 13
-SAID = {
+ANSWERS = {
     INVALID_ARGUMENT: "Invalid Argument",
     NOT_SUPPORTED: "Not Supported",
     NO_PERMISSION: "Insufficient Permissions",
@@ -35,7 +35,7 @@ class NvmlRefuses(Exception):
     """As pynvml's NVMLError: a number, and words for it."""
 
     def __init__(self, value: int) -> None:
-        super().__init__(SAID.get(value, f"NVML Error with code {value}"))
+        super().__init__(ANSWERS.get(value, f"NVML Error with code {value}"))
         self.value = value
 
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_kernel import NO_LATENCY_LIMIT, FakeKernel, snapshot
-from trees import make_tree
 
+from tests.machine.fake_kernel import NO_LATENCY_LIMIT, FakeKernel, snapshot
+from tests.machine.trees import make_tree
 from torchyard.machine.system.file_tree import WriteRefused
 
 CPU = "sys/devices/system/cpu"

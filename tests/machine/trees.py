@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from trees_cgroup import cgroup_v1_files, cgroup_v2_files
-from trees_kernel import kernel_files
-from trees_processor import Files, Link, Processor, processor_files
+from tests.machine.trees_cgroup import cgroup_v1_files, cgroup_v2_files
+from tests.machine.trees_kernel import kernel_files
+from tests.machine.trees_processor import Files, Link, Processor, processor_files
 
 __all__ = ["KINDS", "make_tree", "write_files"]
 

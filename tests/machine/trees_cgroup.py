@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trees_processor import Files
-
+from tests.machine.trees_processor import Files
 from torchyard.core.cpu_lists import cpu_list
 
 __all__ = ["cgroup_v1_files", "cgroup_v2_files"]

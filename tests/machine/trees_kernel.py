@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from trees_processor import Files, Link, Processor
-
+from tests.machine.trees_processor import Files, Link, Processor
 from torchyard.core.cpu_lists import cpu_list
 
 __all__ = ["kernel_files"]
 
-_CALM = "some avg10=0.00 avg60=0.02 avg300=0.00 total=81239\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+_IDLE = "some avg10=0.00 avg60=0.02 avg300=0.00 total=81239\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
 
 def kernel_files(
@@ -34,9 +33,9 @@ def kernel_files(
         "proc/version": f"Linux version {release} (build@kernel) (gcc 12.2.0) #1 SMP\n",
         "proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
         + ("/dev/sda2                               partition\t8388604\t\t0\t\t-2\n" * swap),
-        "proc/pressure/cpu": _CALM,
-        "proc/pressure/memory": _CALM.replace("81239", "0"),
-        "proc/pressure/io": _CALM.replace("81239", "922"),
+        "proc/pressure/cpu": _IDLE,
+        "proc/pressure/memory": _IDLE.replace("81239", "0"),
+        "proc/pressure/io": _IDLE.replace("81239", "922"),
         "proc/stat": _stat(cpus, steal),
         "proc/vmstat": "nr_free_pages 18432000\npgfault 90210321\npgmajfault 2210\n"
         "pswpin 0\npswpout 0\nnuma_pages_migrated 0\nthp_fault_alloc 120\ncompact_stall 0\n",

@@ -64,20 +64,20 @@ def test_the_cost_over_what_an_iteration_saves() -> None:
     assert break_even_text(one) == "200 iterations [167, 267]"
 
 
-def test_only_what_the_baseline_does_not_pay_too_counts() -> None:
+def test_only_costs_beyond_those_of_the_baseline_count() -> None:
     assert comparison(baseline_cold_s=6.0).break_even_iterations == pytest.approx(80)
     assert comparison(baseline_cold_s=60.0).break_even_iterations == 0
 
 
 @pytest.mark.parametrize("speedup", [1.0, 0.9])
-def test_what_is_not_faster_never_pays(speedup: float) -> None:
+def test_a_candidate_that_is_not_faster_never_pays_off(speedup: float) -> None:
     one = comparison(speedup, (0.8, 1.0), verdict=Verdict.SLOWER)
     assert one.break_even_iterations == math.inf
     assert one.break_even_interval == Interval(low=math.inf, high=math.inf)
     assert break_even_text(one) == "never: the candidate is not faster"
 
 
-def test_what_may_be_faster_may_pay() -> None:
+def test_a_candidate_that_may_be_faster_may_pay_off() -> None:
     one = comparison(0.99, (0.9, 1.25), verdict=Verdict.UNDECIDED)
     interval = one.break_even_interval
     assert interval is not None

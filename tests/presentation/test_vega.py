@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_run import write_run
-from test_html_report import HOSTILE, Page
 
+from tests.bench.report.test_page import HOSTILE, Page
+from tests.bench.sample_run import write_run
 from torchyard.bench.report.page import to_html
 from torchyard.presentation import vega as vega_runtime
 from torchyard.presentation.vega import (

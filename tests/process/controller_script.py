@@ -14,8 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from stub_launch import STUB, spec_of
-
+from tests.process.stub_launch import STUB, spec_of
 from torchyard.process.worker_process import WorkerProcess
 
 forks, ending = sys.argv[1:3]

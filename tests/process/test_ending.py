@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stub_launch import STUB, StubStarter, spec_of
 
+from tests.process.stub_launch import STUB, StubStarter, spec_of
 from torchyard.process import tree
 from torchyard.process.ending import Ending, ExitWatch, kind_of_ending, oom_kill_counts
 from torchyard.process.tree import processes_of_launch, sweep_orphans

@@ -132,7 +132,7 @@ def test_a_first_turn_is_handed_to_a_process(tmp_path: Path) -> None:
     assert other.wait(60) == 0
 
 
-def test_who_is_alone_never_waits(tmp_path: Path) -> None:
+def test_a_single_process_never_waits(tmp_path: Path) -> None:
     turn = TimingTurn.of_environment({})
     with turn:
         turn.alone()

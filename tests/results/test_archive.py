@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kept_runs import compared, day, write_run
 
+from tests.results.run_directories import compared, day, write_run
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.archive import is_run_name, plain_files, unpack, write_archive
 
@@ -44,7 +44,7 @@ def member(name: str, content: bytes = b"x", **attributes: object) -> Callable[.
     return fill
 
 
-def test_there_and_back(home: Path, tmp_path: Path) -> None:
+def test_an_archived_run_is_imported_unchanged(home: Path, tmp_path: Path) -> None:
     folders = [home / day(1), home / day(2)]
     seen: list[tuple[int, int]] = []
     size = write_archive(tmp_path / "new" / "a.tar.gz", folders, progress=lambda *n: seen.append(n))
@@ -60,7 +60,7 @@ def test_there_and_back(home: Path, tmp_path: Path) -> None:
             ).read_bytes()
 
 
-def test_what_an_archive_does_not_tell(home: Path, tmp_path: Path) -> None:
+def test_what_an_archive_does_not_contain(home: Path, tmp_path: Path) -> None:
     (home / day(1) / "logs" / "link").symlink_to("/etc/passwd")
     os.mkfifo(home / day(1) / "logs" / "pipe")
     write_archive(tmp_path / "a.tar.gz", [home / day(1)])
@@ -169,7 +169,7 @@ def test_more_than_was_allowed(tmp_path: Path) -> None:
     assert unpack(path, tmp_path / "again", largest_bytes=1_200_000) == ["run"]
 
 
-def test_a_size_that_is_a_lie(tmp_path: Path) -> None:
+def test_a_wrong_member_size(tmp_path: Path) -> None:
     """A header of a terabyte with nothing behind it."""
     info = tarfile.TarInfo("run/samples.jsonl")
     info.size = 2**40

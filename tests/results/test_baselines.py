@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_samples import FAILED, FASTER, STUDY
 
+from tests.results.run_samples import FAILED, FASTER, STUDY
 from torchyard.errors import NotAllowed, ResultsDamaged, TorchyardError, UsageError
 from torchyard.results.baselines import (
     baseline_exists,
@@ -62,7 +62,7 @@ def test_a_name_leads_back_to_its_runs(run: Run, home: Path, tmp_path: Path) -> 
     assert baseline_exists("main")
 
 
-def test_saving_over_needs_to_be_said(run: Run) -> None:
+def test_overwriting_must_be_requested(run: Run) -> None:
     save_baseline("main", [run])
     with pytest.raises(UsageError, match="already") as raised:
         save_baseline("main", [run])
@@ -86,7 +86,7 @@ def test_names_are_plain_file_names(name: str, run: Run, tmp_path: Path) -> None
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_that_is_gone_is_said(run: Run, home: Path) -> None:
+def test_a_run_that_is_gone_is_reported(run: Run, home: Path) -> None:
     saved = save_baseline("main", [run])
     (home / "runs" / "first").rename(home / "runs" / "moved")
     with pytest.raises(
@@ -96,7 +96,7 @@ def test_a_run_that_is_gone_is_said(run: Run, home: Path) -> None:
     assert "baseline save main RUN --replace" in raised.value.hint
 
 
-def test_a_hand_written_run_name_cannot_leave_the_home(run: Run) -> None:
+def test_an_edited_run_name_cannot_leave_the_results_directory(run: Run) -> None:
     saved = replace(save_baseline("main", [run]), runs=("../runs/first",))
     with pytest.raises(ResultsDamaged, match="is missing"):
         runs_of(saved)
@@ -141,7 +141,7 @@ def test_no_baselines_at_all() -> None:
     assert list_baselines() == ([], [])
 
 
-def test_a_home_that_cannot_be_written_is_said(run: Run, home: Path) -> None:
+def test_an_unwritable_results_directory_is_reported(run: Run, home: Path) -> None:
     (home / "baselines").write_text("a file")
     with pytest.raises(TorchyardError, match="cannot write"):
         save_baseline("main", [run])

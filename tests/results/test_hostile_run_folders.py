@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from kept_runs import compared, day, write_run
-from run_samples import GPT, MATMUL, block
 
+from tests.results.run_directories import compared, day, write_run
+from tests.results.run_samples import GPT, MATMUL, block
 from torchyard.bench.report.formats import to_csv, to_json
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.files.safe_reading import LARGEST_LINE_BYTES
@@ -193,7 +193,7 @@ def test_a_bad_file_is_named_and_blocks_nothing(home: Path, name: str, how: Spoi
             assert damage
             assert latest_run(home) is not None
         read_everything(home / GOOD)
-        # Whoever reads the bad one is told which file it is, and what to do.
+        # Reading the bad one names the file and the fix.
         with pytest.raises(TorchyardError) as caught:
             read_everything(bad)
         assert name in f"{caught.value.what} {caught.value.why}"
@@ -392,7 +392,9 @@ def test_odd_values_in_any_fact_of_a_run_are_damage_or_harmless(home: Path) -> N
         assert verify_run(home / BAD).damage
 
 
-def test_a_home_of_bad_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_results_directory_of_bad_folders_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = tmp_path / "runs"
     first = write_run(home, day(0), [compared()])

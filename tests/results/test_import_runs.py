@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import GPT
 
+from tests.results.run_directories import change_facts, compared, day, write_run
+from tests.results.run_samples import GPT
 from torchyard.errors import NothingToDo, TorchyardError
 from torchyard.results.archive import plain_files, write_archive
 from torchyard.results.run_changes import Imported, import_runs
@@ -132,13 +132,13 @@ def test_a_refused_archive_leaves_nothing(source: Path, archive: Path, tmp_path:
     assert list((tmp_path / "home").iterdir()) == []
 
 
-def test_a_home_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
+def test_an_unwritable_results_directory(source: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TorchyardError):
         import_runs(source, tmp_path / "file" / "home")
 
 
-def test_killed_while_it_brings_in(tmp_path: Path) -> None:
+def test_killed_during_the_import(tmp_path: Path) -> None:
     source = tmp_path / "source"
     first = write_run(source, day(1), [compared()])
     for number in range(1, 150):

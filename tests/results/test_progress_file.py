@@ -88,7 +88,7 @@ def test_a_huge_file_of_somebody_else_is_not_read_whole(tmp_path: Path) -> None:
     assert all(tail.more() == [] for _ in range(20))
 
 
-def test_a_folder_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_harmless(tmp_path: Path) -> None:
     file = ProgressFile(tmp_path / "missing")
     file.add({"n": 1}, passing=False)
     file.close()

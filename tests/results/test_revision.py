@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_runs import compared, day, write_run
-from run_samples import STUDY
 
+from tests.results.run_directories import compared, day, write_run
+from tests.results.run_samples import STUDY
 from torchyard.results.run_reader import (
     CI_VARIABLES,
     read_run,
@@ -30,7 +30,7 @@ def test_outside_of_a_ci_job() -> None:
     assert revision_from_ci({"GITHUB_SHA": "a", "CI_COMMIT_SHA": "b"}) == "a"
 
 
-def test_what_is_said_counts_more_than_torch(tmp_path: Path) -> None:
+def test_an_explicit_revision_overrides_that_of_torch(tmp_path: Path) -> None:
     said = read_run(write_run(tmp_path, day(1), [compared()], revision="v1"))
     assert revision_of_run(said.info, said.study) == "v1"
     assert said.info["revision"] == "v1"
@@ -50,14 +50,14 @@ def test_a_torch_of_each_candidate() -> None:
 
 
 @pytest.mark.parametrize("info", [{}, {"targets": 3}, {"targets": {"this": 3}}, {"revision": None}])
-def test_runs_that_do_not_say(info: dict[str, object]) -> None:
+def test_runs_without_the_information(info: dict[str, object]) -> None:
     (variant,) = STUDY.candidates
     assert target_facts(info, variant) == {}
     assert revision_of_variant(info, variant) == ""
     assert revision_of_run(info, STUDY) == ""
 
 
-def test_folders_of_before_have_neither_revision_nor_notes() -> None:
+def test_folders_of_earlier_releases_have_neither_revision_nor_notes() -> None:
     run = read_run(Path(__file__).parent / "data" / "format-1")
     assert "revision" not in run.info
     assert revision_of_run(run.info, run.study) == ""

@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from kept_runs import change_facts, compared, day, write_run
-from run_samples import STUDY
 
+from tests.results.run_directories import change_facts, compared, day, write_run
+from tests.results.run_samples import STUDY
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.results.baselines import baselines_home, save_baseline
 from torchyard.results.run_changes import add_note, check_may_delete, delete_run, sweep_leftovers
@@ -97,7 +97,7 @@ def test_a_baseline_that_cannot_be_read(home: Path) -> None:
     assert (home / day(1)).exists()
 
 
-def test_not_under_our_feet(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_directory_is_not_removed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home / day(1) / "logs")
     with pytest.raises(UsageError, match="not deleted"):
         delete_run(home / day(1))
@@ -112,7 +112,7 @@ def test_notes_add_up(home: Path) -> None:
     assert read_run(home / day(1)).comparisons == (compared(),)
 
 
-def test_folders_of_before_take_notes(tmp_path: Path) -> None:
+def test_folders_of_earlier_releases_accept_notes(tmp_path: Path) -> None:
     import shutil
 
     folder = shutil.copytree(Path(__file__).parent / "data" / "format-1", tmp_path / "old")
@@ -120,7 +120,7 @@ def test_folders_of_before_take_notes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * 10_001])
-def test_notes_that_are_none(home: Path, text: str) -> None:
+def test_invalid_notes(home: Path, text: str) -> None:
     with pytest.raises(UsageError):
         add_note(home / day(1), text)
 

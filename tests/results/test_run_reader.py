@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_samples import FAILED, FASTER, MATMUL, STUDY, block
 
+from tests.results.run_samples import FAILED, FASTER, MATMUL, STUDY, block
 from torchyard.errors import ResultsDamaged
 from torchyard.process.owner import is_gone, this_process
 from torchyard.results.run_reader import read_run
@@ -149,7 +149,7 @@ WRITE_AND_WAIT = """
 import sys, time
 sys.path[:0] = [sys.argv[2]]
 from pathlib import Path
-from run_samples import FASTER, MATMUL, STUDY, block
+from tests.results.run_samples import FASTER, MATMUL, STUDY, block
 from torchyard.results.run_writer import RunWriter
 writer = RunWriter.create(Path(sys.argv[1]), study=STUDY, command=["x"], machine={})
 writer.add_comparison(FASTER)
@@ -164,7 +164,7 @@ while True:
 def test_a_killed_run_reads_as_interrupted(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with subprocess.Popen(
-        [sys.executable, "-c", WRITE_AND_WAIT, str(folder), str(Path(__file__).parent)],
+        [sys.executable, "-c", WRITE_AND_WAIT, str(folder), str(Path(__file__).parents[2])],
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None

@@ -38,12 +38,12 @@ CLAIMS = {Verdict.FASTER, Verdict.SLOWER}
 REPEATS = 400
 
 
-def single_look(effects: list[float] | np.ndarray) -> Estimate:
+def single_analysis(effects: list[float] | np.ndarray) -> Estimate:
     return estimate([[float(effect)] for effect in effects], looks=(), budget=Budget())
 
 
 def effect(effects: list[float] | np.ndarray) -> Effect:
-    found = effect_of(single_look(effects))
+    found = effect_of(single_analysis(effects))
     assert found is not None
     return found
 
@@ -78,7 +78,7 @@ def test_without_an_allowance_it_is_welch(one: list[float], other: list[float]) 
 
 
 @given(samples, samples, st.floats(0.0, 0.05))
-def test_turning_the_sides_round_turns_the_sign(
+def test_swapping_the_runs_inverts_the_sign(
     one: list[float], other: list[float], spread: float
 ) -> None:
     there = difference([effect(one)], [effect(other)], session_sd=spread)
@@ -119,8 +119,8 @@ def test_interim_analyses_widen_the_error() -> None:
         {"interval": Interval(low=0.5, high=math.inf)},
     ],
 )
-def test_an_estimate_that_speaks_for_itself_only_has_no_effect(change: dict[str, object]) -> None:
-    found = single_look([0.1, 0.2, 0.3])
+def test_a_single_launch_estimate_has_no_effect(change: dict[str, object]) -> None:
+    found = single_analysis([0.1, 0.2, 0.3])
     assert effect_of(dataclasses.replace(found, **change)) is None  # type: ignore[arg-type]
 
 
@@ -159,7 +159,7 @@ def test_a_limit_is_crossed_exactly_when_the_near_end_lies_beyond() -> None:
     assert beyond_p(found, 0.05) == pytest.approx(0.5)
 
 
-def test_a_verdict_needs_an_interval_on_one_side() -> None:
+def test_a_verdict_needs_an_interval_without_zero() -> None:
     sure = Effect(log=0.05, error=0.01, degrees=12.0)
     assert ratio_verdict(sure, confidence=0.95, margin=0.01) is Verdict.FASTER
     turned = dataclasses.replace(sure, log=-0.05)
@@ -171,14 +171,14 @@ def test_a_verdict_needs_an_interval_on_one_side() -> None:
     assert interval_of(Effect(log=0.0, error=100.0, degrees=1.0), 0.95) is None
 
 
-def test_both_sides_need_a_session() -> None:
+def test_both_runs_need_a_session() -> None:
     with pytest.raises(ValueError, match="both sides"):
         difference([], [Effect(log=0.0, error=1.0, degrees=1.0)])
     with pytest.raises(ValueError, match="nothing"):
         mean_effect([])
 
 
-def test_drift_between_runs_fools_plain_times_and_not_the_ratio_of_speedups() -> None:
+def test_drift_between_runs_biases_plain_times_and_not_the_ratio_of_speedups() -> None:
     rng = np.random.default_rng(31)
     rivals = {"welch": 0, "mann-whitney": 0, "threshold": 0}
     ours = 0

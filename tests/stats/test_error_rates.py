@@ -32,7 +32,7 @@ from torchyard.stats.stopping import InterimAnalysis
 
 ALPHA = 0.05
 REPEATS = 1500  # makes 93 % to 97 % three and a half standard errors around 95 %
-LOOKED = 250
+ANALYZED = 250
 
 
 def within(count: int, repeats: int, share: float = ALPHA) -> bool:
@@ -78,7 +78,7 @@ def test_an_analysis_after_every_launch_keeps_the_error_rate_that_peeking_inflat
     rng = np.random.default_rng(2)
     budget = Budget(precision_goal=0.02)
     alarms = naive = missed = 0
-    for _ in range(LOOKED):
+    for _ in range(ANALYZED):
         launches = medians(noise, rng, 14)
         answers = history(launches, budget)
         alarms += any(one.interval is not None and not one.interval.covers(1.0) for one in answers)
@@ -86,10 +86,10 @@ def test_an_analysis_after_every_launch_keeps_the_error_rate_that_peeking_inflat
         assert final.interval is not None
         missed += not final.interval.covers(1.0)
         naive += naive_peeking([value for (value,) in launches]).different
-    assert within(alarms, LOOKED)
-    assert within(missed, LOOKED)
-    assert naive > 0.11 * LOOKED
-    assert not within(naive, LOOKED)
+    assert within(alarms, ANALYZED)
+    assert within(missed, ANALYZED)
+    assert naive > 0.11 * ANALYZED
+    assert not within(naive, ANALYZED)
 
 
 @pytest.mark.parametrize("effect", [0.011, 0.05])
@@ -97,7 +97,7 @@ def test_stopping_early_covers_a_true_effect(effect: float) -> None:
     rng = np.random.default_rng(3)
     budget = Budget(precision_goal=0.02)
     covered = wrong = early = 0
-    for _ in range(LOOKED):
+    for _ in range(ANALYZED):
         answers = history(medians(IID, rng, 14, effect), budget)
         final = next((one for one in answers if decided(one, budget)), answers[-1])
         assert final.interval is not None
@@ -105,8 +105,8 @@ def test_stopping_early_covers_a_true_effect(effect: float) -> None:
         # The effect is larger than the margin: `same` would be an error too.
         wrong += final.verdict in {Verdict.SLOWER, Verdict.SAME}
         early += final.launches < 14
-    assert covered >= 0.93 * LOOKED
-    assert within(wrong, LOOKED)
+    assert covered >= 0.93 * ANALYZED
+    assert within(wrong, ANALYZED)
     assert early > 0
 
 
@@ -132,7 +132,7 @@ def test_linked_launches_are_beyond_the_method() -> None:
     assert alarms > 0.1 * 300
 
 
-def rival_alarms(
+def other_rule_alarms(
     noise: Noise, *, own_streams: bool = False, repeats: int = 800, seed: int = 6
 ) -> float:
     rng = np.random.default_rng(seed)
@@ -147,17 +147,19 @@ def rival_alarms(
 
 
 def test_dynamo_rule_raises_its_ten_percent_on_independent_noise() -> None:
-    assert rival_alarms(dataclasses.replace(IID, launch_sd=0.0)) == pytest.approx(0.10, abs=0.03)
+    assert other_rule_alarms(dataclasses.replace(IID, launch_sd=0.0)) == pytest.approx(
+        0.10, abs=0.03
+    )
 
 
 def test_dynamo_rule_raises_half_when_each_process_has_correlated_noise() -> None:
     noise = dataclasses.replace(AR1, launch_sd=0.0)
-    assert rival_alarms(noise, own_streams=True) == pytest.approx(0.49, abs=0.05)
+    assert other_rule_alarms(noise, own_streams=True) == pytest.approx(0.49, abs=0.05)
 
 
 def test_dynamo_rule_raises_most_when_processes_differ_by_one_percent() -> None:
     noise = dataclasses.replace(IID, block_sd=0.005, launch_sd=0.01)
-    assert rival_alarms(noise) == pytest.approx(0.88, abs=0.04)
+    assert other_rule_alarms(noise) == pytest.approx(0.88, abs=0.04)
 
 
 @pytest.mark.parametrize("rule", [welch_rule, mann_whitney_rule], ids=["welch", "mann-whitney"])

@@ -146,7 +146,7 @@ def test_interval_holds_the_speedup_and_narrows_with_alpha(
 
 
 @given(LAUNCHES)
-def test_p_value_and_interval_tell_the_same_story(launches: list[list[float]]) -> None:
+def test_p_value_and_interval_are_consistent(launches: list[list[float]]) -> None:
     total = len(launches)
     looks = [InterimAnalysis(launches=n, fraction=n / total) for n in range(2, total + 1)]
     answer = estimate(launches, looks=looks, budget=Budget(min_launches=2))
@@ -166,7 +166,7 @@ def test_the_four_verdicts() -> None:
     assert "beyond the margin of 1.00%" in unclear.reasons[0]
 
 
-def test_a_small_sure_difference_inside_the_margin_is_the_same() -> None:
+def test_a_small_significant_difference_inside_the_margin_is_the_same() -> None:
     answer = single(around(0.005, 0.0005))
     assert answer.verdict is Verdict.SAME
     assert not interval_of(answer).covers(1.0)
@@ -223,7 +223,7 @@ def test_no_launch_and_no_clean_pair() -> None:
         assert not decided(answer, BUDGET)
 
 
-def test_one_launch_speaks_for_its_processes() -> None:
+def test_one_launch_describes_its_own_processes_only() -> None:
     pairs = [0.05 + 0.0001 * n for n in range(20)]
     answer = single([pairs])
     assert answer.scope == "processes"

@@ -41,12 +41,12 @@ def test_excess_agrees_with_scipy(p_values: list[float]) -> None:
     assert chance == pytest.approx(float(expected.pvalue), rel=1e-6, abs=1e-9)
 
 
-def test_p_values_that_lean_towards_one_are_no_excess() -> None:
+def test_p_values_near_one_are_no_excess() -> None:
     assert excess_of_small([1.0] * 50) == (0.0, 1.0)
     assert excess_of_small([]) == (0.0, 1.0)
 
 
-def test_even_p_values_are_accused_as_rarely_as_promised() -> None:
+def test_uniform_p_values_are_rejected_at_the_nominal_rate() -> None:
     rng = np.random.default_rng(5)
     repeats = 2000
     accused = sum(
@@ -62,7 +62,7 @@ def test_bins_hold_every_p_value_once() -> None:
 
 
 @pytest.mark.parametrize(("count", "total"), [(-1, 3), (4, 3)])
-def test_what_is_no_share_is_refused(count: int, total: int) -> None:
+def test_invalid_shares_are_refused(count: int, total: int) -> None:
     with pytest.raises(ValueError, match="is not a proportion"):
         wilson_interval(count, total)
     with pytest.raises(ValueError, match="is not a proportion"):

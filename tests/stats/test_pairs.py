@@ -1,4 +1,4 @@
-"""Pairs: what is left out, what is kept when nothing is clean, and what was cut off."""
+"""Pairs: which are dropped, which are kept when nothing is clean, and interrupted rounds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_pair_is_the_log_of_the_speedup() -> None:
     assert (found.pairs, found.dropped, found.busy) == (3, 0, False)
 
 
-def test_dirty_pairs_are_dropped_whichever_side_was_disturbed() -> None:
+def test_dirty_pairs_are_dropped_for_either_variant() -> None:
     blocks = launch_of(0, 10)
     blocks[0] = block(0, 0, "a", 900.0, "stolen by the host")
     blocks[3] = block(0, 1, "b", 900.0, "waited for a core")
@@ -70,7 +70,7 @@ def test_a_launch_with_too_few_pairs_stays_empty_and_is_counted() -> None:
     assert dict(found.reasons)["too few clean pairs in the launch"] == 2
 
 
-def test_a_round_that_was_cut_off_is_not_a_pair() -> None:
+def test_an_interrupted_round_is_not_a_pair() -> None:
     blocks = [*launch_of(0, 4), block(0, 4, "a")]
     found = pair_blocks(blocks, "a", "b")
     assert (found.pairs, found.dropped) == (4, 0)
@@ -102,7 +102,7 @@ def test_a_disturbance_that_comes_with_one_variant_keeps_all_pairs() -> None:
     )
 
 
-def test_rounds_that_are_dirty_on_both_sides_say_nothing_about_either() -> None:
+def test_rounds_that_are_dirty_for_both_variants_are_neutral() -> None:
     blocks = []
     for index in range(20):
         marks = ("busy",) if index < 9 else ()

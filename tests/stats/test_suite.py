@@ -48,7 +48,7 @@ def test_adjusting_keeps_order_and_never_lowers(p_values: list[float]) -> None:
     assert list(np.asarray(adjusted)[order]) == sorted(adjusted)
 
 
-def test_weak_claims_are_taken_back_and_strong_ones_stay() -> None:
+def test_weak_claims_are_withdrawn_and_strong_ones_stay() -> None:
     estimates = [with_p(0.001), with_p(0.04), *[with_p(0.5, Verdict.UNDECIDED)] * 8]
     strong, weak, *rest = adjust_for_suite(estimates, 0.05)
     assert strong.verdict is Verdict.FASTER
@@ -164,12 +164,12 @@ def test_identical_launches_leave_an_interval() -> None:
     assert found[1].low < found[0] < found[1].high
 
 
-def test_a_family_names_itself_in_the_reason() -> None:
+def test_the_reason_names_the_family() -> None:
     weak = adjust_for_suite([with_p(0.04), with_p(0.9, Verdict.SAME)], 0.05, family="sweep")[0]
     assert "comparisons of the sweep" in weak.reasons[-1]
 
 
-def test_a_claim_taken_back_can_be_read_from_its_interval() -> None:
+def test_a_withdrawn_claim_is_visible_in_its_interval() -> None:
     for claimed, effect in ((Verdict.FASTER, 0.05), (Verdict.SLOWER, -0.05)):
         found = made(effect, 0.001, 5, np.random.default_rng(1))
         assert found.verdict is claimed

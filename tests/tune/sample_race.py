@@ -6,13 +6,13 @@ from torchyard.core.comparison import Accuracy, AccuracyStatus, Interval
 from torchyard.core.study import Target, Variant, Workload
 from torchyard.tune.model import Choice, Contender, Missing, Race, RaceRound, Share, Space, Standing
 
-__all__ = ["NASTY", "race_without_winner", "sample_race"]
+__all__ = ["HOSTILE", "race_without_winner", "sample_race"]
 
-NASTY = "<script>alert(1)</script>"
+HOSTILE = "<script>alert(1)</script>"
 TC = Choice(
     dimension="allocator", name="tcmalloc", about="another allocator", preload=("/lib/libtc.so",)
 )
-ONE = Choice(dimension="threads", name="one-thread", about=NASTY, threads=1)
+ONE = Choice(dimension="threads", name="one-thread", about=HOSTILE, threads=1)
 INF = Choice(
     dimension="gradients",
     name="inference-mode",
@@ -37,7 +37,7 @@ def sample_race() -> Race:
     """Two choices have won together; one failed, one was slower."""
     winner = Contender().with_choice(TC).with_choice(INF)
     alone = [Contender().with_choice(one) for one in (TC, ONE, INF, BAD)]
-    failed = Standing(contender="broken", state="failed", why=f"cannot-build (check): {NASTY}")
+    failed = Standing(contender="broken", state="failed", why=f"cannot-build (check): {HOSTILE}")
     return Race(
         workload=Workload(suite="kernels", name="mlp", batch_size=4),
         default=Variant(name="default", target=Target(name="here", python="python")),

@@ -67,7 +67,7 @@ def test_instances_are_for_throughput_and_nodes_for_machines_that_have_them() ->
     assert (node.cores, node.memory, node.threads) == ("0-3", "bind:0", 4)
 
 
-def test_a_winner_has_the_places_of_all_its_choices() -> None:
+def test_a_winner_has_the_placement_of_all_its_choices() -> None:
     contender = (
         Contender()
         .with_choice(Choice(dimension="instances", name="pair", instances=2))
@@ -118,7 +118,7 @@ def test_a_library_beside_the_file_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "expected"), [('"half"', 2), ('"physical"', 4), ("3", 3), ('"node"', 4)]
 )
-def test_threads_in_words(tmp_path: Path, said: str, expected: int) -> None:
+def test_thread_counts_by_name(tmp_path: Path, said: str, expected: int) -> None:
     text = f'[[choices]]\ndimension = "a"\nname = "x"\nthreads = {said}\n'
     (choice,) = read_space(write(tmp_path, text), ARM).choices
     assert choice.threads == expected
@@ -181,7 +181,7 @@ def test_the_facts_of_this_machine() -> None:
     assert 1 <= place.physical_cores <= place.cores
 
 
-def test_contenders_become_variants() -> None:
+def test_configurations_become_variants() -> None:
     base = Environment(name="mine", variables=(("A", "1"), ("B", "1")), threads=4)
     default = Variant(name="default", target=Target(name="t", python="python"), environment=base)
     allocator = Choice(
@@ -214,7 +214,7 @@ def test_contenders_become_variants() -> None:
         ('memory = "near"', "memory: 'near' is not a NUMA memory policy"),
     ],
 )
-def test_places_that_are_wrong_are_named(tmp_path: Path, line: str, said: str) -> None:
+def test_invalid_placements_are_named(tmp_path: Path, line: str, said: str) -> None:
     text = f'[[choices]]\ndimension = "place"\nname = "wrong"\n{line}\n'
     with pytest.raises(UsageError) as caught:
         read_space(write(tmp_path, text), ARM)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from sample_values import sample_profile
-
+from tests.values.sample_profile import sample_profile
 from torchyard.values.model import ValueProfile
 
 HOSTILE = (

@@ -14,14 +14,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from adversary.program import Program  # noqa: E402
-from adversary.register import FALSE, TRUE  # noqa: E402
-
+from tests.values.adversary.program import Program  # noqa: E402
+from tests.values.adversary.register import FALSE, TRUE  # noqa: E402
 from torchyard.worker.values.proofs.certainty import PROVEN, TESTED  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
-JUDGE = Path(__file__).parent / "adversary" / "judge_all.py"
+PROFILE_ALL = Path(__file__).parent / "adversary" / "profile_all.py"
 DEPTHS = ("fast", "deep")
 _LIMIT_S = 900
 
@@ -30,7 +29,11 @@ _LIMIT_S = 900
 def judged() -> Any:
     """What was said of every program. One process for all of them: most of the time goes to starting."""
     done = subprocess.run(
-        [sys.executable, str(JUDGE)], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        [sys.executable, str(PROFILE_ALL)],
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -108,7 +111,7 @@ def _proven(program: Program, found: list[dict[str, Any]]) -> bool:
 
 def _said(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(JUDGE.with_name("false_outside.py")), *arguments],
+        [sys.executable, str(PROFILE_ALL.with_name("false_outside.py")), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -133,7 +136,7 @@ def _without_proofs(process: subprocess.Popen[str], least: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2])
-def test_collectives_are_not_taken_for_proofs(size: int) -> None:
+def test_collectives_are_not_proven(size: int) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
@@ -143,10 +146,10 @@ def test_collectives_are_not_taken_for_proofs(size: int) -> None:
 
 
 @pytest.mark.slow
-def test_code_in_cpp_is_not_taken_for_proofs(tmp_path: Path) -> None:
+def test_code_in_cpp_is_not_proven(tmp_path: Path) -> None:
     _without_proofs(_said("extension", TORCH_EXTENSIONS_DIR=str(tmp_path)), 4)
 
 
 @pytest.mark.slow
-def test_compiled_functions_are_not_taken_for_proofs(tmp_path: Path) -> None:
+def test_compiled_functions_are_not_proven(tmp_path: Path) -> None:
     _without_proofs(_said("compiled", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)), 2)

@@ -60,7 +60,7 @@ def native(*chains: tuple[str, ...], **more: object) -> NativeRun:
     return replace(run, **more)  # type: ignore[arg-type]
 
 
-def test_trials_of_work_that_is_there_without_the_watch_count() -> None:
+def test_trials_count_for_work_that_exists_without_profiling() -> None:
     chain = ("MseLossBackward0", *PATH, "aten::zero_")
     found = confirm(profile(finding(proof_of())), native(chain)).findings[0]
     assert found.proof.certainty is Certainty.TESTED
@@ -68,14 +68,14 @@ def test_trials_of_work_that_is_there_without_the_watch_count() -> None:
     assert "2 times" in found.proof.tests[-1].detail
 
 
-def test_work_that_only_the_watch_saw_is_not() -> None:
+def test_work_that_exists_only_while_profiled_is_dropped() -> None:
     others = [("aten::zero_",), (*PATH, "aten::fill_"), (PATH[0], "aten::zero_")]
     found = confirm(profile(finding(proof_of())), native(*others)).findings[0]
     assert found.proof.certainty is Certainty.LIKELY
     assert "without the profiler the program does not run aten::mse_loss" in found.proof.why
 
 
-def test_a_native_run_does_not_mend_a_failed_test() -> None:
+def test_a_native_run_does_not_override_a_failed_test() -> None:
     chain = (*PATH, "aten::zero_")
     found = confirm(profile(finding(proof_of(NATIVE_OPERATOR))), native(chain)).findings[0]
     assert (found.proof.certainty, found.proof.why) == (
@@ -99,7 +99,7 @@ def test_the_reason_why_nothing_was_tested_is_kept() -> None:
     assert found.proof.why == "not tested: it draws random numbers"
 
 
-def test_a_proof_needs_the_run_without_the_watch() -> None:
+def test_a_proof_needs_the_run_without_profiling() -> None:
     semantics = ProofTest(test=SEMANTICS, passed=True, detail="3 of 3 calls: it is known")
     given = finding(replace(proof_of(), tests=(*proof_of().tests, semantics)))
     there = confirm(profile(given), native((*PATH, "aten::zero_"))).findings[0]
@@ -124,7 +124,7 @@ def test_no_native_run_no_proof() -> None:
     assert "the program did not finish" in found.notes
 
 
-def test_what_to_look_for_is_each_chain_once() -> None:
+def test_each_chain_is_searched_once() -> None:
     twice = profile(finding(proof_of()), finding(proof_of()), finding(proof_of(), "aten::add_"))
     assert chains_to_confirm(twice) == [[*PATH, "aten::add_"], [*PATH, "aten::zero_"]]
 

@@ -8,10 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from corpus import CLEAN, PLANTED, Program  # noqa: E402
-from corpus.true_inside import TRUE_INSIDE  # noqa: E402
-from corpus.watching import Outcome, watch  # noqa: E402
-
+from tests.values.corpus import CLEAN, PLANTED, Program  # noqa: E402
+from tests.values.corpus.known_waste import TRUE_INSIDE  # noqa: E402
+from tests.values.corpus.profiling import Outcome, watch  # noqa: E402
 from torchyard.values.pattern_texts import pattern_names  # noqa: E402
 from torchyard.worker.values.findings import Finding  # noqa: E402
 from torchyard.worker.values.surveys.follower import FollowLibrary  # noqa: E402
@@ -66,14 +65,14 @@ def test_clean_programs_are_left_alone(program: Program) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PLANTED, ids=lambda one: one.name)
-def test_planted_waste_is_found_when_looking_inside(program: Program) -> None:
+def test_planted_waste_is_found_with_deep_profiling(program: Program) -> None:
     outcome = watch(program, deep=True)
     assert not outcome.missed, _said(outcome.findings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", CLEAN, ids=lambda one: one.name)
-def test_looking_inside_adds_only_what_is_true(program: Program) -> None:
+def test_deep_profiling_adds_only_true_findings(program: Program) -> None:
     found = watch(program, deep=True).findings
     false = tuple(
         one for one in found if (one.pattern, one.path[0] if one.path else "") not in TRUE_INSIDE
@@ -81,7 +80,7 @@ def test_looking_inside_adds_only_what_is_true(program: Program) -> None:
     assert _said(false) == []
 
 
-def test_what_is_missing_is_told_and_so_is_what_is_false() -> None:
+def test_missed_and_false_findings_are_reported() -> None:
     def zeroed() -> None:
         memory = torch.zeros(4096)
         memory.sum()

@@ -13,11 +13,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hostile_values import HOSTILE, hostile_profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_values import MODEL, large_flow, place, sample_findings, sample_flow, sample_profile
 
+from tests.values.hostile_values import HOSTILE, hostile_profile
+from tests.values.sample_profile import (
+    MODEL,
+    large_flow,
+    place,
+    sample_findings,
+    sample_flow,
+    sample_profile,
+)
 from torchyard.presentation.html_page import asset
 from torchyard.values.model import FlowEdge, FlowGraph, FlowNode, Place, ValueFinding, ValueProfile
 from torchyard.values.report.descriptions import ordered
@@ -252,7 +259,7 @@ def test_no_two_nodes_share_a_spot_and_data_flows_down(
 
 
 @needs_layout
-def test_the_same_graph_has_the_same_places() -> None:
+def test_the_layout_is_deterministic() -> None:
     flow = sample_flow()
     edges = [(one.writer, one.reader) for one in flow.edges if one.writer >= 0]
     assert place_nodes(len(flow.nodes), edges) == place_nodes(len(flow.nodes), edges)

@@ -87,7 +87,7 @@ def run(*sites: SiteTime, step_ns: float = 1e6) -> NativeRun:
     )
 
 
-def test_a_finding_gets_a_range_and_a_bound() -> None:
+def test_a_finding_has_a_range_and_a_bound() -> None:
     worth = priced(profile(chained(count=8)), [PRICE], run(site())).findings[0].worth
     assert worth.saving is not None
     assert (worth.saving.low_ns, worth.saving.high_ns) == (2000, 2000)

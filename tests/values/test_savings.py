@@ -159,7 +159,7 @@ def test_the_bound_has_everything_that_may_go_away_with_a_call() -> None:
 @pytest.mark.parametrize(
     ("faults", "own", "more"), [(0.0, 0.0, 0), (100.0, 0.0, 2.2e3), (100.0, 99.0, 1.3e3)]
 )
-def test_memory_that_others_get_anew_is_counted_as_far_as_there_are_page_faults(
+def test_memory_reallocated_by_others_is_counted_up_to_the_page_faults(
     faults: float, own: float, more: float
 ) -> None:
     chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
@@ -247,7 +247,7 @@ def test_calls_that_findings_share_count_once() -> None:
     assert total_of([one, one], more).high_ns == 2e3, "a step has two: they may be different"
 
 
-def test_nobody_saves_more_than_everything() -> None:
+def test_the_saving_is_at_most_the_step_time() -> None:
     chain = chain_of(finding(("mm", "wasted", 10)), 10, {})
     found = saving_of(chain, times(site("mm", cpu=9e9, wall=9e9)))
     assert (found.low_share, found.high_share, found.bound_share) == (1.0, 1.0, 1.0)

@@ -68,7 +68,7 @@ def test_what_is_not_there_or_not_source_is_not_read(name: str) -> None:
     assert read_excerpts(profile_of(name, 1)) == ()
 
 
-def test_only_plain_files_of_a_bearable_size(tmp_path: Path) -> None:
+def test_only_regular_files_below_the_size_limit(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.py"
     os.mkfifo(pipe)
     assert read_excerpts(profile_of(pipe, 1)) == ()
@@ -81,7 +81,7 @@ def test_only_plain_files_of_a_bearable_size(tmp_path: Path) -> None:
     assert read_excerpts(profile_of(huge, 1)) == ()
 
 
-def test_bytes_that_are_no_text_and_lines_without_end(tmp_path: Path) -> None:
+def test_undecodable_bytes_and_lines_without_end(tmp_path: Path) -> None:
     path = tmp_path / "odd.py"
     path.write_bytes(b"a = 1\x0c still the first\r\n\xff\xfe = 2\rthird\n" + b"x" * 9000)
     (found,) = read_excerpts(profile_of(path, 2))

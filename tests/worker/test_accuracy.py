@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from judge_with import BACKENDS, NET, judge
-from service_with import service_with, write_file
+
+from tests.worker.accuracy_check import BACKENDS, NET, check_accuracy
+from tests.worker.in_process_service import make_service, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -21,8 +22,8 @@ def net(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("mode", ["inference", "training"])
 @pytest.mark.parametrize("backend", ["eager", "right", "aot_eager"])
-def test_right_results_pass(tmp_path: Path, net: str, mode: str, backend: str) -> None:
-    record = judge(tmp_path, net, backend, mode=mode, step=mode == "training")
+def test_correct_results_pass(tmp_path: Path, net: str, mode: str, backend: str) -> None:
+    record = check_accuracy(tmp_path, net, backend, mode=mode, step=mode == "training")
     assert record["status"] == "pass", record
     # outputs; in training also the loss, four gradients and four parameters
     assert record["compared"] == (2 if mode == "inference" else 11)
@@ -35,7 +36,7 @@ def test_right_results_pass(tmp_path: Path, net: str, mode: str, backend: str) -
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_inductor_passes(tmp_path: Path, net: str, mode: str) -> None:
-    assert judge(tmp_path, net, "inductor", mode=mode)["status"] == "pass"
+    assert check_accuracy(tmp_path, net, "inductor", mode=mode)["status"] == "pass"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_inductor_passes(tmp_path: Path, net: str, mode: str) -> None:
 def test_wrong_results_fail_and_are_named(
     tmp_path: Path, net: str, backend: str, words: str
 ) -> None:
-    record = judge(tmp_path, net, backend)
+    record = check_accuracy(tmp_path, net, backend)
     assert record["status"] == "fail", record
     assert words in record["detail"]
 
@@ -65,12 +66,12 @@ def test_the_only_output_being_nan_or_missized_is_a_failure(tmp_path: Path) -> N
     text = "def nan(m):\n    return lambda x: m(x) * float('nan')\ndef cut(m):\n    return lambda x: m(x)[1:]\n"
     path, mine = write_file(tmp_path, "one.py", code), write_file(tmp_path, "mine.py", text)
     for function in ("nan", "cut"):
-        assert judge(tmp_path, path, f"{mine}:{function}")["status"] == "fail"
+        assert check_accuracy(tmp_path, path, f"{mine}:{function}")["status"] == "fail"
 
 
 def test_a_wrong_gradient_alone_fails_in_training(tmp_path: Path, net: str) -> None:
-    assert judge(tmp_path, net, "gradient")["status"] == "pass"
-    record = judge(tmp_path, net, "gradient", mode="training")
+    assert check_accuracy(tmp_path, net, "gradient")["status"] == "pass"
+    record = check_accuracy(tmp_path, net, "gradient", mode="training")
     assert record["status"] == "fail"
     assert record["detail"].startswith("gradient of first.weight: ")
 
@@ -117,8 +118,8 @@ def test_tiny_gradients_cannot_hide_behind_large_ones(tmp_path: Path, size: str)
     """
     path = write_file(tmp_path, "tiny.py", TINY.replace("SIZE", size))
     mine = write_file(tmp_path, "mine.py", backend)
-    assert judge(tmp_path, path, f"{mine}:same", mode="training")["status"] == "pass"
-    record = judge(tmp_path, path, f"{mine}:halved", mode="training")
+    assert check_accuracy(tmp_path, path, f"{mine}:same", mode="training")["status"] == "pass"
+    record = check_accuracy(tmp_path, path, f"{mine}:halved", mode="training")
     assert record["status"] == "fail"
     assert record["detail"].startswith("gradient of tiny: ")
 
@@ -139,7 +140,7 @@ def test_gradients_that_are_only_rounding_do_not_fail(tmp_path: Path) -> None:
     """
     path = write_file(tmp_path, "norm.py", code)
     mine = write_file(tmp_path, "mine.py", backend)
-    record = judge(tmp_path, path, f"{mine}:reordered", mode="training")
+    record = check_accuracy(tmp_path, path, f"{mine}:reordered", mode="training")
     assert record["status"] == "pass", record
 
 
@@ -148,7 +149,7 @@ def test_gradients_that_are_only_rounding_do_not_fail(tmp_path: Path) -> None:
 def test_short_formats_pass_with_the_error_of_their_rounding(
     tmp_path: Path, net: str, precision: str, mode: str
 ) -> None:
-    record = judge(tmp_path, net, "aot_eager", precision=precision, mode=mode)
+    record = check_accuracy(tmp_path, net, "aot_eager", precision=precision, mode=mode)
     assert record["status"] == "pass", record
     assert record["candidate_rmse"] > 1e-5
 
@@ -156,7 +157,7 @@ def test_short_formats_pass_with_the_error_of_their_rounding(
 def test_half_precision_does_not_excuse_wrong_results(tmp_path: Path, net: str) -> None:
     backend = "def wrong(module):\n    return lambda x: (module(x)[0] * 1.5, module(x)[1])\n"
     mine = write_file(tmp_path, "mine.py", backend) + ":wrong"
-    assert judge(tmp_path, net, mine, precision="bfloat16")["status"] == "fail"
+    assert check_accuracy(tmp_path, net, mine, precision="bfloat16")["status"] == "fail"
 
 
 REFUSES = """
@@ -190,7 +191,7 @@ def test_without_a_float64_reference_the_baseline_is_the_reference(
 ) -> None:
     path = write_file(tmp_path, "refuses.py", REFUSES)
     text = f"import torch\ndef mine(module):\n    return lambda x: {candidate}\n"
-    record = judge(tmp_path, path, write_file(tmp_path, "mine.py", text) + ":mine")
+    record = check_accuracy(tmp_path, path, write_file(tmp_path, "mine.py", text) + ":mine")
     assert record["status"] == status, record
     assert record["method"].startswith("float32 baseline, ")
     assert record["without_reference"] == "TypeError: only singles here"
@@ -208,7 +209,7 @@ DROPOUT = """
 def test_a_random_workload_is_compared_where_both_draw_the_same_numbers(tmp_path: Path) -> None:
     path = write_file(tmp_path, "dropout.py", DROPOUT)
     for backend in ("eager", "aot_eager"):
-        record = judge(tmp_path, path, backend, mode="training")
+        record = check_accuracy(tmp_path, path, backend, mode="training")
         assert record["status"] == "pass", record
 
 
@@ -226,7 +227,7 @@ def test_other_random_numbers_are_compared_by_statistics_and_never_pass(
     path = write_file(tmp_path, "dropout.py", DROPOUT)
     text = f"import torch\ndef mine(m):\n    return lambda x: {candidate}\n"
     mine = write_file(tmp_path, "mine.py", text) + ":mine"
-    record = judge(tmp_path, path, mine, mode="training")
+    record = check_accuracy(tmp_path, path, mine, mode="training")
     assert record["status"] == status, record
     assert words in record["detail"]
 
@@ -235,7 +236,7 @@ def test_other_random_numbers_are_compared_by_statistics_and_never_pass(
 @pytest.mark.filterwarnings("ignore")
 def test_inductor_is_compiled_for_the_check_to_draw_what_eager_draws(tmp_path: Path) -> None:
     path = write_file(tmp_path, "dropout.py", DROPOUT)
-    record = judge(tmp_path, path, "inductor", mode="training")
+    record = check_accuracy(tmp_path, path, "inductor", mode="training")
     assert record["status"] == "pass", record
     assert record["method"].endswith("compiled for the check with inductor.fallback_random")
 
@@ -251,8 +252,8 @@ def test_a_random_shape_is_random_too(tmp_path: Path) -> None:
     path = write_file(tmp_path, "some.py", code)
     text = "import torch\ndef mine(m):\n    return lambda x: (torch.rand(1), m(x))[1]\n"
     mine = write_file(tmp_path, "mine.py", text) + ":mine"
-    assert judge(tmp_path, path, "eager")["status"] == "pass"
-    assert judge(tmp_path, path, mine)["status"] == "random"
+    assert check_accuracy(tmp_path, path, "eager")["status"] == "pass"
+    assert check_accuracy(tmp_path, path, mine)["status"] == "random"
 
 
 @pytest.mark.parametrize(("factor", "status"), [("1.0000001", "pass"), ("1.001", "fail")])
@@ -269,14 +270,14 @@ def test_a_model_that_computes_something_else_in_float64_is_compared_with_the_ba
             return Odd(16, 16), torch.randn(64, 16)
     """
     mine = write_file(tmp_path, "mine.py", f"def mine(m):\n    return lambda x: m(x) * {factor}\n")
-    record = judge(tmp_path, write_file(tmp_path, "odd.py", code), mine + ":mine")
+    record = check_accuracy(tmp_path, write_file(tmp_path, "odd.py", code), mine + ":mine")
     assert record["status"] == status, record
     assert record["without_reference"] == "the workload computes something else in float64"
 
 
 def test_results_without_a_finite_number_are_unchecked(tmp_path: Path) -> None:
     code = "import torch\ndef make():\n    return torch.log, -torch.ones(8)\n"
-    record = judge(tmp_path, write_file(tmp_path, "nan.py", code), "eager")
+    record = check_accuracy(tmp_path, write_file(tmp_path, "nan.py", code), "eager")
     assert record["status"] == "unchecked"
     assert "no finite number" in record["detail"]
 
@@ -292,17 +293,17 @@ def test_whole_and_complex_numbers_are_compared(tmp_path: Path) -> None:
     )
     whole_path = write_file(tmp_path, "whole.py", whole)
     waves_path = write_file(tmp_path, "waves.py", waves)
-    assert judge(tmp_path, whole_path, "eager")["status"] == "pass"
-    assert "integers differ" in judge(tmp_path, whole_path, f"{mine}:rolled")["detail"]
-    assert judge(tmp_path, waves_path, f"{mine}:near")["status"] == "pass"
-    assert judge(tmp_path, waves_path, f"{mine}:rolled")["status"] == "fail"
+    assert check_accuracy(tmp_path, whole_path, "eager")["status"] == "pass"
+    assert "integers differ" in check_accuracy(tmp_path, whole_path, f"{mine}:rolled")["detail"]
+    assert check_accuracy(tmp_path, waves_path, f"{mine}:near")["status"] == "pass"
+    assert check_accuracy(tmp_path, waves_path, f"{mine}:rolled")["status"] == "fail"
 
 
 OTHER_PROCESS = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from service_with import service_with, variant
-service = service_with(sys.argv[2], variant("c", sys.argv[4]), mode="training")
+from tests.worker.in_process_service import make_service, variant
+service = make_service(sys.argv[2], variant("c", sys.argv[4]), mode="training")
 print(json.dumps(service.judge("c", sys.argv[3])))
 """
 
@@ -310,11 +311,11 @@ print(json.dumps(service.judge("c", sys.argv[3])))
 @pytest.mark.slow
 def test_the_reference_travels_between_processes(tmp_path: Path, net: str) -> None:
     path = str(tmp_path / "reference.pt")
-    service_with(net, mode="training").reference("eager", path)
+    make_service(net, mode="training").reference("eager", path)
     assert [file.name for file in tmp_path.glob("reference*")] == ["reference.pt"]
     mine = write_file(tmp_path, "backends.py", BACKENDS)
-    here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", OTHER_PROCESS, here, net, path, f"{mine}:gradient"]
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", OTHER_PROCESS, root, net, path, f"{mine}:gradient"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     record = json.loads(done.stdout)
     assert record["status"] == "fail"

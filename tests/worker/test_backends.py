@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_with import service_with, variant, write_file
 
+from tests.worker.in_process_service import make_service, variant, write_file
 from torchyard.worker.bench.backend_names import BACKENDS
 from torchyard.worker.bench.backends import has_static_cpp_runtime
 from torchyard.worker.workload import CannotBuild
@@ -45,7 +45,7 @@ def net(tmp_path: Path) -> str:
 
 
 def judged(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any, dict[str, Any]]:
-    service = service_with(code, variant("a"), variant("b", backend, **options))
+    service = make_service(code, variant("a"), variant("b", backend, **options))
     path = str(folder / "reference.pt")
     service.reference("a", path)
     return service, service.judge("b", path)
@@ -67,7 +67,7 @@ def test_a_compiler_computes_the_same(tmp_path: Path, net: str, backend: str) ->
 
 @pytest.mark.parametrize("backend", ["torchscript", "torchscript:freeze", "export", "aot-inductor"])
 def test_inference_only_backends_reject_training(net: str, backend: str) -> None:
-    service = service_with(net, variant("a"), variant("b", backend), mode="training")
+    service = make_service(net, variant("a"), variant("b", backend), mode="training")
     service._runner("a").first_call()
     with pytest.raises(CannotBuild, match="supports inference only"):
         service.warm("b", 0.1)
@@ -75,20 +75,20 @@ def test_inference_only_backends_reject_training(net: str, backend: str) -> None
 
 @pytest.mark.parametrize("backend", ["torchscript:freeze", "aot-inductor"])
 def test_backends_that_copy_parameters_reject_mutating_workloads(backend: str) -> None:
-    service = service_with("kernels/optimizer-step", variant("b", backend))
+    service = make_service("kernels/optimizer-step", variant("b", backend))
     with pytest.raises(CannotBuild, match="copies the parameters"):
         service.warm("b", 0.1)
 
 
 def test_cudagraphs_need_a_gpu(net: str) -> None:
     with pytest.raises(CannotBuild, match="requires a CUDA device"):
-        service_with(net, variant("b", "cudagraphs")).warm("b", 0.1)
+        make_service(net, variant("b", "cudagraphs")).warm("b", 0.1)
 
 
 def test_making_it_ahead_is_part_of_the_first_call(net: str, tmp_path: Path) -> None:
     slow = "import time\ndef make(module):\n    time.sleep(0.3)\n    return module\n"
     backend = write_file(tmp_path, "slow.py", slow) + ":make"
-    runner = service_with(net, variant("b", backend))._runner("b")
+    runner = make_service(net, variant("b", backend))._runner("b")
     runner.first_call()
     assert runner.first_call_s >= 0.3
 
@@ -108,7 +108,7 @@ def test_a_trace_of_named_inputs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
 def test_worker_accepts_every_backend_name(net: str, backend: str) -> None:
-    service = service_with(net, variant("b", backend))
+    service = make_service(net, variant("b", backend))
     if backend != "cudagraphs":
         assert service._runner("b").backend == backend
 
@@ -116,12 +116,12 @@ def test_worker_accepts_every_backend_name(net: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["export:fast", "aot-inductor:x", "torchscript:fast"])
 def test_unknown_backend_mode_is_rejected(net: str, backend: str) -> None:
     with pytest.raises(CannotBuild, match="has no"):
-        service_with(net, variant("b", backend))._runner("b")
+        make_service(net, variant("b", backend))._runner("b")
 
 
 def test_variants_with_equal_backends_are_compiled_separately(net: str) -> None:
     """Dynamo would hand the first one's code to the second, whatever its settings are."""
-    service = service_with(
+    service = make_service(
         net,
         variant("a", "aot_eager"),
         variant("b", "aot_eager"),
@@ -134,7 +134,7 @@ def test_variants_with_equal_backends_are_compiled_separately(net: str) -> None:
 def test_many_variants_of_one_module_are_all_compiled(net: str) -> None:
     """Dynamo stops at eight pieces of code for one source, and would run the ninth uncompiled."""
     names = [f"side {index}" for index in range(10)]
-    service = service_with(net, *(variant(name, "dynamo:eager") for name in names))
+    service = make_service(net, *(variant(name, "dynamo:eager") for name in names))
     for name in names:
         service._runner(name).first_call()
         assert service._runner(name).graph_counters["graphs"] == 1, name

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launch_with import CORPUS, Launch, launch
+
+from tests.worker.in_process_launch import CORPUS, Launch, launch
 
 pytestmark = pytest.mark.torch
 
@@ -64,7 +65,7 @@ WRONG = {
     "counter_stands_still": ("Counting", "wrong"),
     "drops_dict_key": ("InDict", "wrong"),
 }
-HONEST = [
+CORRECT = [
     ("same", "Plain"),
     ("wrapped", "Net"),
     ("wrapped", "Net training"),
@@ -153,30 +154,30 @@ def _clean() -> Iterator[None]:
 def test_wrong_candidates_are_detected(name: str) -> None:
     where, at_least = WRONG[name]
     found = run(
-        name, where, "wrong_at_import.py" if name == "state_at_import" else "wrong_behaviour.py"
+        name, where, "wrong_at_import.py" if name == "state_at_import" else "wrong_behavior.py"
     )
     assert STRENGTH.index(found.word) >= STRENGTH.index(at_least), found
     if at_least == "note":
         assert found.word == "note", found
 
 
-@pytest.mark.parametrize(("name", "where"), HONEST)
+@pytest.mark.parametrize(("name", "where"), CORRECT)
 def test_correct_candidates_pass(name: str, where: str) -> None:
-    found = run(name, where, "honest_behaviour.py")
+    found = run(name, where, "correct_behavior.py")
     assert found.word == ("note" if name in NOTED else "pass"), found
 
 
 @pytest.mark.parametrize("workload", ["NotANumber", "Infinite", "Empty"])
 def test_a_workload_without_finite_results_has_no_verdict(workload: str) -> None:
-    assert run("wrapped", workload, "honest_behaviour.py").word == "unchecked"
+    assert run("wrapped", workload, "correct_behavior.py").word == "unchecked"
 
 
 def test_correct_random_workloads_pass() -> None:
-    found = run("wrapped", "Dropping training", "honest_behaviour.py")
+    found = run("wrapped", "Dropping training", "correct_behavior.py")
     assert not found.failure, found
     assert found.untrusted == []
 
 
 def test_the_corpus_is_large_enough() -> None:
     assert len(WRONG) >= 25
-    assert len(HONEST) >= 20
+    assert len(CORRECT) >= 20

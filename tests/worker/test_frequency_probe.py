@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from service_with import service_with, write_file
 
+from tests.worker.in_process_service import make_service, write_file
 from torchyard.worker.bench import timing as frequency_probe
 from torchyard.worker.bench.timing import RETRY_RATIO, TRIES, FrequencyProbe
 
@@ -134,7 +134,7 @@ def test_block_is_probed_only_when_requested(
         def make():
             return torch.nn.Linear(8, 8), torch.ones(8)
     """
-    service = service_with(write_file(tmp_path, "linear.py", code))
+    service = make_service(write_file(tmp_path, "linear.py", code))
     asked = {"inner": 1, "samples": 3, "prime": 1, "settle": False, "flush_l2": False}
     probed = service.block("eager", **asked, probe=True)["readings"]
     assert 1000 < probed["probe_before_ns"] < 10**9
@@ -162,7 +162,7 @@ def test_the_probe_is_outside_the_timed_part(
         def make():
             return torch.nn.Linear(8, 8), torch.ones(8)
     """
-    service = service_with(write_file(tmp_path, "linear.py", code))
+    service = make_service(write_file(tmp_path, "linear.py", code))
     block = service.block(
         "eager", inner=1, samples=3, prime=1, settle=False, flush_l2=False, probe=True
     )

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from judge_with import judge
-from service_with import write_file
+
+from tests.worker.accuracy_check import check_accuracy
+from tests.worker.in_process_service import write_file
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +77,7 @@ def net(tmp_path: Path) -> str:
 
 def test_a_gradient_that_jumps_by_rounding_alone_is_not_wrong(tmp_path: Path, net: str) -> None:
     mine = write_file(tmp_path, "mine.py", BACKENDS)
-    record = judge(tmp_path, net, f"{mine}:backwards", mode="training")
+    record = check_accuracy(tmp_path, net, f"{mine}:backwards", mode="training")
     # THEN it is further off than eager code, which had luck, and is not called wrong for it
     assert record["candidate_rmse"] > 10 * record["baseline_rmse"]
     assert record["status"] == "pass", record
@@ -84,11 +85,11 @@ def test_a_gradient_that_jumps_by_rounding_alone_is_not_wrong(tmp_path: Path, ne
 
 def test_an_ordinary_row_that_is_wrong_stays_wrong(tmp_path: Path, net: str) -> None:
     mine = write_file(tmp_path, "mine.py", BACKENDS)
-    record = judge(tmp_path, net, f"{mine}:opened", mode="training")
+    record = check_accuracy(tmp_path, net, f"{mine}:opened", mode="training")
     assert record["status"] == "fail"
 
 
-def test_a_model_that_refuses_simulated_rounding_is_held_to_assumed_rounding(
+def test_without_simulated_rounding_the_assumed_rounding_applies(
     tmp_path: Path,
 ) -> None:
     # GIVEN a model that does not run while its operators are looked at
@@ -110,7 +111,7 @@ def test_a_model_that_refuses_simulated_rounding_is_held_to_assumed_rounding(
     """
     mine = write_file(tmp_path, "mine.py", "def wrong(m):\n    return lambda x: m(x) * 1.5\n")
     path = write_file(tmp_path, "particular.py", code)
-    record = judge(tmp_path, path, f"{mine}:wrong")
+    record = check_accuracy(tmp_path, path, f"{mine}:wrong")
     assert record["status"] == "fail"
     assert record["method"] == "float64 reference, assumed rounding (TypeError: not under a mode)"
 

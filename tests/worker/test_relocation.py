@@ -1,4 +1,4 @@
-"""Re-seating: other addresses, the same numbers, nothing recompiled, nothing leaked."""
+"""Relocation: other addresses, the same numbers, no recompilation, no leak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_with import service_with, variant, write_file
+
+from tests.worker.in_process_service import make_service, variant, write_file
 
 pytestmark = pytest.mark.torch
 
@@ -65,7 +66,7 @@ def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
 @METHODS
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_results_keep_every_bit_while_addresses_change(net: str, method: str, mode: str) -> None:
-    service = service_with(net, mode=mode, step=mode == "training")
+    service = make_service(net, mode=mode, step=mode == "training")
     runner = service._runner("eager")
     before, _ = runner.results(3)
     seen = [addresses(runner.model)]
@@ -84,7 +85,7 @@ def test_results_keep_every_bit_while_addresses_change(net: str, method: str, mo
 def test_tied_weights_stay_tied_and_views_stay_views(net: str, method: str) -> None:
     import torch
 
-    service = service_with(net)
+    service = make_service(net)
     model = service._runner("eager").model
     module = model.module
     for seed in range(3):
@@ -101,13 +102,13 @@ def test_tied_weights_stay_tied_and_views_stay_views(net: str, method: str) -> N
 def test_the_optimisers_state_moves_and_is_still_used(net: str, method: str) -> None:
     import torch
 
-    service = service_with(net, mode="training", step=True)
+    service = make_service(net, mode="training", step=True)
     runner = service._runner("eager")
     parameter = runner.model.parameters[0]
     service.warm("eager", 0.1)
     moments = runner.model.optimizer.state[parameter]["exp_avg"]
     address, values = moments.data_ptr(), moments.clone()
-    bare = service_with(net)
+    bare = make_service(net)
     moved = service.reseat(1, method)["moved_bytes"]
     assert moved > 2 * bare.reseat(1, method)["moved_bytes"]
     now = runner.model.optimizer.state[parameter]["exp_avg"]
@@ -142,7 +143,7 @@ def _compiled_stays_right(service: Any, method: str, seats: int) -> None:
 def test_relocation_keeps_compiled_code_correct_without_recompilation(
     net: str, method: str, mode: str
 ) -> None:
-    service = service_with(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
+    service = make_service(net, variant("eager"), variant("compiled", "aot_eager"), mode=mode)
     _compiled_stays_right(service, method, 3)
 
 
@@ -153,7 +154,7 @@ def test_relocation_keeps_compiled_code_correct_without_recompilation(
 def test_relocation_keeps_inductor_correct_without_recompilation(
     net: str, method: str, mode: str
 ) -> None:
-    service = service_with(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
+    service = make_service(net, variant("eager"), variant("compiled", "inductor"), mode=mode)
     _compiled_stays_right(service, method, 5)
 
 
@@ -170,7 +171,7 @@ def test_replaced_buffers_are_freed(tmp_path: Path) -> None:
         def make():
             return Counting(), torch.zeros(4)
     """
-    service = service_with(write_file(tmp_path, "counting.py", code))
+    service = make_service(write_file(tmp_path, "counting.py", code))
     runner = service._runner("eager")
     moved = set()
     for seed in range(5):
@@ -183,7 +184,7 @@ def test_replaced_buffers_are_freed(tmp_path: Path) -> None:
 def test_reallocated_tensors_are_moved(net: str) -> None:
     import torch
 
-    service = service_with(net)
+    service = make_service(net)
     module = service._runner("eager").model.module
     service.reseat(1, "pages")
     values = torch.randn(16, 16)
@@ -195,7 +196,7 @@ def test_reallocated_tensors_are_moved(net: str) -> None:
 
 
 def test_a_view_made_later_moves_with_its_storage(net: str) -> None:
-    service = service_with(net)
+    service = make_service(net)
     module = service._runner("eager").model.module
     first = service.reseat(1, "pages")["moved_bytes"]
     module.register_buffer("late", module.table[2])
@@ -213,7 +214,7 @@ def test_immovable_bytes_are_reported(tmp_path: Path) -> None:
             dense = torch.eye(64)
             return multiply, (dense.to_sparse(), dense.to_sparse_csr(), torch.ones(64, 8))
     """
-    service = service_with(write_file(tmp_path, "sparse.py", code))
+    service = make_service(write_file(tmp_path, "sparse.py", code))
     answer = service.reseat(1, "pages")
     coo, csr = 64 * (2 * 8 + 4), 65 * 8 + 64 * (8 + 4)
     assert answer["moved_bytes"] == 64 * 8 * 4
@@ -222,7 +223,7 @@ def test_immovable_bytes_are_reported(tmp_path: Path) -> None:
 
 
 def test_off_moves_nothing_and_rewinds(net: str) -> None:
-    service = service_with(net, mode="training", step=True)
+    service = make_service(net, mode="training", step=True)
     runner = service._runner("eager")
     before = addresses(runner.model)
     service.warm("eager", 0.1)
@@ -238,7 +239,7 @@ def test_memory_does_not_grow(tmp_path: Path, method: str) -> None:
         def make():
             return torch.nn.Linear(512, 512), torch.ones(8, 512)
     """
-    service = service_with(write_file(tmp_path, "big.py", code))
+    service = make_service(write_file(tmp_path, "big.py", code))
 
     def reseat_often(count: int) -> None:
         for seed in range(count):
@@ -270,7 +271,7 @@ def test_compiled_code_that_holds_its_weights_stays_right(net: str, tmp_path: Pa
 
     reference = str(tmp_path / "reference.pt")
     with config.patch(freezing=True):
-        service = service_with(net, variant("eager"), variant("compiled", "inductor"))
+        service = make_service(net, variant("eager"), variant("compiled", "inductor"))
         service.reference("eager", reference)
         assert service.judge("compiled", reference)["status"] == "pass"
         graphs = counters["stats"]["unique_graphs"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from service_with import service_with, variant, write_file
 
+from tests.worker.in_process_service import make_service, variant, write_file
 from torchyard.worker import placement
 from torchyard.worker.bench import timing
 from torchyard.worker.bench import timing as cache_flush
@@ -33,8 +33,8 @@ SLEEPER = """
 """
 
 
-def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
-    service = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))
+def test_a_known_duration_is_timed_correctly(tmp_path: Path) -> None:
+    service = make_service(write_file(tmp_path, "sleeper.py", SLEEPER))
     runner = service._runner("eager")
     before = runner.model.module.calls
     block = service.block("eager", inner=3, samples=5, prime=2, settle=True, flush_l2=False)
@@ -49,7 +49,7 @@ def test_a_known_duration_is_timed_right(tmp_path: Path) -> None:
 
 
 def test_without_settling_none_is_reported(tmp_path: Path) -> None:
-    service = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))
+    service = make_service(write_file(tmp_path, "sleeper.py", SLEEPER))
     block = service.block("eager", inner=1, samples=1, prime=0, settle=False, flush_l2=False)
     assert "settle_ns" not in block
 
@@ -70,7 +70,7 @@ def test_gradients_are_dropped_between_samples_outside_the_timed_part(tmp_path: 
             def loss(self, output):
                 return output.sum()
     """
-    service = service_with(write_file(tmp_path, "net.py", code), mode="training")
+    service = make_service(write_file(tmp_path, "net.py", code), mode="training")
     runner = service._runner("eager")
     block = service.block("eager", inner=4, samples=6, prime=1, settle=False, flush_l2=False)
     assert (block["inner"], len(block["samples_ns"])) == (1, 6)
@@ -93,7 +93,7 @@ def test_the_collector_is_off_inside_a_block_and_on_after_it(tmp_path: Path) -> 
         def make():
             return look, torch.zeros(1)
     """
-    runner = service_with(write_file(tmp_path, "look.py", code))._runner("eager")
+    runner = make_service(write_file(tmp_path, "look.py", code))._runner("eager")
     collected: list[float] = []
     call = runner.function
     runner._function = lambda x: collected.append(float(call(x)))
@@ -123,7 +123,7 @@ def test_waiting_ends_when_other_threads_stop_spinning() -> None:
 
 def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Path) -> None:
     code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.2 if self.calls == 1 else 0.004)")
-    service = service_with(write_file(tmp_path, "sleeper.py", code))
+    service = make_service(write_file(tmp_path, "sleeper.py", code))
     found = service.warm("eager", 2.0)
     assert found["first_call_s"] >= 0.2
     assert 4.0e6 <= found["iteration_ns"] < 20e6
@@ -133,7 +133,7 @@ def test_warm_up_says_how_long_the_first_call_and_an_iteration_took(tmp_path: Pa
 
 def test_unstable_warm_up_is_reported(tmp_path: Path) -> None:
     code = SLEEPER.replace("time.sleep(0.004)", "time.sleep(0.001 * 1.08 ** (self.calls // 2))")
-    service = service_with(write_file(tmp_path, "slower.py", code))
+    service = make_service(write_file(tmp_path, "slower.py", code))
     assert not service.warm("eager", 0.6)["stable"]
 
 
@@ -151,14 +151,14 @@ def test_peak_memory_of_a_product_is_exact(tmp_path: Path, size: int) -> None:
             return twice, (torch.ones({size}, {size}), torch.ones({size}, {size}))
     """
     path = write_file(tmp_path, "product.py", code)
-    service = service_with(path, variant("a"), variant("b", "aot_eager"))
+    service = make_service(path, variant("a"), variant("b", "aot_eager"))
     for name in "ab":
         found = service.measure(name)
         assert found["peak_memory_bytes"] == size * size * 4
         assert "above the start" in found["memory_method"]
         assert found["unavailable"] == []
     assert (
-        service_with(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
+        make_service(path + ":chain").measure("eager")["peak_memory_bytes"] == 2 * size * size * 4
     )
 
 
@@ -173,10 +173,10 @@ def test_flops_or_reason_why_unknown(tmp_path: Path) -> None:
             return torch.add, (torch.ones(4), torch.ones(4))
     """
     path = write_file(tmp_path, "linear.py", code)
-    assert count_flops(service_with(path)._runner("eager")) == (2.0 * 8 * 32 * 16, "")
-    trained = count_flops(service_with(path, mode="training")._runner("eager"))
+    assert count_flops(make_service(path)._runner("eager")) == (2.0 * 8 * 32 * 16, "")
+    trained = count_flops(make_service(path, mode="training")._runner("eager"))
     assert trained == (2 * 2.0 * 8 * 32 * 16, "")
-    number, why_not = count_flops(service_with(path + ":add")._runner("eager"))
+    number, why_not = count_flops(make_service(path + ":add")._runner("eager"))
     assert number is None
     assert "supports none" in why_not
 
@@ -227,7 +227,7 @@ def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
 def test_every_iteration_is_flushed_and_the_flush_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = service_with(write_file(tmp_path, "sleeper.py", SLEEPER))._runner("eager")
+    runner = make_service(write_file(tmp_path, "sleeper.py", SLEEPER))._runner("eager")
     events: list[str] = []
     call = runner.function
 
@@ -258,7 +258,7 @@ def test_flushing_evicts_what_an_iteration_reads_again(tmp_path: Path) -> None:
         def make():
             return torch.sum, torch.ones(1 << 18)
     """
-    runner = service_with(write_file(tmp_path, "sum.py", code))._runner("eager")
+    runner = make_service(write_file(tmp_path, "sum.py", code))._runner("eager")
     warm, cold = [], []
     for _ in range(5):  # whichever of them a busy machine leaves alone
         warm.append(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_with import service_with, variant, write_file
 
+from tests.worker.in_process_service import make_service, variant, write_file
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
@@ -43,7 +43,7 @@ def net(tmp_path: Path) -> str:
 
 
 def test_variants_of_one_precision_share_module_and_inputs(net: str) -> None:
-    service = service_with(
+    service = make_service(
         net, variant("a"), variant("b", "aot_eager"), variant("c", precision="amp")
     )
     a, b, c = (service._runner(name) for name in "abc")
@@ -55,7 +55,7 @@ def test_variants_of_one_precision_share_module_and_inputs(net: str) -> None:
 def test_another_precision_is_a_copy_with_the_same_numbers(net: str) -> None:
     import torch
 
-    service = service_with(net, variant("a"), variant("half", precision="bfloat16"))
+    service = make_service(net, variant("a"), variant("half", precision="bfloat16"))
     one, half = service._runner("a").model, service._runner("half").model
     assert one.module is not half.module
     assert {p.dtype for p in half.module.parameters()} == {torch.bfloat16}
@@ -73,21 +73,21 @@ def test_integer_inputs_keep_their_type_in_another_precision(tmp_path: Path) -> 
         def make():
             return torch.nn.Embedding(10, 4), torch.arange(6)
     """
-    service = service_with(write_file(tmp_path, "e.py", code), variant("h", precision="float16"))
+    service = make_service(write_file(tmp_path, "e.py", code), variant("h", precision="float16"))
     assert service._runner("h").model.args[0].dtype is torch.int64
 
 
 def test_amp_computes_products_in_half_precision(net: str) -> None:
     import torch
 
-    service = service_with(net, variant("a"), variant("amp", precision="amp"))
+    service = make_service(net, variant("a"), variant("amp", precision="amp"))
     outputs = {name: service._runner(name).results(1)[0]["output"][0] for name in ("a", "amp")}
     assert outputs["a"].dtype is torch.float32
     assert outputs["amp"].dtype is torch.bfloat16
 
 
 def test_inference_keeps_no_graph(net: str) -> None:
-    runner = service_with(net)._runner("eager")
+    runner = make_service(net)._runner("eager")
     assert not runner.model.module.training
     with runner.context():
         assert not runner.caller()().requires_grad
@@ -96,7 +96,7 @@ def test_inference_keeps_no_graph(net: str) -> None:
 def test_training_without_step_gives_gradients_and_keeps_the_parameters(net: str) -> None:
     import torch
 
-    runner = service_with(net, mode="training")._runner("eager")
+    runner = make_service(net, mode="training")._runner("eager")
     before = [p.detach().clone() for p in runner.model.parameters]
     with runner.context():
         runner.caller()()
@@ -110,7 +110,7 @@ def test_training_without_step_gives_gradients_and_keeps_the_parameters(net: str
 def test_rewind_undoes_the_optimizer_step(net: str) -> None:
     import torch
 
-    runner = service_with(net, mode="training", step=True)._runner("eager")
+    runner = make_service(net, mode="training", step=True)._runner("eager")
     before = [t.detach().clone() for t in runner.model.state()]
     for _ in range(3):
         with runner.context():
@@ -125,7 +125,7 @@ def test_rewind_undoes_the_optimizer_step(net: str) -> None:
 def test_results_do_not_depend_on_what_ran_before(net: str) -> None:
     import torch
 
-    runner = service_with(net, mode="training", step=True)._runner("eager")
+    runner = make_service(net, mode="training", step=True)._runner("eager")
     first, _ = runner.results(5)
     for _ in range(5):
         with runner.context():
@@ -147,7 +147,7 @@ def test_a_module_that_writes_to_its_input_is_checked_from_the_beginning(tmp_pat
             return grow, torch.ones(4)
     """
     path = write_file(tmp_path, "grow.py", code)
-    service = service_with(path, variant("a"), variant("b", "aot_eager"))
+    service = make_service(path, variant("a"), variant("b", "aot_eager"))
     service.reference("a", str(tmp_path / "reference.pt"))
     record = service.judge("b", str(tmp_path / "reference.pt"))
     assert (record["status"], record["nondeterminism"]) == ("pass", 0.0)
@@ -163,7 +163,7 @@ def test_gradients_of_inputs_are_dropped_and_compared(tmp_path: Path) -> None:
             x = torch.randn(3, 4, requires_grad=True)
             return torch.nn.Linear(4, 2), x, lambda output: output.sum()
     """
-    runner = service_with(write_file(tmp_path, "i.py", code), mode="training")._runner("eager")
+    runner = make_service(write_file(tmp_path, "i.py", code), mode="training")._runner("eager")
     assert len(runner.results(1)[0]["gradient"]) == 3
     assert runner.model.args[0].grad is None
 
@@ -174,13 +174,13 @@ def test_expanded_inputs_are_left_alone(tmp_path: Path) -> None:
         def make():
             return torch.nn.Linear(4, 4), torch.ones(1, 4).expand(5, 4)
     """
-    runner = service_with(write_file(tmp_path, "x.py", code))._runner("eager")
+    runner = make_service(write_file(tmp_path, "x.py", code))._runner("eager")
     runner.model.rewind()
     assert runner.results(1)[0]["output"][0].shape == (5, 4)
 
 
 def test_the_first_call_is_timed_once_and_counts_graphs(net: str) -> None:
-    service = service_with(net, variant("a"), variant("b", "dynamo:eager"))
+    service = make_service(net, variant("a"), variant("b", "dynamo:eager"))
     a, b = service._runner("a"), service._runner("b")
     for runner in (a, b):
         runner.first_call()
@@ -193,7 +193,7 @@ def test_the_first_call_is_timed_once_and_counts_graphs(net: str) -> None:
 
 
 def test_compiled_variants_of_one_module_are_compiled_separately(net: str) -> None:
-    service = service_with(net, variant("a", "dynamo:eager"), variant("b", "aot_eager"))
+    service = make_service(net, variant("a", "dynamo:eager"), variant("b", "aot_eager"))
     for name in "ab":
         assert service.measure(name)["graphs"] == 1
 
@@ -210,7 +210,7 @@ def test_graph_breaks_come_with_reason_and_line(tmp_path: Path) -> None:
         def make():
             return Branch(), torch.ones(8)
     """
-    service = service_with(write_file(tmp_path, "branch.py", code), variant("a", "dynamo:eager"))
+    service = make_service(write_file(tmp_path, "branch.py", code), variant("a", "dynamo:eager"))
     found = service.measure("a")
     assert found["graphs"] == 3
     (branch, times), (printed, _) = found["graph_breaks"]
@@ -223,10 +223,10 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
     code = "import torch\ndef make():\n    return torch.nn.Linear(4, 2), torch.ones(4)\n"
     path = write_file(tmp_path, "plain.py", code)
     with pytest.raises(CannotBuild) as caught:
-        service_with(path, mode="training")
+        make_service(path, mode="training")
     assert caught.value.hint
     with pytest.raises(CannotBuild, match="the variant 'other' was not built"):
-        service_with(path)._runner("other")
+        make_service(path)._runner("other")
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
     ],
 )
 def test_missing_backend_fails_only_its_variant(net: str, backend: str, words: str) -> None:
-    service = service_with(net, variant("a"), variant("b", backend))
+    service = make_service(net, variant("a"), variant("b", backend))
     service._runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):
         service.warm("b", 0.1)
@@ -258,7 +258,7 @@ def test_a_user_backend_that_raises_fails_its_own_variant_only(
     net: str, tmp_path: Path, text: str, kind: type[Exception]
 ) -> None:
     backend = write_file(tmp_path, "mine.py", text) + ":make"
-    service = service_with(net, variant("a"), variant("b", backend))
+    service = make_service(net, variant("a"), variant("b", backend))
     service._runner("a").first_call()
     with pytest.raises(kind):
         service.warm("b", 0.1)
@@ -268,9 +268,9 @@ def test_weights_and_inputs_travel_in_the_state_file(net: str, tmp_path: Path) -
     import torch
 
     state = str(tmp_path / "state.pt")
-    first = service_with(net, state=state, seed=1)._runner("eager").model
-    second = service_with(net, state=state, seed=2)._runner("eager").model
-    third = service_with(net, seed=2)._runner("eager").model
+    first = make_service(net, state=state, seed=1)._runner("eager").model
+    second = make_service(net, state=state, seed=2)._runner("eager").model
+    third = make_service(net, seed=2)._runner("eager").model
 
     def same(other: Any) -> bool:
         left = [*first.state(), first.args[0]]
@@ -283,7 +283,7 @@ def test_weights_and_inputs_travel_in_the_state_file(net: str, tmp_path: Path) -
 
 def test_a_state_of_another_shape_is_refused(net: str, tmp_path: Path) -> None:
     state = str(tmp_path / "state.pt")
-    service_with(net, state=state)
+    make_service(net, state=state)
     other = write_file(tmp_path, "other.py", NET.replace("(16, 4)", "(16, 5)"))
     with pytest.raises(CannotBuild, match=r"differs between the targets.*second"):
-        service_with(other, state=state)
+        make_service(other, state=state)

@@ -1,4 +1,4 @@
-"""Logs for `test_outcome`: builds that succeeded full of tempting words, and builds that failed."""
+"""Logs for `test_log_outcome`: builds that succeeded full of tempting words, and builds that failed."""
 
 from __future__ import annotations
 

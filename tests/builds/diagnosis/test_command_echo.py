@@ -15,7 +15,7 @@ def echo(*argv: str) -> str:
     return f"[05:08:06] $ {shlex.join(argv)}\n"
 
 
-def test_a_script_that_looks_for_an_error_is_none() -> None:
+def test_a_script_that_searches_for_errors_is_not_an_error() -> None:
     script = "apt-get source x 2>e || true\nsed -n '/^E: Failed to fetch .* 404 /p' e\nexit 1"
     found = diagnose(echo("sh", "-c", script) + "all is well\n")
     assert found.causes == ()

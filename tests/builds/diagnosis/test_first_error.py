@@ -103,7 +103,7 @@ def test_errors_are_seen_and_their_tool_is_named(tool: str, line: str) -> None:
         "ld: warning: cannot find entry symbol _start",
     ],
 )
-def test_what_only_looks_like_an_error_is_skipped(line: str) -> None:
+def test_lines_that_resemble_an_error_are_skipped(line: str) -> None:
     found = diagnose(f"{line}\n").first_error
     assert found is None, found
     assert first(f"{line}\nx.c:1:1: error: real\n").line == 2

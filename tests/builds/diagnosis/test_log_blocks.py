@@ -67,7 +67,7 @@ def test_quotes_of_gcc_become_plain() -> None:
     assert lines_of("‘x’ “y”".encode()) == [(1, "'x' \"y\"")]
 
 
-def test_bytes_that_are_no_text_and_controls_are_harmless() -> None:
+def test_undecodable_bytes_and_controls_are_harmless() -> None:
     assert lines_of(b"a\xff\x00b\x07\n") == [(1, "a� b")]
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from outcome_logs import FAILED, SUCCEEDED, Failure
 
+from tests.builds.diagnosis.outcome_logs import FAILED, SUCCEEDED, Failure
 from torchyard.builds.commands.show import explain
 from torchyard.builds.diagnosis import describe, diagnose
 from torchyard.builds.diagnosis.first_error import is_command

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_machine import FakeMachine
+
+from tests.builds.doctor.fake_machine import FakeMachine
 
 
 @pytest.fixture

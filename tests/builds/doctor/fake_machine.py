@@ -17,14 +17,14 @@ from torchyard.builds.recipe import Recipe
 REAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Where real compilers are; the fakes come before it."""
 
-GPP_SAID = "g++ (Ubuntu {0}-4ubuntu2) {0}"
-NVCC_SAID = """\
+GPP_OUTPUT = "g++ (Ubuntu {0}-4ubuntu2) {0}"
+NVCC_OUTPUT = """\
 nvcc: NVIDIA (R) Cuda compiler driver
 Copyright (c) 2005-2024 NVIDIA Corporation
 Built on Thu_Mar_28_02:18:24_PDT_2024
 Cuda compilation tools, release {1}, V{0}
 Build cuda_{1}.r{1}/compiler.34097967_0"""
-HIPCC_SAID = """\
+HIPCC_OUTPUT = """\
 HIP version: {0}-dd7f95766
 AMD clang version 18.0.0git (https://github.com/RadeonOpenCompute/llvm-project roc-6.2.0)
 Target: x86_64-unknown-linux-gnu"""
@@ -85,7 +85,7 @@ class FakeMachine:
         listed = ["#include <...> search starts here:", f" {own}/include", "End of search list."]
         refuses = f'*{broken}*) echo "error: unrecognized {broken}"; exit 1 ;;\n' if broken else ""
         script = (
-            f'case " $* " in\n*" --version "*) {_echo(GPP_SAID.format(version))} ;;\n'
+            f'case " $* " in\n*" --version "*) {_echo(GPP_OUTPUT.format(version))} ;;\n'
             f"*-print-file-name=include*) echo {own}/include ;;\n"
             f"*-print-file-name=libstdc++*) echo {own}/libstdc++.so.6 ;;\n"
             "*-print-file-name=*) echo unknown ;;\n"
@@ -100,7 +100,7 @@ class FakeMachine:
 
     def nvcc(self, version: str, *, folder: Path | None = None) -> Path:
         release = ".".join(version.split(".")[:2])
-        return self.says("nvcc", NVCC_SAID.format(version, release), folder=folder)
+        return self.says("nvcc", NVCC_OUTPUT.format(version, release), folder=folder)
 
     def nvidia_smi(self, driver: str, *capabilities: str) -> Path:
         cards = "\n".join(capabilities) or "[N/A]"
@@ -114,7 +114,7 @@ class FakeMachine:
         """What a build of any release is content with."""
         self.gpp()
         self.gpp(name="c++")
-        self.says("cc", GPP_SAID.format("13.3.0"))
+        self.says("cc", GPP_OUTPUT.format("13.3.0"))
         self.says("cmake", "cmake version 3.28.3")
         self.says("ninja", "1.12.1")
         self.says("ldd", "ldd (Ubuntu GLIBC 2.39-0ubuntu8.3) 2.39")

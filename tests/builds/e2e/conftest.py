@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from build_yard import LIMIT_S, Cli
+
+from tests.builds.e2e.build_cli import LIMIT_S, Cli
 
 _TOOLS = ("setuptools<80", "wheel", "build", "scikit-build-core", "ninja", "pytest")
 
@@ -31,7 +32,7 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_yard(shared_folder: Path) -> Cli:
+def shared_cli(shared_folder: Path) -> Cli:
     """One home for a module, whose tests leave its builds finished."""
     return Cli(home=shared_folder / "home")
 

@@ -172,7 +172,7 @@ def test_no_mirror(
     assert not (tmp_path / "root").exists()
 
 
-def test_half_made_root_is_made_anew(
+def test_partial_root_is_recreated(
     tmp_path: Path, programs: Path, machine: Callable[[str], None], make_program: MakeProgram
 ) -> None:
     machine(INDEX)

@@ -69,7 +69,7 @@ def test_files_can_be_switched_off(home: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no section\n", b"[global]\n\xff\xfe=1\n", b"[a]\n[a]\n"])
-def test_broken_file_is_pips_business(content: bytes, home: Path) -> None:
+def test_a_broken_file_is_left_to_pip(content: bytes, home: Path) -> None:
     (home / ".config/pip/pip.conf").write_bytes(content)
     assert places(home) == []
 

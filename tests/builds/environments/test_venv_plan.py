@@ -38,7 +38,7 @@ def commands(made: EnvironmentPlan, step: str) -> list[tuple[str, ...]]:
     return [action.argv for action in actions if isinstance(action, Command)]
 
 
-def test_python_makes_it_where_no_uv_is(tmp_path: Path) -> None:
+def test_venv_is_used_without_uv(tmp_path: Path) -> None:
     made = plan(tmp_path, packages=("numpy", "setuptools<80"))
     environment = f"{tmp_path}/env"
     assert made.kind == "venv"
@@ -172,7 +172,7 @@ def test_version_of_python_counts_in_the_fingerprint(tmp_path: Path, programs: P
     assert inputs("3.82") == (("python", "cpython 3.82.1"),)
 
 
-def test_missing_python_is_said_and_can_be_planned(tmp_path: Path) -> None:
+def test_missing_python_is_reported_and_can_be_planned(tmp_path: Path) -> None:
     made = plan(tmp_path, table=EnvironmentTable(python="3.83"))
     assert made.missing == ("python3.83 (install it, or give another environment.python)",)
     assert commands(made, "environment/python")[0][0] == "python3.83"

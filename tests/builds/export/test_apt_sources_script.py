@@ -75,7 +75,7 @@ def test_no_suite_means_the_machines_own(tmp_path: Path) -> None:
     ]
 
 
-def test_in_a_fresh_image_nobody_knows_whose_mirror_it_is(tmp_path: Path) -> None:
+def test_a_fresh_image_has_no_known_mirror(tmp_path: Path) -> None:
     # Before the first update apt prints the name of the field instead of its value.
     lines = ["http://mirror.test/debian/ trixie main $(ORIGIN)"]
     assert write(tmp_path, "trixie", lines=lines, kinds="deb-src").returncode == 0
@@ -89,7 +89,7 @@ def test_no_mirror_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ['a"b', "a;b"])
-def test_a_folder_that_apt_cannot_write_down_is_an_error(tmp_path: Path, folder: str) -> None:
+def test_a_folder_that_apt_cannot_represent_is_an_error(tmp_path: Path, folder: str) -> None:
     ended = write(tmp_path, "trixie", lines=DEBIAN, folder=folder)
     assert ended.returncode == 1
     assert "choose another folder" in ended.stderr

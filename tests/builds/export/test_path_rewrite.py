@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from export_plans import hand_plan
 
+from tests.builds.export.sample_plans import hand_plan
 from torchyard.builds.export.image import PathRewrite
 from torchyard.builds.plan import Command, WriteFile
 

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from meter_bench import MeterBench, open_bench, wait_for
 
+from tests.builds.meter.metered_commands import MeteredCommands, open_metered_commands, wait_for
 from torchyard.builds.meter import write_table
 
 NAP = "time.sleep(float(os.environ.get('NAP_S', '0.3')))"
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[MeterBench]:
-    yield from open_bench(tmp_path_factory, tmp_path)
+def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[MeteredCommands]:
+    yield from open_metered_commands(tmp_path_factory, tmp_path)
 
 
-def most_at_once(bench: MeterBench, *, units: bool = False) -> int:
+def most_at_once(bench: MeteredCommands, *, units: bool = False) -> int:
     """The largest number of compiles (or of their units) running at one time, by the log."""
     changes: list[tuple[float, int]] = []
     for record in bench.records:
@@ -35,7 +35,7 @@ def most_at_once(bench: MeterBench, *, units: bool = False) -> int:
     return most
 
 
-def start_all(bench: MeterBench, names: list[str]) -> list[subprocess.Popen[bytes]]:
+def start_all(bench: MeteredCommands, names: list[str]) -> list[subprocess.Popen[bytes]]:
     compiler = bench.fake_compiler(NAP)
     return [bench.start(compiler, "-c", "a.c", "-o", name) for name in names]
 
@@ -44,7 +44,7 @@ def finish(processes: list[subprocess.Popen[bytes]]) -> None:
     assert [process.wait(timeout=60) for process in processes] == [0] * len(processes)
 
 
-def test_no_more_jobs_than_slots(bench: MeterBench) -> None:
+def test_no_more_jobs_than_slots(bench: MeteredCommands) -> None:
     bench.jobs = 2
     finish(start_all(bench, [f"{number}.o" for number in range(7)]))
     assert most_at_once(bench) == 2
@@ -53,7 +53,7 @@ def test_no_more_jobs_than_slots(bench: MeterBench) -> None:
     assert waited[-1] > 0.6
 
 
-def test_no_more_memory_than_there_is(bench: MeterBench) -> None:
+def test_no_more_memory_than_there_is(bench: MeteredCommands) -> None:
     bench.units, bench.unit_mib, bench.default_mib = 10, 100, 290
     finish(start_all(bench, [f"{number}.o" for number in range(7)]))
     assert {record.get("units", 3) for record in bench.records} == {3}
@@ -61,7 +61,7 @@ def test_no_more_memory_than_there_is(bench: MeterBench) -> None:
     assert most_at_once(bench) == 3
 
 
-def test_memory_is_really_kept_below_the_limit(bench: MeterBench) -> None:
+def test_memory_is_really_kept_below_the_limit(bench: MeteredCommands) -> None:
     """Real allocations: three of 120 MiB each, room for two."""
     bench.units, bench.unit_mib, bench.default_mib = 30, 10, 140
     compiler = bench.fake_compiler("data = b'x' * (120 << 20); time.sleep(0.3)")
@@ -71,7 +71,7 @@ def test_memory_is_really_kept_below_the_limit(bench: MeterBench) -> None:
     assert 240 < bench.log.together_mib() < 300
 
 
-def test_a_file_bigger_than_the_machine_runs_alone(bench: MeterBench) -> None:
+def test_a_file_bigger_than_the_machine_runs_alone(bench: MeteredCommands) -> None:
     bench.units = 10
     write_table(bench.folder / "table", {"huge.o": 10_000})
     processes = start_all(bench, ["a.o", "huge.o", "b.o", "c.o"])
@@ -84,7 +84,7 @@ def test_a_file_bigger_than_the_machine_runs_alone(bench: MeterBench) -> None:
     )
 
 
-def test_small_compiles_do_not_starve_a_big_one(bench: MeterBench) -> None:
+def test_small_compiles_do_not_starve_a_big_one(bench: MeteredCommands) -> None:
     bench.jobs, bench.units = 4, 4
     bench.more["NAP_S"] = "0.1"
     write_table(bench.folder / "table", {"big.o": 4})
@@ -108,7 +108,7 @@ def test_small_compiles_do_not_starve_a_big_one(bench: MeterBench) -> None:
     assert len(later) > 15, "it ran while most of the small ones still had to come"
 
 
-def test_kill_9_gives_slot_and_memory_back(bench: MeterBench) -> None:
+def test_kill_9_gives_slot_and_memory_back(bench: MeteredCommands) -> None:
     bench.jobs, bench.units, bench.default_mib = 1, 10, 10
     bench.more["NAP_S"] = "60"
     (holder,) = start_all(bench, ["held.o"])
@@ -123,7 +123,7 @@ def test_kill_9_gives_slot_and_memory_back(bench: MeterBench) -> None:
     assert bench.log.unfinished == (str(bench.folder / "held.o"),)
 
 
-def test_kill_9_of_one_that_waits_lets_the_next_through(bench: MeterBench) -> None:
+def test_sigkill_of_a_waiting_compiler_admits_the_next_one(bench: MeteredCommands) -> None:
     bench.jobs = 1
     bench.more["NAP_S"] = "1.0"
     processes = start_all(bench, ["a.o", "b.o", "c.o", "d.o"])
@@ -157,7 +157,7 @@ def test_kill_9_of_one_that_waits_lets_the_next_through(bench: MeterBench) -> No
         (["a.o", "-o", "libbig.so.2"], 25),
     ],
 )
-def test_the_first_match_counts(bench: MeterBench, arguments: list[str], mib: int) -> None:
+def test_the_first_match_counts(bench: MeteredCommands, arguments: list[str], mib: int) -> None:
     bench.default_mib = 7
     write_table(
         bench.folder / "table",
@@ -178,7 +178,7 @@ def test_the_first_match_counts(bench: MeterBench, arguments: list[str], mib: in
     assert bench.log.compiles[0].expected_mib == mib
 
 
-def test_a_broken_table_means_the_default(bench: MeterBench) -> None:
+def test_a_broken_table_means_the_default(bench: MeteredCommands) -> None:
     (bench.folder / "table").write_bytes(
         b"\0\xff no tab\n*\tmany\nx.o\n" + b"y" * 100_000 + b"\t5\n"
     )
@@ -196,7 +196,7 @@ time.sleep(0.2)
 """
 
 
-def test_a_killed_compiler_is_retried_alone(bench: MeterBench) -> None:
+def test_a_killed_compiler_is_retried_alone(bench: MeteredCommands) -> None:
     bench.units = 20
     bench.more["NAP_S"] = "0.4"
     other = bench.start(bench.fake_compiler(NAP), "-c", "b.c", "-o", "b.o")
@@ -217,7 +217,7 @@ def test_a_killed_compiler_is_retried_alone(bench: MeterBench) -> None:
     assert len(bench.log.retried) == 1
 
 
-def test_a_compiler_killed_twice_fails(bench: MeterBench) -> None:
+def test_a_compiler_killed_twice_fails(bench: MeteredCommands) -> None:
     compiler = bench.fake_compiler("os.kill(os.getpid(), 9)")
     assert bench.run(compiler, "-c", "a.c", "-o", "a.o").returncode == 128 + 9
     assert [one.attempt for one in bench.log.compiles] == [1, 2]
@@ -225,14 +225,14 @@ def test_a_compiler_killed_twice_fails(bench: MeterBench) -> None:
     assert bench.log.unfinished == (str(bench.folder / "a.o"),)
 
 
-def test_an_ordinary_error_is_not_tried_again(bench: MeterBench) -> None:
+def test_an_ordinary_error_is_not_tried_again(bench: MeteredCommands) -> None:
     compiler = bench.fake_compiler("sys.exit(1)")
     assert bench.run(compiler, "-c", "a.c", "-o", "a.o").returncode == 1
     assert len(bench.log.compiles) == 1
     assert not bench.log.compiles[0].out_of_memory
 
 
-def test_two_killed_at_once_do_not_wait_for_each_other(bench: MeterBench) -> None:
+def test_two_killed_at_once_do_not_wait_for_each_other(bench: MeteredCommands) -> None:
     bench.units, bench.default_mib = 4, 2
     body = """
 mark = sys.argv[-1] + '.tried'
@@ -246,7 +246,7 @@ if not os.path.exists(mark):
     assert len(bench.log.retried) == 2
 
 
-def test_a_driver_whose_compiler_was_killed_for_memory_is_retried(bench: MeterBench) -> None:
+def test_a_driver_whose_compiler_was_killed_for_memory_is_retried(bench: MeteredCommands) -> None:
     """Such a driver says only exit status 1, as g++ does; the kernel's own count tells."""
     group = Path("/sys/fs/cgroup/memory/torchyard-meter-test")
     if not group.parent.is_dir():

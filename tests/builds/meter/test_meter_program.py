@@ -13,18 +13,19 @@ from pathlib import Path
 
 import psutil
 import pytest
-from meter_bench import MeterBench, open_bench, wait_for
+
+from tests.builds.meter.metered_commands import MeteredCommands, open_metered_commands, wait_for
 
 
 @pytest.fixture
-def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[MeterBench]:
-    yield from open_bench(tmp_path_factory, tmp_path)
+def bench(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[MeteredCommands]:
+    yield from open_metered_commands(tmp_path_factory, tmp_path)
 
 
 ALLOCATE = "data = bytearray(int(os.environ['ALLOCATE_MIB']) << 20)"
 
 
-def test_a_real_compile_and_link_are_measured(bench: MeterBench) -> None:
+def test_a_real_compile_and_link_are_measured(bench: MeteredCommands) -> None:
     (bench.folder / "a.c").write_text("int main(void) { return 0; }\n")
     assert bench.run("cc", "-c", "a.c", "-o", "sub.o").returncode == 0
     assert bench.run("cc", "sub.o", "-o", "program").returncode == 0
@@ -39,7 +40,7 @@ def test_a_real_compile_and_link_are_measured(bench: MeterBench) -> None:
     assert subprocess.run([bench.folder / "program"], check=False, timeout=10).returncode == 0
 
 
-def test_the_peak_is_what_the_compiler_took(bench: MeterBench) -> None:
+def test_the_peak_is_what_the_compiler_took(bench: MeteredCommands) -> None:
     bench.more["ALLOCATE_MIB"] = "150"
     compiler = bench.fake_compiler(ALLOCATE)
     assert bench.run(compiler, "-c", "a.cpp", "-o", "a.o").returncode == 0
@@ -48,7 +49,7 @@ def test_the_peak_is_what_the_compiler_took(bench: MeterBench) -> None:
     assert compile_.language == "c++"
 
 
-def test_the_output_without_o_is_the_compilers_own_choice(bench: MeterBench) -> None:
+def test_the_output_without_o_is_the_compilers_own_choice(bench: MeteredCommands) -> None:
     (bench.folder / "sub").mkdir()
     (bench.folder / "sub" / "my.file.c").write_text("int x;\n")
     assert bench.run("cc", "-c", "sub/my.file.c").returncode == 0
@@ -69,14 +70,14 @@ def test_the_output_without_o_is_the_compilers_own_choice(bench: MeterBench) -> 
     ],
 )
 def test_command_lines(
-    bench: MeterBench, arguments: list[str], kind: str, output: str, source: str
+    bench: MeteredCommands, arguments: list[str], kind: str, output: str, source: str
 ) -> None:
     assert bench.run("true", *arguments).returncode == 0
     (compile_,) = bench.log.compiles
     assert (compile_.kind, compile_.name, compile_.source) == (kind, output, source)
 
 
-def test_nvcc_has_other_options_that_start_with_o(bench: MeterBench) -> None:
+def test_nvcc_has_other_options_that_start_with_o(bench: MeteredCommands) -> None:
     nvcc = bench.fake_compiler("", name="nvcc")
     bench.run(nvcc, "-optf", "options", "-c", "k.cu", "-o", "k.o")
     assert bench.log.compiles[0].name == "k.o"
@@ -89,13 +90,13 @@ def test_nvcc_has_other_options_that_start_with_o(bench: MeterBench) -> None:
     "arguments",
     [["--version"], ["-E", "a.c", "-o", "a.i"], ["-print-file-name=x"], ["-dumpversion"], ["-v"]],
 )
-def test_a_probe_is_not_measured(bench: MeterBench, arguments: list[str]) -> None:
+def test_a_probe_is_not_measured(bench: MeteredCommands, arguments: list[str]) -> None:
     (bench.folder / "a.c").write_text("int x;\n")
     assert bench.run("cc", *arguments).returncode == 0
     assert not bench.log_path.exists()
 
 
-def test_output_input_and_status_are_the_compilers(bench: MeterBench) -> None:
+def test_output_input_and_status_are_the_compilers(bench: MeteredCommands) -> None:
     compiler = bench.fake_compiler("print(sys.stdin.read(), 'out'); sys.exit('error text')")
     result = subprocess.run(
         [bench.meter, compiler, "-c", "a.c", "-o", "a.o"],
@@ -124,7 +125,7 @@ def test_output_input_and_status_are_the_compilers(bench: MeterBench) -> None:
         {"TORCHYARD_METER_UNIT_MIB": "0"},
     ],
 )
-def test_whatever_is_broken_the_compiler_runs(bench: MeterBench, more: dict[str, str]) -> None:
+def test_whatever_is_broken_the_compiler_runs(bench: MeteredCommands, more: dict[str, str]) -> None:
     bench.more = more
     (bench.folder / "a.c").write_text("int x;\n")
     result = bench.run("cc", "-c", "a.c", "-o", "a.o")
@@ -132,14 +133,14 @@ def test_whatever_is_broken_the_compiler_runs(bench: MeterBench, more: dict[str,
     assert (bench.folder / "a.o").stat().st_size > 0
 
 
-def test_a_full_disk_under_the_log_does_not_fail_the_compile(bench: MeterBench) -> None:
+def test_a_full_disk_under_the_log_does_not_fail_the_compile(bench: MeteredCommands) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     bench.more["TORCHYARD_METER_LOG"] = "/dev/full"
     assert bench.run("true", "-c", "a.c", "-o", "a.o").returncode == 0
 
 
-def test_names_with_every_character_come_back(bench: MeterBench) -> None:
+def test_names_with_every_character_come_back(bench: MeteredCommands) -> None:
     name = 'odd "name"\\ \t\n é \x7f.o'
     bench.run("true", "-c", "a.c", "-o", name)
     bench.run("true", "-c", "a.c", "-o", os.fsdecode(b"bytes\xff.o"))
@@ -147,12 +148,12 @@ def test_names_with_every_character_come_back(bench: MeterBench) -> None:
     assert bench.log.damaged_lines == 0
 
 
-def test_a_nested_meter_measures_once(bench: MeterBench) -> None:
+def test_a_nested_meter_measures_once(bench: MeteredCommands) -> None:
     assert bench.run(bench.meter, "true", "-c", "a.c", "-o", "a.o").returncode == 0
     assert len(bench.log.compiles) == 1
 
 
-def test_lines_of_many_writers_do_not_mix(bench: MeterBench) -> None:
+def test_lines_of_many_writers_do_not_mix(bench: MeteredCommands) -> None:
     loop = 'i=0; while [ $i -lt 25 ]; do "$0" true -c a.c -o "$1$i.o" || exit 1; i=$((i+1)); done'
     long_name = "n" * 200
     writers = [
@@ -176,7 +177,7 @@ def test_lines_of_many_writers_do_not_mix(bench: MeterBench) -> None:
 SLEEPER = "open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'running'); time.sleep(60)"
 
 
-def started(bench: MeterBench, **options: object) -> tuple[subprocess.Popen[bytes], int]:
+def started(bench: MeteredCommands, **options: object) -> tuple[subprocess.Popen[bytes], int]:
     process = bench.start(bench.fake_compiler(SLEEPER), "-c", "a.c", "-o", "a.o", **options)
     wait_for((bench.folder / "running").exists)
     return process, int((bench.folder / "running").read_text())
@@ -190,7 +191,9 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("code", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_are_passed_on_and_answered_alike(bench: MeterBench, code: signal.Signals) -> None:
+def test_signals_are_passed_on_and_answered_alike(
+    bench: MeteredCommands, code: signal.Signals
+) -> None:
     bench_process, compiler = started(bench, preexec_fn=lambda: signal.signal(code, signal.SIG_DFL))
     bench_process.send_signal(code)
     status = bench_process.wait(timeout=20)
@@ -204,7 +207,7 @@ def test_signals_are_passed_on_and_answered_alike(bench: MeterBench, code: signa
     assert bench.log.unfinished == (str(bench.folder / "a.o"),)
 
 
-def test_an_ignored_signal_stays_ignored(bench: MeterBench) -> None:
+def test_an_ignored_signal_stays_ignored(bench: MeteredCommands) -> None:
     process, compiler = started(
         bench, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     )
@@ -215,7 +218,7 @@ def test_an_ignored_signal_stays_ignored(bench: MeterBench) -> None:
     assert not gone(compiler)
 
 
-def test_kill_9_of_the_meter_ends_the_compiler(bench: MeterBench) -> None:
+def test_kill_9_of_the_meter_ends_the_compiler(bench: MeteredCommands) -> None:
     process, compiler = started(bench)
     process.kill()
     process.wait(timeout=20)
@@ -224,7 +227,7 @@ def test_kill_9_of_the_meter_ends_the_compiler(bench: MeterBench) -> None:
     assert bench.log.unfinished == (str(bench.folder / "a.o"),)
 
 
-def test_the_end_of_the_parent_ends_meter_and_compiler(bench: MeterBench) -> None:
+def test_the_end_of_the_parent_ends_meter_and_compiler(bench: MeteredCommands) -> None:
     compiler = bench.fake_compiler(SLEEPER)
     parent = subprocess.Popen(
         ["sh", "-c", '"$@"; true', "sh", bench.meter, compiler, "-c", "a.c", "-o", "a.o"],
@@ -239,7 +242,7 @@ def test_the_end_of_the_parent_ends_meter_and_compiler(bench: MeterBench) -> Non
     assert bench.log.compiles[0].signal == signal.SIGTERM
 
 
-def test_the_end_of_a_thread_of_the_parent_ends_nothing(bench: MeterBench) -> None:
+def test_the_end_of_a_thread_of_the_parent_ends_nothing(bench: MeteredCommands) -> None:
     """The kernel tells of a parent's end when the thread that started the child ends."""
     compiler = bench.fake_compiler("time.sleep(0.7)")
     program = (
@@ -264,7 +267,7 @@ def test_the_end_of_a_thread_of_the_parent_ends_nothing(bench: MeterBench) -> No
 
 
 @pytest.fixture
-def links(bench: MeterBench) -> Path:
+def links(bench: MeteredCommands) -> Path:
     folder = bench.folder / "bin"
     folder.mkdir()
     for name in ("cc", "mycc"):
@@ -273,7 +276,7 @@ def links(bench: MeterBench) -> Path:
     return folder
 
 
-def as_compiler(bench: MeterBench, *argv: str) -> subprocess.CompletedProcess[str]:
+def as_compiler(bench: MeteredCommands, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         argv,
         env=bench.variables,
@@ -286,7 +289,7 @@ def as_compiler(bench: MeterBench, *argv: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_under_a_compilers_name_the_next_one_runs(bench: MeterBench, links: Path) -> None:
+def test_under_a_compilers_name_the_next_one_runs(bench: MeteredCommands, links: Path) -> None:
     (bench.folder / "a.c").write_text("int x;\n")
     assert as_compiler(bench, "cc", "-c", "a.c", "-o", "a.o").returncode == 0
     assert (bench.folder / "a.o").is_file()
@@ -294,20 +297,22 @@ def test_under_a_compilers_name_the_next_one_runs(bench: MeterBench, links: Path
     assert as_compiler(bench, str(links / "cc"), "--version").stdout
 
 
-def test_a_launcher_before_a_link_measures_once(bench: MeterBench, links: Path) -> None:
+def test_a_launcher_before_a_link_measures_once(bench: MeteredCommands, links: Path) -> None:
     (bench.folder / "a.c").write_text("int x;\n")
     assert bench.run("cc", "-c", "a.c", "-o", "a.o").returncode == 0
     assert len(bench.log.compiles) == 1
 
 
-def test_a_name_that_is_nowhere_else_is_reported(bench: MeterBench, links: Path) -> None:
+def test_a_name_that_is_nowhere_else_is_reported(bench: MeteredCommands, links: Path) -> None:
     result = as_compiler(bench, "mycc", "-c", "a.c")
     assert result.returncode == 127
     assert "mycc" in result.stderr
     assert "PATH" in result.stderr
 
 
-def test_a_compiler_only_before_our_folder_is_found_too(bench: MeterBench, links: Path) -> None:
+def test_a_compiler_only_before_our_folder_is_found_too(
+    bench: MeteredCommands, links: Path
+) -> None:
     other = bench.folder / "other"
     other.mkdir()
     shutil.copy(bench.fake_compiler("print('the real one')"), other / "mycc")
@@ -316,7 +321,9 @@ def test_a_compiler_only_before_our_folder_is_found_too(bench: MeterBench, links
     assert (result.returncode, result.stdout) == (0, "the real one\n")
 
 
-def test_a_wrapper_before_our_folder_is_not_called_back(bench: MeterBench, links: Path) -> None:
+def test_a_wrapper_before_our_folder_is_not_called_back(
+    bench: MeteredCommands, links: Path
+) -> None:
     wrapper, real = bench.folder / "wrapper", bench.folder / "real"
     wrapper.mkdir()
     real.mkdir()
@@ -328,7 +335,7 @@ def test_a_wrapper_before_our_folder_is_not_called_back(bench: MeterBench, links
     assert as_compiler(bench, "mycc", "-c", "a.c").stdout == "real\n"
 
 
-def test_a_cache_is_put_behind_the_launcher_of_cmake(bench: MeterBench) -> None:
+def test_a_cache_is_put_behind_the_launcher_of_cmake(bench: MeteredCommands) -> None:
     cache = bench.fake_compiler(
         "print('cached', *sys.argv[1:], flush=True); os.execvp(sys.argv[1], sys.argv[1:])",
         name="ccache",
@@ -343,7 +350,9 @@ def test_a_cache_is_put_behind_the_launcher_of_cmake(bench: MeterBench) -> None:
     assert bench.run("cc", "-c", "s.s", "-o", "s.o").stdout == "", "no cache for what none knows"
 
 
-def test_a_cache_is_put_before_the_compiler_found_by_name(bench: MeterBench, links: Path) -> None:
+def test_a_cache_is_put_before_the_compiler_found_by_name(
+    bench: MeteredCommands, links: Path
+) -> None:
     cache = bench.fake_compiler(
         "print('cached', *sys.argv[1:], flush=True); os.execv(sys.argv[1], sys.argv[1:])",
         name="ccache",
@@ -361,7 +370,7 @@ OPTIONS = "other*\t-O3\nslow?.c\t-O0 -DEXTRA=2\n*.c\t-DEXTRA=9\n"
 
 
 @pytest.mark.parametrize(("name", "extra"), [("slow1.c", 2), ("slow12.c", 9), ("else.c", 9)])
-def test_options_of_single_files_come_last(bench: MeterBench, name: str, extra: int) -> None:
+def test_options_of_single_files_come_last(bench: MeteredCommands, name: str, extra: int) -> None:
     (bench.folder / name).write_text("int main(void) { return EXTRA; }\n")
     bench.more["TORCHYARD_METER_OPTIONS"] = OPTIONS
     words = ("cc", "-DEXTRA=1", "-c", name, "-o", "one.o", "-w")
@@ -370,7 +379,7 @@ def test_options_of_single_files_come_last(bench: MeterBench, name: str, extra: 
     assert subprocess.run([bench.folder / "program"], check=False).returncode == extra
 
 
-def test_files_without_options_of_their_own_are_compiled_as_asked(bench: MeterBench) -> None:
+def test_files_without_options_of_their_own_are_compiled_as_asked(bench: MeteredCommands) -> None:
     (bench.folder / "plain.cpp").write_text("int main() { return EXTRA; }\n")
     bench.more["TORCHYARD_METER_OPTIONS"] = OPTIONS + "no tab here\n\n\t\n"
     assert bench.run("c++", "-DEXTRA=1", "-c", "plain.cpp", "-o", "one.o").returncode == 0

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fetching import Place
-from file_server import FileServer, served
+
+from tests.builds.sources.fetching import Place
+from tests.builds.sources.file_server import FileServer, served
 
 
 @pytest.fixture

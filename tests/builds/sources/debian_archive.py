@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 from pathlib import Path
 
-from file_server import FileServer, Reply
+from tests.builds.sources.file_server import FileServer, Reply
 
 
 def make_source_package(folder: Path, name: str, version: str) -> list[Path]:

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from verify_subjects import make_library, needs_gcc
 
+from tests.builds.verify.sample_components import make_library, needs_gcc
 from torchyard.builds.verify.linked_libraries import DynamicSection, read_dynamic
 
 

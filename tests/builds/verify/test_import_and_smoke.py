@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from verify_subjects import make_component, make_target, make_venv, run_here
 
+from tests.builds.verify.sample_components import make_component, make_target, make_venv, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.plan import Component
 from torchyard.builds.record import VerifyReport

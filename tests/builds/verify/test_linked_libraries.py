@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from verify_subjects import (
+
+from tests.builds.verify.sample_components import (
     make_component,
     make_library,
     make_module,
@@ -15,7 +16,6 @@ from verify_subjects import (
     needs_gcc,
     run_here,
 )
-
 from torchyard.builds import recipe as grammar
 from torchyard.builds.plan import Component
 from torchyard.builds.record import CheckFinding
@@ -74,7 +74,7 @@ def test_a_library_that_is_not_found(component: Component, tmp_path: Path) -> No
     assert found.why == "a dependency of a library that libpart.so needs"
 
 
-def test_an_older_copy_without_the_wanted_version(component: Component, tmp_path: Path) -> None:
+def test_an_older_copy_without_the_required_version(component: Component, tmp_path: Path) -> None:
     """The GLIBCXX_3.4.NN of many bug reports: linked against a newer copy than is found."""
     script = tmp_path / "versions"
     script.write_text("OLD_1 { global: base; local: *; };\nNEW_2 { global: extra; } OLD_1;\n")

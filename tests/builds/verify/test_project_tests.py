@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verify_subjects import make_component, make_venv, run_here
 
+from tests.builds.verify.sample_components import make_component, make_venv, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.record import TestFileReport
 from torchyard.builds.verify import perform_verify, run_test_file
@@ -83,7 +83,7 @@ def test_every_outcome_is_counted(tmp_path: Path) -> None:
     assert "as ever" in Path(found.log).read_text()
 
 
-def test_only_known_failures_is_good(tmp_path: Path) -> None:
+def test_only_known_failures_is_a_success(tmp_path: Path) -> None:
     found = account(
         tmp_path, SEEN, "TestNN.test_known", "TestNN.test_new", "test_sizes[2.5]", "test_setup"
     )
@@ -191,7 +191,7 @@ def test_the_installed_module_is_tested_not_the_tree(tmp_path: Path) -> None:
     assert not list(root.rglob(".pytest_cache"))
 
 
-def test_the_project_s_own_options_do_not_get_in_the_way(tmp_path: Path) -> None:
+def test_the_project_s_own_pytest_options_are_harmless(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     ini = "[pytest]\naddopts = --no-such-option -n 8\nmarkers =\n  heavy: takes long\n"
     (tmp_path / "project/pytest.ini").write_text(ini)

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from verify_subjects import make_component, run_here
 
+from tests.builds.verify.sample_components import make_component, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.verify import perform_verify
 

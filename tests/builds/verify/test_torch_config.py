@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from verify_subjects import make_target
 
+from tests.builds.verify.sample_components import make_target
 from torchyard.builds.verify.probe import (
     config_name,
     config_value,
@@ -65,7 +65,7 @@ def test_parallel_info() -> None:
     assert "Environment variables" not in found
 
 
-def test_nothing_in_nothing() -> None:
+def test_empty_config() -> None:
     assert parse_show("") == {}
     assert parse_show("PyTorch built with:\n  - Build settings: \n") == {}
     assert parse_parallel_info("") == {}

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_cluster import (
+
+from tests.sweep.executors.slurm_cluster import (
     CPUS,
     NODE,
     Cluster,
@@ -20,7 +21,6 @@ from slurm_cluster import (
     until_running,
     wait_for,
 )
-
 from torchyard.errors import UsageError
 from torchyard.sweep.executors.slurm.submission import SlurmExecutor
 
@@ -220,7 +220,7 @@ def test_over_its_time(overdue: tuple[SweepOnSlurm, SlurmExecutor]) -> None:
 # Those that take the whole node come last.
 
 
-def test_a_node_set_down_puts_jobs_back(cluster: Cluster, sweep: SweepOnSlurm) -> None:
+def test_a_node_set_down_requeues_jobs(cluster: Cluster, sweep: SweepOnSlurm) -> None:
     executor = sweep.executor()
     executor.submit(["waits"])
     until_running(executor, sweep, "waits")
@@ -233,7 +233,7 @@ def test_a_node_set_down_puts_jobs_back(cluster: Cluster, sweep: SweepOnSlurm) -
     assert until_over(executor)["waits"].outcome == "finished"
 
 
-def test_making_room_for_another_job(cluster: Cluster, sweep: SweepOnSlurm) -> None:
+def test_preemption_by_another_job(cluster: Cluster, sweep: SweepOnSlurm) -> None:
     sweep.options["exclusive"] = True
     executor = sweep.executor()
     executor.submit(["waits"])

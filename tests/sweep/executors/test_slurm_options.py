@@ -194,7 +194,7 @@ def test_refusals_that_need_a_larger_cluster_than_that_of_the_tests(words: str, 
     assert error.why == f"sbatch: Batch job submission failed: {words}"
 
 
-def test_a_refusal_that_nothing_is_known_of() -> None:
+def test_an_unknown_refusal() -> None:
     assert (
         _submission_error("sbatch: error: Full moon", SlurmOptions()).what
         == "Slurm rejected the jobs"

@@ -155,7 +155,7 @@ def test_a_job_that_was_given_up_runs_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"code": "7"}'])
-def test_a_torn_word_about_an_end_is_none(tmp_path: Path, text: str) -> None:
+def test_a_partial_end_record_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "slurm").mkdir()
     assert read_end(tmp_path, "one", 3) is None
     end_path(tmp_path, "one", 3).write_text(text)
@@ -210,7 +210,7 @@ def test_without_submitit(tmp_path: Path) -> None:
         "try: check_tools()\n"
         "except MissingTool as error: print(error.what, '/', error.hint)\n"
     )
-    source = str(Path(__file__).resolve().parents[2] / "src")
+    source = str(Path(__file__).resolve().parents[3] / "src")
     done = subprocess.run(
         [sys.executable, "-c", code, source],
         capture_output=True,

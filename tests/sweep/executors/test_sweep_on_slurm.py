@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slurm_cluster import Cluster, open_cluster, wait_for
+
+from tests.sweep.executors.slurm_cluster import Cluster, open_cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.torch]
 

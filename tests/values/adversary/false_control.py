@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from adversary.program import SHAPE, has_outliers, values
+from tests.values.adversary.program import SHAPE, has_outliers, values
 
 SHARED: dict[str, Any] = {}
 

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, Dataset
 
-from adversary.program import SHAPE, has_outliers, values
+from tests.values.adversary.program import SHAPE, has_outliers, values
 
 _LIBRARY = torch.library.Library("torchyard_adversary", "DEF")
 _LIBRARY.define("unmarked_add(Tensor x, Tensor y) -> ()")

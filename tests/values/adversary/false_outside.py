@@ -2,7 +2,7 @@
 
     python false_outside.py gloo RANK WORLD_SIZE PORT | extension | compiled
 
-Prints what was said of each program, as `judge_all.py` does.
+Prints what was said of each program, as `profile_all.py` does.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import torch
 import torch.distributed as dist
 
-from adversary.judge_all import judged
-from adversary.program import SHAPE, Program, values
+from tests.values.adversary.profile_all import judged
+from tests.values.adversary.program import SHAPE, Program, values
 
 _SOURCE = """
 #include <torch/extension.h>

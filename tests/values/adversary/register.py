@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from adversary import false_control, false_memory, true_waste
-from adversary.program import Program, program_of
+from tests.values.adversary import false_control, false_memory, true_waste
+from tests.values.adversary.program import Program, program_of
 
 
 def _programs(*modules: ModuleType) -> tuple[Program, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from adversary.program import SHAPE, has_outliers, values
+from tests.values.adversary.program import SHAPE, has_outliers, values
 
 _BUFFER = torch.zeros(SHAPE)
 

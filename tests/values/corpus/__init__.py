@@ -5,12 +5,12 @@ Each is a plain function. What is planted stands in a comment above its line:
     # waste: heavy type, aten::_to_copy
     mask = mask.float()
 
-`PLANTED` and `CLEAN` list them all; `corpus.watching` runs one under the watch.
+`PLANTED` and `CLEAN` list them all; `profiling` profiles one of them.
 """
 
 from __future__ import annotations
 
-from corpus.program import Program, Waste
-from corpus.register import CLEAN, PLANTED
+from tests.values.corpus.program import Program, Waste
+from tests.values.corpus.register import CLEAN, PLANTED
 
 __all__ = ["CLEAN", "PLANTED", "Program", "Waste"]

@@ -143,7 +143,7 @@ def division_guarded_against_zero() -> None:
         (torch.randn(64, 128) / count).sum()
 
 
-def negative_squares_cut_off() -> None:
+def negative_squares_clamped() -> None:
     layers = [nn.Linear(64, 64) for _ in range(3)]
     hidden = torch.randn(128, 64)
     for layer in layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from types import ModuleType
 
-from corpus import (
+from tests.values.corpus import (
     clean_inference,
     clean_models,
     clean_training,
@@ -17,7 +17,7 @@ from corpus import (
     planted_values,
     planted_writes,
 )
-from corpus.program import Program, program_of
+from tests.values.corpus.program import Program, program_of
 
 
 def _programs(*modules: ModuleType) -> tuple[Program, ...]:

@@ -12,7 +12,7 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.variant import Model, VariantRunner, convert
 from torchyard.worker.workload import BuiltWorkload
 
-__all__ = ["Case", "Registry", "judge_case"]
+__all__ = ["Case", "Registry", "check_case"]
 
 Candidate = Callable[[Any], Any]
 ENOUGH_BYTES = None
@@ -87,7 +87,7 @@ class Registry:
         return register
 
 
-def judge_case(case: Case, seed: int | None = None) -> dict[str, Any]:
+def check_case(case: Case, seed: int | None = None) -> dict[str, Any]:
     """The record of accuracy of the case."""
     case = case if seed is None else replace(case, seed=seed)
     if case.backend == "inductor":

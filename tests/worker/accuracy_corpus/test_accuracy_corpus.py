@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from accuracy_cases import Case, judge_case  # noqa: E402
-from honest_candidates import HONEST  # noqa: E402
-from wrong_candidates import WRONG  # noqa: E402
+from tests.worker.accuracy_corpus.accuracy_cases import Case, check_case  # noqa: E402
+from tests.worker.accuracy_corpus.correct_candidates import CORRECT  # noqa: E402
+from tests.worker.accuracy_corpus.wrong_candidates import WRONG  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
@@ -32,19 +32,19 @@ def _parameters(cases: list[Case]) -> list[object]:
 
 @pytest.mark.parametrize("case", _parameters(WRONG.cases))
 def test_wrong_results_fail(case: Case) -> None:
-    record = judge_case(case)
+    record = check_case(case)
     assert record["status"] in case.expected, record
 
 
-@pytest.mark.parametrize("case", _parameters(HONEST.cases))
+@pytest.mark.parametrize("case", _parameters(CORRECT.cases))
 def test_correct_results_do_not_fail(case: Case) -> None:
-    record = judge_case(case)
+    record = check_case(case)
     assert record["status"] in case.expected, record
 
 
 def test_corpus_has_the_documented_size() -> None:
-    names = [case.name for case in WRONG.cases + HONEST.cases]
+    names = [case.name for case in WRONG.cases + CORRECT.cases]
     assert len(set(names)) == len(names)
     assert len({case.candidate for case in WRONG.cases}) >= 40
     assert len(WRONG.cases) >= 100
-    assert len(HONEST.cases) >= 100
+    assert len(CORRECT.cases) >= 100

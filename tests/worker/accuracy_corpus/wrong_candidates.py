@@ -6,11 +6,12 @@ import copy
 import math
 from typing import Any
 
-import corpus_models as m
 import torch
 import torch.nn.functional as F  # noqa: N812
-from accuracy_cases import Registry
 from torch import nn
+
+import tests.worker.accuracy_corpus.corpus_models as m
+from tests.worker.accuracy_corpus.accuracy_cases import Registry
 
 WRONG = Registry(__file__, ("fail",))
 LOW = ("bfloat16", "float16", "amp")

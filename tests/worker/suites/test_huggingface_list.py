@@ -201,7 +201,7 @@ def test_full_sizes_are_those_that_are_known(model: HuggingFaceModel) -> None:
 @quiet
 @with_transformers
 @pytest.mark.torch
-def test_a_layer_more_or_less_keeps_what_follows_from_their_number() -> None:
+def test_derived_sizes_follow_the_number_of_layers() -> None:
     for layers in (1, 2, 3):
         wishes = {**small(BY_NAME["GPTNeoForCausalLM"]), "num_layers": layers}
         module = suites.build("huggingface", "GPTNeoForCausalLM", "inference", 1, wishes).module

@@ -122,7 +122,7 @@ def test_bytes_follow_the_precision_but_indices_do_not() -> None:
     assert traffic.bytes_at(2) == (40 + 4) * 2 + 4 * 8
 
 
-def test_what_is_moved_reaches_the_metrics_of_each_precision() -> None:
+def test_memory_traffic_reaches_the_metrics_of_each_precision() -> None:
     from torchyard.worker.bench.service import WorkerService
 
     workload = {

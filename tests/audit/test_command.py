@@ -1,0 +1,208 @@
+"""`torchyard machine audit`: its errors, a real short audit, Ctrl-C in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import call
+from torchyard.audit.kept_audits import latest_audit, read_audit, write_audit
+from torchyard.audit.model import Audit, Spread
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+Capture = pytest.CaptureFixture[str]
+EARLIER = Audit(
+    started="2025-01-02T03:04:05+00:00",
+    asked_s=60.0,
+    measured_s=0.0,
+    kernel="kernels/matmul inference",
+    threads=1,
+    time_ns=None,
+    launches=(),
+    pairs=0,
+    blocks=0,
+    dirty_blocks=0,
+    within=Spread(),
+    between=Spread(),
+    unpaired=Spread(),
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def without_torch(folder: Path) -> Path:
+    """An interpreter that sees no installed package."""
+    program = folder / "bare-python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--seconds", "1"], 2, "1.0"),
+        (["--threads", "0"], 2, "--threads"),
+        (["--target", "/nowhere/python"], 2, "was not found"),
+        (["--target", "build:nothing-of-this-name"], 2, "nothing-of-this-name"),
+        (["--cores", "many"], 2, "invalid CPU list"),
+        (["--cores", ""], 2, "invalid CPU list"),
+        (["--against", "last"], 2, "there is no earlier audit"),
+        (["--against", "/nowhere.json"], 2, "no audit at"),
+        (["--html", "/proc/audit.html"], 2, "cannot be written"),
+        (["--keep", "/proc/audit.json"], 2, "cannot be written"),
+    ],
+)
+def test_wrong_options_cost_no_time(
+    capsys: Capture, arguments: list[str], code: int, said: str
+) -> None:
+    ended = call(capsys, "machine", "audit", *arguments)
+    assert ended.code == code
+    assert said in ended.err
+    assert "hint:" in ended.err
+    assert ended.out == ""
+
+
+def test_a_damaged_audit_to_compare_with(capsys: Capture, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text("{")
+    ended = call(capsys, "machine", "audit", "--against", str(damaged))
+    assert ended.code == 8
+    assert "cannot read the audit" in ended.err
+
+
+def test_cores_that_are_not_there(capsys: Capture) -> None:
+    ended = call(capsys, "machine", "audit", "-q", "--cores", "4095")
+    assert ended.code == 2
+    assert "may not run on 4095" in ended.err
+
+
+def test_without_torch_it_says_what_to_install(capsys: Capture, tmp_path: Path, home: Path) -> None:
+    python = without_torch(tmp_path)
+    before = os.sched_getaffinity(0)
+    cores = str(min(before))
+    ended = call(
+        capsys, "machine", "audit", "-q", "--json", "--target", str(python), "--cores", cores
+    )
+    assert ended.code == 4
+    error = json.loads(ended.out)["error"]
+    assert error["kind"] == "MissingTool"
+    assert "torch" in error["why"]
+    assert f"{python} -m pip install torch" in error["hint"]
+    assert "--target build:NAME" in error["hint"]
+    assert latest_audit(home / "audits") is None
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.fixture
+def spinner(tmp_path: Path) -> Iterator[str]:
+    """A busy process with a name of its own that is not a child of ours."""
+    program = tmp_path / "yardspinner"
+    program.write_text(
+        f"#!{sys.executable}\nimport os\nprint(os.getpid(), flush=True)\nwhile 1: 0\n"
+    )
+    program.chmod(0o755)
+    subprocess.run(["sh", "-c", '"$0" >"$1" &', program, tmp_path / "pid"], check=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    yield program.name
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.torch
+def test_a_real_audit_names_the_disturbing_process(
+    capsys: Capture, tmp_path: Path, home: Path, spinner: str
+) -> None:
+    page, earlier = tmp_path / "audit.html", tmp_path / "earlier.json"
+    write_audit(EARLIER, earlier)
+    ended = call(
+        capsys,
+        *("machine", "audit", "--seconds", "6", "--threads", "1", "--json"),
+        *("--html", str(page), "--against", str(earlier)),
+    )
+    document = json.loads(ended.out)
+    assert ended.code == (6 if document["complaints"] else 0)
+    kept = Path(document["kept"])
+    assert kept.parent == home / "audits"
+    assert str(kept) in ended.err
+    audit = read_audit(kept)
+    check_real(audit)
+    assert not audit.interrupted
+    assert spinner in {one.what for one in audit.disturbances}
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert document["against"]["file"] == str(earlier)
+    changes = document["against"]["changes"]
+    assert [change["name"] for change in changes] == [
+        "within launches",
+        "between launches",
+        "without pairing",
+    ]
+    # The earlier audit has no launches: nothing is claimed.
+    assert {change["verdict"] for change in changes} == {"unknown"}
+    assert "Compared with the audit of 2025" in page.read_text()
+
+
+def check_real(audit: Audit) -> None:
+    assert len(audit.launches) >= 2
+    assert audit.pairs + audit.dirty_blocks > 0
+    assert audit.blocks == len(audit.series)
+    assert audit.time_ns is not None
+    assert 1e5 < audit.time_ns < 1e8
+    assert dict(audit.target)["torch"]
+    assert audit.threads == 1
+    assert dict(audit.watched)["load samples"] != "0"
+    assert audit.within.sd is not None
+
+
+@pytest.mark.torch
+def test_ctrl_c_reports_what_was_measured(tmp_path: Path, home: Path) -> None:
+    # A shell starts background jobs with SIGINT ignored, and the child would inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    talk = (tmp_path / "talk").open("w")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torchyard", "machine", "audit", "--seconds", "120"),
+            *("--threads", "1", "--json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=talk,
+        text=True,
+    )
+    signal.signal(signal.SIGINT, before)
+    talk.close()
+    deadline = time.monotonic() + 240  # torch starts slowly beside other tests
+    try:
+        # Not every launch has a line of its own.
+        while not re.search(r"launch ([2-9]|\d\d)", (tmp_path / "talk").read_text()):
+            assert process.poll() is None, (tmp_path / "talk").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 130
+    document = json.loads(out)
+    assert document["audit"]["interrupted"] is True
+    assert document["audit"]["blocks"] >= 12
+    found = latest_audit(home / "audits")
+    assert found is not None
+    assert read_audit(found).interrupted
+    assert "interrupted" in (tmp_path / "talk").read_text()

@@ -1,0 +1,172 @@
+"""Spreads and their ratios on simulated machines whose true spread is known."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from torchyard.audit.variation import (
+    change_between,
+    change_within,
+    deviation,
+    spread_between,
+    spread_within,
+)
+from torchyard.stats.distributions import two_sided_critical
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.simulation import IID, NOISES, SPIKES, Noise, draw_launches
+
+TRIALS = 300
+# The chance of so few hits when 95 of 100 are promised is below one in ten thousand.
+FEWEST_HITS = 0.95 - 4 * math.sqrt(0.95 * 0.05 / TRIALS)
+
+
+def deviations(noise: Noise, seed: int, *, launches: int, pairs: int) -> list[list[float]]:
+    """Of each launch, for every trial."""
+    rng = np.random.default_rng(seed)
+    drawn = draw_launches(noise, rng, launches=TRIALS * launches, pairs=pairs)
+    found = np.array([deviation(row) for row in drawn]).reshape(TRIALS, launches)
+    return [row.tolist() for row in found]
+
+
+def medians(
+    noise: Noise, seed: int, *, launches: int, trials: int = TRIALS
+) -> list[NDArray[np.float64]]:
+    rng = np.random.default_rng(seed)
+    drawn = draw_launches(noise, rng, launches=trials * launches, pairs=9)
+    return list(np.median(drawn, axis=1).reshape(trials, launches))
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=2, max_size=12))
+def test_deviation_is_the_mean_difference_of_all_pairs(values: list[float]) -> None:
+    apart = [abs(one - other) for one, other in combinations(values, 2)]
+    wanted = math.sqrt(math.pi) / 2 * sum(apart) / len(apart)
+    assert deviation(values) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [3, 6, 9, 20])
+def test_deviation_is_unbiased_for_any_count(count: int) -> None:
+    drawn = np.random.default_rng(7).normal(5.0, 0.02, (4000, count))
+    found = [deviation(row.tolist()) or 0.0 for row in drawn]
+    assert float(np.mean(found)) == pytest.approx(0.02, rel=0.02)
+
+
+def test_one_value_has_no_deviation() -> None:
+    assert deviation([0.3]) is None
+    assert deviation([]) is None
+
+
+def test_nothing_measured_has_no_spread() -> None:
+    assert spread_within([]).sd is None
+    assert spread_between([0.01]).sd is None
+    assert change_within("within", [], [0.01, 0.02]).verdict == "unknown"
+
+
+def test_two_launches_have_a_spread_and_no_interval() -> None:
+    found = spread_between([0.01, 0.03])
+    assert found.sd == pytest.approx(math.sqrt(2) * 0.01)
+    assert found.interval is None
+    assert change_between("between", [0.01, 0.03], [0.01, 0.02]).verdict == "unknown"
+
+
+def test_identical_launches_do_not_divide_by_zero() -> None:
+    assert spread_between([0.0, 0.0, 0.0]).sd == SD_FLOOR
+    change = change_between("between", [0.0] * 4, [0.01, -0.01, 0.02, 0.0])
+    assert change.ratio is not None
+    assert math.isfinite(change.ratio)
+    assert change_within("within", [0.0] * 3, [0.0] * 3).ratio == 1.0
+
+
+@pytest.mark.parametrize("values", [[0.3, 0.1, 0.7], [1.0, 1.01, 0.99, 1.05, 1.0]])
+def test_jackknife_leaves_out_one_launch_at_a_time(values: list[float]) -> None:
+    count = len(values)
+    whole = math.log(float(np.var(values, ddof=1)))
+    left_out = [
+        math.log(float(np.var(values[:place] + values[place + 1 :], ddof=1)))
+        for place in range(count)
+    ]
+    pseudo = [count * whole - (count - 1) * one for one in left_out]
+    error = float(np.std(pseudo, ddof=1)) / math.sqrt(count) / 2
+    interval = spread_between(values).interval
+    assert interval is not None
+    width = two_sided_critical(0.05, count - 1) * error
+    assert math.log(interval.high / interval.low) / 2 == pytest.approx(width)
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
+@pytest.mark.parametrize("launches", [5, 13])
+def test_interval_of_the_ratio_between_launches_holds(noise: Noise, launches: int) -> None:
+    """Half the spread on one side: the interval must hold 0.5 as often as it says."""
+    hits = false_alarms = none = 0
+    both = (medians(noise, seed, launches=launches) for seed in (1, 2))
+    for before, again in zip(*both, strict=True):
+        interval = change_between("between", before, again / 2).interval
+        none += interval is None
+        hits += interval is None or interval.covers(0.5)
+        verdict = change_between("between", before, again).verdict
+        false_alarms += verdict in ("quieter", "noisier")
+    assert none / TRIALS <= (0.2 if launches == 5 else 0.01)
+    assert hits / TRIALS >= FEWEST_HITS
+    assert false_alarms / TRIALS <= 1 - FEWEST_HITS
+
+
+@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
+def test_interval_of_the_ratio_within_launches_holds(noise: Noise) -> None:
+    hits = 0
+    both = (deviations(noise, seed, launches=8, pairs=9) for seed in (1, 2))
+    for before, after in zip(*both, strict=True):
+        change = change_within("within", before, [value / 2 for value in after])
+        assert change.interval is not None
+        hits += change.interval.covers(0.5)
+    assert hits / TRIALS >= FEWEST_HITS
+
+
+def test_more_pairs_in_a_launch_do_not_look_like_another_spread() -> None:
+    few = deviations(IID, 1, launches=13, pairs=6)
+    many = deviations(IID, 2, launches=13, pairs=12)
+    alarms = sum(
+        change_within("within", before, after).verdict != "not told apart"
+        for before, after in zip(few, many, strict=True)
+    )
+    assert alarms / TRIALS <= 1 - FEWEST_HITS
+
+
+@pytest.mark.parametrize(
+    "noise", [noise for noise in NOISES if noise is not SPIKES], ids=lambda noise: noise.name
+)
+def test_interval_of_one_spread_between_launches_holds(noise: Noise) -> None:
+    """Not asked of rare spikes: launches that were not drawn cannot be in an interval."""
+    truth = float(np.std(np.concatenate(medians(noise, 1, launches=13, trials=1000))))
+    hits = 0
+    for drawn in medians(noise, 2, launches=13):
+        interval = spread_between(drawn).interval
+        assert interval is not None
+        hits += interval.covers(truth)
+    assert hits / TRIALS >= 0.88
+
+
+def test_a_large_change_and_a_tenfold_noise_are_found() -> None:
+    (before,) = medians(IID, 3, launches=13, trials=1)
+    after = medians(IID, 4, launches=13, trials=1)[0] * 10
+    change = change_between("between", before, after)
+    assert change.verdict == "noisier"
+    assert change_between("between", after, before).verdict == "quieter"
+    assert change.ratio == pytest.approx((change.after or 0) / (change.before or 1))
+
+
+def test_typical_launch_is_the_geometric_mean() -> None:
+    found = spread_within([0.01, 0.04, 0.02])
+    assert found.sd == pytest.approx(0.02)
+    assert found.interval is not None
+    assert found.interval.covers(0.02)
+
+
+def test_an_uninformative_interval_is_omitted() -> None:
+    assert spread_within([0.001, 1.0]).interval is None
+    assert spread_within([0.001, 1.0]).sd == pytest.approx(math.sqrt(0.001))

@@ -1,0 +1,76 @@
+"""Every format against its golden file. UPDATE_GOLDEN=1 writes them anew; look at the difference."""
+
+from __future__ import annotations
+
+import os
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.bench.sample_run import write_run
+from torchyard.bench.report.formats import FORMATS
+from torchyard.bench.report.text import comparison_table
+from torchyard.results.run_reader import Run
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+ENDINGS = {
+    "terminal": "txt",
+    "markdown": "md",
+    "csv": "csv",
+    "dynamo-csv": "dynamo.csv",
+    "json": "json",
+    "html": "html",
+    "roofline": "roofline.txt",
+}
+PICTURES = {"roofline-svg"}
+"""Drawn by another program; what is in them is tested with their data."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return write_run(tmp_path_factory.mktemp("runs") / "sample")
+
+
+def without_drawings(page: str) -> str:
+    """Less what depends on fonts and on the version of Vega, and files of ours that speak for themselves."""
+    page = re.sub(r'(id="chart-runtime">)[^<]*', r"\1[runtime]", page)
+    page = re.sub(
+        r'(<figure class="chart">(?:<figcaption>[^<]*</figcaption>)?)<svg .*?</svg>',
+        r"\1[picture]",
+        page,
+        flags=re.DOTALL,
+    )
+    page = re.sub(r"<(style|script)>.*?</\1>", r"<\1>[ours]</\1>", page, flags=re.DOTALL)
+    page = re.sub(r'(id="chart-bases">)[^<]*', r"\1[shapes]", page)
+    return re.sub(r"'sha256-[A-Za-z0-9+/=]*'", "[fingerprint]", page)
+
+
+def check(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if name.endswith(".html"):
+        text = without_drawings(text)
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_bytes(text.encode())
+    assert text.encode() == path.read_bytes(), f"{name} differs; UPDATE_GOLDEN=1 accepts it"
+
+
+def test_every_format_has_a_golden_file() -> None:
+    assert set(ENDINGS) | PICTURES == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", sorted(ENDINGS))
+def test_format(name: str, run: Run) -> None:
+    check(f"report.{ENDINGS[name]}", FORMATS[name](run))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_table_of_a_terminal(width: int, run: Run) -> None:
+    page = StringIO()
+    console = Console(
+        file=page, width=width, force_terminal=True, color_system="standard", _environ={}
+    )
+    console.print(comparison_table(run.comparisons, precision_goal=0.01))
+    check(f"terminal-{width}.txt", page.getvalue())

@@ -1,0 +1,111 @@
+"""`torchyard machine peak`: its help, its errors, and a kept peak that is shown again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command_line import call
+from torchyard.bench.roofline.machine_peak import (
+    PeakRequest,
+    machine_of,
+    peak_of_machine,
+    peaks_home,
+    write_peak,
+)
+from torchyard.bench.target_checks import inspect_target
+from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
+from torchyard.core.study import Target
+from torchyard.machine.facts.run_facts import read_facts
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+Capture = pytest.CaptureFixture[str]
+HERE = Target(name="here", python=sys.executable)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def peak_of_here(*, days: float = 0.0, torch_version: str | None = None) -> MachinePeak:
+    """A peak of this machine with made-up rates, measured so many days ago."""
+    hello = inspect_target(HERE)
+    measured = datetime.now(UTC) - timedelta(days=days)
+    return MachinePeak(
+        machine=machine_of(read_facts(), hello, "cpu"),
+        device="cpu",
+        precision="float32",
+        threads=1,
+        flops_per_second=123e9,
+        bytes_per_second=45e9,
+        products=(ProductRate(size=512, flops_per_second=123e9),),
+        streams=(StreamRate(kind="copy", working_set_bytes=2**27, bytes_per_second=45e9),),
+        torch_version=torch_version or str(hello["torch"]),
+        measured=measured.isoformat(timespec="seconds"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--threads", "0"], 2, "--threads"),
+        (["--precision", "float8"], 2, "float8"),
+        (["--target", "/nowhere/python"], 2, "was not found"),
+        (["--target", "build:nothing-of-this-name"], 2, "nothing-of-this-name"),
+    ],
+)
+def test_errors_come_before_work(
+    capsys: Capture, arguments: list[str], code: int, said: str
+) -> None:
+    ended = call(capsys, "machine", "peak", *arguments)
+    assert ended.code == code
+    assert said in ended.err
+    assert ended.out == ""
+    assert not peaks_home().exists()
+
+
+def test_an_interpreter_without_torch(capsys: Capture, tmp_path: Path) -> None:
+    program = tmp_path / "bare-python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    program.chmod(0o755)
+    ended = call(capsys, "machine", "peak", "--target", str(program), "--quiet")
+    assert ended.code == 4
+    assert "measuring a peak needs a working torch" in ended.err
+    assert "--target build:NAME" in ended.err
+
+
+@pytest.mark.torch
+def test_a_kept_peak_is_shown_again(capsys: Capture) -> None:
+    kept = peak_of_here(days=3)
+    path = write_peak(kept)
+    ended = call(capsys, "machine", "peak", "--threads", "1")
+    assert ended.code == 0
+    assert "123 GFLOP/s" in ended.out
+    assert "45.0 GB/s" in ended.out
+    assert "--measure measures again" in ended.out
+    assert f"stored: {path}" in ended.err
+    document = json.loads(call(capsys, "machine", "peak", "--threads", "1", "--json").out)
+    assert document["fresh"] is False
+    assert document["kept"] == str(path)
+    assert document["peak"]["flops_per_second"] == 123e9
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_an_old_peak_and_one_of_another_torch_are_measured_again() -> None:
+    request = PeakRequest(target=HERE, threads=1, duration_factor=0.01, longest_call_s=1e-4)
+    write_peak(peak_of_here(days=31))
+    write_peak(peak_of_here(torch_version="1.13.0"))
+    found = peak_of_machine(request)
+    assert found.fresh
+    assert found.peak.flops_per_second != 123e9
+    assert found.path.is_file()
+    again = peak_of_machine(request)
+    assert again.peak == found.peak
+    assert not again.fresh

@@ -1,0 +1,203 @@
+"""CUDA: toolkit, driver, cards, and the compiler that nvcc hands host code to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builds.doctor.fake_machine import FakeMachine, severities
+from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar
+
+
+def cuda(version: str = "2.6.0", **options: Scalar) -> Recipe:
+    given: dict[str, Scalar] = {"USE_CUDA": True, "TORCH_CUDA_ARCH_LIST": "8.0;9.0+PTX"}
+    return Recipe(
+        name="pytorch",
+        version=version,
+        environment=EnvironmentTable(use="current"),
+        options={**given, **options},
+    )
+
+
+DRIVER_FILE = """\
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  {0}  Thu Feb 22 01:44:30 UTC 2024
+GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)
+"""
+OPEN_DRIVER_FILE = """\
+NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  {0}  Release Build  (root@builder)
+"""
+
+
+class TestToolkit:
+    def test_no_nvcc_blocks(self, machine: FakeMachine) -> None:
+        (finding,) = machine.examine(cuda(), only="nvidia")
+        assert (finding.severity, "nvcc was not found" in finding.what) == ("blocks", True)
+
+    def test_not_checked_without_cuda(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        for value in (False, "OFF", 0):
+            assert machine.examine(cuda(USE_CUDA=value), only="nvidia") == ()
+
+    def test_toolkit_named_by_cuda_home(self, machine: FakeMachine) -> None:
+        home = machine.folder / "cuda-12.4"
+        machine.nvcc("12.4.131", folder=home / "bin")
+        machine.nvidia_smi("550.54.14", "8.0")
+        machine.variables["CUDA_HOME"] = str(home)
+        assert machine.examine(cuda(), only="nvidia") == ()
+
+    def test_two_toolkits(self, machine: FakeMachine) -> None:
+        home = machine.folder / "cuda-12.4"
+        machine.nvcc("12.4.131", folder=home / "bin")
+        machine.nvcc("11.8.89")
+        machine.nvidia_smi("550.54.14", "8.0")
+        machine.variables["CUDA_HOME"] = str(home)
+        (finding,) = machine.examine(cuda(), only="nvidia")
+        assert finding.what.startswith("two CUDA toolkits")
+        assert f"CUDA_HOME={home}" in finding.fix
+
+
+class TestDriver:
+    @pytest.mark.parametrize(
+        ("toolkit", "driver", "severity"),
+        [
+            ("12.4.131", "550.54.14", None),
+            ("12.4.131", "570.124.06", None),
+            ("12.4.131", "535.183.01", "notes"),
+            ("12.4.131", "470.42.01", "warns"),
+            ("13.0.88", "575.51.03", "warns"),
+            ("13.0.88", "580.65.06", None),
+        ],
+    )
+    def test_against_the_toolkit(
+        self, toolkit: str, driver: str, severity: str | None, machine: FakeMachine
+    ) -> None:
+        machine.nvcc(toolkit)
+        machine.nvidia_smi(driver, "8.0")
+        findings = machine.examine(cuda(), only="nvidia")
+        assert severities(findings) == ([severity] if severity else [])
+
+    @pytest.mark.parametrize("text", [DRIVER_FILE, OPEN_DRIVER_FILE])
+    def test_read_from_proc_without_nvidia_smi(self, text: str, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.file("proc/driver/nvidia/version", text.format("470.42.01"))
+        (finding,) = machine.examine(cuda(), only="nvidia")
+        assert finding.what == "the driver 470.42.01 is too old for CUDA 12.4.131"
+
+    def test_nvidia_smi_that_fails(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        said = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+        machine.program("nvidia-smi", f'echo "{said}"; exit 9')
+        (finding,) = machine.examine(cuda(), only="nvidia")
+        assert (finding.severity, finding.what) == ("notes", "no NVIDIA driver was found")
+
+
+class TestArchitectures:
+    def test_dropped_by_the_toolkit(self, machine: FakeMachine) -> None:
+        machine.nvcc("13.0.88")
+        machine.nvidia_smi("580.65.06", "9.0")
+        recipe = cuda(TORCH_CUDA_ARCH_LIST="6.1 7.0 9.0+PTX")
+        (finding,) = machine.examine(recipe, only="nvidia")
+        assert finding.severity == "blocks"
+        assert finding.what == "CUDA 13.0.88 does not support 6.1, 7.0"
+        assert finding.fix == "--set TORCH_CUDA_ARCH_LIST=9.0"
+
+    def test_too_new_for_the_toolkit(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        recipe = cuda(TORCH_CUDA_ARCH_LIST="10.0;12.0a")
+        findings = machine.examine(recipe, only="nvidia")
+        assert findings[0].what == "CUDA 12.4.131 does not support 10.0, 12.0a"
+        assert findings[0].fix.endswith("=LIST")
+
+    def test_names_are_understood(self, machine: FakeMachine) -> None:
+        machine.nvcc("13.0.88")
+        machine.nvidia_smi("580.65.06", "8.0")
+        (finding,) = machine.examine(cuda(TORCH_CUDA_ARCH_LIST="Pascal Ampere"), only="nvidia")
+        assert finding.what.endswith("does not support 6.0")
+
+    def test_misspelt_list(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        findings = machine.examine(cuda(TORCH_CUDA_ARCH_LIST="sm_80;86"), only="nvidia")
+        assert any("sm_80, 86" in f.what and f.severity == "warns" for f in findings)
+
+    @pytest.mark.parametrize(
+        ("listed", "covered"),
+        [
+            ("8.0", True),
+            ("8.6", True),
+            ("8.9", False),
+            ("7.5", False),
+            ("7.5+PTX", True),
+            ("9.0", False),
+            ("8.6a", True),
+            ("8.0a", False),
+            ("Ampere", True),
+            ("All", True),
+        ],
+    )
+    def test_card_of_this_machine(self, listed: str, covered: bool, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.nvidia_smi("550.54.14", "8.6", "8.6")
+        findings = machine.examine(cuda(TORCH_CUDA_ARCH_LIST=listed), only="nvidia")
+        assert any("the GPU in this machine (8.6)" in f.what for f in findings) is not covered
+
+    def test_card_that_the_toolkit_does_not_know(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.nvidia_smi("570.124.06", "12.0")
+        findings = machine.examine(cuda(TORCH_CUDA_ARCH_LIST="9.0+PTX"), only="nvidia")
+        assert [f.what for f in findings] == [
+            "CUDA 12.4.131 does not support the GPU in this machine (12.0)"
+        ]
+
+    def test_no_list(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        findings = machine.examine(cuda(TORCH_CUDA_ARCH_LIST=""), only="nvidia")
+        assert ("warns", "TORCH_CUDA_ARCH_LIST is not set") in [
+            (f.severity, f.what) for f in findings
+        ]
+        machine.nvidia_smi("550.54.14", "8.9")
+        (finding,) = machine.examine(cuda(TORCH_CUDA_ARCH_LIST=""), only="nvidia")
+        assert (finding.severity, finding.fix) == (
+            "notes",
+            "--set TORCH_CUDA_ARCH_LIST=8.9",
+        )
+
+
+class TestHostCompiler:
+    def test_too_new(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.gpp("14.2.0", name="c++")
+        (finding,) = machine.examine(cuda(), only="nvcc-host")
+        assert finding.severity == "blocks"
+        assert "does not accept gcc 14.2.0" in finding.what
+        assert finding.fix == "apt-get install g++-13 && export CUDAHOSTCXX=/usr/bin/g++-13"
+
+    def test_an_older_one_that_is_here_is_offered(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.gpp("14.2.0", name="c++")
+        older = machine.gpp("12.3.0", name="g++-12")
+        (finding,) = machine.examine(cuda(), only="nvcc-host")
+        assert finding.fix == f"export CUDAHOSTCXX={older}"
+        machine.variables["CUDAHOSTCXX"] = str(older)
+        assert machine.examine(cuda(), only="nvcc-host") == ()
+
+    def test_fits(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.gpp("13.3.0", name="c++")
+        assert machine.examine(cuda(), only="nvcc-host") == ()
+
+    def test_override_is_only_warned(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.gpp("14.2.0", name="c++")
+        machine.variables["NVCC_APPEND_FLAGS"] = "-allow-unsupported-compiler"
+        assert severities(machine.examine(cuda(), only="nvcc-host")) == ["warns"]
+
+    def test_clang_has_its_own_limit(self, machine: FakeMachine) -> None:
+        machine.nvcc("12.4.131")
+        machine.says("c++", "Ubuntu clang version 18.1.3 (1ubuntu1)")
+        (finding,) = machine.examine(cuda(), only="nvcc-host")
+        assert "does not accept clang 18.1.3" in finding.what
+        assert "clang 17" in finding.why
+
+    def test_without_a_recipe_a_toolkit_is_checked(self, machine: FakeMachine) -> None:
+        machine.nvcc("11.8.89")
+        machine.gpp("12.2.0", name="c++")
+        assert severities(machine.examine(only="nvcc-host")) == ["blocks"]

@@ -1,0 +1,181 @@
+"""How errors are shown: short lines on stderr, an exit code, and an object with `--json`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.cli.command_line import call, program
+from tests.cli.terminal import Terminal
+from torchyard import errors
+from torchyard.cli.output import print_error, printable
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "hint"),
+    [
+        (["bnech"], "there is no command 'bnech'", "did you mean 'bench'?"),
+        (["xyzzy"], "there is no command 'xyzzy'", "valid commands: baseline, batch-size"),
+        (["--verson"], "there is no option '--verson'", "did you mean '--version'?"),
+        (["bench", "--tim", "5s"], "there is no option '--tim'", "did you mean '--time'?"),
+        (["bench", "--xyzzy"], "there is no option '--xyzzy'", "torchyard bench --help"),
+        (["bench", "--time"], "Option '--time' requires an argument", "bench --help"),
+        (["bench", "a.toml", "b.toml"], "unexpected extra argument (b.toml)", "bench --help"),
+        (["bench", "--mode", "train"], "'train' is not one of", "bench --help"),
+        (["target"], "Missing argument 'PYTHON|NAME=PYTHON'", "target --help"),
+        (["target", "/nowhere/python"], "was not found", "path of a Python"),
+        (["explain", "undecide"], "no explanation of 'undecide'", "did you mean 'undecided'?"),
+        (["explain", "xyzzy"], "no explanation of 'xyzzy'", "torchyard explain"),
+        (["workloads", "--suite", "model"], "unknown suite 'model'", "mean 'models'?"),
+        (["results", "list", "--xyzzy"], "no option '--xyzzy'", "`torchyard results list --help`"),
+        (["results", "note"], "Missing argument", "`torchyard results note --help`"),
+        (["results", "--xyzzy"], "there is no option '--xyzzy'", "`torchyard results --help`"),
+        (["machine", "show", "a"], "unexpected extra", "`torchyard machine show --help`"),
+        (["completion", "tcsh"], "'tcsh' is not one of", "completion --help"),
+    ],
+)
+def test_wrong_use_ends_with_2_and_a_fix(
+    capsys: Capture, arguments: list[str], what: str, hint: str
+) -> None:
+    ended = call(capsys, *arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    lines = ended.err.splitlines()
+    assert lines[0].startswith("error: ")
+    assert what in lines[0]
+    assert any(line.startswith("  hint: ") and hint in line for line in lines)
+    assert len(lines) <= 4
+    assert "Traceback" not in ended.err
+
+
+def test_json_asks_for_the_error_on_stdout_too(capsys: Capture) -> None:
+    ended = call(capsys, "bench", "--json", "--tim", "5s")
+    document = json.loads(ended.out)
+    assert document == {
+        "schema": 1,
+        "error": {
+            "kind": "UsageError",
+            "exit_code": 2,
+            "what": "there is no option '--tim'",
+            "why": "",
+            "hint": "did you mean '--time'?",
+            "log": "",
+        },
+    }
+    assert "error: there is no option" in ended.err
+
+
+def test_json_behind_two_dashes_is_an_argument(capsys: Capture) -> None:
+    assert call(capsys, "explain", "--", "--json").out == ""
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_shows_the_traceback(capsys: Capture, place: str) -> None:
+    arguments = ["workloads", "--suite", "x"]
+    arguments = ["--debug", *arguments] if place == "before" else [*arguments, "--debug"]
+    ended = call(capsys, *arguments)
+    assert ended.code == 2
+    assert "Traceback (most recent call last)" in ended.err
+    assert "error: --suite: unknown suite 'x'" in ended.err
+
+
+def test_all_four_lines_in_order(capsys: Capture) -> None:
+    error = errors.WorkerFailed("it died", why="signal 11", hint="look there", log="/a/log")
+    print_error(error, as_json=False, exit_code=5)
+    assert capsys.readouterr().err == (
+        "error: it died\n  why:  signal 11\n  hint: look there\n  log:  /a/log\n"
+    )
+
+
+def test_text_from_outside_cannot_steer_the_terminal(capsys: Capture) -> None:
+    assert printable("a\x1b[31mb\x07\r\x9bc\n\td") == "a�[31mb���c\n\td"
+    ended = call(capsys, "bench", "--only", "\x1b]0;owned\x07")
+    assert "\x1b" not in ended.err
+    assert "\x07" not in ended.err
+
+
+def test_an_internal_error_ends_with_1_and_asks_for_a_report() -> None:
+    # A module that is broken in a way nobody foresaw, as a bad installation is.
+    code = textwrap.dedent(
+        """
+        import sys, types
+        broken = types.ModuleType("torchyard.worker.catalog")
+        sys.modules["torchyard.worker.catalog"] = broken
+        from torchyard.cli.main import run
+        sys.exit(run(["workloads"] + sys.argv[1:]))
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: internal error: ImportError" in done.stderr
+    assert "report the output" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--debug"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["explain"], ["workloads", "--json"]])
+def test_a_closed_output_pipe_is_not_an_error(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "torchyard", *arguments],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def test_ctrl_c_ends_with_130() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchyard", "build", "explain", "-", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    # More than a pipe holds: the call returns only when the command is reading its input.
+    process.stdin.write("a line of a log\n" * 100_000)
+    process.stdin.flush()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "error: interrupted\n"
+    assert json.loads(out)["error"]["exit_code"] == 130
+
+
+def test_color_only_on_terminals_that_support_it() -> None:
+    def on_terminal(**variables: str) -> str:
+        terminal = Terminal()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torchyard", "bnech"],
+            stderr=terminal.side,
+            env={"PATH": os.environ["PATH"], "TERM": "xterm", **variables},
+        )
+        process.wait(timeout=60)
+        return terminal.close()
+
+    assert "\x1b[31m" in on_terminal()
+    assert "\x1b" not in on_terminal(NO_COLOR="1")
+    assert "\x1b" not in on_terminal(TERM="dumb")
+    assert "\x1b" not in program("bnech", TERM="xterm").err
+
+
+def test_names_that_stdout_cannot_show_do_not_end_the_program() -> None:
+    ended = program("explain", PYTHONIOENCODING="ascii")
+    assert ended.code == 0

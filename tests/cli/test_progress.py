@@ -1,0 +1,61 @@
+"""Progress in a log: not too many lines, and always one that says what is being done."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from torchyard.cli import progress
+from torchyard.core.events import Event, EventKind
+
+Capture = pytest.CaptureFixture[str]
+
+
+def phase(text: str, kind: EventKind = "phase") -> Event:
+    return Event(kind=kind, text=text, workload="kernels/matmul")
+
+
+def lines_within(capsys: Capture, limit_s: float, *texts: str) -> str:
+    """All that was told until the texts were, or until the time is over."""
+    told, ends = "", time.monotonic() + limit_s
+    while time.monotonic() < ends and not all(text in told for text in texts):
+        time.sleep(0.01)
+        told += capsys.readouterr().err
+    return told
+
+
+def test_only_the_last_of_many_progress_lines_is_shown(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.3)
+    with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
+        for number in range(50):
+            listener(phase(f"step {number}"))
+        # THEN nothing is told at once, and then only what is being done now
+        assert capsys.readouterr().err == ""
+        told = lines_within(capsys, 20.0, "step 49")
+    assert told.count("\n") == 1
+    assert "step 49" in told
+
+
+def test_results_are_shown_immediately_and_drop_pending_progress(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.3)
+    with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
+        listener(phase("compiling"))
+        listener(phase("it crashed", "warning"))
+        assert "warning: kernels/matmul: it crashed" in capsys.readouterr().err
+        listener(phase("measuring"))
+        told = lines_within(capsys, 20.0, "measuring")
+    assert "compiling" not in told
+
+
+def test_no_progress_is_shown_after_the_end(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_PAUSE_S", 0.1)
+    with progress.show_progress(progress.ComparisonCollector(), quiet=False) as listener:
+        listener(phase("compiling"))
+    assert lines_within(capsys, 0.4, "compiling") == ""

@@ -1,0 +1,295 @@
+"""The GPU between blocks: which one is meant, what it says, who else is on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.machine.amd_cards import AmdDriver, make_card
+from tests.machine.gpu.test_nvidia import make_process
+from tests.machine.nvml_cards import CARD, add_process, h200
+from tests.machine.recorded_nvml import RecordedNvml
+from torchyard.core.block import GuardReading
+from torchyard.machine.gpu.library import GpuLibraries
+from torchyard.machine.gpu.nvidia import nvml_handle
+from torchyard.machine.guards.block_check import judge
+from torchyard.machine.guards.gpu_guard import OTHER_PROCESSES_EVERY_S, GpuGuard, GpuReading
+from torchyard.machine.system.file_tree import FileTree
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def guard_of(
+    nvml: RecordedNvml,
+    root: Path,
+    *,
+    device: str = "cuda",
+    clock: Clock | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> GpuGuard:
+    return GpuGuard(
+        device,
+        libraries=GpuLibraries(nvml=nvml),
+        files=FileTree(root),
+        environment=environment or {},
+        clock=clock or Clock(),
+    )
+
+
+def test_the_cpu_has_no_gpu_clock_and_says_so() -> None:
+    guard = GpuGuard("cpu")
+    assert guard.read() is None
+    assert "not a CUDA device" in guard.why_not
+    guard.close()
+
+
+def test_a_machine_without_gpus_says_why(tmp_path: Path) -> None:
+    guard = GpuGuard("cuda:99", files=FileTree(tmp_path))
+    assert guard.read() is None
+    assert guard.why_not
+
+
+def test_the_recorded_card_idle_and_at_work(tmp_path: Path) -> None:
+    assert guard_of(h200(), tmp_path).read() == GpuReading(
+        sm_clock_mhz=345,
+        throttle_reasons=(),
+        temperature_c=37,
+        power_w=78.402,
+        other_processes=0,
+    )
+    busy = guard_of(h200("busy"), tmp_path).read()
+    assert busy is not None
+    assert busy.sm_clock_mhz == 1455
+    assert busy.throttle_reasons == ("power cap",)
+    assert busy.power_w == 688.593
+
+
+@pytest.mark.parametrize(
+    ("bits", "reasons"),
+    [
+        (0x1 | 0x2 | 0x10 | 0x100, ()),
+        (0x4, ("power cap",)),
+        (0x8 | 0x20, ("hardware slowdown", "software thermal")),
+        (0x40 | 0x80, ("hardware thermal", "power brake")),
+    ],
+)
+def test_only_what_holds_the_clock_down_counts(
+    tmp_path: Path, bits: int, reasons: tuple[str, ...]
+) -> None:
+    nvml = h200()
+    nvml.answer("nvmlDeviceGetCurrentClocksEventReasons", CARD, value=bits)
+    reading = guard_of(nvml, tmp_path).read()
+    assert reading is not None
+    assert reading.throttle_reasons == reasons
+
+
+def test_a_card_with_partial_readings(tmp_path: Path) -> None:
+    nvml = h200()
+    for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetComputeRunningProcesses"):
+        nvml.refuse(name, CARD)
+    nvml.refuse("nvmlDeviceGetTemperatureV", CARD, 0)
+    reading = guard_of(nvml, tmp_path).read()
+    assert reading == GpuReading(sm_clock_mhz=345)
+
+
+def test_a_card_that_falls_off_the_bus_is_not_asked_again(tmp_path: Path) -> None:
+    nvml = h200()
+    guard = guard_of(nvml, tmp_path)
+    assert guard.read() is not None
+    nvml.refuse("nvmlDeviceGetClockInfo", CARD, 1, code=15)
+    nvml.refuse("nvmlDeviceGetCurrentClocksEventReasons", CARD, code=15)
+    assert guard.read() is None
+    assert guard.why_not == "NVML reports GPU is lost"
+    nvml.answer("nvmlDeviceGetClockInfo", CARD, 1, value=345)
+    assert guard.read() is None
+
+
+def test_closing_shuts_the_library_down(tmp_path: Path) -> None:
+    nvml = h200()
+    guard = guard_of(nvml, tmp_path)
+    guard.close()
+    guard.close()
+    assert nvml.running == 0
+    assert guard.read() is None
+
+
+ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
+
+
+def test_the_energy_counter_in_joules(tmp_path: Path) -> None:
+    nvml = h200()
+    guard = guard_of(nvml, tmp_path)
+    nvml.answer(ENERGY, CARD, value=1_234_567)
+    assert guard.read_energy_j().value == 1234.567
+    nvml.refuse(ENERGY, CARD)
+    refused = guard.read_energy_j()
+    assert (refused.value, refused.because) == (None, "NVML reports Not Supported")
+    guard.close()
+    assert guard.read_energy_j().because
+
+
+def test_where_no_counter_is_read_the_reason_is_reported(tmp_path: Path) -> None:
+    assert "not a CUDA device" in GpuGuard("cpu").read_energy_j().because
+    assert GpuGuard("cuda:99", files=FileTree(tmp_path)).read_energy_j().because
+
+
+class TestNeighbours:
+    """Processes of others, and how often they are looked for."""
+
+    def test_one_that_computes_counts(self, tmp_path: Path) -> None:
+        nvml = h200()
+        add_process(nvml, 60, busy=40)
+        make_process(tmp_path, 60, 1)
+        reading = guard_of(nvml, tmp_path).read()
+        assert reading is not None
+        assert reading.other_processes == 1
+
+    def test_one_that_only_holds_memory_does_not(self, tmp_path: Path) -> None:
+        nvml = h200()
+        add_process(nvml, 60, busy=0)
+        make_process(tmp_path, 60, 1)
+        reading = guard_of(nvml, tmp_path).read()
+        assert reading is not None
+        assert reading.other_processes == 0
+
+    def test_no_samples_at_all(self, tmp_path: Path) -> None:
+        # GIVEN a neighbour, and a driver that has no samples of anybody
+        nvml = h200()
+        add_process(nvml, 60)
+        make_process(tmp_path, 60, 1)
+        nvml.refuse("nvmlDeviceGetProcessUtilization", CARD, 0, code=6)
+        reading = guard_of(nvml, tmp_path).read()
+        assert reading is not None
+        assert reading.other_processes == 0
+
+    def test_a_driver_that_cannot_tell_who_computes(self, tmp_path: Path) -> None:
+        nvml = h200()
+        add_process(nvml, 60)
+        make_process(tmp_path, 60, 1)
+        nvml.refuse("nvmlDeviceGetProcessUtilization", CARD, 0, code=3)
+        reading = guard_of(nvml, tmp_path).read()
+        assert reading is not None
+        assert reading.other_processes == 1
+
+    def test_our_own_worker_is_not_another_process(self, tmp_path: Path) -> None:
+        nvml = h200()
+        add_process(nvml, 61, busy=99)
+        make_process(tmp_path, 61, os.getpid())
+        reading = guard_of(nvml, tmp_path).read()
+        assert reading is not None
+        assert reading.other_processes == 0
+
+    def test_what_is_not_visible_is_not_guessed(self, tmp_path: Path) -> None:
+        nvml = h200()
+        add_process(nvml, 4711, busy=99)
+        reading = guard_of(nvml, tmp_path).read()
+        assert reading is not None
+        assert reading.other_processes is None
+
+    def test_other_processes_are_polled_at_intervals(self, tmp_path: Path) -> None:
+        nvml = h200()
+        clock = Clock()
+        guard = guard_of(nvml, tmp_path, clock=clock)
+        guard.read()
+        add_process(nvml, 60, busy=40)
+        make_process(tmp_path, 60, 1)
+        clock.now_s += OTHER_PROCESSES_EVERY_S / 2
+        soon = guard.read()
+        clock.now_s += OTHER_PROCESSES_EVERY_S
+        later = guard.read()
+        assert soon is not None
+        assert later is not None
+        assert (soon.other_processes, later.other_processes) == (0, 1)
+
+    def test_a_block_during_computation_of_another_process_is_dirty(self) -> None:
+        shared = GuardReading(other_gpu_processes=1)
+        alone = GuardReading(other_gpu_processes=0)
+        assert judge(shared, wall_ns=10**8, samples=20, threads=1) == (
+            "others computed on the GPU",
+        )
+        assert judge(alone, wall_ns=10**8, samples=20, threads=1) == ()
+
+
+class TestWhichGpu:
+    """Torch's number and NVML's."""
+
+    @pytest.mark.parametrize(
+        ("device", "visible", "handle"),
+        [
+            ("cuda", None, "gpu0"),
+            ("cuda:1", None, "gpu1"),
+            ("cuda:1", "", "gpu1"),
+            ("cuda:0", "3", "gpu3"),
+            ("cuda:1", "2,0", "gpu0"),
+            ("cuda:1", "2, 1", "gpu1"),
+            ("cuda", "GPU-00000000-0000-0000-0000-000000000003", "gpu2"),
+        ],
+    )
+    def test_the_card_is_found(self, device: str, visible: str | None, handle: str) -> None:
+        environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        assert nvml_handle(h200(cards=4), device, environment).value == handle
+
+    @pytest.mark.parametrize(
+        ("device", "visible"),
+        [
+            ("cuda:1", "2"),
+            ("cuda", "GPU-af31"),
+            ("cuda", "GPU-00000000"),
+            ("cuda", "MIG-2b3d"),
+            ("cuda", "-1"),
+        ],
+    )
+    def test_an_ambiguous_card_is_not_guessed(self, device: str, visible: str) -> None:
+        found = nvml_handle(h200(cards=4), device, {"CUDA_VISIBLE_DEVICES": visible})
+        assert found.value is None
+        assert "CUDA_VISIBLE_DEVICES" in found.because
+
+    def test_a_number_beyond_the_last(self) -> None:
+        assert nvml_handle(h200(), "cuda:9", {}).because == "NVML reports Invalid Argument"
+
+    def test_cards_of_several_types_are_counted_by_speed(self) -> None:
+        nvml = h200(cards=2)
+        nvml.answer("nvmlDeviceGetName", "gpu1", value="Tesla T4")
+        assert "CUDA_DEVICE_ORDER" in nvml_handle(nvml, "cuda:1", {}).because
+        ordered = nvml_handle(nvml, "cuda:1", {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+        assert ordered.value == "gpu1"
+
+    def test_the_guard_says_why(self, tmp_path: Path) -> None:
+        guard = guard_of(h200(), tmp_path, environment={"CUDA_VISIBLE_DEVICES": "MIG-1"})
+        assert guard.read() is None
+        assert "MIG-1" in guard.why_not
+
+
+class TestAmd:
+    """ROCm's torch says `cuda`, too."""
+
+    def guard(self, files: FileTree) -> GpuGuard:
+        return GpuGuard("cuda", libraries=GpuLibraries(nvml_because="no NVIDIA"), files=files)
+
+    def test_one_card(self, tmp_path: Path) -> None:
+        guard = self.guard(AmdDriver("mi300x", tmp_path))
+        assert guard.why_not == ""
+        assert guard.read() == GpuReading(sm_clock_mhz=800, temperature_c=41, power_w=139.0)
+        guard.close()
+        assert guard.read() is None
+
+    def test_several_cards_are_not_guessed(self, tmp_path: Path) -> None:
+        make_card("mi300x", tmp_path)
+        (tmp_path / "sys/class/drm/card0/device/vendor").write_text("0x1002\n")
+        guard = self.guard(FileTree(tmp_path))
+        assert guard.read() is None
+        assert "several AMD GPUs" in guard.why_not
+
+    def test_none(self, tmp_path: Path) -> None:
+        assert self.guard(FileTree(tmp_path)).why_not == "no NVIDIA"

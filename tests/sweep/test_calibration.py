@@ -1,0 +1,111 @@
+"""The look at each workload before a sweep: what it finds, what it keeps, what it does not repeat."""
+
+from __future__ import annotations
+
+import json
+import sys
+import venv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.bench.tiny_bench import HERE, QUICK, write_file
+from tests.sweep.sample_sweeps import cell, study, workload
+from torchyard.core.study import Target, Variant, Workload
+from torchyard.errors import ResultsDamaged
+from torchyard.sweep.calibration import CALIBRATION_FILE, Calibration, calibrate, read_calibrations
+from torchyard.sweep.model import SweepPlan
+
+LINEAR = """
+    import torch
+
+    def make():
+        return torch.nn.Linear(4, 4), (torch.ones(2, 4),)
+"""
+
+
+def plan_with(target: Target, *workloads: Workload) -> SweepPlan:
+    baseline = Variant(name="eager", target=target)
+    cells = tuple(
+        cell(number, replace(study(one), baseline=baseline, settings=QUICK))
+        for number, one in enumerate(workloads, start=1)
+    )
+    return SweepPlan(name="sweep", cells=cells)
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
+    return Target(name="bare", python=str(folder / "bin" / "python"))
+
+
+def test_a_workload_that_cannot_run_is_kept_with_its_reason(
+    tmp_path: Path, without_torch: Target
+) -> None:
+    plan = plan_with(without_torch, workload("matmul"), workload("softmax"))
+    told: list[tuple[str, int, int]] = []
+    found = calibrate(
+        plan, tmp_path, listener=lambda one, at, of: told.append((one.workload.name, at, of))
+    )
+    assert told == [("matmul", 1, 2), ("softmax", 2, 2)]
+    for one in found:
+        assert one.failure is not None
+        assert one.failure.kind == "no-torch"
+        assert one.ready_s > 0.0
+        assert one.worker_bytes is None
+    assert read_calibrations(tmp_path) == found
+    assert not (tmp_path / "scratch").exists()
+    # Where the reason came from stays beside the sweep.
+    assert found[0].failure is not None
+    assert Path(found[0].failure.log).is_file()
+
+
+def test_known_workloads_are_not_calibrated_again(tmp_path: Path) -> None:
+    nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
+    plan = plan_with(nowhere, workload("matmul"), workload("softmax"))
+    known = [Calibration(workload=workload("matmul"), ready_s=3.0, worker_bytes=5)]
+    found = calibrate(plan, tmp_path, earlier=known, listener=lambda *_: None)
+    assert found[0] == known[0]
+    assert found[1].failure is not None
+    again = calibrate(plan, tmp_path, earlier=found, listener=lambda *_: None)
+    assert again == found
+
+
+def test_each_workload_is_calibrated_once_for_all_precisions(tmp_path: Path) -> None:
+    nowhere = Target(name="gone", python=str(tmp_path / "no-python"))
+    one = plan_with(nowhere, workload("matmul")).cells[0]
+    amp = replace(one, id="0002-amp")
+    found = calibrate(SweepPlan(name="sweep", cells=(one, amp)), tmp_path, listener=lambda *_: None)
+    assert len(found) == 1
+
+
+def test_files_of_other_versions_and_damaged_ones(tmp_path: Path) -> None:
+    assert read_calibrations(tmp_path) == []
+    path = tmp_path / CALIBRATION_FILE
+    path.write_text(json.dumps({"format": 99, "workloads": [{"no": "such"}]}))
+    assert read_calibrations(tmp_path) == []
+    path.write_text("{")
+    with pytest.raises(ResultsDamaged, match="cannot be read") as caught:
+        read_calibrations(tmp_path)
+    assert "--calibrate" in caught.value.hint
+    path.write_text(json.dumps({"format": 1, "workloads": [{"ready_s": "soon"}]}))
+    with pytest.raises(ResultsDamaged, match="is not a calibration"):
+        read_calibrations(tmp_path)
+
+
+@pytest.mark.torch
+def test_time_and_memory_of_one_iteration(tmp_path: Path) -> None:
+    assert HERE.python == sys.executable
+    mine = write_file(tmp_path, "mine.py", LINEAR)
+    plan = plan_with(HERE, Workload(suite="file", name=mine))
+    (found,) = calibrate(plan, tmp_path, listener=lambda *_: None)
+    assert found.failure is None, found.failure
+    assert found.ready_s > 0.1
+    assert found.iteration_s is not None
+    assert 0.0 < found.iteration_s < 10.0
+    assert found.worker_bytes is not None
+    assert found.worker_bytes > 50 << 20  # torch alone takes more
+    assert found.device_bytes is None
+    assert read_calibrations(tmp_path) == [found]

@@ -1,0 +1,296 @@
+"""Results of every kind: noise, NaN, masks, sparse and complex numbers, and models that are large."""
+
+from __future__ import annotations
+
+import re
+import resource
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.worker.accuracy_check import NET, check_accuracy
+from tests.worker.in_process_service import make_service, variant, write_file
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    return write_file(tmp_path, "net.py", NET)
+
+
+NOISY = """
+    import torch
+    class Noisy(torch.nn.Module):
+        count = 0
+        def forward(self, x):
+            self.count += 1
+            return x + (self.count % 5) * STEP
+    def make():
+        return Noisy(), 1 + torch.rand(64)
+"""
+
+
+@pytest.mark.parametrize(("step", "status"), [("1e-7", "pass"), ("1e-3", "nondeterministic")])
+def test_noise_between_two_runs_is_measured_and_matters_beyond_rounding(
+    tmp_path: Path, step: str, status: str
+) -> None:
+    code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
+    service = make_service(code, variant("a"), variant("b"))
+    path = str(tmp_path / "reference.pt")
+    said = service.reference("a", path)
+    assert said["nondeterminism"] == pytest.approx(float(step), rel=0.2)
+    assert not said["random"]
+    record = service.judge("b", path)
+    assert record["nondeterminism"] == said["nondeterminism"]
+    assert record["status"] == status, record
+    assert record["candidate_nondeterminism"] > 0
+    if status != "pass":
+        assert "two runs of the baseline differ by up to" in record["detail"]
+
+
+def test_noise_that_two_runs_do_not_show_is_not_taken_for_randomness(tmp_path: Path) -> None:
+    rare = NOISY.replace("(self.count % 5) * STEP", "(self.count > 3) * 1e-3")
+    service = make_service(write_file(tmp_path, "rare.py", rare), variant("a"), variant("b"))
+    path = str(tmp_path / "reference.pt")
+    said = service.reference("a", path)
+    assert said["nondeterminism"] == pytest.approx(1e-3, rel=0.1)
+    assert not said["random"]
+    assert service.judge("b", path)["status"] == "nondeterministic"
+
+
+def test_noise_does_not_excuse_wrong_results(tmp_path: Path) -> None:
+    mine = write_file(tmp_path, "mine.py", "def wrong(m):\n    return lambda x: m(x) * 1.5\n")
+    for step in ("1e-6", "1e-3"):
+        code = write_file(tmp_path, "noisy.py", NOISY.replace("STEP", step))
+        record = check_accuracy(tmp_path, code, f"{mine}:wrong")
+        assert record["status"] == "fail"
+        assert "more than rounding explains" in record["detail"]
+
+
+def test_what_two_runs_of_the_baseline_show_too_is_not_called_wrong(tmp_path: Path) -> None:
+    """A tenth of noise: no candidate can be close, and none can be called wrong for it."""
+    loud = NOISY.replace("(self.count % 5) * STEP", "(self.count % 7) * 0.1")
+    record = check_accuracy(tmp_path, write_file(tmp_path, "loud.py", loud), "eager")
+    assert record["status"] == "nondeterministic", record
+
+
+RACY = """
+    calls = []
+    def noisy(module):
+        def call(x):
+            calls.append(1)
+            output, hidden = module(x)
+            return output * (1 + 2e-7 * (len(calls) % 2)), hidden
+        return call
+    def now_and_then(module):
+        def call(x):
+            calls.append(1)
+            output, hidden = module(x)
+            return (output, hidden) if len(calls) % 3 else (output * 2, hidden)
+        return call
+"""
+
+
+def test_a_nondeterministic_candidate_is_checked_twice(tmp_path: Path, net: str) -> None:
+    mine = write_file(tmp_path, "racy.py", RACY)
+    noisy = check_accuracy(tmp_path, net, f"{mine}:noisy")
+    assert noisy["nondeterminism"] == 0.0
+    assert 0 < noisy["candidate_nondeterminism"] < 1e-5
+    assert noisy["status"] == "pass"
+    # The first call is not judged, the next is right, the one after it is not.
+    wrong = check_accuracy(tmp_path, net, f"{mine}:now_and_then")
+    assert wrong["status"] == "fail"
+    assert wrong["candidate_nondeterminism"] > 0.01
+
+
+def check_pair(folder: Path, make: str, backend: str) -> dict[str, Any]:
+    """One line that makes the pair of function and input, one that makes the candidate's answer."""
+    code = write_file(folder, "made.py", f"import torch\ndef make():\n    return {make}\n")
+    mine = write_file(
+        folder, "answer.py", f"import torch\ndef mine(m):\n    return lambda x: {backend}\n"
+    )
+    return check_accuracy(folder, code, f"{mine}:mine")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "status", "words"),
+    [
+        ("m(x)", "unchecked", "NaN in both variants: output 0 (2 of 64)"),
+        ("m(x).nan_to_num()", "fail", "2 of 64 numbers are NaN or infinite in one variant only"),
+        ("torch.where(m(x).isnan(), torch.inf, m(x))", "fail", "in one variant only"),
+        ("m(x) + 1", "fail", "more than rounding explains"),
+    ],
+)
+def test_nan_in_both_variants_does_not_pass(
+    tmp_path: Path, candidate: str, status: str, words: str
+) -> None:
+    make = "torch.sqrt, torch.arange(64.0) - 2"
+    record = check_pair(tmp_path, make, candidate)
+    assert record["status"] == status, record
+    assert words in record["detail"]
+
+
+@pytest.mark.parametrize(("candidate", "status"), [("m(x)", "pass"), ("-m(x)", "fail")])
+def test_infinities_must_be_the_same_ones(tmp_path: Path, candidate: str, status: str) -> None:
+    """Attention masks are full of them."""
+    make = "(lambda x: torch.where(x > 60, -torch.inf, 0 * x)), torch.arange(64.0)"
+    assert check_pair(tmp_path, make, candidate)["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("candidate", "status"),
+    [("m(x)", "pass"), ("m(x) & (x != 500)", "fail"), ("m(x) & (x > 600)", "fail")],
+)
+def test_masks_must_be_equal(tmp_path: Path, candidate: str, status: str) -> None:
+    record = check_pair(tmp_path, "(lambda x: x > 200), torch.arange(1000.0)", candidate)
+    assert record["status"] == status, record
+    assert status == "pass" or "of 1000 booleans differ, the first at [" in record["detail"]
+
+
+@pytest.mark.parametrize(("candidate", "status"), [("m(x)", "pass"), ("m(x) * 2", "fail")])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_results_are_compared(tmp_path: Path, candidate: str, status: str) -> None:
+    for form in ("to_sparse", "to_sparse_csr"):
+        make = f"(lambda x: x.{form}()), torch.eye(8)"
+        assert check_pair(tmp_path, make, candidate)["status"] == status
+
+
+def test_sparse_gradients_are_compared(tmp_path: Path) -> None:
+    code = """
+        import torch
+        def make():
+            table = torch.nn.Embedding(50, 4, sparse=True)
+            return table, torch.tensor([1, 7, 7, 30]), lambda output: (output ** 2).sum()
+    """
+    mine = "def twice(m):\n    return lambda x: m(x) * 1.5 - m(x).detach() * 0.5\n"
+    path = write_file(tmp_path, "table.py", code)
+    backend = write_file(tmp_path, "mine.py", mine) + ":twice"
+    assert check_accuracy(tmp_path, path, "eager", mode="training")["status"] == "pass"
+    record = check_accuracy(tmp_path, path, backend, mode="training")
+    assert record["status"] == "fail"
+    assert record["detail"].startswith("gradient of weight: ")
+
+
+def test_complex_parameters_keep_their_imaginary_part_in_float64(tmp_path: Path) -> None:
+    code = """
+        import torch
+        class Turn(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.by = torch.nn.Parameter(torch.randn(16, dtype=torch.complex64))
+            def forward(self, x):
+                return torch.fft.fft(x) * self.by
+        def make():
+            return Turn(), torch.randn(4, 16)
+    """
+    record = check_accuracy(tmp_path, write_file(tmp_path, "turn.py", code), "aot_eager")
+    assert record["status"] == "pass", record
+    assert record["baseline_rmse"] < 1e-5
+
+
+def test_a_gradient_of_none_is_one_of_zeros(tmp_path: Path) -> None:
+    code = """
+        import torch
+        class Half(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            def forward(self, x):
+                return self.used(x)
+        def make():
+            return Half(), torch.randn(2, 4), lambda output: output.sum()
+    """
+    backend = "def zeros(m):\n    return lambda x: m(x) + 0 * m.unused(x)\n"
+    mine = write_file(tmp_path, "mine.py", backend) + ":zeros"
+    record = check_accuracy(tmp_path, write_file(tmp_path, "half.py", code), mine, mode="training")
+    assert record["status"] == "pass", record
+
+
+BIG = """
+    import torch
+    def make():
+        return torch.nn.Linear(4096, 4096, bias=False), torch.randn(1, 4096)
+"""
+
+
+def test_float64_copy_that_does_not_fit_is_skipped_with_a_reason(tmp_path: Path) -> None:
+    """64 MiB of weights become 128; the process may take 40 more than it has."""
+    service = make_service(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
+    service._runner("a").first_call()
+    held = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    path = str(tmp_path / "reference.pt")
+    service.reference("a", path, held + (40 << 20))
+    record = service.judge("b", path)
+    assert record["status"] == "pass"
+    assert re.fullmatch(
+        r"a float64 copy needs about 0\.1\d GiB, and 0\.0\d GiB are available",
+        record["without_reference"],
+    )
+    service.reference("a", path, held + (8 << 30))
+    assert "without_reference" not in service.judge("b", path)
+
+
+def test_the_limits_of_the_process_itself_count(tmp_path: Path) -> None:
+    from torchyard.worker.bench.accuracy.reference import free_bytes
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    used = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmData")
+    )
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (256 << 20), hard))
+    try:
+        free = free_bytes("cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    assert free is not None
+    assert abs(free - (256 << 20)) < 32 << 20
+
+
+def test_less_precision_is_measured_by_eager_code_of_the_same(tmp_path: Path, net: str) -> None:
+    """An option that computes in less precision is no excuse for a backend that errs more."""
+    wrong = "def wrong(module):\n    return lambda x: (module(x)[0] * 1.5, module(x)[1])\n"
+    mine = write_file(tmp_path, "mine.py", wrong) + ":wrong"
+    path = str(tmp_path / "reference.pt")
+    service = make_service(
+        net,
+        variant("a"),
+        variant("b", matmul_precision="medium"),
+        variant("c", mine, matmul_precision="medium"),
+    )
+    service.reference("a", path)
+    assert service.judge("b", path)["status"] == "pass"
+    assert service.judge("c", path)["status"] == "fail"
+
+
+def test_convolutions_on_a_gpu_are_compared_at_tf32_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from torchyard.worker.bench.accuracy.judge import coarser, rounding_of
+
+    def rounding(precision: str, device: str, module: Any, **options: Any) -> str:
+        model = SimpleNamespace(module=module)
+        runner = SimpleNamespace(precision=precision, device=device, model=model, options=options)
+        return rounding_of(runner)
+
+    convolves, multiplies = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.nn.Linear(3, 4)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
+    assert rounding("float32", "cuda:0", convolves) == "tf32"
+    assert rounding("float32", "cuda", multiplies) == "float32"
+    assert rounding("float32", "cuda", multiplies, tf32=True) == "tf32"
+    assert rounding("float32", "cpu", convolves) == "float32"
+    assert rounding("float32", "cpu", multiplies, **{"matmul-precision": "medium"}) == "amp"
+    assert rounding("amp", "cuda", convolves) == "amp-float16"
+    assert rounding("amp", "cpu", convolves) == "amp"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (7, 0))
+    assert rounding("float32", "cuda", convolves) == "float32"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert rounding("float32", "cuda", convolves) == "float32"
+    assert coarser("bfloat16", "float32") == coarser("float32", "bfloat16") == "bfloat16"
