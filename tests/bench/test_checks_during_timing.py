@@ -1,4 +1,4 @@
-"""From the command line: candidates that are right when checked first, and wrong, remembered or harmful later."""
+"""Candidates that pass the first check and later become wrong, cache results or cause harm."""
 
 from __future__ import annotations
 

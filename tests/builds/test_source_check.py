@@ -1,4 +1,4 @@
-"""What was fetched against what was asked for."""
+"""The fetched release compared with the requested one."""
 
 from __future__ import annotations
 

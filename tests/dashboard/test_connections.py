@@ -1,4 +1,4 @@
-"""Clients that stall: half-open, slow, idle and not reading. Others must still be answered."""
+"""Stalled clients: half-open, slow, idle and not reading. Other clients are still served."""
 
 from __future__ import annotations
 

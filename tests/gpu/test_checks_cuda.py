@@ -1,4 +1,4 @@
-"""CUDA: results of timed calls are compared there as well.
+"""CUDA: results of timed calls are compared.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

@@ -1,4 +1,4 @@
-"""Values of tensors on a GPU: the fused scan says what the scan of the CPU says, and the corpus is found."""
+"""Values of tensors on a GPU: the fused scan equals the CPU scan, and the corpus is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A controller process for the tests that end one with kill -9. Prints the worker's mark.
+"""A controller process for tests that end one with SIGKILL. Prints the mark of the worker.
 
 First argument: what the worker forks ("none", "child", "session"), or "hang" (it no longer reads, and so
 cannot see the end of its pipe). Second argument: "stay", "exit" (normal exit), "raise", or "fork" (a fork of

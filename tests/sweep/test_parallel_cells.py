@@ -1,4 +1,4 @@
-"""Several cells under way on one machine: they prepare together, and are timed alone."""
+"""Parallel cells on one machine: prepared in parallel, timed one at a time."""
 
 from __future__ import annotations
 

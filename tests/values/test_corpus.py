@@ -1,4 +1,4 @@
-"""Every planted waste is found where it is; clean programs are left alone."""
+"""All planted waste is found at its line; clean programs have no findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends: each really makes something that computes the same, or says why it cannot."""
+"""Backends: each computes the same results, or gives a reason why it cannot."""
 
 from __future__ import annotations
 

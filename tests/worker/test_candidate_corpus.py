@@ -1,4 +1,4 @@
-"""A corpus of candidates: wrong ones must not be missed, and honest ones must not be accused."""
+"""The corpus of candidates: wrong ones are detected, and correct ones pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks, warm-up, memory and operations: numbers that are known beforehand come out."""
+"""Blocks, warm-up, memory and operation counts, compared with known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of pip that uv would not see."""
+"""Settings of pip that uv would ignore."""
 
 from __future__ import annotations
 

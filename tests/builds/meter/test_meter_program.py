@@ -1,4 +1,4 @@
-"""The meter as a compiler launcher: what it measures, what it lets through, how it ends."""
+"""The meter as a compiler launcher: measurement, pass-through, exit."""
 
 from __future__ import annotations
 

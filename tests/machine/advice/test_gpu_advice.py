@@ -1,4 +1,4 @@
-"""What is advised about GPUs, and when numbers must not be believed."""
+"""Advice about GPUs, and when measurements are not trustworthy."""
 
 from __future__ import annotations
 

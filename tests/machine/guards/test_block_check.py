@@ -1,4 +1,4 @@
-"""Which blocks are believed: each threshold from both sides."""
+"""Which blocks are clean: each threshold from both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU between blocks: which one is meant, what it says, who else is on it."""
+"""The GPU guard between blocks: selection of the card, readings, other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read around a block, on machines of every kind: numbers, and why there are none."""
+"""Host readings around a block on every kind of machine: numbers, or a reason for none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: limits, standings, what follows from them, and that chance does not shut it."""
+"""The gate: limits, outcomes, exit codes, and robustness against chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates whose behaviour is wrong or harms the comparison. Each takes the module, as `bench` hands it."""
+"""Candidates whose behavior is wrong or harms the comparison. Each takes the module that `bench` passes."""
 
 # ruff: noqa: PLW0108, ANN001, ARG002, ARG005 - candidates are wrappers on purpose
 # mypy: disable-error-code="misc"

@@ -1,4 +1,4 @@
-"""What kernels say they must move: checked against the tensors themselves, and by hand."""
+"""Memory traffic of kernels, compared with the tensors and with manual calculations."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Operators in other threads and processes: counted and said, never silently missing."""
+"""Operators in other threads and processes are counted and reported."""
 
 from __future__ import annotations
 
