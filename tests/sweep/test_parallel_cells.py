@@ -52,7 +52,7 @@ def drive(folder: SweepFolder, executor: LocalExecutor) -> list[SweepView]:
     return views
 
 
-def test_as_many_as_said_are_under_way(tmp_path: Path) -> None:
+def test_the_requested_number_of_cells_runs(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("a", "b", "c", "d", "e"))
     executor = LocalExecutor(
         lambda cell: [sys.executable, "-c", PROGRAM, str(folder.folder), cell],
