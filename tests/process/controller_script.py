@@ -14,6 +14,8 @@ import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from tests.process.stub_launch import STUB, spec_of
 from torchyard.process.worker_process import WorkerProcess
 
