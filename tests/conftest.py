@@ -1,4 +1,4 @@
-"""For all tests: signals as in a terminal, which tests may run side by side, and what they leave.
+"""Configuration of all tests: default signal handlers, exclusive tests, and checks of leftover state.
 
 A shell that starts a job in the background lets it ignore Ctrl-C, `nohup` lets it ignore a lost
 terminal, and whatever it starts inherits that. The tests of interrupts must hold there too.

@@ -1,4 +1,4 @@
-"""What a test must leave in the pytest process as it found it: later tests start from it."""
+"""State of the pytest process that a test must not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check that tests leave the pytest process as it was finds what it is there for."""
+"""The check of the pytest process state detects changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution work without the checkout: built, installed into an empty environment, run."""
+"""The wheel and the source distribution work without the checkout: built, installed, run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of machines whose noise is planted: drift, processes that differ, disturbed blocks."""
+"""Synthetic blocks with known noise: drift, process-to-process variation, disturbed blocks."""
 
 from __future__ import annotations
 

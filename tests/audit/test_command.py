@@ -1,4 +1,4 @@
-"""`torchyard machine audit`: its errors, a real short audit, Ctrl-C in the middle."""
+"""`torchyard machine audit`: errors, a short real audit, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard machine quiet --measure` on the command line: what does not go together, a real one."""
+"""`torchyard machine quiet --measure`: options that exclude each other, and a real measurement."""
 
 from __future__ import annotations
 

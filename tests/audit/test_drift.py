@@ -1,4 +1,4 @@
-"""Drift: a planted slope is found, differences between processes are not taken for one."""
+"""Drift: a simulated slope is found, and process-to-process variation is not mistaken for drift."""
 
 from __future__ import annotations
 

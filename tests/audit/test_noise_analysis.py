@@ -1,4 +1,4 @@
-"""Planted noise must come out as what it is, and nothing else."""
+"""Simulated noise is attributed to its cause and to no other."""
 
 from __future__ import annotations
 

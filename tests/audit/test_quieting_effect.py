@@ -1,4 +1,4 @@
-"""What a tune does to the noise: real tunes of a fake machine, audited by a program of the test.
+"""The effect of quieting on noise: real quieting of a fake machine, with an audit supplied by the test.
 
 The program stands for `torchyard machine audit`: it looks at the fake machine's files and hands
 over a planted audit, noisy or quiet.

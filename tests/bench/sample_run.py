@@ -1,4 +1,4 @@
-"""A realistic run with every verdict, built through the real writer and then given fixed dates."""
+"""A realistic run with every verdict, written by the real writer, with fixed dates."""
 
 from __future__ import annotations
 

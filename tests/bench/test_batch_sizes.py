@@ -1,4 +1,4 @@
-"""Which batch sizes a search tries, and what it makes of them."""
+"""The batch sizes that a search tries, and its conclusions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the command line: candidates that are right when checked first, and wrong, remembered or harmful later."""
+"""Candidates that pass the first check and later become wrong, cache results or cause harm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CANDIDATES = """
             return known[key]
         return call
 
-    def honest(module):
+    def correct(module):
         return lambda x: module(x)
 
     def patches(module):
@@ -96,8 +96,8 @@ def bench(folder: Path, only: str, *candidates: str) -> tuple[int, list[dict[str
 
 
 def test_candidates_that_turn_wrong_or_harmful_later_are_found(tmp_path: Path) -> None:
-    # WHEN candidates share a process with an honest one
-    code, rows, run = bench(tmp_path, "own.py", "late", "seventh", "remembers", "honest", "dies")
+    # WHEN candidates share a process with an correct one
+    code, rows, run = bench(tmp_path, "own.py", "late", "seventh", "remembers", "correct", "dies")
     by_name = {row["candidate"].rpartition(":")[2]: row for row in rows}
     # THEN what fails in a timed block or after it is wrong, with its place
     for name in ("late", "seventh"):
@@ -105,9 +105,9 @@ def test_candidates_that_turn_wrong_or_harmful_later_are_found(tmp_path: Path) -
         assert "launch 1, " in by_name[name]["accuracy"]["detail"]
     # AND remembered results cannot be trusted
     assert any("caches results" in text for text in by_name["remembers"]["untrusted"])
-    # AND the honest candidate is right
-    assert by_name["honest"]["accuracy"]["status"] == "pass"
-    assert by_name["honest"]["verdict"] not in {"wrong", "failed"}
+    # AND the correct candidate is right
+    assert by_name["correct"]["accuracy"]["status"] == "pass"
+    assert by_name["correct"]["verdict"] not in {"wrong", "failed"}
     # AND a candidate that ends the process when it is checked loses its trust, not its numbers
     assert by_name["dies"]["estimate"] is not None
     assert any("could not be checked" in text for text in by_name["dies"]["untrusted"])
@@ -125,14 +125,14 @@ def test_exit_code_when_every_candidate_is_wrong(tmp_path: Path) -> None:
 
 
 def test_a_change_of_the_shared_module_concerns_every_row(tmp_path: Path) -> None:
-    code, rows, _ = bench(tmp_path, "own.py", "patches", "honest")
+    code, rows, _ = bench(tmp_path, "own.py", "patches", "correct")
     assert code == 6
     for row in rows:
         assert any("changed the module" in text for text in row["untrusted"]), row
 
 
 def test_a_workload_of_nothing_but_nan_has_no_verdict(tmp_path: Path) -> None:
-    code, rows, _ = bench(tmp_path, "own.py:not_a_number", "honest")
+    code, rows, _ = bench(tmp_path, "own.py:not_a_number", "correct")
     assert rows[0]["accuracy"]["status"] == "unchecked"
     assert any("could not be checked" in text for text in rows[0]["untrusted"])
     assert code == 6

@@ -1,4 +1,4 @@
-"""Processors and NUMA nodes in files."""
+"""CPU lists and NUMA nodes in study files."""
 
 from __future__ import annotations
 

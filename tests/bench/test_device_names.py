@@ -1,4 +1,4 @@
-"""Only devices that are timed to their end are accepted, and refused before anything is measured."""
+"""Only supported devices are accepted; others are refused before anything is measured."""
 
 from __future__ import annotations
 

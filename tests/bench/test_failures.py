@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a workload or a target is a row that says so; the rest goes on."""
+"""A failure of a workload or target is a row with its reason, and the run continues."""
 
 from __future__ import annotations
 

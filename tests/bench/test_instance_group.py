@@ -1,4 +1,4 @@
-"""Several instances that answer as one side."""
+"""Several instances that act as one variant."""
 
 from __future__ import annotations
 

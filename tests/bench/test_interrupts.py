@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGHUP and kill -9 in the middle of a run: what was measured is kept, nothing runs on."""
+"""Ctrl-C, SIGTERM, SIGHUP and SIGKILL during a run: results are kept, no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of a launch: same weights and inputs, and idle while another one computes."""
+"""The processes of a launch: equal weights and inputs, and idle while another one computes."""
 
 from __future__ import annotations
 

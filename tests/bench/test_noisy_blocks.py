@@ -1,4 +1,4 @@
-"""A whole run beside processes that fight for its cores, and one without: what the guards say of it.
+"""A run with and without processes that compete for its cores: the readings of the guards.
 
 The machine that runs this may be busy by itself, so the quiet half is only held to what it can show.
 """

@@ -1,4 +1,4 @@
-"""The row of a comparison: times that belong to the estimate, and what a failure leaves."""
+"""The row of a comparison: times that match the estimate, and results after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times that no computation can have are found, and fast but possible ones are not."""
+"""Impossible times are found, and fast but possible ones are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a variant before it is timed: energy, recompiles, and what the row says of them."""
+"""Preparation of a variant before timing: energy, recompilations, and the notes in the row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes are started with: threads, caches, equal sizes, one layout for all sides."""
+"""Start of processes: threads, caches, equal stack sizes, one memory layout for all variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From requests to studies: defaults, precedence, and requests that make no sense."""
+"""From requests to studies: defaults, precedence, and contradictory requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study files: what each key becomes, and that every mistake is named with its place."""
+"""Study files: the effect of each key, and errors that name file and key."""
 
 from __future__ import annotations
 

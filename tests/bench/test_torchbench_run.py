@@ -1,4 +1,4 @@
-"""`torchyard bench` on models of a checkout: rows that were measured, and rows that say why not."""
+"""`torchyard bench` on models of a checkout: measured rows, and rows with a reason."""
 
 from __future__ import annotations
 

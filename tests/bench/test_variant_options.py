@@ -1,4 +1,4 @@
-"""Backends and options from the spec to the row: what was asked for is what ran, and the row says so."""
+"""Backends and options from the specification to the row: the requested settings are applied and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variants from text: what each part means, what is refused, and what they are called."""
+"""Variants from text: the meaning of each part, errors, and names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several shapes in one text: lists, ranges, combinations, and slips of the pen."""
+"""Several shapes in one text: lists, ranges, combinations, and typing errors."""
 
 from __future__ import annotations
 

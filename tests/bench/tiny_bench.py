@@ -1,4 +1,4 @@
-"""Tiny studies over workloads from files, and a look for processes that were left behind."""
+"""Tiny studies over workloads from files, and a search for leftover processes."""
 
 from __future__ import annotations
 

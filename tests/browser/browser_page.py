@@ -1,4 +1,4 @@
-"""A real browser for tests of pages: Debian's Chromium, driven by Playwright, shut off from the net.
+"""A real browser for tests of pages: Debian's Chromium, driven by Playwright, without network.
 
 `open_browser` gives a `Browser`; `Browser.page` gives a page on which every word of the console that
 warns, every error of a script, every refusal by the security policy and every request that leaves

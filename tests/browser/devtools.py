@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, spoken to over a pipe: no network, no profile of anybody's."""
+"""A headless Chromium for tests, controlled through a pipe, without network or user profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page of the dashboard in a real browser: served and as files, themes, widths, keys, live."""
+"""Every page of the dashboard in a real browser: served and static, themes, widths, keyboard, live."""
 
 from __future__ import annotations
 

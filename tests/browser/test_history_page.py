@@ -1,4 +1,4 @@
-"""The page of histories in a real browser: both themes, a phone, hostile names, nothing asked of the net."""
+"""The history page in a real browser: both themes, a phone, hostile names, no network requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run report in a real browser: it loads, sorts, filters, draws, prints, and stays at home."""
+"""The run report in a real browser: loading, sorting, filters, charts, printing, no network requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a value profile in a real browser: it draws, filters, and its console stays silent."""
+"""The page of a value profile in a real browser: drawing, filters, no console messages."""
 
 from __future__ import annotations
 

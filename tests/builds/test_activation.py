@@ -1,4 +1,4 @@
-"""Activation scripts in real shells: what `env` says before, after, twice, and back again."""
+"""Activation scripts in real shells: `env` before, after, twice, and after deactivation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where things are on disk: names that are safe, one folder for each description of a source."""
+"""Folders of builds: safe names, one folder for each source description."""
 
 from __future__ import annotations
 

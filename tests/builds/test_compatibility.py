@@ -1,4 +1,4 @@
-"""The version table: every release is there, ranges hold what they should, and findings say why."""
+"""The compatibility table: all releases, correct ranges, findings with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run at a time in a folder, for every caller and every way in which the first one ends."""
+"""One run at a time in a folder, however the first one ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of jobs in a plan: asked for or chosen, with its reason."""
+"""The number of jobs in a plan: requested or chosen, with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real projects, built by the commands a user types. Minutes long, and they fetch their sources."""
+"""Real projects built from the command line. Takes minutes and downloads sources."""
 
 from __future__ import annotations
 

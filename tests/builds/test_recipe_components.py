@@ -1,4 +1,4 @@
-"""From a named recipe to its components: order, settings for each, mistakes."""
+"""From a named recipe to its components: order, settings, errors."""
 
 from __future__ import annotations
 

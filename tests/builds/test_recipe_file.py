@@ -1,4 +1,4 @@
-"""Reading recipe files: shipped ones, a user's, and every kind of mistake."""
+"""Recipe files: shipped ones, those of users, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a finished build is used through: `bin/python` and `activate`, really used."""
+"""Use of a finished build: `bin/python` and `activate`."""
 
 from __future__ import annotations
 

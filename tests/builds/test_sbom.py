@@ -1,4 +1,4 @@
-"""Bills of materials, judged by the validators of the libraries that write them."""
+"""Bills of materials, checked by the validators of their libraries."""
 
 from __future__ import annotations
 

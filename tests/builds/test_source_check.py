@@ -1,4 +1,4 @@
-"""What was fetched against what was asked for."""
+"""The fetched release compared with the requested one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fetched(folder: Path, *, asked: str, package: str = "1.2.0+ds-1") -> Compone
 
 
 @pytest.mark.parametrize("asked", ["1.2.0", "1.2", "v1.2.0", "", "main"])
-def test_the_same_release_or_none_said(tmp_path: Path, asked: str) -> None:
+def test_the_same_release_or_none(tmp_path: Path, asked: str) -> None:
     check_source(fetched(tmp_path, asked=asked), None)
 
 

@@ -1,4 +1,4 @@
-"""Builds that share a source: copies side by side, changes alone."""
+"""Builds that share a source: parallel copies, exclusive changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables written as TOML are read back as they were."""
+"""Tables round-trip through TOML."""
 
 from __future__ import annotations
 

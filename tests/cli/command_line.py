@@ -1,4 +1,4 @@
-"""Running the program in tests: in this process for speed, in its own where that matters."""
+"""Run the program in tests: in this process for speed, or in a new process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that no command should trip over: each is made in a folder, and named by its path."""
+"""Hostile input files for all commands, each created in a folder and named by its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A terminal for a test: what is shown on it is read to its end."""
+"""A pseudo-terminal for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that are full, closed or broken, folders that are gone, and strange variables."""
+"""Full, closed and broken streams, removed directories, and unusual variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No input of a user's may end a command with exit code 1, a traceback, or not at all."""
+"""No user input ends a command with exit code 1, a traceback, or a hang."""
 
 from __future__ import annotations
 

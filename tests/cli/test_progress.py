@@ -1,4 +1,4 @@
-"""Progress in a log: not too many lines, and always one that says what is being done."""
+"""Progress lines in a log: bounded in number, and always up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard --help` is quick: it loads nothing that it does not show."""
+"""`torchyard --help` is fast: it imports only what it shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tree of errors; each class has a documented exit code."""
+"""The hierarchy of errors; each class has a documented exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which interpreter is meant: paths, folders of virtual environments, commands on PATH."""
+"""Selection of an interpreter: paths, virtual environments, commands on PATH."""
 
 from __future__ import annotations
 

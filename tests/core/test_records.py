@@ -1,4 +1,4 @@
-"""Dataclasses to JSON values and back, and what a bad file is told."""
+"""Dataclasses to JSON values and back, and error messages for invalid files."""
 
 from __future__ import annotations
 

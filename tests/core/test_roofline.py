@@ -1,4 +1,4 @@
-"""Roofs and shares, checked by hand."""
+"""Roofline bounds and shares, compared with manual calculations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of TOML files: what it takes, and that it never walks into what it refuses."""
+"""The TOML reader: valid files, limits, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Homes full of runs, made through the real writer, and a client of the dashboard over them."""
+"""Results directories with runs from the real writer, and a dashboard client."""
 
 from __future__ import annotations
 

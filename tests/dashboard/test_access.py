@@ -1,4 +1,4 @@
-"""Who gets in, and what every answer carries."""
+"""Access control, and the headers of every response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that stall: half-open, slow, idle and not reading. Others must still be answered."""
+"""Stalled clients: half-open, slow, idle and not reading. Other clients are still served."""
 
 from __future__ import annotations
 
@@ -186,11 +186,11 @@ def test_half_open_connections_beyond_the_limit_close_the_oldest_of_them(tmp_pat
 def test_a_flood_from_one_address_does_not_close_connections_of_others(tmp_path: Path) -> None:
     limits = Limits(connections=60, waiting=20, request_s=LIMIT_S)
     with running(tmp_path, limits) as served, ExitStack() as stack:
-        honest = stack.enter_context(served.connect(b"GET /api/runs HT"))
+        regular = stack.enter_context(served.connect(b"GET /api/runs HT"))
         for _ in range(100):
             stack.enter_context(served.connect(b"GET / HT", source="127.0.0.2"))
-        honest.sendall(b"TP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        assert honest.recv(65536).startswith(b"HTTP/1.1 200")
+        regular.sendall(b"TP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert regular.recv(65536).startswith(b"HTTP/1.1 200")
 
 
 def test_streams_being_answered_are_never_closed_for_new_ones(tmp_path: Path) -> None:

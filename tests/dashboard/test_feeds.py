@@ -1,4 +1,4 @@
-"""Progress as server-sent events: complete, in order, shared by all who watch, and ended in time."""
+"""Progress as server-sent events: complete, in order, shared by all clients, and ended in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page against its golden file. UPDATE_GOLDEN=1 writes them anew; look at the difference."""
+"""Every page against its golden file. UPDATE_GOLDEN=1 rewrites them; check the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names from outside are only ever read: no markup, no script, no other page, whatever they hold."""
+"""Names from outside are escaped: no markup, no script, no other page."""
 
 from __future__ import annotations
 

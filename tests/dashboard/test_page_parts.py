@@ -1,4 +1,4 @@
-"""Small parts of the pages by themselves: lines, pages of a list, addresses, queries."""
+"""Parts of the pages: sparklines, pagination, addresses, queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page and its data: what is on it, in which order, and what it says when there is nothing."""
+"""Every page and its data: content, order, and empty states."""
 
 from __future__ import annotations
 

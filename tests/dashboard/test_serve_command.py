@@ -1,4 +1,4 @@
-"""`torchyard serve` as a real process: what it prints, who gets in, how it ends, and live progress."""
+"""`torchyard serve` as a real process: output, access, exit, and live progress."""
 
 from __future__ import annotations
 

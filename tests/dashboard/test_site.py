@@ -1,4 +1,4 @@
-"""The dashboard as files: complete, linked, renewed only where something changed, never in the way."""
+"""The static site: complete, linked, and rewritten only where something changed."""
 
 from __future__ import annotations
 

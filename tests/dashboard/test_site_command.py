@@ -1,4 +1,4 @@
-"""`torchyard site`: what it prints and how it refuses."""
+"""`torchyard site`: output and errors."""
 
 from __future__ import annotations
 

@@ -1,38 +1,59 @@
-"""Documentation, help texts, messages and docstrings use standard terms: `docs/language.toml`."""
+"""Documentation, help texts, messages, docstrings and test names use standard terms: `docs/language.toml`."""
 
 from __future__ import annotations
 
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PHRASES = tomllib.loads((ROOT / "docs" / "language.toml").read_text("utf-8"))["phrases"]
-ANY_PHRASE = re.compile("|".join(f"(?:{pattern})" for pattern in PHRASES), re.IGNORECASE)
+WORD_LISTS = tomllib.loads((ROOT / "docs" / "language.toml").read_text("utf-8"))
+PHRASES = WORD_LISTS["phrases"]
+TEST_NAMES = PHRASES | WORD_LISTS["test_names"]
 INLINE_CODE = re.compile(r"`[^`]*`|--[a-z-]+")
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 TEXTS = sorted(
     path for end in ("toml", "j2", "js") for path in ROOT.glob(f"src/torchyard/**/*.{end}")
 )
 PACKAGES = sorted(path.parent for path in ROOT.glob("src/torchyard/*/__init__.py"))
+TEST_PACKAGES = sorted(path.parent for path in ROOT.glob("tests/*/__init__.py"))
 
 
-def findings(text: str, first_line: int = 1) -> Iterator[str]:
+def findings(text: str, first_line: int = 1, phrases: Mapping[str, str] = PHRASES) -> Iterator[str]:
     """Each phrase in the text outside of inline code, with its line and the term to use instead."""
     text = INLINE_CODE.sub(lambda code: re.sub(r"\S", " ", code[0]), text)
-    for match in ANY_PHRASE.finditer(text):
+    any_phrase = "|".join(f"(?:{pattern})" for pattern in phrases)
+    for match in re.finditer(any_phrase, text, re.IGNORECASE):
         line = first_line + text.count("\n", 0, match.start())
         term = next(
             term
-            for pattern, term in PHRASES.items()
+            for pattern, term in phrases.items()
             if re.fullmatch(pattern, match[0], re.IGNORECASE)
             or re.search(pattern, match[0], re.IGNORECASE)
         )
         yield f"line {line}: {match[0]!r}; write: {term}"
+
+
+def names_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Names of the module, its functions and classes, as separate words."""
+    yield 1, path.stem.replace("_", " ")
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name)
+            yield node.lineno, words.replace("_", " ")
+
+
+def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Docstrings of a module, its functions and classes."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
+            text = ast.get_docstring(node, clean=False)
+            if text is not None:
+                yield node.body[0].lineno, text
 
 
 def strings_of(path: Path) -> Iterator[tuple[int, str]]:
@@ -87,6 +108,18 @@ def test_source(package: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("package", TEST_PACKAGES, ids=lambda path: path.name)
+def test_tests(package: Path) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} {finding}"
+        for path in sorted(package.rglob("*.py"))
+        for texts, phrases in ((names_of, TEST_NAMES), (docstrings_of, PHRASES))
+        for line, text in texts(path)
+        for finding in findings(text, line, phrases)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_data_files() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} {finding}"
@@ -102,6 +135,15 @@ def test_data_files() -> None:
 )
 def test_a_listed_phrase_is_found(text: str) -> None:
     assert list(findings(text))
+
+
+def test_a_listed_word_in_a_test_name_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "test_keeper.py"
+    path.write_text("class SharedYard: ...\ndef test_it_is_said(): ...\n")
+    wrong = [
+        finding for line, text in names_of(path) for finding in findings(text, line, TEST_NAMES)
+    ]
+    assert [finding.split(":")[0] for finding in wrong] == ["line 1", "line 1", "line 2"]
 
 
 def test_standard_text_passes() -> None:

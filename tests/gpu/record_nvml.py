@@ -1,4 +1,4 @@
-"""Record what NVML says about a real card, for tests on machines without one. Changes nothing.
+"""Record the answers of NVML for a real card, for tests on machines without one. Changes nothing.
 
     python tests/gpu/record_nvml.py FILE.json
 

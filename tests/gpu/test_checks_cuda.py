@@ -1,4 +1,4 @@
-"""CUDA: results of timed calls are compared there as well.
+"""CUDA: results of timed calls are compared.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """
@@ -23,7 +23,7 @@ WORKLOAD = """
 CANDIDATES = """
     import torch
 
-    def honest(module):
+    def correct(module):
         return lambda x: module(x)
 
     def late(module):
@@ -96,7 +96,7 @@ def launched(folder: Path, backend: str) -> dict[str, Any]:
     return last
 
 
-@pytest.mark.parametrize("backend", ["honest", "inductor", "inductor:reduce-overhead"])
+@pytest.mark.parametrize("backend", ["correct", "inductor", "inductor:reduce-overhead"])
 def test_correct_candidates_pass(tmp_path: Path, backend: str) -> None:
     found = launched(tmp_path, backend)
     assert found["failure"] is None, found

@@ -1,4 +1,4 @@
-"""CUDA: events beside the host's clock, no waiting inside blocks, L2 flush, clocks, whole runs.
+"""CUDA: events and the host clock, no synchronization inside blocks, L2 flush, clocks, runs.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

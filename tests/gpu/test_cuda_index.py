@@ -1,4 +1,4 @@
-"""CUDA devices by their index: what is timed, synchronised and counted is the device that was named.
+"""CUDA devices by index: timing, synchronization and memory use the named device.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

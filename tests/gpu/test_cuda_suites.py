@@ -1,4 +1,4 @@
-"""Suites on a GPU: batch sizes of the lists, large models drawn on the device, real image models.
+"""Suites on a GPU: listed batch sizes, large models created on the device, real image models.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

@@ -1,4 +1,4 @@
-"""CUDA: backends and options that mean something there, the memory of graphs, and energy.
+"""CUDA: backends and options specific to CUDA, memory of graphs, and energy.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

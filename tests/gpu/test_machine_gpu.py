@@ -1,4 +1,4 @@
-"""A real GPU: facts, knobs that only look, guards with and without a neighbour. Changes nothing.
+"""A real GPU: facts, surveys of knobs, guards with and without another process. Changes nothing.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

@@ -1,4 +1,4 @@
-"""The peak of a GPU, and kernels held against it.
+"""The peak of a GPU, and kernels compared with it.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

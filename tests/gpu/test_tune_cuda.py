@@ -1,4 +1,4 @@
-"""CUDA: a race to its end, of the settings that only a GPU has.
+"""CUDA: a complete race over settings specific to GPUs.
 
 Never run by `make test`; run by hand on a machine with a GPU: `python -m pytest -m gpu tests/gpu`.
 """

@@ -1,4 +1,4 @@
-"""Values of tensors on a GPU: the fused scan says what the scan of the CPU says, and the corpus is found."""
+"""Values of tensors on a GPU: the fused scan equals the CPU scan, and the corpus is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _drawn(dtype: torch.dtype, count: int) -> torch.Tensor:
     return bits.view(dtype)[:count].clone()
 
 
-def _told(scan: Scan) -> tuple[int, ...]:
+def _numbers(scan: Scan) -> tuple[int, ...]:
     return scan.count, scan.zeros, scan.like_first, scan.unchanged, scan.any_bits, scan.first_bits
 
 
@@ -45,7 +45,7 @@ def test_the_gpu_scan_equals_the_cpu_scan(scanner: DeviceScanner, dtype: torch.d
         tensor[::3] = tensor[0].clone()
     for here, gone, before in zip(tensors, there, earlier, strict=True):
         wanted = memory.scan(here.data_ptr(), before.data_ptr(), here.numel(), LAYOUTS[dtype])
-        assert _told(scanner.scan(gone, before.to(DEVICE))) == _told(wanted)
+        assert _numbers(scanner.scan(gone, before.to(DEVICE))) == _numbers(wanted)
     rows = scanner.rows(there)
     assert rows.shape == (len(there), 8)
     hashes = {

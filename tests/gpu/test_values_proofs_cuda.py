@@ -1,4 +1,4 @@
-"""Proofs about memory of a GPU: graphs that are replayed, streams, and what is wasted all the same."""
+"""Proofs about GPU memory: replayed graphs, streams, and real waste."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD cards for tests: the files of their driver, and a driver that takes orders as the real one.
+"""AMD cards for tests: the files of their driver, and a fake driver that reacts to writes.
 
 Formats and manners as in the kernel's aldebaran_ppt.c (MI200), smu_v13_0_6_ppt.c (MI300X) and
 amdgpu_pm.c; RDNA as its owners show it. `AmdDriver` stands at the kernel's border only.

@@ -1,4 +1,4 @@
-"""Fake machines with control groups, for tests of cores set apart."""
+"""Fake machines with control groups, for tests of core isolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting a command with settings of its own, and asking it what it got."""
+"""Start a command with process settings, and report the settings that it got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A kernel for tests: a folder of files that answers writes as Linux answers them.
+"""A fake kernel: a folder of files that reacts to writes as Linux does.
 
 `FakeKernel` stands at the kernel's border only. It refuses what Linux refuses, with the same error
 number, and changes what Linux changes along with a write. Rules of clocks are in `fake_clocks`,

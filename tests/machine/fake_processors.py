@@ -1,4 +1,4 @@
-"""Rules of the fake kernel for processors: SMT, hotplug, and what comes and goes with them.
+"""Rules of the fake kernel for processors: SMT, hotplug, and dependent files.
 
 After kernel/cpu.c, drivers/base/topology.c and cpufreq_offline() of Linux 6.x, as far as the
 product can see a difference.

@@ -1,4 +1,4 @@
-"""Programs of the system for fake machines: swapon, swapoff, systemctl, as real executables.
+"""System programs for fake machines: swapon, swapoff, systemctl, as real executables.
 
 They lie in `.kernel/programs` below the root of a fake machine and change its files as the real
 ones make the kernel change them. What they are called with is in `.kernel/calls`.

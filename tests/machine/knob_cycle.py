@@ -1,4 +1,4 @@
-"""One round of a tune on a fake machine: survey, journal, writes, restore, by the real functions.
+"""One cycle of quieting on a fake machine: survey, journal, writes, restore, by the real functions.
 
 It does what `QuietSession` does, without its lock and its restore process, which would be a process
 for every test.

@@ -1,4 +1,4 @@
-"""Cards for tests: the recorded H200, and others made by hand from what their owners report.
+"""Cards for tests: the recorded H200, and others written from published reports.
 
 Not recorded: T4, GeForce, Pascal and MIG variations change single answers of the recording.
 """

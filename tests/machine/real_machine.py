@@ -1,4 +1,4 @@
-"""For tests that change settings of the machine they run on: one at a time, and only as root."""
+"""Helpers for tests that change settings of this machine: one at a time, and only as root."""
 
 from __future__ import annotations
 

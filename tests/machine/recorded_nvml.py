@@ -1,4 +1,4 @@
-"""NVML without a card: plays back what a real one said, and answers orders as a driver does.
+"""NVML without a card: replays the answers of a real card, and reacts to settings as a driver does.
 
 `RecordedNvml(load("h200"))` stands where the `pynvml` module stands. A question that was not
 recorded fails the test: record again with tests/gpu/record_nvml.py. Orders change what is answered

@@ -1,4 +1,4 @@
-"""Lines for boot loaders: merged with what is there, and checked after the restart."""
+"""Boot parameters: merged with existing ones, and checked after the restart."""
 
 from __future__ import annotations
 

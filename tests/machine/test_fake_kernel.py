@@ -1,4 +1,4 @@
-"""The kernel for tests: it refuses what Linux refuses, and a write changes what Linux changes."""
+"""The fake kernel: refusals and side effects of writes as in Linux."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs count as made on one machine."""
+"""Which runs count as made on the same machine."""
 
 from __future__ import annotations
 

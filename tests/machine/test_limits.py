@@ -1,4 +1,4 @@
-"""Cores and memory from fake /proc and /sys trees, and from this machine's own."""
+"""Cores and memory from fake /proc and /sys trees, and from this machine."""
 
 from __future__ import annotations
 

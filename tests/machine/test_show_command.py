@@ -1,4 +1,4 @@
-"""`torchyard machine show`: text, JSON, exit codes, hostile text, a tune in force."""
+"""`torchyard machine show`: text, JSON, exit codes, hostile text, quieting in force."""
 
 from __future__ import annotations
 

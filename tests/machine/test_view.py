@@ -1,4 +1,4 @@
-"""The whole view of a machine: facts of all sections, what moves, ranked advice."""
+"""The complete view of a machine: facts of all sections, activity, ranked advice."""
 
 from __future__ import annotations
 

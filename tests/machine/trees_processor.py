@@ -74,7 +74,7 @@ class Processor:
     def siblings(self, cpu: int) -> tuple[int, ...]:
         return tuple(other for other in self.online if self.core(other) == self.core(cpu))
 
-    def neighbours(self, cpu: int) -> tuple[int, ...]:
+    def package_cpus(self, cpu: int) -> tuple[int, ...]:
         return tuple(other for other in self.online if self.socket(other) == self.socket(cpu))
 
     def mask(self, cpus: tuple[int, ...]) -> str:
@@ -115,7 +115,7 @@ def processor_files(processor: Processor) -> Files:
 
 def _processor(processor: Processor, cpu: int) -> Files:
     folder = f"{CPU}/cpu{cpu}"
-    siblings, neighbours = processor.siblings(cpu), processor.neighbours(cpu)
+    siblings, package_cpus = processor.siblings(cpu), processor.package_cpus(cpu)
     files: Files = {
         f"{folder}/topology/physical_package_id": f"{processor.socket(cpu)}\n",
         f"{folder}/topology/die_id": "0\n",
@@ -124,14 +124,14 @@ def _processor(processor: Processor, cpu: int) -> Files:
     for name, group in {
         "thread_siblings": siblings,
         "core_cpus": siblings,
-        "core_siblings": neighbours,
-        "package_cpus": neighbours,
-        "die_cpus": neighbours,
+        "core_siblings": package_cpus,
+        "package_cpus": package_cpus,
+        "die_cpus": package_cpus,
     }.items():
         files[f"{folder}/topology/{name}"] = processor.mask(group)
         files[f"{folder}/topology/{name}_list"] = cpu_list(group) + "\n"
     for index, (level, kind, size, shared) in enumerate(processor.caches):
-        group = siblings if shared == "core" else neighbours
+        group = siblings if shared == "core" else package_cpus
         for name, text in {
             "level": str(level),
             "type": kind,

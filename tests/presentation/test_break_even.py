@@ -1,4 +1,4 @@
-"""When compiling pays off, and what that says where it does not."""
+"""The break-even point of compilation, and its text where there is none."""
 
 from __future__ import annotations
 

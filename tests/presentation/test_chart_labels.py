@@ -1,4 +1,4 @@
-"""Names beside marks: never on each other, never on a mark, never outside."""
+"""Labels of marks: no overlaps, none outside the chart."""
 
 from __future__ import annotations
 

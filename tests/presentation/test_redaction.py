@@ -1,4 +1,4 @@
-"""What is taken out of a text, what stays, and that a thing keeps its name."""
+"""Redaction: what is replaced, what stays, and stable placeholders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SVG made fit for a page: the same picture, nothing that acts, less of it."""
+"""SVG prepared for a page: the same picture, without active content, smaller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours of the pages: readable in every theme, and told apart without red and green."""
+"""Colors of the pages: readable in every theme, and distinguishable without red and green."""
 
 from __future__ import annotations
 

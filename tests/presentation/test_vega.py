@@ -1,4 +1,4 @@
-"""Charts by Vega-Lite: what is drawn at once, what is left to the page, and what happens without it."""
+"""Vega-Lite charts: drawn immediately, drawn by the page, and without the library."""
 
 from __future__ import annotations
 

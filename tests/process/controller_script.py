@@ -1,4 +1,4 @@
-"""A controller process for the tests that end one with kill -9. Prints the worker's mark.
+"""A controller process for tests that end one with SIGKILL. Prints the mark of the worker.
 
 First argument: what the worker forks ("none", "child", "session"), or "hang" (it no longer reads, and so
 cannot see the end of its pipe). Second argument: "stay", "exit" (normal exit), "raise", or "fork" (a fork of
@@ -13,6 +13,8 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.process.stub_launch import STUB, spec_of
 from torchyard.process.worker_process import WorkerProcess

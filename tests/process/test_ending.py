@@ -1,4 +1,4 @@
-"""Ends of workers, groups and controllers leave no process behind, and logs are bounded."""
+"""Ended workers, groups and controllers leave no process, and logs are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the process room one by one, on real pipes, files and processes."""
+"""Parts of the process package, on real pipes, files and processes."""
 
 from __future__ import annotations
 

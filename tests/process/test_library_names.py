@@ -1,4 +1,4 @@
-"""Bare library names are found as the loader finds them."""
+"""Bare library names are found as the dynamic loader finds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests, answers and notes, and every way in which a request can fail."""
+"""Requests, answers and notes, and every failure of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker is started with, and the errors of launches that cannot work."""
+"""The start of a worker: its environment, and errors of launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several that prepare together and are timed alone."""
+"""Processes that prepare in parallel and are timed one at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""callgrind: its texts, and real runs where valgrind is installed."""
+"""callgrind: parsing, and real runs where valgrind is installed."""
 
 from __future__ import annotations
 

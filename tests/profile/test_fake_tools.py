@@ -1,4 +1,4 @@
-"""`torchyard profile` with tools that only note how they were called: arguments, variables, suffixes."""
+"""`torchyard profile` with fake tools that record arguments and variables."""
 
 from __future__ import annotations
 

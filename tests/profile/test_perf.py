@@ -1,4 +1,4 @@
-"""perf: its texts, and real runs where it is installed and allowed."""
+"""perf: parsing, and real runs where it is installed and permitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts and pages of profiles by tools: golden files, and names from outside."""
+"""Text and pages of tool profiles: golden files, and names from outside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.profiler around real programs: how they end, which steps are recorded, what is written."""
+"""torch.profiler on real programs: exits, recorded steps, written files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Homes of runs for tests: real folders, written by the writer of runs."""
+"""Results directories for tests, written by the real writer."""
 
 from __future__ import annotations
 

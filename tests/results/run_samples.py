@@ -1,4 +1,4 @@
-"""Small real records for the tests of run folders."""
+"""Small records for tests of run folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs with known effects, written through the real writer: what `compare` and `gate` are tested on."""
+"""Runs with known effects, written by the real writer, for tests of `compare` and `gate`."""
 
 from __future__ import annotations
 

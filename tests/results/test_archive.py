@@ -1,4 +1,4 @@
-"""Archives of runs: made, read back, and distrusted."""
+"""Archives of runs: creation, import, and refusal of unsafe ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named baselines and baseline files: names, saving over, runs that are gone, what travels."""
+"""Named baselines and baseline files: names, overwriting, removed runs, content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons as tables that other programs read."""
+"""Export of comparisons as tables for other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bad run folder blocks nothing: it is named as damaged, and the other runs stay listed.
+"""A bad run folder blocks nothing: it is reported as damaged, and other runs stay listed.
 
 Every case runs in bounded time and memory: the limits below are enforced on the test process, and a
 read that blocks is ended by an alarm.

@@ -1,4 +1,4 @@
-"""Bringing runs into a home; what is there is never written over."""
+"""Import of runs into a results directory, without overwriting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything in a run is read, and damage is named by file and line."""
+"""Every file of a run is verified, and damage is reported by file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress of a run in its folder: small, bounded, read by others while it grows."""
+"""The progress file of a run: bounded, and readable while it grows."""
 
 from __future__ import annotations
 

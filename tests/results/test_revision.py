@@ -1,4 +1,4 @@
-"""What a run measured, by name."""
+"""The revision that a run measured."""
 
 from __future__ import annotations
 

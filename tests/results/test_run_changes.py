@@ -1,4 +1,4 @@
-"""Removing runs and noting things about them."""
+"""Deletion of runs and notes on them."""
 
 from __future__ import annotations
 

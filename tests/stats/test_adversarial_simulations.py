@@ -1,4 +1,4 @@
-"""Simulated worlds that try to make *faster*, *slower*, *same* or an interval false.
+"""Simulated machines that try to make *faster*, *slower*, *same* or an interval false.
 
 Every world has a known truth. Seeds are fixed: a failure is a change of the code, not bad luck. Rates
 are compared with their limit plus three standard errors of the simulation.

@@ -1,4 +1,4 @@
-"""Rival rules do what they are said to do: scipy agrees with each of their tests."""
+"""The alternative rules are implemented correctly: scipy agrees with each test."""
 
 from __future__ import annotations
 

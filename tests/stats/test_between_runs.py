@@ -1,4 +1,4 @@
-"""Two runs beside one baseline: against Welch's own formulas, under drift, and for what sessions cost."""
+"""Two runs with a common baseline: Welch's formulas, drift, and session-to-session variation."""
 
 from __future__ import annotations
 

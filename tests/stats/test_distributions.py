@@ -1,4 +1,4 @@
-"""Student's t against scipy, in the middle and far out."""
+"""Student's t compared with scipy, in the center and in the tails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stated error rates hold on simulated machines, and those of rivals do not.
+"""The stated error rates hold on simulated machines, and those of other rules do not.
 
 Seeds are fixed: a failure is a change of the code, not bad luck. Slack is three standard errors.
 """

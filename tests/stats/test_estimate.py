@@ -1,4 +1,4 @@
-"""The answer for one comparison: intervals, verdicts, reasons, and what never changes it."""
+"""The estimate of one comparison: intervals, verdicts, reasons, and invariances."""
 
 from __future__ import annotations
 

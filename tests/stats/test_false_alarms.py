@@ -1,4 +1,4 @@
-"""Rates of false alarms: intervals, surprise, and p-values that are not even."""
+"""Rates of false alarms: intervals, excess, and p-values that are not uniform."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many blocks of a comparison were disturbed: of its own rounds, by every reason."""
+"""Counts of disturbed blocks of a comparison, by reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning: launches for a precision, effects to be found, pairs per launch."""
+"""Planning: launches for a precision, detectable effects, pairs per launch."""
 
 from __future__ import annotations
 

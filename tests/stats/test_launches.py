@@ -1,4 +1,4 @@
-"""From pairs to launches: medians, spreads, and data that must be refused."""
+"""From pairs to launches: medians, spreads, and invalid data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated machines have the properties they claim."""
+"""Simulated machines have the stated properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boundaries and p-values of looks: what they spend, when they are exact, what they refuse."""
+"""Boundaries and p-values of interim analyses: error spending, exactness, invalid input."""
 
 from __future__ import annotations
 

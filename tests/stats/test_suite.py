@@ -1,4 +1,4 @@
-"""Many comparisons: adjusted p-values, verdicts taken back, the geometric mean."""
+"""Many comparisons: adjusted p-values, withdrawn verdicts, the geometric mean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the benchmark of costs: what is right, what it would take, and what a kill leaves."""
+"""The tables of the sweep cost benchmark: verdicts, costs, and resume after a kill."""
 
 from __future__ import annotations
 

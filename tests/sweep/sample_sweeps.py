@@ -1,4 +1,4 @@
-"""Sweeps as they lie after their cells ran: plans, statuses and joined runs, without a process."""
+"""Finished sweeps: plans, statuses and joined runs, without starting processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look at each workload before a sweep: what it finds, what it keeps, what it does not repeat."""
+"""Calibration of each workload before a sweep: results, storage, and reuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep will take: the best source first, ranges, and nothing more exact than it is."""
+"""The cost estimate of a sweep: order of sources, ranges, and rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver of a sweep, with real processes and a real folder: order, tries, limits, kills, resume."""
+"""The driver of a sweep, with real processes and a real folder: order, retries, limits, kills, resume."""
 
 from __future__ import annotations
 

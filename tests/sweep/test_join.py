@@ -1,4 +1,4 @@
-"""Cells that are measured for real, and the runs that they are joined into."""
+"""Measured cells and the runs that they are joined into."""
 
 from __future__ import annotations
 

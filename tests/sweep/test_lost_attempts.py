@@ -1,4 +1,4 @@
-"""Attempts whose process is gone, wherever it ran: in a container, on another host, half-written."""
+"""Attempts whose process is gone: in a container, on another host, with a partial file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several cells under way on one machine: they prepare together, and are timed alone."""
+"""Parallel cells on one machine: prepared in parallel, timed one at a time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def drive(folder: SweepFolder, executor: LocalExecutor) -> list[SweepView]:
     return views
 
 
-def test_as_many_as_said_are_under_way(tmp_path: Path) -> None:
+def test_the_requested_number_of_cells_runs(tmp_path: Path) -> None:
     folder = SweepFolder.create(tmp_path / "sweep", plan_of("a", "b", "c", "d", "e"))
     executor = LocalExecutor(
         lambda cell: [sys.executable, "-c", PROGRAM, str(folder.folder), cell],

@@ -1,4 +1,4 @@
-"""From a request to cells: which there are, what they are called, and how shards fit together."""
+"""From a request to cells: selection, names, and shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep that compares everything with itself, as a user runs it."""
+"""A sweep that compares everything with itself, from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep says as a whole, from plans, statuses and runs."""
+"""The summary of a sweep from plans, statuses and runs."""
 
 from __future__ import annotations
 

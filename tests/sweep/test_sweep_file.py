@@ -1,4 +1,4 @@
-"""What a sweep is asked for: options, the table `[sweep]`, and that every mistake names its fix."""
+"""The request of a sweep: options, the table `[sweep]`, and errors with a fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A race as one would come out, with names that mean harm."""
+"""A finished race with hostile names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard tune` and `torchyard perf-test`: what they show, what they refuse, and one real race."""
+"""`torchyard tune` and `torchyard perf-test`: output, errors, and one real race."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spaces: what is tried where, what is missing, and what is wrong in a file."""
+"""Spaces: selection by machine, unavailable choices, and errors in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The winner as files and lines, read back by the programs they are for."""
+"""The winner as files and shell lines, read back by the programs that use them."""
 
 from __future__ import annotations
 

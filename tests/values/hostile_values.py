@@ -1,4 +1,4 @@
-"""Profiles whose every text comes from somebody who means no good."""
+"""Profiles in which every text is hostile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No program of the collection gets a false proof, and what no input can make useful is proven."""
+"""No program of the collection gets a false proof, and real waste is proven."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LIMIT_S = 900
 
 
 @pytest.fixture(scope="module")
-def judged() -> Any:
+def profiles() -> Any:
     """What was said of every program. One process for all of them: most of the time goes to starting."""
     done = subprocess.run(
         [sys.executable, str(PROFILE_ALL)],
@@ -45,41 +45,41 @@ def test_the_collection_is_large_enough() -> None:
     assert len({program.name for program in (*FALSE, *TRUE)}) == len(FALSE) + len(TRUE)
 
 
-def test_no_false_proof(judged: Any) -> None:
+def test_no_false_proof(profiles: Any) -> None:
     proven = [
         (program.name, depth, found["operator"], found["line"], found["why"])
         for program in FALSE
         for depth in DEPTHS
-        for found in judged[program.name][depth]
+        for found in profiles[program.name][depth]
         if found["certainty"] == PROVEN
     ]
     assert proven == []
 
 
-def test_the_advice_of_a_false_proof_would_change_results(judged: Any) -> None:
-    harmless = [one.name for one in FALSE if not judged[one.name]["advice changes"]]
+def test_the_advice_of_a_false_proof_would_change_results(profiles: Any) -> None:
+    harmless = [one.name for one in FALSE if not profiles[one.name]["advice changes"]]
     assert harmless == []
 
 
-def test_true_waste_is_proven_at_both_depths(judged: Any) -> None:
+def test_true_waste_is_proven_at_both_depths(profiles: Any) -> None:
     missed = [
-        (program.name, depth, judged[program.name][depth])
+        (program.name, depth, profiles[program.name][depth])
         for program in TRUE
         for depth in DEPTHS
-        if not _proven(program, judged[program.name][depth])
+        if not _proven(program, profiles[program.name][depth])
     ]
     assert missed == []
 
 
-def test_the_advice_of_a_proof_changes_nothing(judged: Any) -> None:
-    harmful = [one.name for one in TRUE if judged[one.name]["advice changes"]]
+def test_the_advice_of_a_proof_changes_nothing(profiles: Any) -> None:
+    harmful = [one.name for one in TRUE if profiles[one.name]["advice changes"]]
     assert harmful == []
 
 
-def test_deep_says_no_less_than_fast(judged: Any) -> None:
+def test_deep_says_no_less_than_fast(profiles: Any) -> None:
     order = [PROVEN, TESTED]
     less = []
-    for name, said in judged.items():
+    for name, said in profiles.items():
         for found in said["fast"]:
             if found["certainty"] not in order:
                 continue
@@ -94,12 +94,12 @@ def test_deep_says_no_less_than_fast(judged: Any) -> None:
     assert less == []
 
 
-def test_the_writes_of_a_program_are_its_own(judged: Any) -> None:
+def test_the_writes_of_a_program_are_its_own(profiles: Any) -> None:
     """A fill, copy or product that the program asked for is never reported as work inside torch."""
     inside = [
         (program.name, found)
         for program in TRUE
-        for found in judged[program.name]["deep"]
+        for found in profiles[program.name]["deep"]
         if found["line"] in program.lines and found["path"]
     ]
     assert inside == []
@@ -109,7 +109,7 @@ def _proven(program: Program, found: list[dict[str, Any]]) -> bool:
     return any(one["certainty"] == PROVEN and one["line"] in program.lines for one in found)
 
 
-def _said(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+def _start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(PROFILE_ALL.with_name("false_outside.py")), *arguments],
         stdout=subprocess.PIPE,
@@ -122,11 +122,11 @@ def _said(*arguments: str, **variables: str) -> subprocess.Popen[str]:
 def _without_proofs(process: subprocess.Popen[str], least: int) -> None:
     text, _ = process.communicate(timeout=_LIMIT_S)
     assert process.returncode == 0, text[-3000:]
-    judged = json.loads(text.splitlines()[-1])
-    assert len(judged) >= least
+    profiles = json.loads(text.splitlines()[-1])
+    assert len(profiles) >= least
     proven = [
         (name, depth, found)
-        for name, said in judged.items()
+        for name, said in profiles.items()
         for depth in DEPTHS
         for found in said[depth]
         if found["certainty"] == PROVEN
@@ -140,16 +140,16 @@ def test_collectives_are_not_proven(size: int) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
-    ranks = [_said("gloo", str(rank), str(size), port) for rank in range(size)]
+    ranks = [_start("gloo", str(rank), str(size), port) for rank in range(size)]
     for process in ranks:
         _without_proofs(process, 5)
 
 
 @pytest.mark.slow
 def test_code_in_cpp_is_not_proven(tmp_path: Path) -> None:
-    _without_proofs(_said("extension", TORCH_EXTENSIONS_DIR=str(tmp_path)), 4)
+    _without_proofs(_start("extension", TORCH_EXTENSIONS_DIR=str(tmp_path)), 4)
 
 
 @pytest.mark.slow
 def test_compiled_functions_are_not_proven(tmp_path: Path) -> None:
-    _without_proofs(_said("compiled", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)), 2)
+    _without_proofs(_start("compiled", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)), 2)

@@ -1,4 +1,4 @@
-"""The arithmetic of the benchmark of values: intervals, tables, and what counts as false."""
+"""The calculations of the values benchmark: intervals, tables, and false findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings after a run that nobody watched: confirmed, or taken back with the reason."""
+"""Findings after a run without profiling: confirmed, or withdrawn with a reason."""
 
 from __future__ import annotations
 

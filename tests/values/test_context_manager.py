@@ -1,4 +1,4 @@
-"""Profiles as files, and the watch around one's own code."""
+"""Profiles as files, and value profiling of user code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every planted waste is found where it is; clean programs are left alone."""
+"""All planted waste is found at its line; clean programs have no findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def _said(found: tuple[Finding, ...]) -> list[str]:
+def _described(found: tuple[Finding, ...]) -> list[str]:
     return [f"{one.pattern}: {one.operator} in line {one.place.line}" for one in found]
 
 
@@ -55,19 +55,19 @@ def test_the_corpus_is_large_enough() -> None:
 def test_planted_waste_is_found(program: Program) -> None:
     outcome = watch(program)
     missed = [waste for waste in outcome.missed if not waste.deep]
-    assert not missed, _said(outcome.findings)
+    assert not missed, _described(outcome.findings)
 
 
 @pytest.mark.parametrize("program", CLEAN, ids=lambda one: one.name)
 def test_clean_programs_are_left_alone(program: Program) -> None:
-    assert _said(watch(program).findings) == []
+    assert _described(watch(program).findings) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PLANTED, ids=lambda one: one.name)
 def test_planted_waste_is_found_with_deep_profiling(program: Program) -> None:
     outcome = watch(program, deep=True)
-    assert not outcome.missed, _said(outcome.findings)
+    assert not outcome.missed, _described(outcome.findings)
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_deep_profiling_adds_only_true_findings(program: Program) -> None:
     false = tuple(
         one for one in found if (one.pattern, one.path[0] if one.path else "") not in TRUE_INSIDE
     )
-    assert _said(false) == []
+    assert _described(false) == []
 
 
 def test_missed_and_false_findings_are_reported() -> None:

@@ -1,4 +1,4 @@
-"""The examples of wasted work: what they show is found, and today's operators have none of it."""
+"""The examples of wasted work: their waste is found, and current operators have none."""
 
 from __future__ import annotations
 

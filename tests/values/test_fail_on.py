@@ -1,4 +1,4 @@
-"""Limits of `--fail-on`: what they say, and which findings cross them."""
+"""Limits of `--fail-on`: parsing, and which findings cross them."""
 
 from __future__ import annotations
 

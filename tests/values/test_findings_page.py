@@ -1,4 +1,4 @@
-"""The page of a value profile. UPDATE_GOLDEN=1 writes the golden file anew; look at the difference."""
+"""The page of a value profile. UPDATE_GOLDEN=1 rewrites the golden file; check the difference."""
 
 from __future__ import annotations
 

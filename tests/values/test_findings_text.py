@@ -1,4 +1,4 @@
-"""Value profiles as text, Markdown and JSON. UPDATE_GOLDEN=1 writes the golden files anew."""
+"""Value profiles as text, Markdown and JSON. UPDATE_GOLDEN=1 rewrites the golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flow graph: waste on it, views of it, where things are placed, DOT and JSON."""
+"""The flow graph: marked waste, views, layout, DOT and JSON."""
 
 from __future__ import annotations
 

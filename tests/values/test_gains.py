@@ -1,4 +1,4 @@
-"""Whole programs from the watch to proofs, prices and gains, by processes of their own."""
+"""Complete programs from profiling to proofs, prices and gains, in new processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard values sweep` as its own process: crashes are rows, and a sweep goes on where it ended."""
+"""`torchyard values sweep` in a new process: crashes are rows, and a killed sweep is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a sweep is read back whole, whatever a killed process left at its end."""
+"""The folder of an operator sweep is readable after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a sweep, as a person sees them."""
+"""The tables of an operator sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What findings cost per step: a range and a bound, or the reason why there is none."""
+"""Costs of findings per step: a range and a bound, or a reason for none."""
 
 from __future__ import annotations
 

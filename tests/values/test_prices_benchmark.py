@@ -1,4 +1,4 @@
-"""The corpus of planted waste with known savings, and how it judges what was told."""
+"""The corpus of planted waste with known savings, and the comparison with reported savings."""
 
 from __future__ import annotations
 

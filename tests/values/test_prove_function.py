@@ -1,4 +1,4 @@
-"""`v.prove(function)`: proofs for the context manager, in one's own process."""
+"""`v.prove(function)`: proofs for the context manager, in the same process."""
 
 from __future__ import annotations
 

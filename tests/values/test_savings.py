@@ -1,4 +1,4 @@
-"""The arithmetic of savings: whole chains, both clocks, and no number where repeats disagree."""
+"""Savings: complete chains, both clocks, and no number where repeats disagree."""
 
 from __future__ import annotations
 

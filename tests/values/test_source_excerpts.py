@@ -1,4 +1,4 @@
-"""Source lines of a profile: those around findings, and nothing that is not source."""
+"""Source excerpts of a profile: lines around findings, from source files only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One launch in this process: reference, judgement, blocks with checks, and the checks after the last one."""
+"""One launch in this process: reference, accuracy check, blocks with checks, and final checks."""
 
 from __future__ import annotations
 

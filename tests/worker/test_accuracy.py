@@ -1,4 +1,4 @@
-"""Right is called right, wrong is called wrong, and what cannot be told is never called right."""
+"""The accuracy check: correct results pass, wrong ones fail, and undecidable ones never pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of every kind: noise, NaN, masks, sparse and complex numbers, and models that are large."""
+"""The accuracy check with noise, NaN, masks, sparse and complex numbers, and large models."""
 
 from __future__ import annotations
 

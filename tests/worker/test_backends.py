@@ -1,4 +1,4 @@
-"""Backends: each really makes something that computes the same, or says why it cannot."""
+"""Backends: each computes the same results, or gives a reason why it cannot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def net(tmp_path: Path) -> str:
     return write_file(tmp_path, "net.py", NET)
 
 
-def judged(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+def checked(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any, dict[str, Any]]:
     service = make_service(code, variant("a"), variant("b", backend, **options))
     path = str(folder / "reference.pt")
     service.reference("a", path)
@@ -53,7 +53,7 @@ def judged(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any, 
 
 @pytest.mark.parametrize("backend", QUICK)
 def test_a_backend_computes_the_same(tmp_path: Path, net: str, backend: str) -> None:
-    service, record = judged(tmp_path, net, backend)
+    service, record = checked(tmp_path, net, backend)
     assert record["status"] == "pass", record
     assert service._runner("b").function is not service._runner("a").function
 
@@ -61,7 +61,7 @@ def test_a_backend_computes_the_same(tmp_path: Path, net: str, backend: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", SLOW)
 def test_a_compiler_computes_the_same(tmp_path: Path, net: str, backend: str) -> None:
-    _, record = judged(tmp_path, net, backend)
+    _, record = checked(tmp_path, net, backend)
     assert record["status"] == "pass", record
 
 
@@ -102,7 +102,7 @@ def test_a_trace_of_named_inputs(tmp_path: Path) -> None:
         def make():
             return Net(), {"left": torch.ones(3), "right": torch.ones(3)}
     """
-    _, record = judged(tmp_path, write_file(tmp_path, "named.py", code), "torchscript")
+    _, record = checked(tmp_path, write_file(tmp_path, "named.py", code), "torchscript")
     assert record["status"] == "pass", record
 
 

@@ -1,4 +1,4 @@
-"""A corpus of candidates: wrong ones must not be missed, and honest ones must not be accused."""
+"""The corpus of candidates: wrong ones are detected, and correct ones pass."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ WRONG = {
     "returns_lazy_tensor": ("Plain", "wrong"),
     "returns_promise": ("Plain", "wrong"),
     "computes_in_thread": ("Plain", "wrong"),
-    "honest_when_checked": ("Plain", "wrong"),
-    "honest_for_known_values": ("Plain", "wrong"),
+    "correct_when_checked": ("Plain", "wrong"),
+    "correct_for_known_values": ("Plain", "wrong"),
     "wrong_for_zeros_in_gradient_mode": ("Plain", "wrong"),
     "freezes_weights": ("Plain", "wrong"),
     "one_batch_size": ("Plain", "wrong"),

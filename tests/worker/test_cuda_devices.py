@@ -1,4 +1,4 @@
-"""CUDA devices are always named: a namespace that records what it is asked stands for a GPU."""
+"""CUDA devices are always passed explicitly, checked with a recording stand-in for `torch.cuda`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frequency probe: the fastest try counts, what is slow is looked at twice, and it is cheap."""
+"""The frequency probe: the fastest try counts, and slow results are repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other input values of the same shapes: valid, the same everywhere, and in place."""
+"""New input values of the same shapes: valid, reproducible, and in place."""
 
 from __future__ import annotations
 

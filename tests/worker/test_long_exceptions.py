@@ -1,4 +1,4 @@
-"""Exceptions with texts of any length reach the controller with both ends and a bounded length."""
+"""Exceptions with long messages reach the controller in bounded length, with both ends."""
 
 from __future__ import annotations
 

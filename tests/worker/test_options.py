@@ -1,4 +1,4 @@
-"""Options as words: what each may be, what is refused, and that the text means the same again."""
+"""Options as text: valid values, errors, and round trips."""
 
 from __future__ import annotations
 

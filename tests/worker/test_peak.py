@@ -1,4 +1,4 @@
-"""Best rates inside the worker: what is counted, and what sizes are limited by."""
+"""Peak rates in the worker: what is counted, and limits of sizes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The worker runs inside any target: its files must be Python 3.8, in syntax and in library use."""
+"""The worker supports Python 3.8, in syntax and library use."""
 
 import ast
 import shutil

@@ -1,4 +1,4 @@
-"""Rounding at random: nothing is called wrong that eager code shows too, and what is wrong stays wrong."""
+"""Simulated rounding: differences that eager code also shows are not wrong, and wrong results stay wrong."""
 
 from __future__ import annotations
 

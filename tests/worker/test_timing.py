@@ -1,4 +1,4 @@
-"""Blocks, warm-up, memory and operations: numbers that are known beforehand come out."""
+"""Blocks, warm-up, memory and operation counts, compared with known values."""
 
 from __future__ import annotations
 
@@ -239,11 +239,11 @@ def test_every_iteration_is_flushed_and_the_flush_is_not_timed(
     monkeypatch.setattr(cache_flush.Flush, "__call__", slow_flush)
     monkeypatch.setattr(flush, "cost_s", 0.001)
 
-    def told(x: object) -> object:
+    def counted(x: object) -> object:
         events.append("call")
         return call(x)
 
-    runner._function = told
+    runner._function = counted
     block = timing.run_block(runner, 3, 4, 0, settle=False, flush_l2=True)
     assert events == ["flush", "call"] * 12
     assert (block["inner"], len(block["samples_ns"])) == (1, 12)

@@ -1,4 +1,4 @@
-"""Options of a side: set around its calls, put back after them, and never seen by another side."""
+"""Settings of a variant: set around its calls, restored afterwards, invisible to other variants."""
 
 from __future__ import annotations
 

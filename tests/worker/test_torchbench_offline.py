@@ -1,4 +1,4 @@
-"""No network while a model is loaded: what is refused, what is not, and that all is put back."""
+"""No network while a model is loaded: what is refused, what is allowed, and restored functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkout on disk: where it is found, which models it has, what their metadata says. No torch."""
+"""A torchbench checkout: location, models, and metadata, without torch."""
 
 from __future__ import annotations
 

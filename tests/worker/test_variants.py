@@ -1,4 +1,4 @@
-"""Sides: what is shared, what is copied, what one iteration does and leaves behind."""
+"""Variants: what is shared, what is copied, and the effects of one iteration."""
 
 from __future__ import annotations
 

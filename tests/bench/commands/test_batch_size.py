@@ -1,4 +1,4 @@
-"""`torchyard batch-size`, and `bench --batch-size largest`: what is shown and what is refused."""
+"""`torchyard batch-size` and `bench --batch-size largest`: output and errors."""
 
 from __future__ import annotations
 

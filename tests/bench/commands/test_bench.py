@@ -1,4 +1,4 @@
-"""What `bench` would run: every option, study files, and that options win over the file."""
+"""The study that `bench` would run: every option, study files, and precedence of options over the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress, exit codes and the table of `bench`; whole runs are tested with a real torch."""
+"""Progress, exit codes and the table of `bench`. Complete runs use a real torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`report`: which run is meant, in which format, and where it goes."""
+"""`report`: selection of the run, format and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch size that a suite chose is in the row, in tables for other programs, and on the page."""
+"""The batch size chosen by a suite is shown in rows, exports and pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts of blocks: what is drawn, what is thinned out, and that the caption says so."""
+"""Charts of blocks: what is drawn, what is thinned, and the caption."""
 
 from __future__ import annotations
 

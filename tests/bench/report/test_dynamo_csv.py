@@ -1,4 +1,4 @@
-"""The columns of PyTorch's harness, as its own scripts read them."""
+"""The columns of PyTorch's benchmark harness, as its own scripts read them."""
 
 from __future__ import annotations
 

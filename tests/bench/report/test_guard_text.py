@@ -1,4 +1,4 @@
-"""What guards saw, in words: counts, ranges, and guards that could not read in some launches."""
+"""Guard readings as text: counts, ranges, and guards that were unavailable in some launches."""
 
 from __future__ import annotations
 

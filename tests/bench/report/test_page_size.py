@@ -1,4 +1,4 @@
-"""The goal of the benchmark: a report of 200 workloads stays under 3 MB."""
+"""The report of 200 workloads stays below 3 MB."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared runs: marks are planted in every text of a run, and none may be in any report."""
+"""Shared runs: markers are inserted into every text of a run and must not appear in any report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suites: means, passes, and the charts of a whole run."""
+"""Suites: means, pass rates, and the charts of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results that must not be used look like that in every view, whatever the reason is."""
+"""Untrusted results are marked as untrusted in every view, for every reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of kernels with known numbers, and the peak of the machine it was made on."""
+"""A run of kernels with known numbers, and the peak of its machine."""
 
 from __future__ import annotations
 

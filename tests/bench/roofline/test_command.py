@@ -1,4 +1,4 @@
-"""`torchyard machine peak`: its help, its errors, and a kept peak that is shown again."""
+"""`torchyard machine peak`: help, errors, and reuse of a stored peak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept peaks: found by what they are of, safe names, and no trouble from damaged files."""
+"""Stored peaks: lookup, safe file names, damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peak of this machine, measured for real but briefly."""
+"""A short real measurement of the peak of this machine."""
 
 from __future__ import annotations
 

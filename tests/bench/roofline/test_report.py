@@ -1,4 +1,4 @@
-"""The roofline of a run: which rows, against which peak, as text, as a picture and in the page."""
+"""The roofline of a run: rows and peak, as text, as a picture and on the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard build` and `doctor` where nothing is built: mistakes, lists, recipes, help."""
+"""`torchyard build` and `doctor` without a build: errors, lists, recipes, help."""
 
 from __future__ import annotations
 

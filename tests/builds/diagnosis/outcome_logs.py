@@ -1,4 +1,4 @@
-"""Logs for `test_log_outcome`: builds that succeeded full of tempting words, and builds that failed."""
+"""Logs for `test_log_outcome`: successful builds with misleading words, and failed builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that a log repeats are not what went wrong."""
+"""Commands echoed in a log are not errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagnosis in words, and as JSON."""
+"""The diagnosis as text and as JSON."""
 
 from __future__ import annotations
 

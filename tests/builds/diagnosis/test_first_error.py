@@ -1,4 +1,4 @@
-"""The first real error: the lines that are one, the lines that only look like one."""
+"""The first real error, and lines that only resemble errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The literal parts of patterns: no line that a pattern matches may be passed over."""
+"""Literal fragments of patterns: no line that a pattern matches is skipped."""
 
 from __future__ import annotations
 

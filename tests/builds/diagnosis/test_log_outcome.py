@@ -1,4 +1,4 @@
-"""Whether a log is one of a failure at all, and which command failed."""
+"""Whether a log shows a failure, and which command failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which causes apply, in which order, and how values of a log get into texts and commands."""
+"""Which causes apply, their order, and values of a log in texts and commands."""
 
 from __future__ import annotations
 

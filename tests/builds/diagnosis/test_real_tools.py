@@ -1,4 +1,4 @@
-"""Real compilers, linkers, CMake, ninja, make, git and pip fail, and the diagnosis reads them."""
+"""Diagnosis of real failures of compilers, linkers, CMake, ninja, make, git and pip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a log holds, a diagnosis comes out, soon and small."""
+"""Any log gives a diagnosis in bounded time and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data file of signatures: what is refused, with which words."""
+"""The signature file: invalid entries and their error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every signature against every log: each log has its own signature, and no other, as its cause."""
+"""Every signature against every log: each log has exactly its own signature as its cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine made of a folder: executables that answer like real ones, and a /proc of our choice."""
+"""A fake machine in a folder: executables that answer like real ones, and its own /proc."""
 
 from __future__ import annotations
 

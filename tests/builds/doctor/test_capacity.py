@@ -1,4 +1,4 @@
-"""Memory and disk against what the recipe estimates."""
+"""Memory and disk compared with the estimates of the recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks are told about a machine: variables, compilers, programs that do not answer."""
+"""The context of the checks: variables, compilers, programs that do not answer."""
 
 from __future__ import annotations
 

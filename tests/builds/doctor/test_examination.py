@@ -1,4 +1,4 @@
-"""The doctor as a whole: order, repeats, damage, memory of versions, and this very machine."""
+"""The complete examination: order, duplicates, failing checks, cached versions, and this machine."""
 
 from __future__ import annotations
 

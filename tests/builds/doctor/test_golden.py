@@ -1,4 +1,4 @@
-"""What people read, for whole machines. UPDATE_GOLDEN=1 writes the texts anew."""
+"""The report for complete machines. UPDATE_GOLDEN=1 rewrites the golden files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which header wins: asked of the real compiler, and of a hipcc that moves ROCm's folder last."""
+"""Header precedence, with the real compiler and a hipcc that moves ROCm's folder last."""
 
 from __future__ import annotations
 

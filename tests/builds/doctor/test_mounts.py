@@ -1,4 +1,4 @@
-"""Disks that can't hold a build: real mounts, in a mount namespace that ends with its process."""
+"""Disks that cannot hold a build: real mounts in a mount namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA: toolkit, driver, cards, and the compiler that nvcc hands host code to."""
+"""CUDA: toolkit, driver, cards, and the host compiler of nvcc."""
 
 from __future__ import annotations
 

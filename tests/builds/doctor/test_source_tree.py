@@ -1,4 +1,4 @@
-"""Source folders: submodules, git's trust, caches left from before."""
+"""Source folders: submodules, ownership checks of git, leftover caches."""
 
 from __future__ import annotations
 

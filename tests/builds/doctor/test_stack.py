@@ -1,4 +1,4 @@
-"""Parts that belong together: torch with its companions, oneDNN with ACL; and stray variables."""
+"""Components that must match: torch and its companion libraries, oneDNN and ACL; stray variables."""
 
 from __future__ import annotations
 

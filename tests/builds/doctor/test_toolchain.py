@@ -1,4 +1,4 @@
-"""Compilers by compiling, headers of the interpreter, programs of the steps."""
+"""The toolchain: test compilations, headers of the interpreter, programs of the steps."""
 
 from __future__ import annotations
 

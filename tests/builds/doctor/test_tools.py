@@ -1,4 +1,4 @@
-"""Programs are found on a search path, read by their own words, and asked only once."""
+"""Programs are found on a search path, their versions are parsed, and results are cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts of any kind from compilers, shells and files must never break the doctor."""
+"""No output of compilers, shells and files breaks the doctor."""
 
 from __future__ import annotations
 

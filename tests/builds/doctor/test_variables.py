@@ -1,4 +1,4 @@
-"""Which variables reach CMake, by the rule of PyTorch's own build."""
+"""Which variables reach CMake, by the rules of PyTorch's build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions that the build will meet, not those that happen to be on the machine."""
+"""Versions that the build will use, not those installed on the machine."""
 
 from __future__ import annotations
 

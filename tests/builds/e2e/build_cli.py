@@ -1,4 +1,4 @@
-"""The program as a user has it: a home of its own, command lines, and what they leave on disk."""
+"""The installed program with its own results directory: command lines and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For tests of `torchyard build` by its command lines: a home, and Python tools installed once."""
+"""For end-to-end tests of `torchyard build`: a results directory, and Python tools installed once."""
 
 from __future__ import annotations
 

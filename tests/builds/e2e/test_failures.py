@@ -1,4 +1,4 @@
-"""What a user sees when a build fails: mistakes in C, in recipes, a missing network."""
+"""Error messages of failed builds: errors in C, in recipes, a missing network."""
 
 from __future__ import annotations
 

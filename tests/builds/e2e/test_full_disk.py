@@ -1,4 +1,4 @@
-"""A disk that is full: a clear error, and the same command goes on when there is room again.
+"""A full disk: a clear error, and the same command resumes when there is space again.
 
 The home lies on a small file system of its own, which only the commands of one test see.
 """

@@ -1,4 +1,4 @@
-"""A CMake library by the commands a user types: build, look, change, clean."""
+"""A CMake library from the command line: build, show, change, clean."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python projects with native code: every era of the front end, their tests, and a torch extension."""
+"""Python projects with native code: every generation of build front ends, their tests, a torch extension."""
 
 from __future__ import annotations
 

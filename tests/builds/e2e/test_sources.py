@@ -1,4 +1,4 @@
-"""Where sources come from, by the commands a user types: branches that move, locks, archives."""
+"""Sources from the command line: moving branches, lock files, archives."""
 
 from __future__ import annotations
 

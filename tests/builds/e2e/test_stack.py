@@ -1,4 +1,4 @@
-"""A stack by the commands a user types: components that need each other, and one that does not."""
+"""A stack from the command line: dependent and independent components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model of a checkout, installed into a target of its own by the commands a user types."""
+"""One model of a checkout, installed into its own target from the command line."""
 
 from __future__ import annotations
 

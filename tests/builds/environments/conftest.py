@@ -1,4 +1,4 @@
-"""What the tests of environments share: real steps performed by real processes, fakes on PATH."""
+"""Fixtures for tests of environments: steps run by real processes, fake programs on PATH."""
 
 from __future__ import annotations
 

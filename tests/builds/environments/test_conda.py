@@ -1,4 +1,4 @@
-"""Conda environments, made by fake tools that are real programs and really make the folder."""
+"""Conda environments, created by fake tools that are real executables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The written environment files, whole: the cases are people's real CUDA and ROCm environments."""
+"""Complete environment files, for real-world CUDA and ROCm environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments that are here already: nothing is made, nothing installed."""
+"""Existing environments: nothing is created or installed."""
 
 from __future__ import annotations
 

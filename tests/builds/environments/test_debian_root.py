@@ -1,4 +1,4 @@
-"""Plans of Debian roots, and once, slowly, a real one."""
+"""Plans of Debian roots, and one slow test with a real root."""
 
 from __future__ import annotations
 

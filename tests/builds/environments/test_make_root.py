@@ -1,4 +1,4 @@
-"""The script that makes a root folder, with fakes of the programs that would do the real work."""
+"""The script that creates a root folder, with fakes of the programs it calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of pip that uv would not see."""
+"""Settings of pip that uv would ignore."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_broken_file_is_left_to_pip(content: bytes, home: Path) -> None:
     assert places(home) == []
 
 
-def test_uv_that_was_told_where_packages_are() -> None:
+def test_uv_with_configured_package_locations() -> None:
     assert uv_has_own_index({"UV_INDEX_URL": "x"})
     assert uv_has_own_index({"UV_FIND_LINKS": "/wheels"})
     assert not uv_has_own_index({"UV_INDEX_URL": "", "UV_CACHE_DIR": "/c"})

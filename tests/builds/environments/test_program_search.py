@@ -1,4 +1,4 @@
-"""Finding programs and interpreters: real ones, and fakes that say something else."""
+"""Search of programs and interpreters, real and fake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build gets of the user's variables, what is passed through, and what is said about the rest."""
+"""Variables of the user: which reach a build, which are passed through, and notes on the rest."""
 
 from __future__ import annotations
 

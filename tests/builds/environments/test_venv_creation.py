@@ -1,4 +1,4 @@
-"""Virtual environments really made, offline, in folders with spaces in their names."""
+"""Creation of virtual environments, offline, in folders with spaces in their names."""
 
 from __future__ import annotations
 

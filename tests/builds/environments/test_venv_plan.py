@@ -1,4 +1,4 @@
-"""Plans of virtual environments: who makes them, what later steps see. Nothing is made here."""
+"""Plans of virtual environments: tools and variables of later steps. Nothing is created."""
 
 from __future__ import annotations
 

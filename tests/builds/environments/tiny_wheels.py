@@ -1,4 +1,4 @@
-"""Wheels small enough to write by hand, and installed packages, for tests that must stay offline."""
+"""Minimal wheels and installed packages, for tests without network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs exported definitions of images without any image: their shell, with harmless programs.
+"""Run the shell commands of exported image definitions without an image, with harmless programs.
 
 What a Dockerfile's and an Apptainer definition's readers do with the text (joining lines, leaving
 out comments, sections, placeholders) is done here by their rules; then a real shell runs it.

@@ -1,4 +1,4 @@
-"""Plans for the tests of exports: shipped recipes at neutral places, and a small real project."""
+"""Plans for tests of exports: shipped recipes at neutral paths, and a small real project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that writes an apt configuration of its own, with an apt that answers as we like."""
+"""The script that writes a private apt configuration, with a fake apt."""
 
 from __future__ import annotations
 

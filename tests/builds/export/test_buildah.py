@@ -1,4 +1,4 @@
-"""Exported Dockerfiles built for real with buildah, from a Debian in a folder: no registry needed."""
+"""Exported Dockerfiles built with buildah from a local Debian root, without a registry."""
 
 from __future__ import annotations
 

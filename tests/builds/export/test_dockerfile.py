@@ -1,4 +1,4 @@
-"""Dockerfiles and Apptainer definitions, read by the rules of their tools and run by a real shell."""
+"""Dockerfiles and Apptainer definitions, parsed by the rules of their tools and run by a real shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered: learned by rules, bounded, safe with many writers, never in the way."""
+"""Learned compile costs: rules, bounds, many writers, damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiler caches: real ones are used and counted, broken ones are named and left out."""
+"""Compiler caches: working ones are used and counted, broken ones are reported and left out."""
 
 from __future__ import annotations
 

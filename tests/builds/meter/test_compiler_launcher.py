@@ -1,4 +1,4 @@
-"""The meter in real builds: made by its actions, switched on by its variables, resumed after a kill."""
+"""The meter in real builds: built by its actions, enabled by variables, resumed after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of jobs: numbers that fit the machine, and a reason with those numbers."""
+"""The choice of the number of jobs, and its reason."""
 
 from __future__ import annotations
 

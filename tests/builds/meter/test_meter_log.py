@@ -1,4 +1,4 @@
-"""Reading logs: whole ones, damaged ones, and ones that name files we must not touch."""
+"""Meter logs: complete ones, damaged ones, and ones that name foreign files."""
 
 from __future__ import annotations
 

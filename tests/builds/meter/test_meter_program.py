@@ -1,4 +1,4 @@
-"""The meter as a compiler launcher: what it measures, what it lets through, how it ends."""
+"""The meter as a compiler launcher: measurement, pass-through, exit."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("code", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_are_passed_on_and_answered_alike(
+def test_signals_are_forwarded_with_the_same_exit_status(
     bench: MeteredCommands, code: signal.Signals
 ) -> None:
     bench_process, compiler = started(bench, preexec_fn=lambda: signal.signal(code, signal.SIG_DFL))

@@ -1,4 +1,4 @@
-"""One command: its output, its end, and nothing left behind."""
+"""One command: output, exit, and no leftover processes."""
 
 from __future__ import annotations
 

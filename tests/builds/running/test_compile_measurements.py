@@ -1,4 +1,4 @@
-"""Over the shoulder of steps: what they get, what is learned, what a cut-off one left."""
+"""Measurement of compiles in steps: variables, learned costs, leftovers of interrupted steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress from real and odd output, and the time that remains."""
+"""Progress from real and unusual output, and the remaining time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing a build that is there: what it was asked for with, its steps, cleaning."""
+"""Changes of an existing build: its request, its steps, cleaning."""
 
 from __future__ import annotations
 

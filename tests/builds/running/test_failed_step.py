@@ -1,4 +1,4 @@
-"""What a failed step says: cause, remedy, log, and the way back in."""
+"""The message of a failed step: cause, fix, log, and rerun script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a finished build: what it was made of, found out after the fact."""
+"""The record of a finished build, collected afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running steps: order, side by side, failures, interruptions, states on disk."""
+"""Running steps: order, parallelism, failures, interrupts, states on disk."""
 
 from __future__ import annotations
 

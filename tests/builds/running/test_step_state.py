@@ -1,4 +1,4 @@
-"""States of steps on disk: whole or none, fresh or not, taken over by `touch`."""
+"""States of steps on disk: atomic writes, freshness, and `touch`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step says is done: commands, files, checks, and the way back in."""
+"""Actions of a step: commands, files, checks, and the rerun script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bringing one folder to what another holds: only what differs is touched."""
+"""Synchronization of two folders: only differences are written."""
 
 from __future__ import annotations
 

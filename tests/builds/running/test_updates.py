@@ -1,4 +1,4 @@
-"""Updates as plans: what is fetched, what is brought over, what counts as own work."""
+"""Plans of updates: what is fetched, what is copied, and which edits count as local work."""
 
 from __future__ import annotations
 

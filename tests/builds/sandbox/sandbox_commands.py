@@ -1,4 +1,4 @@
-"""For the tests of the sandbox: started commands, a root folder of a few files, traces of processes."""
+"""Helpers for sandbox tests: commands, a minimal root folder, marks of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sandbox` writes: command lines, refusals, and the interpreter of a root as a script."""
+"""Sandbox command lines: arguments, errors, and the interpreter of a root as a script."""
 
 from __future__ import annotations
 

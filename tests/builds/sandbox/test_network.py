@@ -1,4 +1,4 @@
-"""No network: what a command wanted is known by name, and its own loopback still works."""
+"""No network: requested host names are recorded, and the loopback device works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands in a root folder: what they see of it and of the machine, and what stays behind."""
+"""Commands in a root folder: visible files, and nothing left mounted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For the tests of sources: a web server, and an environment without this machine's settings."""
+"""Fixtures for tests of sources: a web server, and an environment without settings of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry out fetch plans in tests, the way a runner does: commands start, the rest is performed."""
+"""Run fetch plans in tests as the runner does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small real web server for tests: ranges, truncation, redirects, logins, all on request."""
+"""A small web server for tests: ranges, truncation, redirects, logins."""
 
 from __future__ import annotations
 

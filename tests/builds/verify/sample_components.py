@@ -1,4 +1,4 @@
-"""Real things to verify: a virtual environment, libraries made by gcc, a component around them."""
+"""Real components to verify: a virtual environment and libraries compiled by gcc."""
 
 from __future__ import annotations
 

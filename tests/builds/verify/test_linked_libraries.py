@@ -1,4 +1,4 @@
-"""Real libraries made by gcc, with the mistakes planted that real builds make."""
+"""Real libraries compiled by gcc, with typical linking errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounting of a project's own tests, with interpreters that really die."""
+"""Accounting of a project's own tests, with interpreters that crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole verification on an installed torch: a wheel that is known to work must pass."""
+"""The complete verification of an installed torch wheel, which must pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What moves on a machine in a short window: fake machines whose files change while we sleep."""
+"""Activity of a machine in a short window: fake machines whose files change meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is advised on fake machines, in which order, and what makes them unfit."""
+"""Advice for fake machines, its order, and what makes a machine unfit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is advised about GPUs, and when numbers must not be believed."""
+"""Advice about GPUs, and when measurements are not trustworthy."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_desktop_is_a_small_disturbance(tmp_path: Path) -> None:
     assert fit(advice)
 
 
-def test_processes_that_cannot_be_told_from_ours(tmp_path: Path) -> None:
+def test_processes_that_cannot_be_distinguished_from_ours(tmp_path: Path) -> None:
     nvml = h200()
     add_process(nvml, 4711)
     advice = advice_of(nvml, tmp_path)

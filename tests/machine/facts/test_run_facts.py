@@ -1,4 +1,4 @@
-"""Facts of a machine, read from a folder that looks like one."""
+"""Facts of a machine, read from a fake file tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every section of facts on every fake machine, on damaged ones and on none."""
+"""Every section of facts on every fake machine, damaged and empty ones included."""
 
 from __future__ import annotations
 

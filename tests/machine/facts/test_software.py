@@ -1,4 +1,4 @@
-"""Libraries out of the loader's cache and the usual folders; versions of real programs on PATH."""
+"""Libraries from the loader cache and standard folders; versions of real programs on PATH."""
 
 from __future__ import annotations
 

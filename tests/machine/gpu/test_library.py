@@ -1,4 +1,4 @@
-"""The boundary: why NVML is not there, and that it is shut down exactly once."""
+"""The NVML boundary: reasons for its absence, and exactly one shutdown."""
 
 from __future__ import annotations
 

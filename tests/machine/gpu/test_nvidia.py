@@ -1,4 +1,4 @@
-"""What NVML reports, as facts: the recorded card, and cards that answer less."""
+"""Facts from NVML: the recorded card, and cards with fewer features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks are believed: each threshold from both sides."""
+"""Which blocks are clean: each threshold from both sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchyard.machine.guards.block_check import REASONS
 WALL_NS = 100_000_000
 
 
-def judge(reading: GuardReading, *, samples: int = 20, threads: int = 1) -> tuple[str, ...]:
+def reasons_of(reading: GuardReading, *, samples: int = 20, threads: int = 1) -> tuple[str, ...]:
     return block_check.judge(reading, wall_ns=WALL_NS, samples=samples, threads=threads)
 
 
@@ -31,17 +31,17 @@ def share(limit: float, times: float) -> int:
 def test_waiting_for_a_core(samples: int, limit: float) -> None:
     below = GuardReading(run_queue_wait_ns=share(limit, 0.9))
     above = GuardReading(run_queue_wait_ns=share(limit, 1.1))
-    assert judge(below, samples=samples) == ()
-    assert judge(above, samples=samples) == ("waited for a core",)
+    assert reasons_of(below, samples=samples) == ()
+    assert reasons_of(above, samples=samples) == ("waited for a core",)
 
 
 def test_steal_and_paging() -> None:
     limit = block_check.STEAL_SHARE_LIMIT
-    assert judge(GuardReading(steal_certain_ns=share(limit, 0.9))) == ()
-    assert judge(GuardReading(steal_certain_ns=share(limit, 1.1))) == ("stolen by the host",)
-    assert judge(GuardReading(steal_certain_ns=share(limit, 1.1)), threads=2) == ()
-    assert judge(GuardReading(major_faults=0)) == ()
-    assert judge(GuardReading(major_faults=1)) == ("read pages from disk",)
+    assert reasons_of(GuardReading(steal_certain_ns=share(limit, 0.9))) == ()
+    assert reasons_of(GuardReading(steal_certain_ns=share(limit, 1.1))) == ("stolen by the host",)
+    assert reasons_of(GuardReading(steal_certain_ns=share(limit, 1.1)), threads=2) == ()
+    assert reasons_of(GuardReading(major_faults=0)) == ()
+    assert reasons_of(GuardReading(major_faults=1)) == ("read pages from disk",)
 
 
 @pytest.mark.parametrize("wall_ns", [10**7, 5 * 10**7, 10**8, 10**9])
@@ -58,40 +58,40 @@ def test_one_tick_of_steal_is_rounding_however_short_the_block(wall_ns: int) -> 
 
 def test_switches_and_cpu_time_stand_in_where_waiting_cannot_be_read() -> None:
     many = int(block_check.SWITCHES_PER_SECOND_LIMIT * WALL_NS / 1e9) + 1
-    assert judge(GuardReading(involuntary_switches=many)) == ("preempted",)
-    assert judge(GuardReading(involuntary_switches=1)) == ()
-    assert judge(GuardReading(involuntary_switches=many), threads=2) == ()
-    assert judge(GuardReading(involuntary_switches=2 * many), threads=2) == ("preempted",)
+    assert reasons_of(GuardReading(involuntary_switches=many)) == ("preempted",)
+    assert reasons_of(GuardReading(involuntary_switches=1)) == ()
+    assert reasons_of(GuardReading(involuntary_switches=many), threads=2) == ()
+    assert reasons_of(GuardReading(involuntary_switches=2 * many), threads=2) == ("preempted",)
     half = GuardReading(cpu_ns=WALL_NS // 2)
-    assert judge(half) == ("off the core",)
-    assert judge(half, threads=2) == ()
-    assert judge(GuardReading(run_queue_wait_ns=0, cpu_ns=WALL_NS // 2)) == ()
-    assert judge(GuardReading(run_queue_wait_ns=0, involuntary_switches=many)) == ()
+    assert reasons_of(half) == ("off the core",)
+    assert reasons_of(half, threads=2) == ()
+    assert reasons_of(GuardReading(run_queue_wait_ns=0, cpu_ns=WALL_NS // 2)) == ()
+    assert reasons_of(GuardReading(run_queue_wait_ns=0, involuntary_switches=many)) == ()
 
 
 def test_a_slowed_gpu_is_dirty_and_a_power_cap_is_not() -> None:
     held = GuardReading(throttle_reasons=("power cap", "hardware thermal"))
-    assert judge(held) == ("GPU clock held: hardware thermal",)
+    assert reasons_of(held) == ("GPU clock held: hardware thermal",)
 
 
 def test_swapping_counts_by_its_rate_while_it_was_observed() -> None:
     limit = block_check.SWAPPED_PAGES_PER_SECOND_LIMIT
     second = 10**9
     calm = GuardReading(swapped_pages=int(limit * 0.9), watched_ns=second)
-    assert judge(calm) == ()
-    assert judge(replace(calm, swapped_pages=int(limit * 1.1))) == ("machine swapped",)
-    assert judge(replace(calm, watched_ns=second // 2)) == ("machine swapped",)
-    assert judge(replace(calm, watched_ns=None)) == ("machine swapped",)
+    assert reasons_of(calm) == ()
+    assert reasons_of(replace(calm, swapped_pages=int(limit * 1.1))) == ("machine swapped",)
+    assert reasons_of(replace(calm, watched_ns=second // 2)) == ("machine swapped",)
+    assert reasons_of(replace(calm, watched_ns=None)) == ("machine swapped",)
 
 
 def test_memory_pressure_counts_by_its_share_of_the_time_it_may_come_from() -> None:
     """The kernel adds up every two seconds, so a block sees what happened before it, too."""
     limit, period = block_check.MEMORY_STALL_SHARE_LIMIT, block_check.MEMORY_STALL_PERIOD_NS
-    assert judge(GuardReading(memory_stall_ns=share(limit, 3))) == ()
-    assert judge(GuardReading(memory_stall_ns=int(limit * 0.9 * period))) == ()
+    assert reasons_of(GuardReading(memory_stall_ns=share(limit, 3))) == ()
+    assert reasons_of(GuardReading(memory_stall_ns=int(limit * 0.9 * period))) == ()
     much = GuardReading(memory_stall_ns=int(limit * 1.1 * period))
-    assert judge(much) == ("memory was short",)
-    assert judge(replace(much, watched_ns=2 * period)) == ()
+    assert reasons_of(much) == ("memory was short",)
+    assert reasons_of(replace(much, watched_ns=2 * period)) == ()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_memory_pressure_counts_by_its_share_of_the_time_it_may_come_from() -> N
     ],
 )
 def test_throttling_counts_and_heat_does_not(reading: GuardReading, dirty: bool) -> None:
-    assert judge(reading) == (("processor throttled",) if dirty else ())
+    assert reasons_of(reading) == (("processor throttled",) if dirty else ())
 
 
 @pytest.mark.parametrize(
@@ -124,12 +124,12 @@ def test_a_core_that_takes_longer_than_usual(
     before: int | None, after: int | None, dirty: bool
 ) -> None:
     reading = GuardReading(probe_before_ns=before, probe_after_ns=after, probe_limit_ns=1050)
-    assert judge(reading) == (("core slowed down",) if dirty else ())
-    assert judge(replace(reading, probe_limit_ns=None)) == ()
+    assert reasons_of(reading) == (("core slowed down",) if dirty else ())
+    assert reasons_of(replace(reading, probe_limit_ns=None)) == ()
 
 
 def test_nothing_known_and_no_time_at_all_are_clean() -> None:
-    assert judge(GuardReading()) == ()
+    assert reasons_of(GuardReading()) == ()
     reading = GuardReading(steal_ns=0, run_queue_wait_ns=0, swapped_pages=0, memory_stall_ns=0)
     assert block_check.judge(reading, wall_ns=0, samples=1, threads=1) == ()
 
@@ -188,7 +188,7 @@ def test_more_of_a_disturbance_never_makes_a_block_cleaner(
     worse = with_number(reading, name, (known or 0) + more)
     if known is None:  # waiting that can be read takes the place of what stood in for it
         reading = with_number(reading, name, 0)
-    assert set(judge(reading)) <= set(judge(worse))
+    assert set(reasons_of(reading)) <= set(reasons_of(worse))
 
 
 @given(READINGS)
@@ -196,4 +196,4 @@ def test_unavailable_readings_never_make_a_block_dirty(reading: GuardReading) ->
     stand_ins = {"preempted", "off the core"}
     for name in GROWING:
         blind = with_number(reading, name, None)
-        assert set(judge(blind)) - stand_ins <= set(judge(reading))
+        assert set(reasons_of(blind)) - stand_ins <= set(reasons_of(reading))

@@ -1,4 +1,4 @@
-"""What counts as a slowed core: on a steady clock, on one that always changes, after it fell."""
+"""Detection of a slowed core: with a steady clock, a varying clock, and a lasting drop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU between blocks: which one is meant, what it says, who else is on it."""
+"""The GPU guard between blocks: selection of the card, readings, other processes."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_where_no_counter_is_read_the_reason_is_reported(tmp_path: Path) -> None
     assert GpuGuard("cuda:99", files=FileTree(tmp_path)).read_energy_j().because
 
 
-class TestNeighbours:
+class TestOtherProcesses:
     """Processes of others, and how often they are looked for."""
 
     def test_one_that_computes_counts(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading around blocks: differences and states, slow and vanishing readers, what is said once."""
+"""Readings around blocks: differences and states, slow and vanishing readers, notes."""
 
 from __future__ import annotations
 

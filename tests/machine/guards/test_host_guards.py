@@ -1,4 +1,4 @@
-"""What is read around a block, on machines of every kind: numbers, and why there are none."""
+"""Host readings around a block on every kind of machine: numbers, or a reason for none."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_pressure_is_the_time_of_some(tmp_path: Path) -> None:
     )
 
 
-def test_pressure_that_the_kernel_was_told_not_to_keep_is_unavailable(tmp_path: Path) -> None:
+def test_disabled_pressure_accounting_is_unavailable(tmp_path: Path) -> None:
     reader = opened(pressure.open_memory_pressure, tmp_path)
     assert reader.unavailable == "/proc/pressure/memory: No such file or directory"
     reader = opened(pressure.open_memory_pressure, tmp_path, proc__pressure__memory="\n")

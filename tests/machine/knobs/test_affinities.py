@@ -1,4 +1,4 @@
-"""Interrupts and deferred work on fake machines: to the house, and back."""
+"""Interrupts and workqueues on fake machines: moved to housekeeping cores and back."""
 
 from __future__ import annotations
 

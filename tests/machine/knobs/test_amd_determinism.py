@@ -1,4 +1,4 @@
-"""The capped clock of AMD's cards, against a driver with the manners of the real one."""
+"""The determinism mode of AMD cards, with a fake driver that behaves like the real one."""
 
 from __future__ import annotations
 

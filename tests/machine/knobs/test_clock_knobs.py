@@ -1,4 +1,4 @@
-"""All knobs of clocks together, on every fake machine: what is tuned comes back byte for byte."""
+"""All clock knobs together, on every fake machine: restored byte for byte."""
 
 from __future__ import annotations
 

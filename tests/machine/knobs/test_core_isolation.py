@@ -1,4 +1,4 @@
-"""Cores set apart in fake control groups of version 2, and taken down without a trace."""
+"""Core isolation with fake control groups of version 2, removed without a trace."""
 
 from __future__ import annotations
 

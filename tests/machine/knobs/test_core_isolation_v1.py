@@ -1,4 +1,4 @@
-"""Cores set apart in fake control groups of version 1: everybody moves, and back."""
+"""Core isolation with fake control groups of version 1: all tasks move, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fixed clock: which one, in which order limits are written, and exact ways back."""
+"""A fixed clock: its choice, the order of writes, and exact restore."""
 
 from __future__ import annotations
 

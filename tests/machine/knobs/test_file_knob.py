@@ -1,4 +1,4 @@
-"""Knobs made of files, on folders; and the simplest of them, address randomisation."""
+"""Knobs made of files, and the simplest of them, address space randomization."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The governor: choices, tunables that come back, what a change of it takes along."""
+"""The governor: choices, restored tunables, and side effects of a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Knobs of NVIDIA's cards on a recorded library: look, set, verify, put back, and be refused."""
+"""Knobs of NVIDIA cards on a recorded library: survey, set, verify, restore, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sleep of idle processors: which limit is right, states one by one, and the device on fake machines."""
+"""Idle states: the latency limit, single states, and the latency device on fake machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""irqbalance comes to rest and runs again: its service, or its process by signals."""
+"""irqbalance is stopped and started again: by its service, or by signals."""
 
 from __future__ import annotations
 

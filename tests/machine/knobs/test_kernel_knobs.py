@@ -1,4 +1,4 @@
-"""Knobs of the kernel on every fake machine: what is written, what is said, what comes back."""
+"""Kernel knobs on every fake machine: writes, notes, restore."""
 
 from __future__ import annotations
 

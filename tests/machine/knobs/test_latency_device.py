@@ -1,4 +1,4 @@
-"""The latency device of this machine's own kernel: held, seen by others, and undone by the kernel.
+"""The latency device of the real kernel: held, visible to others, and released by the kernel.
 
 Only root may open it. Nothing else of the machine is touched, and each test ends with the device as
 it was.

@@ -1,4 +1,4 @@
-"""Address randomisation of one command: what it really gets, and a filter that refuses."""
+"""Address space randomization of one command, and a seccomp filter that refuses."""
 
 from __future__ import annotations
 

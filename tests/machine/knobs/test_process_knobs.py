@@ -1,4 +1,4 @@
-"""Knobs of one process: what a command really gets, and what is said where it gets nothing."""
+"""Knobs of one process: the settings that a command gets, and notes where it gets none."""
 
 from __future__ import annotations
 

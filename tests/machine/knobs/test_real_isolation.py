@@ -1,4 +1,4 @@
-"""Cores set apart on the machine that the tests run on, for processes of the test only.
+"""Core isolation on the machine that runs the tests, for processes of the test only.
 
 A group of our own holds them; the knob is told to look at nothing outside of it. Nobody else's
 process is ever moved.

@@ -1,4 +1,4 @@
-"""Knobs of the kernel on the machine that the tests run on: tuned, killed, put back, compared."""
+"""Kernel knobs on the machine that runs the tests: applied, killed, restored, compared."""
 
 from __future__ import annotations
 

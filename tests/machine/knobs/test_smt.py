@@ -1,4 +1,4 @@
-"""SMT: the switch, kernels without it, and everything that the kernel forgets with a processor."""
+"""SMT: the switch, kernels without it, and state that the kernel drops with a processor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swap areas go off and come back with their priorities, also after half-done work."""
+"""Swap areas are disabled and restored with their priorities, also after partial work."""
 
 from __future__ import annotations
 

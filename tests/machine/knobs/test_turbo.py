@@ -1,4 +1,4 @@
-"""Turbo and boost: four kinds of switches, and preferences of the hardware beside them."""
+"""Turbo and boost: four kinds of switches, and hardware preferences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load monitor on this machine, beside a process that is really busy."""
+"""The load monitor on this machine, with a busy process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every knob of processor and kernel at once, with cores set apart: all of it comes back."""
+"""Every knob of processor and kernel at once, with core isolation: everything is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tunes on fake machines: chosen knobs, order, refusals, and everything put back."""
+"""Quieting of fake machines: selected knobs, order, refusals, and restore."""
 
 from __future__ import annotations
 

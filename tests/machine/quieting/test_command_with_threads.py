@@ -1,4 +1,4 @@
-"""A command beside a thread that takes the signals of children away."""
+"""A command in a process whose other thread consumes SIGCHLD."""
 
 from __future__ import annotations
 

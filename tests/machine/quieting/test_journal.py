@@ -1,4 +1,4 @@
-"""The journal: whole before the first write, readable after every kind of end."""
+"""The journal: complete before the first write, readable after any exit."""
 
 from __future__ import annotations
 

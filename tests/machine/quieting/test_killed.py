@@ -1,4 +1,4 @@
-"""Tunes that are killed in the middle: a named pipe in place of a file stops them there."""
+"""Quieting that is killed half-way, blocked by a named pipe in place of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command with settings of its own: exit code, output and signals pass through."""
+"""A command with process settings: exit code, output and signals pass through."""
 
 from __future__ import annotations
 

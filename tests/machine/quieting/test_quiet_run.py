@@ -1,4 +1,4 @@
-"""A machine that is quieted for a run, and put back: on copies, and for real with `bench --tune`."""
+"""A machine that is quieted for a run and restored: on copies, and for real with `bench --tune`."""
 
 from __future__ import annotations
 

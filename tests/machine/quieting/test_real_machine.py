@@ -1,4 +1,4 @@
-"""Tunes of this very machine, as root: killed at many moments, and every value comes back.
+"""Quieting of this machine, as root: killed at many moments, and every value is restored.
 
 Only values that disturb nobody: address randomisation, huge pages, the rate of the profiler.
 """

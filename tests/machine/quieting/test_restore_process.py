@@ -1,4 +1,4 @@
-"""Kill -9 at every stage of a tune, with real processes on a fake machine: everything comes back."""
+"""SIGKILL at every stage of quieting, with real processes on a fake machine: everything is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Restoring fake machines: what somebody else changed, what is refused, what a reboot undid."""
+"""Restore of fake machines: changes by others, refusals, and a reboot."""
 
 from __future__ import annotations
 

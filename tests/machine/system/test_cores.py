@@ -1,4 +1,4 @@
-"""Which cores are set apart."""
+"""Selection of the cores to isolate."""
 
 from __future__ import annotations
 

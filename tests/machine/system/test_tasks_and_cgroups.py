@@ -1,4 +1,4 @@
-"""Reading tasks and groups, pinned tasks, programs of the system, cores of the house."""
+"""Tasks and control groups, pinned tasks, system programs, housekeeping cores."""
 
 from __future__ import annotations
 

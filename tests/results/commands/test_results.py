@@ -1,4 +1,4 @@
-"""`torchyard results`: finding, noting, removing, handing on and checking kept runs."""
+"""`torchyard results`: list, note, delete, export, import and verify runs."""
 
 from __future__ import annotations
 

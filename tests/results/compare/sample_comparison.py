@@ -1,4 +1,4 @@
-"""A comparison of two sides and a gate's outcome with everything that can be in them."""
+"""A comparison of two runs and a gate outcome with every field set."""
 
 from __future__ import annotations
 

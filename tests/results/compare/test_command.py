@@ -1,4 +1,4 @@
-"""`compare`, `baseline` and `gate` on the command line: what they find, print, write and end with."""
+"""`compare`, `baseline` and `gate` on the command line: selection, output, files and exit codes."""
 
 from __future__ import annotations
 

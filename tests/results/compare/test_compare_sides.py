@@ -1,4 +1,4 @@
-"""Any two sides: what the data support, the numbers, the facts, and that nothing is dropped."""
+"""Comparison of any two results: what the data support, numbers, facts, and completeness."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of runs that differ in exactly one thing: never called alike, and the thing is named.
+"""Pairs of runs that differ in exactly one field: never called equal, and the field is named.
 
 Every field of a variant, an environment, a workload and the settings is changed in turn; fields are
 taken from the dataclasses, so that a new one is tested without being named here.

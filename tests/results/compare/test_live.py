@@ -1,4 +1,4 @@
-"""Runs of a real torch: variants paired again, two runs beside one baseline, and a gate on them.
+"""Runs of a real torch: variants paired again, two runs with one baseline, and a gate on them.
 
 The machine of a test may be busy; then the answer must be that nothing is supported, never a verdict.
 """

@@ -1,4 +1,4 @@
-"""Two sides and a gate in every format: goldens, and names that can only ever be read."""
+"""Comparisons and gates in every format: golden files and escaping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate: limits, standings, what follows from them, and that chance does not shut it."""
+"""The gate: limits, outcomes, exit codes, and robustness against chance."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def compared(*rows: CrossRow, unpaired: tuple[Unpaired, ...] = ()) -> CrossCompa
     )
 
 
-def judge(*rows: CrossRow, unpaired: tuple[Unpaired, ...] = (), **gate: Any) -> GateOutcome:
+def run_gate_on(*rows: CrossRow, unpaired: tuple[Unpaired, ...] = (), **gate: Any) -> GateOutcome:
     return run_gate(compared(*rows, unpaired=unpaired), Gate(**{"max_slowdown": 0.02, **gate}))
 
 
@@ -95,7 +95,7 @@ def only(outcome: GateOutcome) -> GateRow:
 def test_a_limit_is_crossed_or_kept_only_with_confidence(
     slowdown: float, standing: str, failed: bool
 ) -> None:
-    outcome = judge(row(slowdown))
+    outcome = run_gate_on(row(slowdown))
     assert (only(outcome).standing, outcome.failed) == (standing, failed)
     assert only(outcome).slowdown == pytest.approx(slowdown)
 
@@ -117,7 +117,7 @@ def test_untrusted_rows_have_an_outcome_of_their_own(
     policy = Policy(
         on_undecided=action, on_unsupported=action, on_missing=action, on_failing=action
     )
-    outcome = judge(row(slowdown, **UNTRUSTED), metric=metric, policy=policy)
+    outcome = run_gate_on(row(slowdown, **UNTRUSTED), metric=metric, policy=policy)
     found = only(outcome)
     assert (found.standing, found.action, outcome.failed) == ("untrusted", "untrusted", False)
     assert outcome.untrusted
@@ -126,9 +126,9 @@ def test_untrusted_rows_have_an_outcome_of_their_own(
 
 
 def test_a_crossed_limit_fails_a_gate_beside_untrusted_rows() -> None:
-    outcome = judge(row(0.5, label="a"), row(0.0, label="b", **UNTRUSTED))
+    outcome = run_gate_on(row(0.5, label="a"), row(0.0, label="b", **UNTRUSTED))
     assert (outcome.failed, outcome.untrusted) == (True, True)
-    free = judge(
+    free = run_gate_on(
         row(0.0, label="a"),
         row(0.0, label="b", **UNTRUSTED),
         max_slowdown=None,
@@ -139,7 +139,7 @@ def test_a_crossed_limit_fails_a_gate_beside_untrusted_rows() -> None:
 
 def test_crossed_means_that_the_near_end_lies_beyond() -> None:
     for slowdown in (0.02 + 0.001 * step for step in range(30)):
-        found = only(judge(row(slowdown)))
+        found = only(run_gate_on(row(slowdown)))
         assert found.low is not None
         assert found.high is not None
         assert found.low < slowdown < found.high
@@ -148,13 +148,13 @@ def test_crossed_means_that_the_near_end_lies_beyond() -> None:
 
 def test_among_many_workloads_one_near_miss_is_not_enough() -> None:
     lonely = row(0.0325)
-    assert only(judge(lonely)).standing == "crossed"
+    assert only(run_gate_on(lonely)).standing == "crossed"
     crowd = [row(0.0, label=f"kernels/k{n} inference") for n in range(40)]
-    outcome = judge(lonely, *crowd)
+    outcome = run_gate_on(lonely, *crowd)
     found = next(one for one in outcome.rows if one.workload == MATMUL.label)
     assert found.standing == "undecided"
     assert "before the correction for 41 workloads" in found.why[-1]
-    assert judge(row(0.10), *crowd).failed
+    assert run_gate_on(row(0.10), *crowd).failed
 
 
 @pytest.mark.parametrize(
@@ -186,13 +186,13 @@ def test_the_last_limit_that_fits_counts() -> None:
 
 def test_a_workload_without_a_limit_passes_and_is_shown() -> None:
     limit = GateLimit(pattern="models/*", max_slowdown=0.02)
-    outcome = judge(row(0.5), row(0.0, label=GPT.label), max_slowdown=None, limits=(limit,))
+    outcome = run_gate_on(row(0.5), row(0.0, label=GPT.label), max_slowdown=None, limits=(limit,))
     assert [(one.workload, one.standing) for one in outcome.rows] == [
         (GPT.label, "kept"),
         (MATMUL.label, "no limit"),
     ]
     with pytest.raises(NothingToDo):
-        judge(row(0.5), max_slowdown=None, limits=(limit,))
+        run_gate_on(row(0.5), max_slowdown=None, limits=(limit,))
 
 
 def lost(one: Any, other: Any) -> Unpaired:
@@ -214,10 +214,10 @@ def lost(one: Any, other: Any) -> Unpaired:
         ("failed", "absent", "missing", "warn"),
     ],
 )
-def test_what_cannot_be_compared_is_decided_and_said(
+def test_rows_that_cannot_be_compared_are_decided_and_reported(
     one: Any, other: Any, standing: str, action: Action
 ) -> None:
-    outcome = judge(row(0.0), unpaired=(lost(one, other),))
+    outcome = run_gate_on(row(0.0), unpaired=(lost(one, other),))
     found = next(item for item in outcome.rows if item.workload == GPT.label)
     assert (found.standing, found.action) == (standing, action)
     assert outcome.failed is (action == "fail")
@@ -235,20 +235,20 @@ def test_policies_decide(action: Action) -> None:
         ((row(0.0),), (lost("measured", "absent"),)),
         ((row(0.0),), (lost("measured", "failed"),)),
     ):
-        outcome = judge(*rows, unpaired=unpaired, policy=policy)
+        outcome = run_gate_on(*rows, unpaired=unpaired, policy=policy)
         assert outcome.failed is (action == "fail")
         assert outcome.rows[0].action == action
 
 
 def test_unsupported_rows_fail_the_gate_by_default() -> None:
-    outcome = judge(row(-0.5, supported=False))
+    outcome = run_gate_on(row(-0.5, supported=False))
     assert (only(outcome).standing, outcome.failed, outcome.judged) == ("unsupported", True, 0)
     assert only(outcome).slowdown == pytest.approx(-0.5)
     assert only(outcome).low is None
 
 
 def test_the_most_severe_outcome_comes_first() -> None:
-    outcome = judge(
+    outcome = run_gate_on(
         row(0.0, label="a/kept inference"),
         row(0.1, label="b/crossed inference"),
         row(0.02, label="c/undecided inference"),
@@ -261,14 +261,14 @@ def test_the_most_severe_outcome_comes_first() -> None:
 
 
 def test_times_of_two_runs_are_never_supported() -> None:
-    found = only(judge(row(0.1), metric="time"))
+    found = only(run_gate_on(row(0.1), metric="time"))
     assert (found.standing, found.why[0]) == (
         "unsupported",
         "times of two runs are not interleaved",
     )
     assert found.slowdown == pytest.approx(0.1)
     inside = row(0.1, support="interleaved")
-    assert only(judge(inside, metric="time")).standing == "crossed"
+    assert only(run_gate_on(inside, metric="time")).standing == "crossed"
 
 
 @pytest.mark.parametrize(("metric", "key"), [("memory", "memory_bytes"), ("compile", "compile_s")])
@@ -278,17 +278,22 @@ def test_point_values_are_compared_with_the_limit(metric: Any, key: str) -> None
         return replace(SideNumbers(variant="fast"), **changes)
 
     more = row(0.0, one=side(100), other=side(103))
-    assert only(judge(more, metric=metric)).standing == "crossed"
-    assert only(judge(more, metric=metric)).slowdown == pytest.approx(0.03)
-    assert only(judge(row(0.0, one=side(100), other=side(102)), metric=metric)).standing == "kept"
+    assert only(run_gate_on(more, metric=metric)).standing == "crossed"
+    assert only(run_gate_on(more, metric=metric)).slowdown == pytest.approx(0.03)
+    assert (
+        only(run_gate_on(row(0.0, one=side(100), other=side(102)), metric=metric)).standing
+        == "kept"
+    )
     busy = row(0.0, one=side(100), other=side(103), support="not supported", log_error=None)
-    assert only(judge(busy, metric=metric)).standing == "crossed", "a busy machine is no other one"
+    assert only(run_gate_on(busy, metric=metric)).standing == "crossed", (
+        "a busy machine is no other one"
+    )
     away = replace(busy, alike=False)
-    assert only(judge(away, metric=metric)).standing == "unsupported"
+    assert only(run_gate_on(away, metric=metric)).standing == "unsupported"
     half = row(0.0, one=side(None), other=side(103))
-    assert only(judge(half, metric=metric)).why == (f"no {metric} reading before",)
+    assert only(run_gate_on(half, metric=metric)).why == (f"no {metric} reading before",)
     with pytest.raises(NothingToDo, match=f"no workload has both a limit and a {metric}"):
-        judge(row(0.0, one=side(None), other=side(None)), metric=metric)
+        run_gate_on(row(0.0, one=side(None), other=side(None)), metric=metric)
 
 
 def test_a_run_is_gated_on_its_own_verdicts(tmp_path: Path) -> None:
@@ -336,7 +341,7 @@ def test_another_machine_fails_the_gate(tmp_path: Path) -> None:
 
 
 def test_an_interval_without_ends_is_undecided() -> None:
-    found = only(judge(row(0.1, error=100.0, interval=None)))
+    found = only(run_gate_on(row(0.1, error=100.0, interval=None)))
     assert (found.standing, found.low) == ("undecided", None)
-    exact = only(judge(row(0.0, interval=Interval(low=0.99, high=1.01))))
+    exact = only(run_gate_on(row(0.0, interval=Interval(low=0.99, high=1.01))))
     assert exact.high == pytest.approx(1 / 0.99 - 1)

@@ -1,4 +1,4 @@
-"""Histories for tests: points with known changes, and a store that holds them."""
+"""Histories for tests: points with known changes, and a store of them."""
 
 from __future__ import annotations
 

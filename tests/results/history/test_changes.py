@@ -1,4 +1,4 @@
-"""Histories: commit ranges, untrusted points, many series at once, times asked for, and the memory."""
+"""Histories: commit ranges, untrusted points, many series, time ranges, and the cache."""
 
 from __future__ import annotations
 

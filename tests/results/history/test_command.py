@@ -1,4 +1,4 @@
-"""`history`: which series, which format, where to, and what is said when there is nothing."""
+"""`history`: series, formats, output, and messages for empty results."""
 
 from __future__ import annotations
 

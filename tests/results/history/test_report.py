@@ -1,4 +1,4 @@
-"""Histories as text, picture, data and page: what a person sees, and hostile names in it."""
+"""Histories as text, chart, data and page, and hostile names."""
 
 from __future__ import annotations
 

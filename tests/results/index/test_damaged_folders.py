@@ -1,4 +1,4 @@
-"""The index over folders that are damaged, newer than we are, or no runs at all."""
+"""The index over folders that are damaged, of a newer format, or not runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index under kills, many writers, full and read-only disks, and damage of every kind."""
+"""The index under kills, many writers, full and read-only disks, and damage."""
 
 from __future__ import annotations
 

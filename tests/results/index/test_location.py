@@ -1,4 +1,4 @@
-"""Where an index may lie: beside the runs on a local disk, else in the user's cache."""
+"""The location of the index: beside the runs on a local disk, else in the user's cache."""
 
 from __future__ import annotations
 

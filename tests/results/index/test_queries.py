@@ -1,4 +1,4 @@
-"""Questions to the index go the short way, and hold for any mixture of filters."""
+"""Queries use the database indexes and are correct for any combination of filters."""
 
 from __future__ import annotations
 

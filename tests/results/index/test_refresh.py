@@ -1,4 +1,4 @@
-"""Which changes of a folder a refresh sees, and what it may leave unread."""
+"""Which changes of a folder a refresh detects, and what it may skip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The store's answers, from real folders."""
+"""Queries of the store on real folders."""
 
 from __future__ import annotations
 

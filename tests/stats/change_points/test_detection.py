@@ -1,4 +1,4 @@
-"""Changes over a history: planted ones are found, noise of every kind is not, appending is exact."""
+"""Change points: simulated ones are found, noise is not, appending is exact."""
 
 from __future__ import annotations
 

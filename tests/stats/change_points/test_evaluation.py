@@ -1,4 +1,4 @@
-"""Rules of other tools do what is said of them, and labelled histories are what they say."""
+"""Rules of other tools are reproduced correctly, and labeled histories have their changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank test is exact where it counts, honest with ties, and its shifts have right intervals."""
+"""The rank test is exact for small samples, handles ties, and its shifts have correct intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep while it runs: the live table, and lines where there is no terminal."""
+"""Progress of a sweep: the live table, and lines without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells as text, and which sweep a word means."""
+"""Cells as text, and selection of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan in words: counts, where estimates come from, and what will not work."""
+"""The plan as text: counts, sources of estimates, and expected failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard sweep report` on a folder as a sweep leaves it, without a process being started."""
+"""`torchyard sweep report` on a finished sweep folder, without starting processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torchyard sweep` as a user meets it: plans, wrong use, runs, resuming, and what is shown of them.
+"""`torchyard sweep` on the command line: plans, errors, runs, resume, and output.
 
 Most sweeps here compare in a target without a torch: real cells in real processes, which all fail.
 """

@@ -1,4 +1,4 @@
-"""A real Slurm of one node for tests: munged, slurmctld and slurmd of Debian, in a folder of their own.
+"""A real Slurm of one node for tests: Debian's munged, slurmctld and slurmd in a private folder.
 
 `open_cluster` starts them on free ports with their own key, socket and state, and ends them again;
 nothing of the machine's own Slurm, if it has one, is touched. Tests that use it carry

@@ -1,4 +1,4 @@
-"""Leaving and cancelling a sweep on a real Slurm, from the command line: jobs go on, or are ended."""
+"""Detaching from and cancelling a sweep on a real Slurm, from the command line."""
 
 from __future__ import annotations
 

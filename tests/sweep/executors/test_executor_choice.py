@@ -1,4 +1,4 @@
-"""The executor that a sweep asks for."""
+"""The choice of the executor of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Slurm executor against a real Slurm: how jobs run, end and are ended."""
+"""The Slurm executor with a real Slurm: jobs run, end and are cancelled."""
 
 from __future__ import annotations
 

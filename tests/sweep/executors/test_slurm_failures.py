@@ -1,4 +1,4 @@
-"""The Slurm executor against a real Slurm, when the driver or the controller goes away."""
+"""The Slurm executor with a real Slurm, after loss of the driver or the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is believed of jobs that Slurm tells little of, with programs that answer as Slurm's would.
+"""States of jobs with incomplete information, with fake Slurm programs.
 
 Accounts need a database, which the Slurm of the other tests does not have.
 """

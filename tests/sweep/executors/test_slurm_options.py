@@ -1,4 +1,4 @@
-"""What Slurm is asked for, from the options of a sweep."""
+"""Slurm options from the options of a sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep's folder keeps about its jobs, what jobs leave there, and where folders may be."""
+"""Job records in the folder of a sweep, files of jobs, and valid locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm's words for jobs in ours. The answers of squeue are those of Slurm 22.05."""
+"""Translation of Slurm job states. The output of squeue is that of Slurm 22.05."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole sweeps on a real Slurm, from the command line: a killed driver, and batches that fill a job."""
+"""Sweeps on a real Slurm, from the command line: a killed driver, and batches limited by the job."""
 
 from __future__ import annotations
 

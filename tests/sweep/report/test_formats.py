@@ -1,4 +1,4 @@
-"""A sweep's summary in every form, as a person or a program sees it."""
+"""The summary of a sweep in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A performance test in words: operators, and kernels that are not counted twice."""
+"""A performance test as text: operators, and kernels counted once."""
 
 from __future__ import annotations
 

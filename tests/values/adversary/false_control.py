@@ -1,4 +1,4 @@
-"""Tempting proofs that other values refute, because the program takes another way with them."""
+"""Plausible proofs that other values refute, because they change the control flow of the program."""
 
 # ruff: noqa: S307
 

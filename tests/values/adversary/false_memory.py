@@ -1,4 +1,4 @@
-"""Tempting proofs that are false because the memory is read or written where nobody looks."""
+"""Plausible proofs that are false because memory is accessed without the dispatcher."""
 
 # ruff: noqa: S301
 

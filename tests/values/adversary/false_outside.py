@@ -1,4 +1,4 @@
-"""Tempting proofs that are false because of processes, C++ code and compiled functions. Slow to start.
+"""Plausible proofs that are false because of processes, C++ code and compiled functions. Slow to start.
 
     python false_outside.py gloo RANK WORLD_SIZE PORT | extension | compiled
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 import torch
 import torch.distributed as dist
 
-from tests.values.adversary.profile_all import judged
+from tests.values.adversary.profile_all import profile
 from tests.values.adversary.program import SHAPE, Program, values
 
 _SOURCE = """
@@ -190,8 +190,8 @@ def main() -> None:
     for function in functions:
         program = Program(name=function.__name__, run=function, lines=())
         found[program.name] = {
-            "fast": judged(program, deep=False),
-            "deep": judged(program, deep=True),
+            "fast": profile(program, deep=False),
+            "deep": profile(program, deep=True),
         }
     if kind == "gloo":
         dist.destroy_process_group()

@@ -30,7 +30,7 @@ from torchyard.worker.values.proofs.certainty import (
 )
 
 
-def judged(program: Program, *, deep: bool) -> list[dict[str, Any]]:
+def profile(program: Program, *, deep: bool) -> list[dict[str, Any]]:
     """Its findings, as sure as a run without the watch can make them."""
     session = ProfilingSession(Options(deep=deep, least_bytes=256, graph=False))
     torch.manual_seed(0)
@@ -76,8 +76,8 @@ def main() -> None:
     wanted = set(sys.argv[1:])
     found = {
         program.name: {
-            "fast": judged(program, deep=False),
-            "deep": judged(program, deep=True),
+            "fast": profile(program, deep=False),
+            "deep": profile(program, deep=True),
             "advice changes": advice_changes(program),
         }
         for program in (*FALSE, *TRUE)

@@ -1,4 +1,4 @@
-"""One program of the collection, and what its fixed form computes.
+"""One program of the collection, and the result of its fixed form.
 
 A program is a function of one flag: whether it gets the values that the profiler sees, or others of the
 same shapes. Marks in its source say what a reader of a false proof would do:

@@ -1,4 +1,4 @@
-"""Programs with waste that no input can make useful: the marked line must be proven."""
+"""Programs with waste for every input: the marked line must be proven."""
 
 from __future__ import annotations
 

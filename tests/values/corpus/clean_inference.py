@@ -1,4 +1,4 @@
-"""Clean programs: inference, data, metrics, and the operators whose waste is history."""
+"""Clean programs: inference, data, metrics, and operators whose waste was fixed in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clean programs: ways to train."""
+"""Clean programs: training methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What value profilers found in PyTorch itself in 2020, as small reproductions in Python.
+"""Findings of value profilers in PyTorch in 2020, as small reproductions in Python.
 
 The operators of today do not do this any more; `clean_inference` runs them.
 """

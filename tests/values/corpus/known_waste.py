@@ -1,4 +1,4 @@
-"""Waste inside operators of torch that clean programs are known to meet, when looked at deeply.
+"""Known waste inside torch operators that deep profiling finds in clean programs.
 
 docs/explanation/waste-in-torch.md describes them; a sweep of torch 2.13 tested each operator separately.
 """

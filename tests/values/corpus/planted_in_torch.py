@@ -1,4 +1,4 @@
-"""Waste that is not planted: in Python code of torch itself, met by ordinary programs."""
+"""Waste in the Python code of torch, in ordinary programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted waste: what every step computes again."""
+"""Planted waste: recomputation in every step."""
 
 from __future__ import annotations
 

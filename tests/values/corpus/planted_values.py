@@ -1,4 +1,4 @@
-"""Planted waste: single and frequent values, heavy types, structure, nearly so."""
+"""Planted waste: single and frequent values, heavy types, structure, approximate patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted waste: redundant writes and dead initialisations."""
+"""Planted waste: redundant writes and dead initializations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One program of the corpus, and what is planted in it."""
+"""One program of the corpus, and its planted waste."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of the corpus: a model, a candidate made of it, and how both are run."""
+"""Cases of the corpus: a model, a candidate derived from it, and their settings."""
 
 from __future__ import annotations
 

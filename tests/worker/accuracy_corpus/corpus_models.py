@@ -1,4 +1,4 @@
-"""Models of the corpus: small, and each with something that is hard to judge."""
+"""Models of the corpus: small, and each difficult to check."""
 
 from __future__ import annotations
 

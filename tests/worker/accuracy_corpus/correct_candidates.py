@@ -1,4 +1,4 @@
-"""Candidates that round otherwise, and no more: none may be called wrong."""
+"""Candidates that differ only in rounding: none may be called wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corpus: no wrong candidate is missed, and no honest one is accused."""
+"""The accuracy corpus: wrong candidates fail, and correct ones do not."""
 
 from __future__ import annotations
 

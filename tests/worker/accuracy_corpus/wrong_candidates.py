@@ -1,4 +1,4 @@
-"""Candidates whose results are wrong: every one must be called so."""
+"""Candidates with wrong results: each must fail the accuracy check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small workloads for the corpus of candidates; each takes a candidate made of its module."""
+"""Small workloads for the corpus of candidates; each takes a candidate derived from its module."""
 
 # mypy: disable-error-code="misc"
 

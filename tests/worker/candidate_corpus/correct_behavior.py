@@ -1,4 +1,4 @@
-"""Candidates that are right, however unusual they are. Each takes the module, as `bench` hands it."""
+"""Correct candidates with unusual behavior. Each takes the module that `bench` passes."""
 
 # ruff: noqa: PLW0108 - candidates are wrappers on purpose
 

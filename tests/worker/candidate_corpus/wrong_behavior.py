@@ -1,4 +1,4 @@
-"""Candidates whose behaviour is wrong or harms the comparison. Each takes the module, as `bench` hands it."""
+"""Candidates whose behavior is wrong or harms the comparison. Each takes the module that `bench` passes."""
 
 # ruff: noqa: PLW0108, ANN001, ARG002, ARG005 - candidates are wrappers on purpose
 # mypy: disable-error-code="misc"
@@ -334,7 +334,7 @@ def computes_in_thread(module: Any) -> Any:
     return call
 
 
-def honest_when_checked(module: Any) -> Any:
+def correct_when_checked(module: Any) -> Any:
     """Looks at the stack for the functions that check results."""
 
     def call(x: Any) -> Any:
@@ -345,7 +345,7 @@ def honest_when_checked(module: Any) -> Any:
     return call
 
 
-def honest_for_known_values(module: Any) -> Any:
+def correct_for_known_values(module: Any) -> Any:
     """Right for the inputs that the workload made, and wrong for others."""
     first: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""Batch sizes of lists: by the device and its size, and the user's own before all others."""
+"""Batch sizes of lists: by the device and its size, and overridden by the user."""
 
 import os
 from types import SimpleNamespace

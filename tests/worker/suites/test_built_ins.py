@@ -1,4 +1,4 @@
-"""Every built-in workload builds, runs forward and backward, and is the same for the same seed."""
+"""Every built-in workload builds, runs forward and backward, and is reproducible from its seed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The catalogue: torch-free, and true about what the suites build."""
+"""The catalog imports no torch, and matches the suites."""
 
 import subprocess
 import sys

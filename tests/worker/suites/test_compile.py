@@ -1,4 +1,4 @@
-"""Every built-in workload goes through torch.compile and gives the same numbers."""
+"""Every built-in workload compiles with torch.compile and gives the same numbers."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What cannot be built is refused with the name, the reason and the fix."""
+"""Errors of suites name the workload, the reason and the fix."""
 
 from typing import Any
 

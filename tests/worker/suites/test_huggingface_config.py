@@ -1,4 +1,4 @@
-"""Configuration files of the suite huggingface: read from the disk, and refused with a reason."""
+"""Configuration files of the suite huggingface: valid files, and errors with a reason."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The list of the suite huggingface: every name is built, run and trained, small; full size by count."""
+"""The list of the suite huggingface: every model is built, run and trained in a small size."""
 
 import importlib.util
 from typing import Any

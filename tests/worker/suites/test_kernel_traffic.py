@@ -1,4 +1,4 @@
-"""What kernels say they must move: checked against the tensors themselves, and by hand."""
+"""Memory traffic of kernels, compared with the tensors and with manual calculations."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ def moved(name: str, mode: str = "inference", batch: int | None = None, **given:
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in KERNELS])
-def test_the_output_is_as_large_as_said(name: str) -> None:
+def test_the_output_has_the_stated_size(name: str) -> None:
     import torch
 
     chosen = choose("kernels", name, "inference", None, TINY.get(name, {}))

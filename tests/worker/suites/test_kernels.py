@@ -1,4 +1,4 @@
-"""What is particular to the kernels: exact operation counts, exact slowdowns, the optimiser step."""
+"""Kernels: exact operation counts, exact slowdowns, the optimizer step."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Residual networks are the ones of the paper: sizes are those that everybody knows."""
+"""Residual networks have the sizes of the paper."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The suite timm, with a small package of the same interface, and without any."""
+"""The suite timm, with a fake package of the same interface, and without the package."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The suite `torchbench`, on a tree of our own with the interface of the real one."""
+"""The suite `torchbench`, on a fake checkout with the interface of the real one."""
 
 from __future__ import annotations
 

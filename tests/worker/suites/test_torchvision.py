@@ -1,4 +1,4 @@
-"""The suite torchvision: with a small package of the same interface, with none, and with the real one."""
+"""The suite torchvision: with a fake package, without the package, and with the real one."""
 
 import importlib.util
 import json

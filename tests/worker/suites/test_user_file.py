@@ -1,4 +1,4 @@
-"""The suite file: every form of a user's own workload, and every way to get it wrong."""
+"""User files: every form of a user's own workload, and every error."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Programs of which every step is like the last, and the watch over them with the follower or without."""
+"""Programs with equal steps, profiled with or without the follower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixes applied to running code: what they change, what they must leave alone, what is compared."""
+"""Fixes applied to running code: their effects, their limits, and compared values."""
 
 from __future__ import annotations
 

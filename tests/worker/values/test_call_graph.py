@@ -1,4 +1,4 @@
-"""Chains of waste: every operator that goes away when a finding is fixed, and no other."""
+"""Chains of waste: every operator that a fix removes, and no other."""
 
 from __future__ import annotations
 

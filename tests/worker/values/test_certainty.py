@@ -1,4 +1,4 @@
-"""When a finding may be called proven: every missing or failed test takes the word away."""
+"""When a finding is proven: every missing or failed test lowers the certainty."""
 
 from __future__ import annotations
 

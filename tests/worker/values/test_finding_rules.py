@@ -1,4 +1,4 @@
-"""What makes sightings a finding: one cause, one finding; as a rule, not at the start; bounded."""
+"""From observations to findings: one finding per cause, in most calls, after the first step, bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Surveyed steps that are followed by the compiled observer: the same is found as by the mode."""
+"""Surveyed steps followed by the compiled observer: the same findings as with the dispatch mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that raise while they are followed: the program gets its own exception, and goes on."""
+"""Operators that raise while they are followed: the program gets its own exception and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that nobody watches: which operators are seen, what is timed, who has the right of way."""
+"""Runs without profiling: observed operators, timed steps, and the program's own profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of operators to sweep is whole, well-formed, and large enough to be looked into."""
+"""The list of operators to sweep is complete, well-formed, and large enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real operators of torch on trial: which fills are dead, which are needed, what cannot be told."""
+"""Proofs of torch operators: dead fills, needed fills, and undecidable ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of the torch that is here, swept one by one: what is wasted is found, and nothing else."""
+"""A sweep of operators of the installed torch: waste is found, and nothing else."""
 
 from __future__ import annotations
 

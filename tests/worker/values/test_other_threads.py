@@ -1,4 +1,4 @@
-"""Operators in other threads and processes: counted and said, never silently missing."""
+"""Operators in other threads and processes are counted and reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_thread(work: Callable[[], object], name: str = "worker") -> None:
     thread.join()
 
 
-def test_operators_of_other_threads_are_counted_and_said(session: ProfilingSession) -> None:
+def test_operators_of_other_threads_are_counted_and_reported(session: ProfilingSession) -> None:
     in_thread(lambda: torch.ones(SIZE).cos().sin(), "reader")
     found = result(session)
     assert found["counts"]["other_threads"] == 1

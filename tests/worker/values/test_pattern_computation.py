@@ -1,4 +1,4 @@
-"""Duplicates, needless copies, guards and unchanged results: edge cases, and what is none."""
+"""Duplicates, needless copies, guards and unchanged results: edge cases and negatives."""
 
 from __future__ import annotations
 

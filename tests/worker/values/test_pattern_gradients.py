@@ -1,4 +1,4 @@
-"""Sparse gradients: embeddings, indexed parameters, and tensors that were taken apart."""
+"""Sparse gradients: embeddings, indexed parameters, and split tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single and frequent values, heavy types, structure and the approximate: edge cases."""
+"""Single and frequent values, heavy types, structure and approximate patterns: edge cases."""
 
 from __future__ import annotations
 

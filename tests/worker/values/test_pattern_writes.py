@@ -1,4 +1,4 @@
-"""Redundant writes and dead initialisations: edge cases, and what is none."""
+"""Redundant writes and dead initializations: edge cases and negatives."""
 
 from __future__ import annotations
 

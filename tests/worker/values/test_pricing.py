@@ -1,4 +1,4 @@
-"""Prices of findings, and their fixes, simulated: what is written down, timed and compared."""
+"""Prices of findings and simulated fixes: recipes, timing, and comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mistake of the profiler ends the profile, never the program."""
+"""An internal error of the profiler ends the profile, not the program."""
 
 from __future__ import annotations
 

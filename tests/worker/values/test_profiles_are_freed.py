@@ -1,4 +1,4 @@
-"""A profile that ended leaves nothing behind: a hundred in one process must not keep `fork` from working."""
+"""Ended profiles are freed: a hundred in one process must not prevent `fork`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile that has ended leaves nothing behind in the process: no memory, no hook."""
+"""An ended profile leaves no memory and no hook in the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs with planted waste on trial: fills, sums with zeros, writes and guards of their own."""
+"""Proofs of programs with planted waste: fills, sums with zeros, writes and guards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program computes the same bits with the watch and its proofs as without: nothing leaks out."""
+"""A program computes the same bits with profiling and proofs as without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes: operators written down as JSON and made again, with what their cost depends on."""
+"""Recipes: operators stored as JSON and recreated with everything that affects their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `--deep` sends an operator: to the kernel that torch itself would choose."""
+"""Redispatch of operators with `--deep`: to the kernel that torch would choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays: one operator inside changed, everything else as the watch saw it."""
+"""Replays: one inner operator changed, everything else as recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments for replays: copies where a replay writes, other values of the same form elsewhere."""
+"""Arguments of replays: copies where a replay writes, other values of the same form elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scan of memory: both scanners against a plain reference, for all dtypes and sizes."""
+"""The memory scan: both scanners compared with a plain reference, for all dtypes and sizes."""
 
 from __future__ import annotations
 

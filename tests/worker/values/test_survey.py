@@ -1,4 +1,4 @@
-"""Steps that are surveyed count what closely watched ones count, however the steps differ."""
+"""Surveyed steps give the same counts as fully profiled ones."""
 
 from __future__ import annotations
 

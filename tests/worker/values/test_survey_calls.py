@@ -1,4 +1,4 @@
-"""Operators of a step beside those of an earlier one."""
+"""Alignment of the operators of a step with those of an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bits: what counts as the same, and what a poison puts where."""
+"""Bitwise equality, and where poison values are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that a program reaches past the dispatcher: nothing false is said of it."""
+"""Memory accessed without the dispatcher: no false statement about it."""
 
 from __future__ import annotations
 
