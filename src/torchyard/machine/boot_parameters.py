@@ -92,7 +92,7 @@ def requested_parameters(
 def boot_lines(files: FileTree, request: BootRequest) -> BootLines:
     """Return the lines to write. Existing parameters stay; ours replace those of the same name."""
     words, warnings = requested_parameters(files, request)
-    now = _split(files.read("proc/cmdline").value or "")
+    now = _split(files.read("proc/cmdline").text)
     grub = _grub_default(files)
     if grub is None:
         base = [_for_shell(word) for word in now if _name(word) not in _ADDED_BY_GRUB]
@@ -124,7 +124,7 @@ def merged(existing: Iterable[str], requested: Iterable[str]) -> list[str]:
 
 def effects(files: FileTree, request: BootRequest) -> tuple[Effect, ...]:
     """Check each requested parameter against the running kernel."""
-    line = _split(files.read("proc/cmdline").value or "")
+    line = _split(files.read("proc/cmdline").text)
     line = line[: line.index("--")] if "--" in line else line
     return tuple(_effect(files, word, line) for word in requested_parameters(files, request)[0])
 
@@ -166,7 +166,7 @@ def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
     warnings = [unbalanced]
     if 0 in cores:
         warnings.append("the kernel uses CPU 0 for housekeeping: leave it out")
-    driver = files.read(f"{_CPU}/cpufreq/policy0/scaling_driver").value or ""
+    driver = files.read(f"{_CPU}/cpufreq/policy0/scaling_driver").text
     if driver.startswith("intel_pstate") or files.exists(f"{_CPU}/intel_pstate/status"):
         warnings.append(
             "nohz_full conflicts with intel_pstate: without ticks the driver may not raise the "
@@ -180,7 +180,7 @@ def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
 
 
 def _idle_words(files: FileTree) -> tuple[list[str], str]:
-    text = files.read("proc/cpuinfo").value or ""
+    text = files.read("proc/cpuinfo").text
     vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
     if vendor is not None and vendor[1] == "GenuineIntel":
         return ["intel_idle.max_cstate=1", "processor.max_cstate=1"], ""

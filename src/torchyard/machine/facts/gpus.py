@@ -11,10 +11,10 @@ from typing import Any
 
 from torchyard.machine.gpu.amd import AmdGpu, read_amd
 from torchyard.machine.gpu.compute_processes import GpuProcess
-from torchyard.machine.gpu.library import Answer
 from torchyard.machine.gpu.nvidia import NvidiaGpu, read_nvidia
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
+from torchyard.machine.system.file_tree import Answer
 
 
 @dataclass(frozen=True, kw_only=True)

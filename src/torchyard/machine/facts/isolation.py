@@ -108,7 +108,7 @@ def own_groups(files: FileTree, controller: str) -> tuple[str, ...]:
     """Return the folders of this process's group for a controller, and of its parents."""
     mounts = _mounts(files)
     mount = mounts.get(controller if controller in mounts else "cgroup2")
-    text = files.read("proc/self/cgroup").value or ""
+    text = files.read("proc/self/cgroup").text
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -131,8 +131,8 @@ def quota_processors(files: FileTree) -> Reading:
         reading = files.read(f"{group}/cpu.max")
         quota, _, period = (reading.value or "").partition(" ")
         if reading.value is None:
-            quota = files.read(f"{group}/cpu.cfs_quota_us").value or ""
-            period = files.read(f"{group}/cpu.cfs_period_us").value or ""
+            quota = files.read(f"{group}/cpu.cfs_quota_us").text
+            period = files.read(f"{group}/cpu.cfs_period_us").text
         if quota.isdecimal() and period.strip().isdecimal() and int(period):
             shares.append(int(quota) / int(period))
     return Reading(value=f"{min(shares):g}" if shares else "all")
@@ -141,7 +141,7 @@ def quota_processors(files: FileTree) -> Reading:
 def _mounts(files: FileTree) -> dict[str, str]:
     """Return controller of version 1, or `cgroup2` -> mount point."""
     mounts: dict[str, str] = {}
-    for line in (files.read("proc/mounts").value or "").splitlines():
+    for line in files.read("proc/mounts").text.splitlines():
         match line.split():
             case [_, place, "cgroup2", *_]:
                 mounts.setdefault("cgroup2", place.strip("/"))
@@ -248,7 +248,7 @@ def balancer(files: FileTree) -> Reading:
 def _used(files: FileTree) -> dict[str, int]:
     """Return interrupt -> count since boot, over all CPUs."""
     counts: dict[str, int] = {}
-    for line in (files.read("proc/interrupts").value or "").splitlines()[1:]:
+    for line in files.read("proc/interrupts").text.splitlines()[1:]:
         number, colon, rest = line.strip().partition(":")
         if colon and number.isdecimal():
             count = 0
@@ -275,7 +275,7 @@ def _placement(files: FileTree) -> Reading:
 
 def _busiest(files: FileTree) -> Reading:
     """Return the CPUs that handled most device interrupts since boot."""
-    lines = (files.read("proc/interrupts").value or "").splitlines()
+    lines = files.read("proc/interrupts").text.splitlines()
     names = lines[0].split() if lines else []
     totals: Counter[str] = Counter()
     for line in lines[1:]:

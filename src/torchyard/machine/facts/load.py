@@ -143,7 +143,7 @@ def _waiting(resource: str) -> Reader:
 
 
 def _running(files: FileTree) -> Reading:
-    for line in (files.read("proc/stat").value or "").splitlines():
+    for line in files.read("proc/stat").text.splitlines():
         name, _, value = line.partition(" ")
         if name == "procs_running" and value.strip().isdecimal():
             return Reading(value=value.strip())

@@ -67,7 +67,7 @@ def randomisation(files: FileTree) -> Reading:
 def swaps(files: FileTree) -> tuple[tuple[str, int, int], ...]:
     """Return (name, size, used) of every swap area, in KiB."""
     areas: list[tuple[str, int, int]] = []
-    for line in (files.read("proc/swaps").value or "").splitlines()[1:]:
+    for line in files.read("proc/swaps").text.splitlines()[1:]:
         match line.split():
             case [name, _, size, used, *_] if size.isdecimal() and used.isdecimal():
                 areas.append((name, int(size), int(used)))

@@ -139,7 +139,7 @@ def _mitigations(files: FileTree) -> Reading:
     """Count the CPU vulnerabilities by state: mitigations change the speed."""
     counts: Counter[str] = Counter()
     for name in files.names(_VULNERABILITIES):
-        text = files.read(f"{_VULNERABILITIES}/{name}").value or ""
+        text = files.read(f"{_VULNERABILITIES}/{name}").text
         word = text.partition(":")[0].strip()
         counts["in force" if word == "Mitigation" else word.lower() or "unreadable"] += 1
     shown = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))

@@ -76,7 +76,7 @@ def virtualisation(files: FileTree) -> Reading:
     if ".metal" in board_text:  # Amazon's bare-metal instances have the same vendor as its guests
         hypervisor = ""
     type_file = line_of(files, "sys/hypervisor/type").value or ""
-    tree = files.read("proc/device-tree/compatible").value or ""
+    tree = files.read("proc/device-tree/compatible").text
     if not hypervisor and type_file and type_file != "none":
         hypervisor = type_file
     if not hypervisor and "dummy-virt" in tree:
@@ -175,7 +175,7 @@ def find_libraries(files: FileTree, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the paths of shared libraries by name (`libgomp.so` finds `libgomp.so.1`)."""
     paths: dict[str, None] = {}
     # The cache is binary, with zero-terminated strings, so paths can be extracted from it.
-    cache = files.read("etc/ld.so.cache").value or ""
+    cache = files.read("etc/ld.so.cache").text
     for text in cache.split("\0"):
         if text.startswith("/") and _is_one(text.rsplit("/", 1)[1], names):
             paths[text] = None

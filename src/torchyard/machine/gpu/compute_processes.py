@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchyard.machine.gpu.library import Answer, ask
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.library import ask
+from torchyard.machine.system.file_tree import Answer, FileTree
 from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
 
 __all__ = ["GpuProcess", "Owner", "owner_of", "read_processes"]
@@ -76,6 +76,6 @@ def _process(raw: Any, kind: Literal["compute", "graphics"], files: FileTree) ->
         pid=pid,
         kind=kind,
         memory_bytes=None if memory is None else int(memory),
-        name=(files.read(f"proc/{pid}/comm").value or "").strip(),
+        name=files.read(f"proc/{pid}/comm").text.strip(),
         owner=owner_of(pid, files),
     )

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchyard.machine.gpu.compute_processes import GpuProcess, read_processes
-from torchyard.machine.gpu.library import Answer, ask
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.library import ask
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 IDLE: Final = "idle"
 USER_SETTING: Final = "clocks set by a user"
@@ -83,16 +83,19 @@ def nvml_handle(nvml: Any, device: str, environment: Mapping[str, str]) -> Answe
 
 def _by_uuid(nvml: Any, start: str) -> Answer[Any]:
     """Find a GPU by a UUID prefix; CUDA accepts a prefix that matches one GPU."""
-    matches: list[Any] = []
-    if start.startswith("GPU-"):
-        for handle in _handles(nvml):
-            uuid = ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).value
-            text = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-            if text.startswith(start):
-                matches.append(handle)
+    matches = [
+        handle
+        for handle in _handles(nvml)
+        if start.startswith("GPU-") and (read_uuid(nvml, handle).value or "").startswith(start)
+    ]
     if len(matches) == 1:
         return Answer(value=matches[0])
     return Answer(because=f"CUDA_VISIBLE_DEVICES={start} does not name one whole GPU here")
+
+
+def read_uuid(nvml: Any, handle: Any) -> Answer[str]:
+    """Return the UUID of a card."""
+    return ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).map(_text)
 
 
 def _names(nvml: Any) -> set[str]:

@@ -165,7 +165,7 @@ def _counters(files: FileTree) -> list[str]:
     cores: dict[str, str] = {}
     for folder in files.paths(f"{_CPUS}/cpu[0-9]*/thermal_throttle"):
         topology = f"{folder.rpartition('/')[0]}/topology"
-        package = files.read(f"{topology}/physical_package_id").value or ""
+        package = files.read(f"{topology}/physical_package_id").text
         siblings = files.read(f"{topology}/thread_siblings_list").value or folder
         for paths_by_key, key, name in (
             (packages, package, "package_throttle_count"),
@@ -190,7 +190,7 @@ def open_cooling(machine: Machine) -> Reader:
     folders = [
         path.rpartition("/")[0]
         for path in machine.files.paths(f"{_DEVICES}/cooling_device*/type")
-        if (machine.files.read(path).value or "").startswith(_PROCESSOR_TYPES)
+        if machine.files.read(path).text.startswith(_PROCESSOR_TYPES)
     ]
     files = tuple(machine.files.hold(f"{path}/cur_state") for path in folders[:MOST_DEVICES])
     because = "" if files else f"/{_DEVICES} has no CPU cooling device"
@@ -232,7 +232,7 @@ def open_temperature(machine: Machine) -> Reader:
 def _zones(files: FileTree) -> list[str]:
     paths = []
     for path in files.paths(f"{_ZONES}/thermal_zone*/type"):
-        kind = (files.read(path).value or "").lower()
+        kind = files.read(path).text.lower()
         if kind == "x86_pkg_temp" or "cpu" in kind or kind.startswith("soc"):
             paths.append(f"{path.rpartition('/')[0]}/temp")
     return paths
@@ -249,7 +249,7 @@ def _sensors(files: FileTree) -> list[str]:
         package_inputs = [
             each
             for each in inputs
-            if (files.read(each.replace("_input", "_label")).value or "").startswith(
+            if files.read(each.replace("_input", "_label")).text.startswith(
                 ("Package", "Tctl", "Tdie")
             )
         ]

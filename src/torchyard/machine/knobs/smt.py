@@ -101,7 +101,7 @@ def _lost_state(files: FileTree, going: set[int], stay: set[int]) -> list[str]:
 
 
 def _cpus(files: FileTree, path: str) -> tuple[int, ...]:
-    text = files.read(path).value or ""
+    text = files.read(path).text
     try:
         return cpus_of_mask(text) if path.endswith("smp_affinity") else cpus_of_list(text)
     except ValueError:

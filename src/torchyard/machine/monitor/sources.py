@@ -110,7 +110,7 @@ class ProcessorTime:
 
 def busy_s(files: FileTree) -> float | None:
     """Return the CPU time of all processes since boot; None if it cannot be read."""
-    fields = (files.read(_STAT).value or "").partition("\n")[0].split()
+    fields = files.read(_STAT).text.partition("\n")[0].split()
     if not fields or fields[0] != "cpu":
         return None
     return sum(_seconds(fields, column) for column in (_USER, _NICE, _SYSTEM))
@@ -192,7 +192,7 @@ def _processes(scope: MonitorScope) -> Iterator[tuple[tuple[int, int], _ProcessS
     for name in scope.files.names("proc"):
         if not name.isdecimal():
             continue
-        text = scope.files.read(f"proc/{name}/stat").value or ""
+        text = scope.files.read(f"proc/{name}/stat").text
         # The name is in parentheses and may contain blanks and parentheses.
         head, _, tail = text.rpartition(")")
         fields = tail.split()

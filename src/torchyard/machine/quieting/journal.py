@@ -105,7 +105,7 @@ def journal_folder(files: FileTree) -> Path:
 
 def boot_of(files: FileTree) -> str:
     """Return the boot ID; empty if the kernel does not report it."""
-    return files.read("proc/sys/kernel/random/boot_id").value or ""
+    return files.read("proc/sys/kernel/random/boot_id").text
 
 
 @dataclass(frozen=True, kw_only=True)

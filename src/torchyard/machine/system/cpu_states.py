@@ -105,7 +105,7 @@ def _of_driver(files: FileTree, policy: str) -> BaseClock | None:
 
 def _of_firmware(files: FileTree, policy: str) -> BaseClock | None:
     """Read it from ACPI CPPC (AMD and Arm servers): in MHz, 0 if the firmware omits it."""
-    first = (files.read(f"{policy}/affected_cpus").value or "").split()[:1]
+    first = files.read(f"{policy}/affected_cpus").text.split()[:1]
     path = f"{CPU}/cpu{first[0]}/acpi_cppc/nominal_freq" if first else ""
     mhz = files.read(path).number if path else None
     return BaseClock(khz=mhz * 1000, source=f"/{path}") if mhz else None
@@ -113,7 +113,7 @@ def _of_firmware(files: FileTree, policy: str) -> BaseClock | None:
 
 def _of_name(files: FileTree) -> BaseClock | None:
     """Read it from the model name: `... CPU @ 2.50GHz`, Intel until about 2022."""
-    text = files.read("proc/cpuinfo").value or ""
+    text = files.read("proc/cpuinfo").text
     match = re.search(r"^model name\s*:.* @ (\d+\.\d+)GHz", text, re.MULTILINE)
     if match is None:
         return None
@@ -140,7 +140,7 @@ def _highest(files: FileTree, policy: str) -> BaseClock | None:
 
 def _table(files: FileTree, policy: str) -> list[int]:
     """Return the clock steps, highest first; empty for drivers without steps."""
-    words = (files.read(f"{policy}/scaling_available_frequencies").value or "").split()
+    words = files.read(f"{policy}/scaling_available_frequencies").text.split()
     return sorted((int(word) for word in words if word.isdigit()), reverse=True)
 
 
@@ -164,7 +164,7 @@ def idle_states(files: FileTree) -> tuple[IdleState, ...]:
     for path in files.paths(f"{CPU}/cpu[0-9]*/cpuidle/state[0-9]*"):
         latency_us = files.read(f"{path}/latency").number
         if latency_us is not None:
-            name = files.read(f"{path}/name").value or ""
+            name = files.read(f"{path}/name").text
             states.append(IdleState(folder=path, name=name, latency_us=latency_us))
     return tuple(states)
 

@@ -41,7 +41,7 @@ def tasks_of(files: FileTree, process: str) -> Iterator[int]:
 
 def read_task(files: FileTree, number: int | str) -> Task | None:
     """Read a task from its `stat` file; None if it is gone."""
-    text = files.read(f"proc/{number}/stat").value or ""
+    text = files.read(f"proc/{number}/stat").text
     # The name may contain blanks and parentheses: the fields follow the last one.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
@@ -63,7 +63,7 @@ def read_task(files: FileTree, number: int | str) -> Task | None:
 
 def read_allowed(files: FileTree, number: int | str) -> str | None:
     """Return the CPUs a task may run on, as a list; None if it is gone."""
-    for line in (files.read(f"proc/{number}/status").value or "").splitlines():
+    for line in files.read(f"proc/{number}/status").text.splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
             return value.strip()
