@@ -19,9 +19,8 @@ from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text
 from torchyard.machine.quieting.journal import journal_error
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import CPU, FileTree
 
-_CPU: Final = "sys/devices/system/cpu"
 _GRUB_FILE: Final = "etc/default/grub"
 _ADDED_BY_GRUB: Final = ("BOOT_IMAGE", "root", "ro", "rw", "initrd")
 """Parameters in /proc/cmdline that come from the loader or from other GRUB variables."""
@@ -133,11 +132,11 @@ def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     name, value = _name(word), word.partition("=")[2]
     on_line = word in line
     if name in ("isolcpus", "nohz_full"):
-        path = f"{_CPU}/{'isolated' if name == 'isolcpus' else name}"
+        path = f"{CPU}/{'isolated' if name == 'isolcpus' else name}"
         requested = cpus_of_list(value.removeprefix("managed_irq,domain,"))
         reading = files.read(path)
         shown = reading.because if reading.value is None else f"/{path}: {reading.value or 'none'}"
-        in_force = _includes(reading.value, requested)
+        in_force = set(requested) <= set(reading.cpus)  # "(null)" on some kernels
         return Effect(word=word, on_line=on_line, in_force=in_force, shown=shown)
     if name.endswith(".max_cstate"):
         path = f"sys/module/{name.partition('.')[0]}/parameters/max_cstate"
@@ -151,13 +150,6 @@ def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     return Effect(word=word, on_line=on_line, in_force=None, shown="/proc/cmdline")
 
 
-def _includes(text: str | None, cpus: tuple[int, ...]) -> bool:
-    try:
-        return set(cpus) <= set(cpus_of_list(text or ""))
-    except ValueError:  # "(null)" on some kernels
-        return False
-
-
 def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
     unbalanced = (
         "isolcpus disables load balancing: OpenMP threads pile up on one core unless each is "
@@ -166,13 +158,13 @@ def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
     warnings = [unbalanced]
     if 0 in cores:
         warnings.append("the kernel uses CPU 0 for housekeeping: leave it out")
-    driver = files.read(f"{_CPU}/cpufreq/policy0/scaling_driver").text
-    if driver.startswith("intel_pstate") or files.exists(f"{_CPU}/intel_pstate/status"):
+    driver = files.read(f"{CPU}/cpufreq/policy0/scaling_driver").text
+    if driver.startswith("intel_pstate") or files.exists(f"{CPU}/intel_pstate/status"):
         warnings.append(
             "nohz_full conflicts with intel_pstate: without ticks the driver may not raise the "
             "clock; fix the clock with `torchyard machine quiet`, or add intel_pstate=disable"
         )
-    if not files.exists(f"{_CPU}/nohz_full"):
+    if not files.exists(f"{CPU}/nohz_full"):
         warnings.append(
             "this kernel reports no nohz_full: it may be built without it and ignore the parameter"
         )

@@ -14,6 +14,7 @@ from torchyard.machine.advice.activity import Activity
 from torchyard.machine.facts.gpus import GpuView, read_gpus
 from torchyard.machine.gpu.amd import AmdGpu
 from torchyard.machine.gpu.compute_processes import GpuProcess
+from torchyard.machine.gpu.labels import on_off
 from torchyard.machine.gpu.nvidia import HOLDS_DOWN, THERMAL, USER_SETTING, NvidiaGpu
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice
@@ -165,7 +166,7 @@ def _memory_checks(label: str, gpu: NvidiaGpu) -> list[Advice]:
             Advice(
                 name="gpu-ecc",
                 effect="medium",
-                what=f"{label}: ECC is {_on(now)} now and {_on(pending)} after the next reset",
+                what=f"{label}: ECC is {on_off(now)} now and {on_off(pending)} after the next reset",
                 why="numbers before and after the reset may not be comparable: on some cards ECC "
                 "costs bandwidth",
                 fix="reset the GPU now, or revert the change: nvidia-smi -e",
@@ -238,10 +239,6 @@ def _listed(processes: list[GpuProcess]) -> str:
     named = [f"{process.pid} {process.name}".strip() for process in processes[:_MOST_NAMED]]
     more = len(processes) - _MOST_NAMED
     return ", ".join([*named, *([f"{more} more"] if more > 0 else [])])
-
-
-def _on(state: bool) -> str:
-    return "on" if state else "off"
 
 
 def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001

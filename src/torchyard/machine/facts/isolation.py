@@ -9,16 +9,12 @@ from typing import Final
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.facts.reading import (
     Reader,
-    cpus_or_none,
-    facts_of,
     fields_of,
     in_words,
     line_of,
     processors,
 )
-from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
 NOISE_PARAMETERS: Final = (
     *("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "skew_tick", "nohz"),
@@ -56,15 +52,8 @@ def noise_parameters(files: FileTree) -> Reading:
     return Reading(value=" ".join(shown) or "none that affects noise")
 
 
-ISOLATION_SECTION: Final = "isolation"
-_CPU: Final = "sys/devices/system/cpu"
 _STATUS: Final = "proc/self/status"
 _NO_GROUP: Final = "this process is in no mounted control group"
-
-
-def read_isolation(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(ISOLATION_SECTION, ISOLATION_READERS, machine.files)
 
 
 def allowed(files: FileTree) -> Reading:
@@ -80,16 +69,16 @@ def allowed(files: FileTree) -> Reading:
 
 def isolated_cpus(files: FileTree) -> tuple[int, ...]:
     """Return the CPUs without load balancing: isolated at boot, and in isolated partitions."""
-    at_boot = cpus_or_none(files.read(f"{_CPU}/isolated"))
+    at_boot = files.read(f"{CPU}/isolated").cpus
     root = _mounts(files).get("cgroup2")
-    at_run_time = cpus_or_none(files.read(f"{root}/cpuset.cpus.isolated")) if root else ()
+    at_run_time = files.read(f"{root}/cpuset.cpus.isolated").cpus if root else ()
     return tuple(sorted({*at_boot, *at_run_time}))
 
 
 def isolated_text(files: FileTree) -> Reading:
     """Return the isolated CPUs as a list, or `none`."""
-    if files.read(f"{_CPU}/isolated").value is None:
-        return files.read(f"{_CPU}/isolated")
+    if files.read(f"{CPU}/isolated").value is None:
+        return files.read(f"{CPU}/isolated")
     return Reading(value=cpu_list(isolated_cpus(files)) or "none")
 
 
@@ -193,9 +182,9 @@ def _partitions(files: FileTree) -> Reading:
     return processors(f"{root}/cpuset.cpus.isolated")(files)
 
 
-ISOLATION_READERS: Final[dict[str, Reader]] = {
-    "isolated at boot": processors(f"{_CPU}/isolated"),
-    "no timer ticks (nohz_full)": processors(f"{_CPU}/nohz_full"),
+ISOLATION: Final[dict[str, Reader]] = {
+    "isolated at boot": processors(f"{CPU}/isolated"),
+    "no timer ticks (nohz_full)": processors(f"{CPU}/nohz_full"),
     "no RCU callbacks (rcu_nocbs)": _rcu,
     "isolated at run time": _partitions,
     "kernel parameters": noise_parameters,
@@ -211,14 +200,8 @@ ISOLATION_READERS: Final[dict[str, Reader]] = {
 }
 
 
-INTERRUPTS_SECTION: Final = "interrupts"
 _IRQ: Final = "proc/irq"
 _BUSIEST: Final = 3
-
-
-def read_interrupts(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(INTERRUPTS_SECTION, INTERRUPTS_READERS, machine.files)
 
 
 def placement(files: FileTree) -> dict[str, tuple[int, ...]]:
@@ -230,7 +213,7 @@ def placement(files: FileTree) -> dict[str, tuple[int, ...]]:
             effective = files.read(f"{_IRQ}/{number}/effective_affinity_list")
             if not (effective.value or "").strip():
                 effective = files.read(f"{_IRQ}/{number}/smp_affinity_list")
-            if cpus := cpus_or_none(effective):
+            if cpus := effective.cpus:
                 placements[number] = cpus
     return placements
 
@@ -293,7 +276,7 @@ def _busiest(files: FileTree) -> Reading:
     return Reading(value=", ".join(shown))
 
 
-INTERRUPTS_READERS: Final[dict[str, Reader]] = {
+INTERRUPTS: Final[dict[str, Reader]] = {
     "default affinity": _default,
     "placement": _placement,
     "most interrupts since boot": _busiest,

@@ -6,36 +6,16 @@ from typing import Final
 
 from torchyard.machine.facts.reading import (
     Reader,
-    facts_of,
     fields_of,
     file_reader,
     gib,
     in_words,
     line_of,
 )
-from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
 from torchyard.machine.system.file_tree import FileTree, Reading
 
-__all__ = [
-    "SECTION",
-    "amount_kib",
-    "huge_pages",
-    "numa_balancing",
-    "randomisation",
-    "read",
-    "swaps",
-    "total",
-]
-
-SECTION: Final = "memory"
 _INFO: Final = "proc/meminfo"
 _HUGE: Final = "sys/kernel/mm/transparent_hugepage"
-
-
-def read(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(SECTION, READERS, machine.files)
 
 
 def amount_kib(files: FileTree, name: str) -> int | None:
@@ -102,7 +82,7 @@ def _reserved(files: FileTree) -> Reading:
     return Reading(value=f"{fields['HugePages_Total']} of {fields.get('Hugepagesize', '?')}")
 
 
-READERS: Final[dict[str, Reader]] = {
+MEMORY: Final[dict[str, Reader]] = {
     "total": total,
     "available": _amount("MemAvailable"),
     "swap": _swap,

@@ -14,8 +14,6 @@ from torchyard.machine.facts.reading import (
     Reader,
     as_fact,
     as_reading,
-    cpus_or_none,
-    facts_of,
     fields_of,
     in_words,
     line_of,
@@ -23,7 +21,7 @@ from torchyard.machine.facts.reading import (
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 from torchyard.machine.system.cores import Topology
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
 PROCESSOR_SECTION: Final = "processor"
 _INFO: Final = "proc/cpuinfo"
@@ -146,8 +144,6 @@ def _mitigations(files: FileTree) -> Reading:
     return as_reading(shown, f"/{_VULNERABILITIES} is empty or missing")
 
 
-TOPOLOGY_SECTION: Final = "topology"
-_CPU: Final = "sys/devices/system/cpu"
 _NODE: Final = "sys/devices/system/node"
 
 _SMT_WORDS: Final = {
@@ -160,26 +156,21 @@ _SMT_WORDS: Final = {
 }
 
 
-def read_topology(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(TOPOLOGY_SECTION, READERS, machine.files)
-
-
 def _nodes_with_processors(files: FileTree) -> dict[int, tuple[int, ...]]:
     """Return the NUMA nodes with their CPUs; memory-only nodes have none."""
     return {
-        node: cpus_or_none(files.read(f"{_NODE}/node{node}/cpulist"))
-        for node in cpus_or_none(files.read(f"{_NODE}/online"))
+        node: files.read(f"{_NODE}/node{node}/cpulist").cpus
+        for node in files.read(f"{_NODE}/online").cpus
     }
 
 
 def smt(files: FileTree) -> Reading:
     """Return the SMT state as the kernel reports it."""
-    return line_of(files, f"{_CPU}/smt/control")
+    return line_of(files, f"{CPU}/smt/control")
 
 
 def _processors(files: FileTree) -> Reading:
-    present = cpus_or_none(files.read(f"{_CPU}/present"))
+    present = files.read(f"{CPU}/present").cpus
 
     def rephrase(text: str) -> str:
         cpus = cpus_of_list(text)
@@ -188,15 +179,15 @@ def _processors(files: FileTree) -> Reading:
             f", {len(missing)} offline ({cpu_list(missing)})" if missing else ""
         )
 
-    return in_words(line_of(files, f"{_CPU}/online"), rephrase)
+    return in_words(line_of(files, f"{CPU}/online"), rephrase)
 
 
 def _cores(files: FileTree) -> Reading:
     physical = Topology.read(files).physical
-    if not physical or not files.exists(f"{_CPU}/cpu{physical[0][0]}/topology"):
-        return Reading(because=f"/{_CPU}/cpu*/topology is missing")
+    if not physical or not files.exists(f"{CPU}/cpu{physical[0][0]}/topology"):
+        return Reading(because=f"/{CPU}/cpu*/topology is missing")
     sockets = {
-        line_of(files, f"{_CPU}/cpu{core[0]}/topology/physical_package_id").value
+        line_of(files, f"{CPU}/cpu{core[0]}/topology/physical_package_id").value
         for core in physical
     }
     threads = max(len(core) for core in physical)
@@ -223,7 +214,7 @@ def _caches(files: FileTree) -> Reading:
     """Read the caches of the first online CPU: others are the same on nearly all machines."""
     first = next(iter(Topology.read(files).online), 0)
     shown: list[str] = []
-    for folder in files.paths(f"{_CPU}/cpu{first}/cache/index*"):
+    for folder in files.paths(f"{CPU}/cpu{first}/cache/index*"):
         level, kind, size = (
             line_of(files, f"{folder}/{name}").value for name in ("level", "type", "size")
         )
@@ -231,10 +222,10 @@ def _caches(files: FileTree) -> Reading:
             name = f"L{level}" + {"Data": " data", "Instruction": " instruction"}.get(
                 kind or "", ""
             )
-            shared = len(cpus_or_none(files.read(f"{folder}/shared_cpu_list")))
+            shared = len(files.read(f"{folder}/shared_cpu_list").cpus)
             shown.append(f"{name} {size}" + (f" shared by {shared}" if shared > 1 else ""))
     if not shown:
-        return Reading(because=f"/{_CPU}/cpu{first}/cache is empty or missing")
+        return Reading(because=f"/{CPU}/cpu{first}/cache is empty or missing")
     return Reading(value=", ".join(shown))
 
 
@@ -242,7 +233,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
-READERS: Final[dict[str, Reader]] = {
+TOPOLOGY: Final[dict[str, Reader]] = {
     "CPUs": _processors,
     "cores": _cores,
     "simultaneous multithreading": _smt,

@@ -1,6 +1,6 @@
 """Turn files into facts: one value, one value of many files, a rephrased value.
 
-Every reader is `(FileTree) -> Found`, so that a section shows it as a fact, an adviser judges it
+Every reader is `(FileTree) -> Reading`, so that a section shows it as a fact, an adviser judges it
 and a run records it, all from one place.
 """
 
@@ -16,7 +16,7 @@ __all__ = [
     "Reader",
     "as_reading",
     "combined",
-    "cpus_or_none",
+    "common_line",
     "facts_of",
     "fields_of",
     "file_reader",
@@ -86,14 +86,6 @@ def processors(path: str, nothing: str = "none") -> Reader:
     return read
 
 
-def cpus_or_none(reading: Reading) -> tuple[int, ...]:
-    """Return the CPUs or nodes of a list; empty if it is unavailable or invalid."""
-    try:
-        return cpus_of_list(reading.value or "")
-    except ValueError:
-        return ()
-
-
 def combined(values: Mapping[str, str], because: str) -> Reading:
     """Return one value if all locations agree, else all values: `a (0-3), b (4)`.
 
@@ -109,6 +101,17 @@ def combined(values: Mapping[str, str], because: str) -> Reading:
     return Reading(
         value=", ".join(f"{value} ({_places(names)})" for value, names in places.items())
     )
+
+
+def common_line(files: FileTree, pattern: str, form: Callable[[str], str] = str) -> Reading:
+    """Read one line of every matching file; the first part with `*` numbers the locations."""
+    part = next(n for n, step in enumerate(pattern.split("/")) if "*" in step)
+    values = {
+        path.split("/")[part].lstrip("abcdefghijklmnopqrstuvwxyz"): form(text)
+        for path in files.paths(pattern)
+        if (text := line_of(files, path).value) is not None
+    }
+    return combined(values, f"/{pattern}: no such file")
 
 
 def _places(names: list[str]) -> str:

@@ -28,7 +28,6 @@ from torchyard.machine.model import Fact
 from torchyard.machine.system.file_tree import FileTree, Reading
 from torchyard.machine.system.programs import find_program, run_program
 
-KERNEL_SECTION: Final = "kernel"
 GUEST_OF: Final = "guest of "
 """Start of `virtualisation` in a virtual machine; recorded in runs."""
 _SYS: Final = "proc/sys/kernel"
@@ -48,11 +47,6 @@ HYPERVISORS: Final = (
     ("bhyve", "bhyve"),
 )
 """(part of a vendor or product name in lower case, hypervisor)"""
-
-
-def read_kernel(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(KERNEL_SECTION, KERNEL_READERS, machine.files)
 
 
 def release(files: FileTree) -> Reading:
@@ -110,7 +104,7 @@ def _switch(name: str) -> Reader:
     )
 
 
-KERNEL_READERS: Final[dict[str, Reader]] = {
+KERNEL: Final[dict[str, Reader]] = {
     "release": release,
     "clock source": clock_source,
     "virtualization": virtualisation,

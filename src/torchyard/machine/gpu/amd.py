@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.gpu.compute_processes import GpuProcess, owner_of
+from torchyard.machine.gpu.labels import process_list, shown_as
 from torchyard.machine.system.file_tree import Answer, FileTree
 
 _STATE: Final = re.compile(r"^\s*(?:\d+|S):\s*(\d+)\s*mhz\b.*?(\*?)\s*$", re.IGNORECASE)
@@ -147,25 +148,28 @@ class AmdGpu:
     """Its folder below /sys/class/drm."""
     address: str
     """PCI address, which is stable when cards are renumbered; else the card's name."""
-    name: Answer[str]
-    chip: Answer[str]
+    name: Answer[str] = shown_as("name")
+    location: Answer[str] = shown_as("location")
+    chip: Answer[str] = shown_as("chip")
     """LLVM target name: gfx90a, gfx942, gfx1100."""
-    vbios: Answer[str]
-    performance_level: Answer[str]
-    graphics_clock_mhz: Answer[int]
-    max_graphics_clock_mhz: Answer[int]
-    graphics_limits_mhz: Answer[tuple[int, int]]
-    memory_clock_mhz: Answer[int]
-    max_memory_clock_mhz: Answer[int]
-    power_w: Answer[float]
-    power_limit_w: Answer[float]
-    default_power_limit_w: Answer[float]
-    temperature_c: Answer[int]
-    slowdown_temperature_c: Answer[int]
-    busy_percent: Answer[int]
-    link: Answer[str]
-    max_link: Answer[str]
-    processes: Answer[tuple[GpuProcess, ...]]
+    vbios: Answer[str] = shown_as("VBIOS")
+    performance_level: Answer[str] = shown_as("performance level")
+    graphics_clock_mhz: Answer[int] = shown_as("graphics clock", "{} MHz")
+    max_graphics_clock_mhz: Answer[int] = shown_as("maximum graphics clock", "{} MHz")
+    graphics_limits_mhz: Answer[tuple[int, int]] = shown_as(
+        "graphics clock limits", "{0[0]} to {0[1]} MHz"
+    )
+    memory_clock_mhz: Answer[int] = shown_as("memory clock", "{} MHz")
+    max_memory_clock_mhz: Answer[int] = shown_as("maximum memory clock", "{} MHz")
+    power_w: Answer[float] = shown_as("power", "{:.0f} W")
+    power_limit_w: Answer[float] = shown_as("power limit", "{:.0f} W")
+    default_power_limit_w: Answer[float] = shown_as("default power limit", "{:.0f} W")
+    temperature_c: Answer[int] = shown_as("temperature", "{} °C")
+    slowdown_temperature_c: Answer[int] = shown_as("slowdown temperature", "{} °C")
+    link: Answer[str] = shown_as("PCIe link")
+    max_link: Answer[str] = shown_as("maximum PCIe link")
+    busy_percent: Answer[int] = shown_as("utilization", "{} %")
+    processes: Answer[tuple[GpuProcess, ...]] = shown_as("processes", process_list)
 
 
 def amd_cards(files: FileTree) -> tuple[str, ...]:
@@ -199,6 +203,7 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
         card=card.rpartition("/")[2],
         address=address,
         name=_name(files, device),
+        location=Answer(value=f"{card.rpartition('/')[2]} at {address}"),
         chip=_chip(files, node),
         vbios=text_of(files, f"{device}/vbios_version"),
         performance_level=text_of(files, f"{device}/power_dpm_force_performance_level"),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from torchyard.machine.gpu.library import ask
 from torchyard.machine.system.file_tree import Answer, FileTree
+from torchyard.machine.system.tasks import read_task
 from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
 
 __all__ = ["GpuProcess", "Owner", "owner_of", "read_processes"]
@@ -58,14 +59,10 @@ def owner_of(pid: int, files: FileTree, *, environment: Mapping[str, str] = os.e
         if current in ours:
             return "ours"
         visited.add(current)
-        stat = files.read(f"proc/{current}/stat").value
-        if stat is None:
+        task = read_task(files, current)
+        if task is None:
             return "unknown" if current == pid else "other"
-        # The name in parentheses may contain anything; the parent is the second word after it.
-        words = stat.rpartition(")")[2].split()
-        current = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-        if current <= 0:
-            return "other"
+        current = task.parent
     return "other"
 
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.errors import MissingTool
+from torchyard.machine.facts.clocks import BOOST, NO_TURBO
 from torchyard.machine.knob import Knob, Machine, RequestedValues, same_text
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import (
-    CPU,
     CPUFREQ,
     NO_POLICY,
     ProcessorKnob,
@@ -35,10 +35,9 @@ from torchyard.machine.system.cpu_states import (
     reachable_khz,
     skip_offline,
 )
-from torchyard.machine.system.file_tree import FileTree, WriteRefused, read_device
+from torchyard.machine.system.file_tree import CPU, FileTree, WriteRefused, read_device
 
 PERFORMANCE: Final = "performance"
-NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
 _FILES: Final = (
     "scaling_governor",
     "scaling_setspeed",
@@ -213,7 +212,6 @@ PREFERENCE_KNOB: Final[Knob] = ProcessorKnob(
 )
 
 
-BOOST: Final = f"{CPUFREQ}/boost"
 _LOWEST_SHARE: Final = f"{CPU}/intel_pstate/min_perf_pct"
 _MSR: Final = "dev/cpu/0/msr"
 _MISC_ENABLE: Final = 0x1A0

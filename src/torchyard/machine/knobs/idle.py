@@ -15,8 +15,8 @@ from typing import Final
 
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
-from torchyard.machine.system.cpu_states import CPU, ProcessorKnob, allowed_latency_us, idle_states
-from torchyard.machine.system.file_tree import HeldDevice, empty_copy, read_device
+from torchyard.machine.system.cpu_states import ProcessorKnob, allowed_latency_us, idle_states
+from torchyard.machine.system.file_tree import CPU, HeldDevice, empty_copy, read_device
 
 DEVICE: Final = "dev/cpu_dma_latency"
 _SIZE_BYTES: Final = 4

@@ -14,9 +14,8 @@ from typing import Final
 
 from torchyard.machine.knob import FileKnob, Machine, SkippedWrite
 from torchyard.machine.model import QuietRequest, Setting
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import CPU, FileTree
 
-CPU: Final = "sys/devices/system/cpu"
 CPUFREQ: Final = f"{CPU}/cpufreq"
 NO_POLICY: Final = (
     f"/{CPUFREQ} has no policy: firmware or a hypervisor controls the clocks, not this kernel"

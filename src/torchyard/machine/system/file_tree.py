@@ -14,10 +14,12 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed
+
+CPU: Final = "sys/devices/system/cpu"
 
 Value = TypeVar("Value")
 Other = TypeVar("Other")

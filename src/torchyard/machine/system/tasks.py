@@ -29,6 +29,10 @@ class Task:
     bound: bool
     """Whether the kernel forbids changing its affinity."""
     nice: int
+    cpu_ticks: int
+    """CPU time in user and kernel mode."""
+    processor: int
+    """CPU on which it ran last; -1 if unknown."""
 
 
 def tasks_of(files: FileTree, process: str) -> Iterator[int]:
@@ -56,6 +60,8 @@ def read_task(files: FileTree, number: int | str) -> Task | None:
             of_kernel=bool(flags & _KERNEL_THREAD),
             bound=bool(flags & _BOUND),
             nice=int(fields[16]),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
+            processor=int(fields[36]) if len(fields) > 36 else -1,  # noqa: PLR2004
         )
     except (IndexError, ValueError):
         return None
