@@ -7,9 +7,8 @@ With `--measure` it also measures the effect; that is why the command lives here
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from torchyard.machine.model import AppliedSettings, QuietRequest, Restored
 
 __all__ = ["quiet"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _SHORTEST_S: Final = 10.0
 
@@ -55,11 +52,6 @@ _OPTIONS: Final = (
         help="With --measure: interpreter with torch.  [default: this interpreter]",
     ),
 )
-
-
-def measure_options(command: F) -> F:
-    """Add the options of `--measure`."""
-    return all_options(_OPTIONS)(command)
 
 
 def refuse_measuring(
@@ -178,7 +170,7 @@ A command after `sudo` runs as root. With a command, stdout belongs to the comma
 @quiet_options
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @click.option("--user", is_flag=True, help="Only process settings, which need no root.")
-@measure_options
+@all_options(_OPTIONS)
 @root_option
 @common_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND ARGS...]")

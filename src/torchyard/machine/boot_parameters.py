@@ -16,9 +16,9 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.core.records import decode, encode
-from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
+from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.machine.quieting.journal import journal_error
+from torchyard.machine.quieting.journal import journal_errors
 from torchyard.machine.system.file_tree import CPU, FileTree
 
 _GRUB_FILE: Final = "etc/default/grub"
@@ -225,14 +225,9 @@ _REQUEST_FILE: Final = "boot-wish.json"
 
 def save_boot_request(folder: Path, request: BootRequest) -> None:
     """Save the request for `--check`; raises NotAllowed if the folder is not writable."""
-    try:
+    with journal_errors(folder):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(folder / _REQUEST_FILE, to_json_text(encode(request)) + "\n")
-    except OSError as error:
-        raise journal_error(folder, error) from error
-    except TorchyardError as error:
-        cause = error.__cause__
-        raise (journal_error(folder, cause) if isinstance(cause, OSError) else error) from error
 
 
 def read_boot_request(folder: Path) -> BootRequest | None:

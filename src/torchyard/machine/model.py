@@ -20,6 +20,12 @@ EFFECTS: tuple[Effect, ...] = ("large", "medium", "small")
 """How much of the noise is at stake: above 5 %, above 1 %, less or only for some programs."""
 
 Profile = Literal["cpu", "gpu"]
+PROFILE_CHOICES: Final[dict[str, tuple[Profile, ...]]] = {
+    "cpu": ("cpu",),
+    "gpu": ("gpu",),
+    "all": ("cpu", "gpu"),
+}
+"""Value of `--profile` -> profiles that it selects."""
 
 
 @dataclass(frozen=True, kw_only=True)

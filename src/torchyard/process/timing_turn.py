@@ -21,7 +21,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 __all__ = ["DRIVER_VARIABLE", "FIRST_TURN_VARIABLE", "TURN_VARIABLE", "TimingTurn", "first_turn"]
@@ -100,12 +99,7 @@ class TimingTurn:
             fcntl.flock(self._machine, fcntl.LOCK_EX)
             self.waited_s += time.monotonic() - began_s
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for lock in (self._machine, self._wanted):
             if lock is not None:
                 fcntl.flock(lock, fcntl.LOCK_UN)

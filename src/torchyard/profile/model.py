@@ -97,31 +97,18 @@ class KeptFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolProfile:
-    """One run of a program under a profiler."""
+class Collected:
+    """Data read from a tool's output files."""
 
-    tool: str
-    format: int = FORMAT
     tool_version: str = ""
-    program: tuple[str, ...] = ()
-    python: str = ""
-    started: str = ""
-    state: str = "finished"
-    """finished, crashed or interrupted."""
-    exit_code: int = 0
-    command: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables added for the tool's process."""
-    shell: str = ""
-    """The command as one shell line."""
+    """In a result of `Tool.collect`: set if only the target can report it."""
+    state: str = ""
+    """finished, crashed or interrupted; empty if the output files do not show it."""
     unit: str = "ns"
     """Unit of costs: ns, instructions, or an event name."""
     row_kind: str = "operator"
     """What a row stands for: operator, kernel or function."""
     rows: tuple[CostRow, ...] = ()
-    rows_left_out: int = 0
-    total_cost: float = 0.0
-    """Self costs of all rows, including those left out."""
     recorded_ns: float = 0.0
     steps: int = 0
     recorded_steps: int = 0
@@ -132,6 +119,27 @@ class ToolProfile:
     stacks: tuple[StackCost, ...] = ()
     files: tuple[KeptFile, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolProfile(Collected):
+    """One run of a program under a profiler."""
+
+    tool: str
+    format: int = FORMAT
+    program: tuple[str, ...] = ()
+    python: str = ""
+    started: str = ""
+    state: str = "finished"
+    exit_code: int = 0
+    command: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables added for the tool's process."""
+    shell: str = ""
+    """The command as one shell line."""
+    rows_left_out: int = 0
+    total_cost: float = 0.0
+    """Self costs of all rows, including those left out."""
 
 
 TOOL_PROFILE_FILE: Final = "tool-profile.json"

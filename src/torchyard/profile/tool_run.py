@@ -23,10 +23,15 @@ from torchyard.files.safe_writing import replace_file
 from torchyard.process.start import LaunchSpec, prepare
 from torchyard.process.tree import sweep_orphans
 from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
-from torchyard.profile.model import ToolProfile, new_tool_folder, sum_of_costs, write_tool_profile
+from torchyard.profile.model import (
+    Collected,
+    ToolProfile,
+    new_tool_folder,
+    sum_of_costs,
+    write_tool_profile,
+)
 from torchyard.profile.tools import TOOLS
 from torchyard.profile.tools.interface import (
-    Collected,
     InstalledTool,
     Job,
     Tool,
@@ -213,21 +218,14 @@ def _completed(
         state = "crashed" if end.exit_code or collected.state == "running" else "finished"
     return replace(
         profile,
-        tool_version=profile.tool_version or collected.tool_version,
-        state=state,
+        **{
+            **vars(collected),
+            "tool_version": profile.tool_version or collected.tool_version,
+            "state": state,
+            "rows": rows[:MOST_ROWS],
+            "notes": (*command.notes, *collected.notes),
+        },
         exit_code=end.exit_code,
-        unit=collected.unit,
-        row_kind=collected.row_kind,
-        rows=rows[:MOST_ROWS],
         rows_left_out=max(0, len(rows) - MOST_ROWS),
         total_cost=sum_of_costs(rows),
-        recorded_ns=collected.recorded_ns,
-        steps=collected.steps,
-        recorded_steps=collected.recorded_steps,
-        peak_memory_bytes=collected.peak_memory_bytes,
-        peak_device_bytes=collected.peak_device_bytes,
-        counters=collected.counters,
-        stacks=collected.stacks,
-        files=collected.files,
-        notes=(*command.notes, *collected.notes),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.facts.reading import (
@@ -12,7 +13,7 @@ from torchyard.machine.facts.reading import (
     in_words,
     line_of,
 )
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.file_tree import FileTree, Reading, unescaped
 
 _INFO: Final = "proc/meminfo"
 _HUGE: Final = "sys/kernel/mm/transparent_hugepage"
@@ -44,14 +45,37 @@ def randomisation(files: FileTree) -> Reading:
     return line_of(files, "proc/sys/kernel/randomize_va_space")
 
 
-def swaps(files: FileTree) -> tuple[tuple[str, int, int], ...]:
-    """Return (name, size, used) of every swap area, in KiB."""
-    areas: list[tuple[str, int, int]] = []
-    for line in files.read("proc/swaps").text.splitlines()[1:]:
+@dataclass(frozen=True, kw_only=True)
+class SwapArea:
+    """One swap area."""
+
+    name: str
+    """As in /proc/swaps: blanks as \\040."""
+    size_kib: int = 0
+    used_kib: int = 0
+    priority: int
+
+    @property
+    def path(self) -> str:
+        """Path with blanks."""
+        return unescaped(self.name)
+
+
+def swap_areas(table: str) -> list[SwapArea]:
+    """Return the areas of /proc/swaps, highest priority first: the order of their activation."""
+    areas: list[SwapArea] = []
+    for line in table.splitlines()[1:]:
         match line.split():
-            case [name, _, size, used, *_] if size.isdecimal() and used.isdecimal():
-                areas.append((name, int(size), int(used)))
-    return tuple(areas)
+            case [name, _, size, used, priority] if priority.lstrip("-").isdigit():
+                areas.append(
+                    SwapArea(
+                        name=name,
+                        size_kib=int(size),
+                        used_kib=int(used),
+                        priority=int(priority),
+                    )
+                )
+    return sorted(areas, key=lambda area: -area.priority)
 
 
 def _amount(name: str) -> Reader:
@@ -70,7 +94,10 @@ def _swap(files: FileTree) -> Reading:
     reading = files.read("proc/swaps")
     if reading.value is None:
         return reading
-    shown = (f"{name} {gib(size)}, {gib(used)} used" for name, size, used in swaps(files))
+    shown = (
+        f"{area.name} {gib(area.size_kib)}, {gib(area.used_kib)} used"
+        for area in swap_areas(reading.value)
+    )
     return Reading(value="; ".join(shown) or "none")
 
 

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
+from torchyard.core.units import format_count
 from torchyard.machine.facts.reading import (
     Reader,
     as_fact,
@@ -191,8 +192,8 @@ def _cores(files: FileTree) -> Reading:
         for core in physical
     }
     threads = max(len(core) for core in physical)
-    shown = f"{len(physical)} in {_count(len(sockets), 'socket')}"
-    return Reading(value=f"{shown}, {_count(threads, 'thread')} per core")
+    shown = f"{len(physical)} in {format_count(len(sockets), 'socket')}"
+    return Reading(value=f"{shown}, {format_count(threads, 'thread')} per core")
 
 
 def _smt(files: FileTree) -> Reading:
@@ -227,10 +228,6 @@ def _caches(files: FileTree) -> Reading:
     if not shown:
         return Reading(because=f"/{CPU}/cpu{first}/cache is empty or missing")
     return Reading(value=", ".join(shown))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")
 
 
 TOPOLOGY: Final[dict[str, Reader]] = {

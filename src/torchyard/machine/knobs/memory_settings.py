@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.facts.memory import amount_kib
+from torchyard.machine.facts.memory import SwapArea, amount_kib, swap_areas
 from torchyard.machine.facts.reading import gib
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, chosen_word
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
-from torchyard.machine.system.file_tree import FileTree, unescaped
+from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.programs import missing_programs, run_program
 
 _HUGE_PAGES_FOLDER: Final = "sys/kernel/mm/transparent_hugepage"
@@ -125,18 +125,6 @@ _NOT_SHOWN: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Area:
-    name: str
-    """As in /proc/swaps: blanks as \\040."""
-    used_kib: int
-    priority: int
-
-    @property
-    def path(self) -> str:
-        return unescaped(self.name)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Swap(Knob):
     name: str = "swap"
     about: str = "swap areas and swappiness"
@@ -152,7 +140,7 @@ class _Swap(Knob):
         reading = files.read(SWAPS)
         if reading.value is None:
             return self.unavailable(reading.because)
-        areas = _areas(reading.value)
+        areas = swap_areas(reading.value)
         if not areas:
             return self.state(notes=("swap is not enabled",))
         settings: list[Setting] = []
@@ -170,7 +158,7 @@ class _Swap(Knob):
     def read(self, machine: Machine, place: str) -> str:
         """Return the areas with their priorities, or swappiness."""
         text = machine.files.read(place).or_raise()
-        return _text(_areas(text)) if place == SWAPS else text
+        return _text(swap_areas(text)) if place == SWAPS else text
 
     def put(self, machine: Machine, place: str, value: str) -> None:
         """Set swappiness, or disable every area, the last one first."""
@@ -202,11 +190,11 @@ class _Swap(Knob):
         return sorted(one.split()) == sorted(other.split())
 
 
-def _active_areas(machine: Machine) -> list[_Area]:
-    return _areas(machine.files.read(SWAPS).text)
+def _active_areas(machine: Machine) -> list[SwapArea]:
+    return swap_areas(machine.files.read(SWAPS).text)
 
 
-def _switch_on(machine: Machine, areas: list[_Area]) -> None:
+def _switch_on(machine: Machine, areas: list[SwapArea]) -> None:
     on = {area.name for area in _active_areas(machine)}
     for area in areas:
         if area.name not in on:
@@ -214,27 +202,17 @@ def _switch_on(machine: Machine, areas: list[_Area]) -> None:
             run_program(machine.files, "swapon", *priority, area.path, limit_s=_LIMIT_S)
 
 
-def _areas(table: str) -> list[_Area]:
-    """Return the areas of /proc/swaps, highest priority first: the order of their activation."""
-    areas: list[_Area] = []
-    for line in table.splitlines()[1:]:
-        words = line.split()
-        if len(words) == 5 and words[4].lstrip("-").isdigit():  # noqa: PLR2004  # the columns
-            areas.append(_Area(name=words[0], used_kib=int(words[3]), priority=int(words[4])))
-    return sorted(areas, key=lambda area: -area.priority)
-
-
-def _text(areas: list[_Area]) -> str:
+def _text(areas: list[SwapArea]) -> str:
     return " ".join(f"{area.name}:{area.priority}" for area in areas) or OFF
 
 
-def _areas_of_text(text: str) -> list[_Area]:
+def _areas_of_text(text: str) -> list[SwapArea]:
     """Parse the text of `_text`; names have no blanks, and the priority follows the last colon."""
     pairs = [word.rpartition(":") for word in text.split() if word != OFF]
-    return [_Area(name=name, used_kib=0, priority=int(priority)) for name, _, priority in pairs]
+    return [SwapArea(name=name, priority=int(priority)) for name, _, priority in pairs]
 
 
-def _why_not_off(files: FileTree, areas: list[_Area]) -> str:
+def _why_not_off(files: FileTree, areas: list[SwapArea]) -> str:
     deleted = [area.path for area in areas if area.name.endswith("\\040(deleted)")]
     if deleted:
         return f"{deleted[0]}: a deleted swap file could not be enabled again"

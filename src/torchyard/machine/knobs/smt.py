@@ -14,8 +14,7 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, same_text
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
-from torchyard.machine.system.cpu_states import CPU
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import CPU, FileTree
 
 __all__ = ["KNOB"]
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from torchyard.errors import MissingTool, NotAllowed, StepFailed
-from torchyard.profile.model import CostRow, CounterValue, KeptFile, StackCost
+from torchyard.profile.model import Collected, CostRow, CounterValue, KeptFile, StackCost
 from torchyard.profile.tools.interface import (
-    Collected,
     InstalledTool,
     Job,
     Tool,
     ToolCommand,
+    run_captured,
     thread_variables,
 )
 
@@ -212,14 +212,9 @@ def command(program: str, job: Job) -> ToolCommand:
 def check(installed: InstalledTool, _job: Job) -> None:
     """Raise NotAllowed with a suggested fix if the kernel denies access."""
     try:
-        done = subprocess.run(
+        done = run_captured(
             [installed.path, "stat", "--event", SAMPLED_EVENT, "--", "true"],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_LIMIT_S,
-            check=False,
+            limit_s=_PROBE_LIMIT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingTool(f"cannot run {installed.path}: {error}", hint=TOOL.package) from error
