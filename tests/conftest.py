@@ -21,7 +21,7 @@ from process_state import MOST_GROWTH_BYTES, differences, private_bytes, process
 ONE_KERNEL = (
     "test_irqbalance_knob",
     "test_latency_device",
-    "test_lookout_live",
+    "test_load_monitor_live",
     "test_quiet_machine",
     "test_real_isolation",
     "test_real_kernel",

@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from torchyard.machine.model import QuietRequest
     from torchyard.machine.system.file_tree import FileTree
 
-__all__ = [
-    "PROFILES",
-    "machine_at",
-    "quiet_options",
-    "request_from_options",
-    "root_option",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 PROFILES: Final = ("cpu", "gpu", "all")

@@ -12,21 +12,6 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.machine.model import Fact
 from torchyard.machine.system.file_tree import FileTree, Reading
 
-__all__ = [
-    "Reader",
-    "as_reading",
-    "combined",
-    "common_line",
-    "facts_of",
-    "fields_of",
-    "file_reader",
-    "ghz",
-    "gib",
-    "in_words",
-    "line_of",
-    "processors",
-]
-
 Reader = Callable[[FileTree], Reading]
 
 
