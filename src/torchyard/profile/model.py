@@ -12,12 +12,7 @@ from typing import Final
 
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import (
-    find_profile_file,
-    new_output_folder,
-    read_profile_file,
-    write_profile_file,
-)
+from torchyard.results.kept_profiles import find_profile_file, read_profile_file
 
 FORMAT: Final = 1
 
@@ -150,24 +145,15 @@ def tool_profiles_home() -> Path:
     return home_folder() / "profiles"
 
 
-def new_tool_folder(folder: Path | None) -> Path:
-    """Return an empty folder: the given one, or a new one in the results directory."""
-    return new_output_folder(folder, home=tool_profiles_home())
-
-
-def write_tool_profile(folder: Path, profile: ToolProfile) -> Path:
-    """Write the profile atomically."""
-    return write_profile_file(folder / TOOL_PROFILE_FILE, profile)
-
-
 def find_tool_profile(text: str) -> Path:
     """Return the file of a stored profile, given `latest`, a folder or the file itself."""
-    none_yet = UsageError(
-        "no stored profile",
-        hint="create one with `torchyard profile SCRIPT`",
+    hint = "create one with `torchyard profile SCRIPT`"
+    return find_profile_file(
+        text,
+        home=tool_profiles_home(),
+        file_name=TOOL_PROFILE_FILE,
+        none_yet=UsageError("no stored profile", hint=hint),
     )
-    home = tool_profiles_home()
-    return find_profile_file(text, home=home, file_name=TOOL_PROFILE_FILE, none_yet=none_yet)
 
 
 def read_tool_profile(path: Path) -> ToolProfile:

@@ -24,11 +24,11 @@ from torchyard.process.start import LaunchSpec, prepare
 from torchyard.process.tree import sweep_orphans
 from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
 from torchyard.profile.model import (
+    TOOL_PROFILE_FILE,
     Collected,
     ToolProfile,
-    new_tool_folder,
     sum_of_costs,
-    write_tool_profile,
+    tool_profiles_home,
 )
 from torchyard.profile.tools import TOOLS
 from torchyard.profile.tools.interface import (
@@ -42,6 +42,7 @@ from torchyard.profile.tools.interface import (
     query_target,
     shell_text,
 )
+from torchyard.results.kept_profiles import new_output_folder, write_profile_file
 
 _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
@@ -165,7 +166,8 @@ def run_planned(
         raise StepFailed(planned.missing)
     tool.check(installed, planned.job)
     sweep_orphans()
-    output = new_tool_folder(folder)
+    output = new_output_folder(folder, home=tool_profiles_home())
+    profile_file = output / TOOL_PROFILE_FILE
     job = replace(planned.job, folder=output)
     command = _command(tool, installed, job, planned.target)
     profile = ToolProfile(
@@ -179,13 +181,13 @@ def run_planned(
         variables=command.variables,
         shell=shell_text(command, output),
     )
-    write_tool_profile(output, profile)
+    write_profile_file(profile_file, profile)
     report_progress(f"{tool.name}: running {' '.join(job.words)}")
     end = run_tool(job, command, quiet_program=quiet_program)
     report_progress(f"{tool.name}: reading the recorded data")
     collected = _collect(tool, installed, job, end)
     profile = _completed(profile, collected, command, end)
-    return profile, write_tool_profile(output, profile)
+    return profile, write_profile_file(profile_file, profile)
 
 
 def _command(tool: Tool, installed: InstalledTool | None, job: Job, target: Target) -> ToolCommand:
