@@ -12,6 +12,7 @@ from torchyard.machine.facts.reading import (
     ghz,
     in_words,
     line_of,
+    line_reader,
 )
 from torchyard.machine.system.cpu_states import NO_POLICY, base_clock, idle_states, policies
 from torchyard.machine.system.file_tree import CPU, FileTree, Reading
@@ -30,19 +31,14 @@ def of_policies(files: FileTree, name: str) -> Reading:
     return reading if reading.value is not None else Reading(because=NO_POLICY)
 
 
-def driver(files: FileTree) -> Reading:
-    """Return the cpufreq driver."""
-    return of_policies(files, "scaling_driver")
+def _policy_reader(name: str) -> Reader:
+    return lambda files: of_policies(files, name)
 
 
-def governor(files: FileTree) -> Reading:
-    """Return the cpufreq governor."""
-    return of_policies(files, "scaling_governor")
-
-
-def preference(files: FileTree) -> Reading:
-    """Return the energy performance preference (EPP)."""
-    return of_policies(files, "energy_performance_preference")
+driver: Final = _policy_reader("scaling_driver")
+governor: Final = _policy_reader("scaling_governor")
+preference: Final = _policy_reader("energy_performance_preference")
+"""Readers of the cpufreq driver, the governor and the energy performance preference (EPP)."""
 
 
 def turbo_off(files: FileTree) -> Reading:
@@ -116,7 +112,7 @@ FREQUENCY: Final[dict[str, Reader]] = {
     "driver": driver,
     "driver mode": _mode,
     "governor": governor,
-    "available governors": lambda files: of_policies(files, "scaling_available_governors"),
+    "available governors": _policy_reader("scaling_available_governors"),
     "turbo": turbo,
     "base clock": _base,
     "hardware clock range": _range("cpuinfo_min_freq", "cpuinfo_max_freq"),
@@ -177,7 +173,7 @@ def _device(files: FileTree) -> Reading:
 
 IDLE: Final[dict[str, Reader]] = {
     "driver": file_reader(f"{CPU}/cpuidle/current_driver", {"none": "no idle driver"}),
-    "governor": file_reader(f"{CPU}/cpuidle/current_governor"),
+    "governor": line_reader(f"{CPU}/cpuidle/current_governor"),
     "states": _states,
     "deepest allowed": _deepest,
     "latency limit per CPU": _limits,

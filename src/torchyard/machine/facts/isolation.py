@@ -11,7 +11,7 @@ from torchyard.machine.facts.reading import (
     Reader,
     fields_of,
     in_words,
-    line_of,
+    line_reader,
     processors,
 )
 from torchyard.machine.system.file_tree import CPU, FileTree, Reading
@@ -26,9 +26,7 @@ NOISE_PARAMETERS: Final = (
 """Kernel parameters that affect speed or noise."""
 
 
-def boot_line(files: FileTree) -> Reading:
-    """Return the kernel command line."""
-    return line_of(files, "proc/cmdline")
+boot_line: Final = line_reader("proc/cmdline")
 
 
 def boot_values(files: FileTree) -> dict[str, str]:
@@ -170,11 +168,6 @@ def _rcu(files: FileTree) -> Reading:
     return Reading(value=values["rcu_nocbs"] or "all")
 
 
-def _workqueues(files: FileTree) -> Reading:
-    path = "sys/devices/virtual/workqueue/cpumask"
-    return in_words(line_of(files, path), lambda text: cpu_list(cpus_of_mask(text)))
-
-
 def _partitions(files: FileTree) -> Reading:
     root = _mounts(files).get("cgroup2")
     if root is None:
@@ -196,7 +189,9 @@ ISOLATION: Final[dict[str, Reader]] = {
     ),
     "partition of this process": _of_group("cpuset.cpus.partition", nothing="none"),
     "CPU quota": quota_processors,
-    "unbound workqueues": _workqueues,
+    "unbound workqueues": line_reader(
+        "sys/devices/virtual/workqueue/cpumask", lambda text: cpu_list(cpus_of_mask(text))
+    ),
 }
 
 
@@ -243,11 +238,6 @@ def _used(files: FileTree) -> dict[str, int]:
     return counts
 
 
-def _default(files: FileTree) -> Reading:
-    reading = line_of(files, f"{_IRQ}/default_smp_affinity")
-    return in_words(reading, lambda text: cpu_list(cpus_of_mask(text)))
-
-
 def _placement(files: FileTree) -> Reading:
     placements = placement(files)
     if not placements:
@@ -277,7 +267,9 @@ def _busiest(files: FileTree) -> Reading:
 
 
 INTERRUPTS: Final[dict[str, Reader]] = {
-    "default affinity": _default,
+    "default affinity": line_reader(
+        f"{_IRQ}/default_smp_affinity", lambda text: cpu_list(cpus_of_mask(text))
+    ),
     "placement": _placement,
     "most interrupts since boot": _busiest,
     "irqbalance": balancer,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from torchyard.machine.facts.reading import Reader, in_words, line_of
+from torchyard.machine.facts.reading import Reader, line_of, line_reader
 from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
 _SUPPLY: Final = "sys/class/power_supply"
@@ -80,9 +80,8 @@ STEAL: Final = 7
 """Column of steal time in /proc/stat: user nice system idle iowait irq softirq steal."""
 
 
-def load_averages(files: FileTree) -> Reading:
-    """Return the load averages over 1, 5 and 15 minutes."""
-    return in_words(line_of(files, "proc/loadavg"), lambda text: " ".join(text.split()[:3]))
+load_averages: Final = line_reader("proc/loadavg", lambda text: " ".join(text.split()[:3]))
+"""Reader of the load averages over 1, 5 and 15 minutes."""
 
 
 def pressure_share(files: FileTree, resource: str) -> float | None:

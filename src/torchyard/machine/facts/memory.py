@@ -10,8 +10,8 @@ from torchyard.machine.facts.reading import (
     fields_of,
     file_reader,
     gib,
-    in_words,
-    line_of,
+    line_reader,
+    switch_reader,
 )
 from torchyard.machine.system.file_tree import FileTree, Reading, unescaped
 
@@ -23,26 +23,6 @@ def amount_kib(files: FileTree, name: str) -> int | None:
     """Return an amount of meminfo, or None."""
     words = fields_of(files.read(_INFO)).get(name, "").split()
     return int(words[0]) if words and words[0].isdecimal() else None
-
-
-def total(files: FileTree) -> Reading:
-    """Return the total memory."""
-    return _amount("MemTotal")(files)
-
-
-def huge_pages(files: FileTree) -> Reading:
-    """Return the modes of transparent huge pages, the present one in brackets."""
-    return line_of(files, f"{_HUGE}/enabled")
-
-
-def numa_balancing(files: FileTree) -> Reading:
-    """Return the state of automatic NUMA balancing."""
-    return line_of(files, "proc/sys/kernel/numa_balancing")
-
-
-def randomisation(files: FileTree) -> Reading:
-    """Return the state of address space layout randomization."""
-    return line_of(files, "proc/sys/kernel/randomize_va_space")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +70,16 @@ def _amount(name: str) -> Reader:
     return read_amount
 
 
+total: Final = _amount("MemTotal")
+huge_pages: Final = line_reader(f"{_HUGE}/enabled")
+"""Reader of the modes of transparent huge pages, the present one in brackets."""
+_NUMA_BALANCING: Final = "proc/sys/kernel/numa_balancing"
+numa_balancing: Final = line_reader(_NUMA_BALANCING)
+_RANDOMIZATION: Final = "proc/sys/kernel/randomize_va_space"
+randomisation: Final = line_reader(_RANDOMIZATION)
+"""Reader of the state of address space layout randomization."""
+
+
 def _swap(files: FileTree) -> Reading:
     reading = files.read("proc/swaps")
     if reading.value is None:
@@ -113,18 +103,15 @@ MEMORY: Final[dict[str, Reader]] = {
     "total": total,
     "available": _amount("MemAvailable"),
     "swap": _swap,
-    "swappiness": file_reader("proc/sys/vm/swappiness"),
+    "swappiness": line_reader("proc/sys/vm/swappiness"),
     "transparent huge pages": huge_pages,
-    "huge page defragmentation": file_reader(f"{_HUGE}/defrag"),
+    "huge page defragmentation": line_reader(f"{_HUGE}/defrag"),
     "reserved huge pages": _reserved,
-    "same-page merging": lambda files: in_words(
-        line_of(files, "sys/kernel/mm/ksm/run"),
-        lambda text: {"0": "off", "1": "on"}.get(text, text),
-    ),
-    "NUMA balancing": lambda files: in_words(
-        numa_balancing(files), lambda text: {"0": "off", "1": "on"}.get(text, f"on ({text})")
+    "same-page merging": switch_reader("sys/kernel/mm/ksm/run"),
+    "NUMA balancing": line_reader(
+        _NUMA_BALANCING, lambda text: {"0": "off", "1": "on"}.get(text, f"on ({text})")
     ),
     "address space randomization": file_reader(
-        "proc/sys/kernel/randomize_va_space", {"0": "off", "1": "without the heap", "2": "full"}
+        _RANDOMIZATION, {"0": "off", "1": "without the heap", "2": "full"}
     ),
 }

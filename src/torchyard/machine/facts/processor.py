@@ -18,6 +18,7 @@ from torchyard.machine.facts.reading import (
     fields_of,
     in_words,
     line_of,
+    line_reader,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
@@ -165,9 +166,9 @@ def _nodes_with_processors(files: FileTree) -> dict[int, tuple[int, ...]]:
     }
 
 
-def smt(files: FileTree) -> Reading:
-    """Return the SMT state as the kernel reports it."""
-    return line_of(files, f"{CPU}/smt/control")
+_SMT: Final = f"{CPU}/smt/control"
+smt: Final = line_reader(_SMT)
+"""Reader of the SMT state as the kernel reports it."""
 
 
 def _processors(files: FileTree) -> Reading:
@@ -194,11 +195,6 @@ def _cores(files: FileTree) -> Reading:
     threads = max(len(core) for core in physical)
     shown = f"{len(physical)} in {format_count(len(sockets), 'socket')}"
     return Reading(value=f"{shown}, {format_count(threads, 'thread')} per core")
-
-
-def _smt(files: FileTree) -> Reading:
-    reading = smt(files)
-    return in_words(reading, lambda text: _SMT_WORDS.get(text, f"{text} threads per core"))
 
 
 def _nodes(files: FileTree) -> Reading:
@@ -233,7 +229,9 @@ def _caches(files: FileTree) -> Reading:
 TOPOLOGY: Final[dict[str, Reader]] = {
     "CPUs": _processors,
     "cores": _cores,
-    "simultaneous multithreading": _smt,
+    "simultaneous multithreading": line_reader(
+        _SMT, lambda text: _SMT_WORDS.get(text, f"{text} threads per core")
+    ),
     "NUMA nodes": _nodes,
     "caches": _caches,
 }

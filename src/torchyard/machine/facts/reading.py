@@ -37,15 +37,19 @@ def line_of(files: FileTree, path: str) -> Reading:
     return Reading(value=text.splitlines()[0]) if text else Reading(because=f"/{path} is empty")
 
 
-def file_reader(path: str, words: Mapping[str, str] | None = None) -> Reader:
-    """Return a reader of one line that appends the meaning of known values: `2 (full)`."""
+def line_reader(path: str, form: Callable[[str], str] = str) -> Reader:
+    """Return a reader of the first line of a file, in the form that is shown."""
+    return lambda files: in_words(line_of(files, path), form)
 
-    def read(files: FileTree) -> Reading:
-        reading = line_of(files, path)
-        meaning = (words or {}).get(reading.value or "")
-        return Reading(value=f"{reading.value} ({meaning})") if meaning else reading
 
-    return read
+def file_reader(path: str, words: Mapping[str, str]) -> Reader:
+    """Return a reader of one line that appends the meaning of some values: `2 (full)`."""
+    return line_reader(path, lambda text: f"{text} ({words[text]})" if text in words else text)
+
+
+def switch_reader(path: str) -> Reader:
+    """Return a reader of a file that contains 0 for off and 1 for on."""
+    return line_reader(path, lambda text: {"0": "off", "1": "on"}.get(text, text))
 
 
 def in_words(reading: Reading, rephrase: Callable[[str], str]) -> Reading:
