@@ -292,15 +292,15 @@ def _needs_root(planned: AppliedSettings) -> list[dict[str, str]]:
     from torchyard.machine.knobs import KNOBS
     from torchyard.machine.model import EFFECTS
 
-    unchanged = {change.setting for change in planned.changes}
-    rows: list[dict[str, str]] = []
-    for state in planned.knobs:
-        to_write = [setting for setting in state.settings if setting not in unchanged]
-        if to_write:
-            values = ", ".join(dict.fromkeys(setting.found for setting in to_write))
-            effect = KNOBS[state.knob].effect
-            rows.append({"knob": state.knob, "effect": effect, "found": values})
-    return sorted(rows, key=lambda row: [str(effect) for effect in EFFECTS].index(row["effect"]))
+    names = sorted(planned.to_write, key=lambda name: EFFECTS.index(KNOBS[name].effect))
+    return [
+        {
+            "knob": name,
+            "effect": KNOBS[name].effect,
+            "found": ", ".join(dict.fromkeys(item.found for item in planned.to_write[name])),
+        }
+        for name in names
+    ]
 
 
 def _show(applied: AppliedSettings, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:

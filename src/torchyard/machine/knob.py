@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from torchyard.errors import NotAllowed
 from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Reach = Literal["machine", "held", "process"]
 """How long a value lasts. machine: until it is written again; held: as long as a process of ours
 holds it; process: for one process and its children (the knobs of `quiet --user`)."""
+
+
+GONE: Final = "gone"
+"""The value of a task, group or interrupt that no longer exists: there is nothing to restore."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -174,6 +174,16 @@ class AppliedSettings:
         """Changes that the machine refused."""
         return tuple(change for change in self.changes if change.state == "refused")
 
+    @property
+    def to_write(self) -> dict[str, list[Setting]]:
+        """Settings without a change, by knob: after a dry run, those that would be written."""
+        changed = {change.setting for change in self.changes}
+        settings = {
+            state.knob: [setting for setting in state.settings if setting not in changed]
+            for state in self.knobs
+        }
+        return {knob: missing for knob, missing in settings.items() if missing}
+
     def of_knob(self, name: str) -> Iterator[SettingChange]:
         """Yield the changes of one knob."""
         return (change for change in self.changes if change.setting.knob == name)

@@ -242,12 +242,10 @@ def _knob_lines(
 
 
 def _values(change: SettingChange) -> str:
-    found, wanted = change.setting.found or "nothing", change.setting.wanted
-    return (
-        found
-        if wanted is None or change.state == "already so"
-        else f"{found} -> {wanted or 'nothing'}"
-    )
+    original, requested = change.setting.found or "nothing", change.setting.wanted
+    if requested is None or change.state == "already so":
+        return original
+    return f"{original} -> {requested or 'nothing'}"
 
 
 def _places(group: list[SettingChange]) -> str:

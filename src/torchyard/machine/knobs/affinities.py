@@ -14,7 +14,7 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, UsageError
-from torchyard.machine.knob import Knob, Machine
+from torchyard.machine.knob import GONE, Knob, Machine
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.cpusets import Cpusets, find_cpusets
@@ -22,9 +22,6 @@ from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
 __all__ = ["KNOB"]
-
-GONE: Final = "gone"
-"""The value of a task that exited: there is nothing to restore."""
 
 _TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
 

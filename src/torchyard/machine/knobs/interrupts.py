@@ -24,7 +24,7 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
+from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
@@ -33,7 +33,6 @@ from torchyard.machine.system.tasks import Task, read_task
 
 RUNNING: Final = "running"
 STOPPED: Final = "stopped"
-IRQBALANCE_GONE: Final = "gone"
 
 _PROGRAM: Final = "irqbalance"
 _LIMIT_S: Final = 30.0
@@ -82,17 +81,17 @@ class _Irqbalance(Knob):
             return RUNNING if place in units else STOPPED
         task = _same_task(machine.files, match)
         if task is None:
-            return IRQBALANCE_GONE
+            return GONE
         return STOPPED if task.state in ("T", "t") else RUNNING
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Start or continue it."""
-        if self.read(machine, setting.place) not in (setting.found, IRQBALANCE_GONE):
+        if self.read(machine, setting.place) not in (setting.found, GONE):
             self.put(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether the states are equal, or the process is gone."""
-        return one == other or IRQBALANCE_GONE in (one, other)
+        return one == other or GONE in (one, other)
 
     def put(self, machine: Machine, place: str, value: str) -> None:
         """Stop or suspend it, start or continue it."""
@@ -119,10 +118,7 @@ class _Irqbalance(Knob):
             finally:
                 os.close(descriptor)
         deadline = time.monotonic() + _SUSPENDED_S
-        while (
-            self.read(machine, match[0]) not in (state, IRQBALANCE_GONE)
-            and time.monotonic() < deadline
-        ):
+        while self.read(machine, match[0]) not in (state, GONE) and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
@@ -156,8 +152,6 @@ IRQBALANCE_KNOB: Final[Knob] = _Irqbalance()
 
 
 DEFAULT: Final = "proc/irq/default_smp_affinity"
-INTERRUPT_GONE: Final = "gone"
-"""The value of an interrupt whose device was removed: there is nothing to restore."""
 _HANDLED_BY: Final = " handled by "
 
 
@@ -166,7 +160,7 @@ def same_mask(place: str, one: str, other: str) -> bool:  # noqa: ARG001
     try:
         return cpus_of_mask(_mask_of(one)) == cpus_of_mask(_mask_of(other))
     except ValueError:
-        return one == other or INTERRUPT_GONE in (one, other)
+        return one == other or GONE in (one, other)
 
 
 def _mask_of(value: str) -> str:
@@ -192,7 +186,7 @@ class _Interrupts(FileKnob):
     def read(self, machine: Machine, place: str) -> str:
         """Return the mask, or that the interrupt is gone."""
         if place != DEFAULT and not machine.files.exists(place):
-            return INTERRUPT_GONE
+            return GONE
         return super().read(machine, place)
 
     def write(self, machine: Machine, setting: Setting) -> None:
@@ -215,7 +209,7 @@ class _Interrupts(FileKnob):
         to the CPU that handled it. Other kernels choose again.
         """
         present = self.read(machine, setting.place)
-        if present == INTERRUPT_GONE or self.same(setting.place, present, setting.found):
+        if present == GONE or self.same(setting.place, present, setting.found):
             return
         mask, _, handler = setting.found.partition(_HANDLED_BY)
         if handler:
