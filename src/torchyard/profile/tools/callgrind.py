@@ -25,6 +25,7 @@ from torchyard.profile.tools.interface import (
     recorded_steps_of,
     run_captured,
     step_range_command,
+    text_of,
     thread_variables,
 )
 
@@ -70,10 +71,7 @@ def command(program: str, job: Job) -> ToolCommand:
 
 def explain_failure(job: Job) -> None:
     """Raise StepFailed if Valgrind itself failed."""
-    try:
-        log = (job.folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
+    log = text_of(job.folder / LOG_FILE)
     failure = _VALGRIND_FAILURE.search(log)
     if failure is not None:
         line = next(line for line in log.splitlines() if failure[0] in line)

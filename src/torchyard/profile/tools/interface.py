@@ -70,6 +70,14 @@ def run_captured(
     )
 
 
+def text_of(path: Path) -> str:
+    """Return the text of a file that a tool wrote; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def query_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
     """Run the interpreter once and return its facts."""
     try:

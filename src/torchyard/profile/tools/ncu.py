@@ -17,6 +17,7 @@ from torchyard.profile.tools.interface import (
     library_path,
     program_command,
     recorded_steps_of,
+    text_of,
     thread_variables,
 )
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
@@ -54,11 +55,7 @@ def command(program: str, job: Job) -> ToolCommand:
 
 def explain_failure(job: Job) -> None:
     """Raise NotAllowed if the driver denies access to the counters."""
-    try:
-        log = (job.folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    if "ERR_NVGPUCTRPERM" in log:
+    if "ERR_NVGPUCTRPERM" in text_of(job.folder / LOG_FILE):
         raise NotAllowed(
             "the NVIDIA driver does not permit this user to read GPU performance counters",
             why="ERR_NVGPUCTRPERM",

@@ -26,6 +26,7 @@ from torchyard.profile.tools.interface import (
     Tool,
     ToolCommand,
     run_captured,
+    text_of,
     thread_variables,
 )
 
@@ -130,12 +131,8 @@ def stack_rows(
 
 def read_counters(path: Path) -> tuple[CounterValue, ...]:
     """Read the output of `perf stat --field-separator ';'`; unsupported counters are None."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
     counters = []
-    for line in text.splitlines():
+    for line in text_of(path).splitlines():
         parts = line.split(";")
         if line.startswith("#") or len(parts) < _COUNTER_FIELDS:
             continue
@@ -223,7 +220,8 @@ def check(installed: InstalledTool, _job: Job) -> None:
     if any(mark in done.stderr.lower() for mark in _REFUSALS):
         raise NotAllowed(
             "perf is not permitted to profile programs",
-            why=f"kernel.perf_event_paranoid is {_paranoid()}, or the container does not permit it",
+            why=f"kernel.perf_event_paranoid is {text_of(_PARANOID).strip() or 'unknown'}, or the "
+            "container does not permit it",
             hint="`sudo sysctl kernel.perf_event_paranoid=1`, or run as root, or give the container "
             "CAP_PERFMON",
         )
@@ -279,13 +277,6 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
         ),
         notes=(*notes, *folded.notes),
     )
-
-
-def _paranoid() -> str:
-    try:
-        return _PARANOID.read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 TOOL: Final = Tool(
