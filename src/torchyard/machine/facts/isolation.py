@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import takewhile
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
@@ -201,10 +202,10 @@ _BUSIEST: Final = 3
 
 def placement(files: FileTree) -> dict[str, tuple[int, ...]]:
     """Return interrupt -> CPUs that handle it now, without unused interrupts."""
-    used = _used(files)
+    counts = _counts(files)
     placements: dict[str, tuple[int, ...]] = {}
     for number in files.names(_IRQ):
-        if number.isdecimal() and (not used or used.get(number)):
+        if number.isdecimal() and (not counts or any(counts.get(number, ()))):
             effective = files.read(f"{_IRQ}/{number}/effective_affinity_list")
             if not (effective.value or "").strip():
                 effective = files.read(f"{_IRQ}/{number}/smp_affinity_list")
@@ -223,18 +224,13 @@ def balancer(files: FileTree) -> Reading:
     return Reading(value="not running")
 
 
-def _used(files: FileTree) -> dict[str, int]:
-    """Return interrupt -> count since boot, over all CPUs."""
-    counts: dict[str, int] = {}
+def _counts(files: FileTree) -> dict[str, list[int]]:
+    """Return device interrupt -> counts since boot, in the order of the CPUs."""
+    counts: dict[str, list[int]] = {}
     for line in files.read("proc/interrupts").text.splitlines()[1:]:
         number, colon, rest = line.strip().partition(":")
         if colon and number.isdecimal():
-            count = 0
-            for word in rest.split():
-                if not word.isdecimal():
-                    break
-                count += int(word)
-            counts[number] = count
+            counts[number] = [int(word) for word in takewhile(str.isdecimal, rest.split())]
     return counts
 
 
@@ -248,14 +244,11 @@ def _placement(files: FileTree) -> Reading:
 
 def _busiest(files: FileTree) -> Reading:
     """Return the CPUs that handled most device interrupts since boot."""
-    lines = files.read("proc/interrupts").text.splitlines()
-    names = lines[0].split() if lines else []
+    names = files.read("proc/interrupts").text.partition("\n")[0].split()
     totals: Counter[str] = Counter()
-    for line in lines[1:]:
-        number, _, rest = line.strip().partition(":")
-        if number.isdecimal():
-            for name, word in zip(names, rest.split(), strict=False):
-                totals[name] += int(word) if word.isdecimal() else 0
+    for counts in _counts(files).values():
+        for name, count in zip(names, counts, strict=False):
+            totals[name] += count
     shown = [
         f"{name.removeprefix('CPU')} ({count})"
         for name, count in totals.most_common(_BUSIEST)
