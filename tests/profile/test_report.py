@@ -17,8 +17,7 @@ from torchyard.profile.model import (
     StackCost,
     ToolProfile,
 )
-from torchyard.profile.report import profile_text
-from torchyard.profile.report_page import profile_page
+from torchyard.profile.report import profile_page, profile_text
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -213,24 +213,14 @@ def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
 
 
 def _cores(text: str | None) -> tuple[int, ...]:
-    from torchyard.core.cpu_lists import cpus_of_list
-    from torchyard.errors import UsageError
-    from torchyard.machine.system.cores import choose_cores
+    from torchyard.machine.system.cores import choose_cores, parse_cores
     from torchyard.machine.system.file_tree import FileTree
 
     if text is None:
         return ()
     if text.strip() == "auto":
         return choose_cores(FileTree(), text).cores
-    try:
-        cores = cpus_of_list(text)
-    except ValueError:
-        cores = ()
-    if not cores:
-        raise UsageError(
-            f"--cores: invalid CPU list {text!r}", hint="use a list such as 2-7 or 2,3,6, or auto"
-        )
-    return cores
+    return parse_cores(text)
 
 
 def _earlier(text: str) -> Path:

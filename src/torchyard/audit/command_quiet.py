@@ -7,9 +7,8 @@ With `--measure` it also measures the effect; that is why the command lives here
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from torchyard.machine.model import AppliedSettings, QuietRequest, Restored
 
 __all__ = ["quiet"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _SHORTEST_S: Final = 10.0
 
@@ -55,11 +52,6 @@ _OPTIONS: Final = (
         help="With --measure: interpreter with torch.  [default: this interpreter]",
     ),
 )
-
-
-def measure_options(command: F) -> F:
-    """Add the options of `--measure`."""
-    return all_options(_OPTIONS)(command)
 
 
 def refuse_measuring(
@@ -178,7 +170,7 @@ A command after `sudo` runs as root. With a command, stdout belongs to the comma
 @quiet_options
 @click.option("--dry-run", is_flag=True, help="Show what would be written; write nothing.")
 @click.option("--user", is_flag=True, help="Only process settings, which need no root.")
-@measure_options
+@all_options(_OPTIONS)
 @root_option
 @common_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND ARGS...]")
@@ -300,15 +292,15 @@ def _needs_root(planned: AppliedSettings) -> list[dict[str, str]]:
     from torchyard.machine.knobs import KNOBS
     from torchyard.machine.model import EFFECTS
 
-    unchanged = {change.setting for change in planned.changes}
-    rows: list[dict[str, str]] = []
-    for state in planned.knobs:
-        to_write = [setting for setting in state.settings if setting not in unchanged]
-        if to_write:
-            values = ", ".join(dict.fromkeys(setting.found for setting in to_write))
-            effect = KNOBS[state.knob].effect
-            rows.append({"knob": state.knob, "effect": effect, "found": values})
-    return sorted(rows, key=lambda row: [str(effect) for effect in EFFECTS].index(row["effect"]))
+    names = sorted(planned.to_write, key=lambda name: EFFECTS.index(KNOBS[name].effect))
+    return [
+        {
+            "knob": name,
+            "effect": KNOBS[name].effect,
+            "found": ", ".join(dict.fromkeys(item.found for item in planned.to_write[name])),
+        }
+        for name in names
+    ]
 
 
 def _show(applied: AppliedSettings, *, as_json: bool, mode: str, to_stderr: bool = False) -> None:

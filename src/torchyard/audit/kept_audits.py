@@ -6,13 +6,19 @@ shown, but a faster kernel is not a quieter machine.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.audit.model import Audit, AuditChange, AuditLaunch
+from torchyard.audit.model import (
+    Audit,
+    AuditChange,
+    AuditLaunch,
+    effects_of,
+    log_levels_of,
+    spreads_of,
+)
 from torchyard.audit.variation import change_between, change_within
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
@@ -117,9 +123,9 @@ def changes_between(before: Sequence[Audit], after: Sequence[Audit]) -> tuple[Au
     """
     one, other = _launches(before), _launches(after)
     return (
-        change_within(WITHIN, _spreads(one), _spreads(other)),
-        change_between(BETWEEN, _effects(one), _effects(other)),
-        change_between(UNPAIRED, _levels(one), _levels(other)),
+        change_within(WITHIN, spreads_of(one), spreads_of(other)),
+        change_between(BETWEEN, effects_of(one), effects_of(other)),
+        change_between(UNPAIRED, log_levels_of(one), log_levels_of(other)),
     )
 
 
@@ -146,18 +152,6 @@ def differences(before: Audit, after: Audit) -> tuple[str, ...]:
 
 def _launches(audits: Sequence[Audit]) -> list[AuditLaunch]:
     return [launch for audit in audits for launch in audit.launches]
-
-
-def _spreads(launches: Sequence[AuditLaunch]) -> list[float]:
-    return [launch.spread for launch in launches if launch.spread is not None]
-
-
-def _effects(launches: Sequence[AuditLaunch]) -> list[float]:
-    return [launch.effect for launch in launches if launch.effect is not None]
-
-
-def _levels(launches: Sequence[AuditLaunch]) -> list[float]:
-    return [math.log(launch.levels_ns[0]) for launch in launches]
 
 
 def _cores(audit: Audit) -> str:

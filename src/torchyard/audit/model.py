@@ -8,6 +8,8 @@ would see them.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -20,7 +22,6 @@ DIRTY_SHARE_LIMIT: Final = 0.5
 """It is also too noisy when a larger share of its blocks than this was disturbed."""
 
 Change = Literal["quieter", "noisier", "not told apart", "unknown"]
-CHANGES: Final[tuple[Change, ...]] = ("quieter", "noisier", "not told apart", "unknown")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,21 @@ class AuditLaunch:
     pairs: int
     dirty_blocks: int
     blocks: int
+
+
+def effects_of(launches: Iterable[AuditLaunch]) -> list[float]:
+    """Return the known effects."""
+    return [launch.effect for launch in launches if launch.effect is not None]
+
+
+def spreads_of(launches: Iterable[AuditLaunch]) -> list[float]:
+    """Return the known spreads within launches."""
+    return [launch.spread for launch in launches if launch.spread is not None]
+
+
+def log_levels_of(launches: Iterable[AuditLaunch]) -> list[float]:
+    """Return the log times of the first side, which does not use pairing."""
+    return [math.log(launch.levels_ns[0]) for launch in launches]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,13 +126,12 @@ class BlockPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit:
-    """Noise of a machine, and its sources."""
+class AuditSetup:
+    """When, where and what an audit measured."""
 
     started: str
     """UTC, ISO 8601."""
     asked_s: float
-    measured_s: float
     interrupted: bool = False
     label: str = ""
     """State of the machine, such as `plain` or the name of a knob; empty for an audit by itself."""
@@ -126,6 +141,13 @@ class Audit:
     threads: int
     cores: tuple[int, ...] = ()
     """CPUs it was pinned to; empty: not pinned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit(AuditSetup):
+    """Noise of a machine, and its sources."""
+
+    measured_s: float
     time_ns: float | None
     """Time of one iteration: median over clean blocks."""
     launches: tuple[AuditLaunch, ...]

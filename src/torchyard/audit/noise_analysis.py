@@ -9,11 +9,21 @@ import math
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any, Final
 
-from torchyard.audit.model import Audit, AuditLaunch, BlockPoint, Disturbance, Drift
+from torchyard.audit.model import (
+    Audit,
+    AuditLaunch,
+    AuditSetup,
+    BlockPoint,
+    Disturbance,
+    Drift,
+    effects_of,
+    log_levels_of,
+    spreads_of,
+)
 from torchyard.audit.variation import (
     MINUTES,
     deviation,
@@ -24,6 +34,7 @@ from torchyard.audit.variation import (
 )
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison
+from torchyard.core.units import format_count
 from torchyard.machine.model import UNAVAILABLE
 from torchyard.machine.monitor.load_monitor import KINDS, LoadSample, advice_for
 from torchyard.machine.monitor.sources import NoiseSource
@@ -120,18 +131,9 @@ BENCH_LAUNCHES: Final = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditData:
+class AuditData(AuditSetup):
     """Everything that an audit measured."""
 
-    started: str
-    asked_s: float
-    interrupted: bool = False
-    label: str = ""
-    machine: tuple[tuple[str, str], ...] = ()
-    target: tuple[tuple[str, str], ...] = ()
-    kernel: str
-    threads: int
-    cores: tuple[int, ...] = ()
     sides: tuple[str, str]
     blocks: tuple[Block, ...]
     launches: tuple[Mapping[str, Any], ...]
@@ -146,9 +148,7 @@ def audit_of(data: AuditData) -> Audit:
     """Return the audit of the measured data."""
     paired = pair_blocks(data.blocks, *data.sides)
     launches = _launches(data, paired)
-    effects = [one.effect for one in launches if one.effect is not None]
-    spreads = [one.spread for one in launches if one.spread is not None]
-    between = spread_between(effects)
+    between = spread_between(effects_of(launches))
     launch_s = _launch_s(data)
     estimate = data.comparison.estimate
     dirty = [block for block in data.blocks if block.dirty]
@@ -160,25 +160,17 @@ def audit_of(data: AuditData) -> Audit:
         else ()
     )
     return Audit(
-        started=data.started,
-        asked_s=data.asked_s,
+        **{item.name: getattr(data, item.name) for item in fields(AuditSetup)},
         measured_s=launches[-1].ended_s if launches else 0.0,
-        interrupted=data.interrupted,
-        label=data.label,
-        machine=data.machine,
-        target=data.target,
-        kernel=data.kernel,
-        threads=data.threads,
-        cores=data.cores,
         time_ns=median(block.median_ns for block in chosen) if chosen else None,
         launches=launches,
         pairs=paired.pairs,
         blocks=len(data.blocks),
         dirty_blocks=len(dirty),
         dirty=tuple(Counter(why for block in dirty for why in block.dirty).most_common()),
-        within=spread_within(spreads),
+        within=spread_within(spreads_of(launches)),
         between=between,
-        unpaired=spread_between([math.log(one.levels_ns[0]) for one in launches]),
+        unpaired=spread_between(log_levels_of(launches)),
         drift=_drift(launches, chosen),
         verdict=data.comparison.state,
         ratio=None if estimate is None or not estimate.launches else estimate.speedup,
@@ -275,7 +267,7 @@ def _assumptions(
     if not launches or not launch_s:
         return ()
     pairs = median(one.pairs for one in launches)
-    threads = f"{data.threads} thread{'s' if data.threads != 1 else ''}"
+    threads = format_count(data.threads, "thread")
     most_launches = int(60 * MINUTES[-1] / launch_s)
     assumptions = [
         f"launches as in this audit: {launch_s:.1f} s each, start included, with {pairs:.0f} pairs",

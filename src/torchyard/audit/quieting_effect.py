@@ -119,15 +119,7 @@ class EffectRun:
         names = [name for name, _ in process_settings(self._machine, request, knobs=self._knobs)]
         if not self._plan.user:
             planned = dry_run(self._machine, request, knobs=self._knobs)
-            unchanged = {change.setting for change in planned.changes}
-            names = [
-                *(
-                    s.knob
-                    for s in planned.knobs
-                    if any(item not in unchanged for item in s.settings)
-                ),
-                *names,
-            ]
+            names = [*planned.to_write, *names]
         if not names:
             raise NothingToDo(
                 "no knob has anything to change on this machine",

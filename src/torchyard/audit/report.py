@@ -6,7 +6,7 @@ The wording is shared by the terminal and the HTML page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
+from textwrap import indent, wrap
 from typing import Final
 
 from torchyard.audit.model import (
@@ -20,9 +20,9 @@ from torchyard.audit.model import (
     Spread,
 )
 from torchyard.core.comparison import Interval
-from torchyard.core.units import format_duration, format_percent
+from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.machine.model import UNAVAILABLE
-from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 
 SHOWN_MINUTES: Final = (1, 5, 30)
@@ -194,7 +194,7 @@ def _dirty_text(audit: Audit) -> str:
 
 def _measured_text(audit: Audit) -> str:
     time = "" if audit.time_ns is None else f" ({format_duration(audit.time_ns)})"
-    threads = f"{audit.threads} thread{'s' if audit.threads != 1 else ''}"
+    threads = format_count(audit.threads, "thread")
     cores = f" on CPUs {','.join(map(str, audit.cores))}" if audit.cores else ""
     return (
         f"{len(audit.launches)} launches and {audit.pairs} pairs in "
@@ -247,15 +247,7 @@ def change_text(
 ) -> str:
     """Format the changes between two audits as a table."""
     headings = ("spread", *names, f"{names[1]} / {names[0]}", "")
-    rows = [headings, *change_rows(changes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
-    lines = [one_line(title)]
-    lines += [
-        (
-            "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = [one_line(title), indent(aligned([headings, *change_rows(changes)]), "  ")]
     if differences:
         lines.append("  other differences:")
         for difference in differences:

@@ -28,7 +28,6 @@ from torchyard.presentation.safe_text import one_line
 
 WIDTH: Final = 800
 _TARGET_TICKS: Final = 5
-_ROUND_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _SHOWN_SHARE: Final = 0.98
 """The axis covers this share of the blocks; the others are drawn at the edge with a mark."""
 _LEAST_REACH: Final = 0.01

@@ -79,29 +79,17 @@ def spread_between(effects: Values, *, alpha: float = 0.05) -> Spread:
 
 def change_within(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
     """Compare the variation within launches; takes the launches' deviations."""
-    one, other = _usable(before), _usable(after)
+    spreads = (spread_within(before), spread_within(after))
     return _change(
-        name,
-        spread_within(before).sd,
-        spread_within(after).sd,
-        _log_within(one),
-        _log_within(other),
-        alpha,
+        name, spreads, (_log_within(_usable(before)), _log_within(_usable(after))), alpha
     )
 
 
 def change_between(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
     """Compare the variation between launches; takes launch effects."""
-    one = np.asarray(before, dtype=np.float64)
-    other = np.asarray(after, dtype=np.float64)
-    return _change(
-        name,
-        spread_between(before).sd,
-        spread_between(after).sd,
-        _log_between(one),
-        _log_between(other),
-        alpha,
-    )
+    spreads = (spread_between(before), spread_between(after))
+    logs = [_log_between(np.asarray(values, dtype=np.float64)) for values in (before, after)]
+    return _change(name, spreads, (logs[0], logs[1]), alpha)
 
 
 def _usable(deviations: Values) -> NDArray[np.float64]:
@@ -141,12 +129,12 @@ def _interval(log: _Log | None, alpha: float) -> Interval | None:
 
 def _change(
     name: str,
-    before: float | None,
-    after: float | None,
-    log_before: _Log | None,
-    log_after: _Log | None,
+    spreads: tuple[Spread, Spread],
+    logs: tuple[_Log | None, _Log | None],
     alpha: float,
 ) -> AuditChange:
+    before, after = (spread.sd for spread in spreads)
+    log_before, log_after = logs
     if before is None or after is None:
         return AuditChange(
             name=name, before=before, after=after, ratio=None, interval=None, verdict="unknown"

@@ -26,13 +26,13 @@ from torchyard.errors import ResultsDamaged
 
 def open_regular_file(path: Path) -> BinaryIO:
     """Open a regular file for reading; raise OSError for anything else."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    # Not blocking: it may be a FIFO, or a FIFO may replace the file at this moment.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        _check_regular(path, os.fstat(descriptor))
+    except OSError:
         os.close(descriptor)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.ENODEV, "it is a device, a socket or a FIFO", str(path))
+        raise
     return os.fdopen(descriptor, "rb")
 
 
@@ -172,29 +172,24 @@ class _Opened:
     """A regular file, open for reading, with its size at the time of opening."""
 
     def __init__(self, path: Path, largest_bytes: int | None) -> None:
-        self._path = path
         # Checked before it is opened: opening some devices has side effects.
-        _check_regular(path, os.stat(path))  # noqa: PTH116 -- the same check as fstat below
-        # Not blocking: a FIFO may replace the file at this moment.
-        self._number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            status = os.fstat(self._number)
-            _check_regular(path, status)
-            self.size_bytes = status.st_size
-            _check_size(path, status.st_size, largest_bytes)
-        except BaseException:
-            os.close(self._number)
-            raise
+        _check_regular(path, path.stat())
+        self._file = open_regular_file(path)
+        self.size_bytes = os.fstat(self._file.fileno()).st_size
+        if largest_bytes is not None and self.size_bytes > largest_bytes:
+            self._file.close()
+            size, limit = format_bytes(self.size_bytes), format_bytes(largest_bytes)
+            raise OSError(errno.EFBIG, f"it has {size}; the limit is {limit}", str(path))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._number)
+        self._file.close()
 
     def read_at(self, start: int, size_bytes: int) -> bytes:
         """Return bytes from offset `start`; fewer when the file has been truncated."""
-        return os.pread(self._number, size_bytes, start)
+        return os.pread(self._file.fileno(), size_bytes, start)
 
     def chunks(self, start: int) -> Iterator[bytes]:
         """Yield the content from offset `start` to the size at the time of opening."""
@@ -204,12 +199,6 @@ class _Opened:
                 return
             start += len(chunk)
             yield chunk
-
-
-def _check_size(path: Path, size_bytes: int, largest_bytes: int | None) -> None:
-    if largest_bytes is not None and size_bytes > largest_bytes:
-        size, limit = format_bytes(size_bytes), format_bytes(largest_bytes)
-        raise OSError(errno.EFBIG, f"it has {size}; the limit is {limit}", str(path))
 
 
 def _check_regular(path: Path, status: os.stat_result) -> None:

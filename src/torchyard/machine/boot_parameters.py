@@ -16,12 +16,11 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.core.records import decode, encode
-from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
+from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.machine.quieting.journal import journal_error
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.quieting.journal import journal_errors
+from torchyard.machine.system.file_tree import CPU, FileTree
 
-_CPU: Final = "sys/devices/system/cpu"
 _GRUB_FILE: Final = "etc/default/grub"
 _ADDED_BY_GRUB: Final = ("BOOT_IMAGE", "root", "ro", "rw", "initrd")
 """Parameters in /proc/cmdline that come from the loader or from other GRUB variables."""
@@ -92,7 +91,7 @@ def requested_parameters(
 def boot_lines(files: FileTree, request: BootRequest) -> BootLines:
     """Return the lines to write. Existing parameters stay; ours replace those of the same name."""
     words, warnings = requested_parameters(files, request)
-    now = _split(files.read("proc/cmdline").value or "")
+    now = _split(files.read("proc/cmdline").text)
     grub = _grub_default(files)
     if grub is None:
         base = [_for_shell(word) for word in now if _name(word) not in _ADDED_BY_GRUB]
@@ -124,7 +123,7 @@ def merged(existing: Iterable[str], requested: Iterable[str]) -> list[str]:
 
 def effects(files: FileTree, request: BootRequest) -> tuple[Effect, ...]:
     """Check each requested parameter against the running kernel."""
-    line = _split(files.read("proc/cmdline").value or "")
+    line = _split(files.read("proc/cmdline").text)
     line = line[: line.index("--")] if "--" in line else line
     return tuple(_effect(files, word, line) for word in requested_parameters(files, request)[0])
 
@@ -133,11 +132,11 @@ def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     name, value = _name(word), word.partition("=")[2]
     on_line = word in line
     if name in ("isolcpus", "nohz_full"):
-        path = f"{_CPU}/{'isolated' if name == 'isolcpus' else name}"
+        path = f"{CPU}/{'isolated' if name == 'isolcpus' else name}"
         requested = cpus_of_list(value.removeprefix("managed_irq,domain,"))
         reading = files.read(path)
         shown = reading.because if reading.value is None else f"/{path}: {reading.value or 'none'}"
-        in_force = _includes(reading.value, requested)
+        in_force = set(requested) <= set(reading.cpus)  # "(null)" on some kernels
         return Effect(word=word, on_line=on_line, in_force=in_force, shown=shown)
     if name.endswith(".max_cstate"):
         path = f"sys/module/{name.partition('.')[0]}/parameters/max_cstate"
@@ -151,13 +150,6 @@ def _effect(files: FileTree, word: str, line: list[str]) -> Effect:
     return Effect(word=word, on_line=on_line, in_force=None, shown="/proc/cmdline")
 
 
-def _includes(text: str | None, cpus: tuple[int, ...]) -> bool:
-    try:
-        return set(cpus) <= set(cpus_of_list(text or ""))
-    except ValueError:  # "(null)" on some kernels
-        return False
-
-
 def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
     unbalanced = (
         "isolcpus disables load balancing: OpenMP threads pile up on one core unless each is "
@@ -166,13 +158,13 @@ def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
     warnings = [unbalanced]
     if 0 in cores:
         warnings.append("the kernel uses CPU 0 for housekeeping: leave it out")
-    driver = files.read(f"{_CPU}/cpufreq/policy0/scaling_driver").value or ""
-    if driver.startswith("intel_pstate") or files.exists(f"{_CPU}/intel_pstate/status"):
+    driver = files.read(f"{CPU}/cpufreq/policy0/scaling_driver").text
+    if driver.startswith("intel_pstate") or files.exists(f"{CPU}/intel_pstate/status"):
         warnings.append(
             "nohz_full conflicts with intel_pstate: without ticks the driver may not raise the "
             "clock; fix the clock with `torchyard machine quiet`, or add intel_pstate=disable"
         )
-    if not files.exists(f"{_CPU}/nohz_full"):
+    if not files.exists(f"{CPU}/nohz_full"):
         warnings.append(
             "this kernel reports no nohz_full: it may be built without it and ignore the parameter"
         )
@@ -180,7 +172,7 @@ def _isolation_warnings(files: FileTree, cores: tuple[int, ...]) -> list[str]:
 
 
 def _idle_words(files: FileTree) -> tuple[list[str], str]:
-    text = files.read("proc/cpuinfo").value or ""
+    text = files.read("proc/cpuinfo").text
     vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
     if vendor is not None and vendor[1] == "GenuineIntel":
         return ["intel_idle.max_cstate=1", "processor.max_cstate=1"], ""
@@ -233,14 +225,9 @@ _REQUEST_FILE: Final = "boot-wish.json"
 
 def save_boot_request(folder: Path, request: BootRequest) -> None:
     """Save the request for `--check`; raises NotAllowed if the folder is not writable."""
-    try:
+    with journal_errors(folder):
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(folder / _REQUEST_FILE, to_json_text(encode(request)) + "\n")
-    except OSError as error:
-        raise journal_error(folder, error) from error
-    except TorchyardError as error:
-        cause = error.__cause__
-        raise (journal_error(folder, cause) if isinstance(cause, OSError) else error) from error
 
 
 def read_boot_request(folder: Path) -> BootRequest | None:

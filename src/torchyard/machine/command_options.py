@@ -14,17 +14,8 @@ from torchyard.errors import UsageError
 
 if TYPE_CHECKING:
     from torchyard.machine.knob import Machine
-    from torchyard.machine.model import Profile, QuietRequest
+    from torchyard.machine.model import QuietRequest
     from torchyard.machine.system.file_tree import FileTree
-
-__all__ = [
-    "PROFILES",
-    "machine_at",
-    "profiles_of",
-    "quiet_options",
-    "request_from_options",
-    "root_option",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,9 +91,8 @@ _OPTIONS: Final = (
 )
 
 
-def quiet_options(command: F) -> F:
-    """Add the options that select knobs and their values."""
-    return all_options(_OPTIONS)(command)
+quiet_options: Final = all_options(_OPTIONS)
+"""Adds the options that select knobs and their values."""
 
 
 def root_option(command: F) -> F:
@@ -131,18 +121,11 @@ def machine_at(root: Path, *, gpus: bool) -> Iterator[Machine]:
         yield Machine(files=files, gpus=libraries)
 
 
-def profiles_of(name: str) -> tuple[Profile, ...]:
-    """Return the profiles that a value of `--profile` selects."""
-    if name == "all":
-        return ("cpu", "gpu")
-    return ("gpu",) if name == "gpu" else ("cpu",)
-
-
 def request_from_options(
     files: FileTree, options: dict[str, Any]
 ) -> tuple[QuietRequest, tuple[str, ...]]:
     """Return the request, and notes for the user about its cores."""
-    from torchyard.machine.model import QuietRequest
+    from torchyard.machine.model import PROFILE_CHOICES, QuietRequest
     from torchyard.machine.quieting.apply_settings import chosen_knobs
 
     also = list(options["also"])
@@ -151,7 +134,7 @@ def request_from_options(
         if options[option] != "keep" and not options["only"]:
             also += knobs
     request = QuietRequest(
-        profiles=profiles_of(options["profile"]),
+        profiles=PROFILE_CHOICES[options["profile"]],
         only=tuple(options["only"]),
         also=tuple(dict.fromkeys(also)),
         without=tuple(options["without"]),

@@ -9,11 +9,11 @@ of other knobs; all knobs and their order are listed in `knobs/__init__.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
-from torchyard.errors import MissingTool, NotAllowed
+from torchyard.errors import NotAllowed
 from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Reach = Literal["machine", "held", "process"]
 """How long a value lasts. machine: until it is written again; held: as long as a process of ours
 holds it; process: for one process and its children (the knobs of `quiet --user`)."""
+
+
+GONE: Final = "gone"
+"""The value of a task, group or interrupt that no longer exists: there is nothing to restore."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,55 +46,63 @@ class SkippedWrite(NotAllowed):
     """
 
 
-class Knob(Protocol):
-    """One machine setting."""
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """One machine setting. A subclass defines at least `survey`, `read` and `put`."""
 
-    @property
-    def name(self) -> str:
-        """As in `--only governor`."""
-
-    @property
-    def about(self) -> str:
-        """A short description."""
-
-    @property
-    def why(self) -> str:
-        """Why its benchmark value reduces noise, and what it costs."""
-
-    @property
-    def profile(self) -> Profile:
-        """The profile it belongs to."""
-
-    @property
-    def effect(self) -> Effect:
-        """Upper bound of its effect on noise."""
-
-    @property
-    def reach(self) -> Reach:
-        """How long a written value lasts."""
-
-    @property
-    def needs_root(self) -> bool:
-        """Whether only root may write it."""
-
-    @property
-    def default(self) -> bool:
-        """Whether it is used without `--only`. False for knobs that change what is measured."""
+    name: str
+    """As in `--only governor`."""
+    about: str
+    """A short description."""
+    why: str
+    """Why its benchmark value reduces noise, and what it costs."""
+    effect: Effect
+    """Upper bound of its effect on noise."""
+    profile: Profile = "cpu"
+    """The profile it belongs to."""
+    reach: Reach = "machine"
+    """How long a written value lasts."""
+    needs_root: bool = True
+    """Whether only root may write it."""
+    default: bool = True
+    """Whether it is used without `--only`. False for knobs that change what is measured."""
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return present and requested values. Reads only, needs no root, never raises."""
+        raise NotImplementedError
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the present value of a location, as in `Setting.found`; raises TorchyardError."""
+        raise NotImplementedError
+
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Set a requested or original value; raises TorchyardError if the kernel refuses."""
+        raise NotImplementedError
 
     def write(self, machine: Machine, setting: Setting) -> None:
-        """Write the requested value; raises TorchyardError if the kernel refuses."""
+        """Set the requested value; raises TorchyardError if the kernel refuses."""
+        if setting.wanted is not None:
+            self.put(machine, setting.place, setting.wanted)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Write the original value. Must work if `write` never ran, ran partly or ran twice."""
+        """Set the original value. Must work if `write` never ran, ran partly or ran twice."""
+        self.put(machine, setting.place, setting.found)
 
-    def same(self, place: str, one: str, other: str) -> bool:
+    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether two values are equivalent (`ff` and `000000ff`; clocks within a step)."""
+        return one == other
+
+    def setting(self, place: str, found: str, wanted: str | None) -> Setting:
+        """Return a setting of this knob."""
+        return Setting(knob=self.name, place=place, found=found, wanted=wanted)
+
+    def state(self, *settings: Setting, notes: Iterable[str] = ()) -> KnobState:
+        """Return the state of this knob where it is available."""
+        return KnobState(knob=self.name, settings=settings, notes=tuple(notes))
+
+    def unavailable(self, why: str, notes: Iterable[str] = ()) -> KnobState:
+        """Return the state of this knob where it is unavailable."""
+        return KnobState(knob=self.name, unavailable=why, notes=tuple(notes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,19 +132,11 @@ def same_text(place: str, one: str, other: str) -> bool:  # noqa: ARG001
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileKnob:
-    """A knob whose settings are files; satisfies `Knob`."""
+class FileKnob(Knob):
+    """A knob whose settings are files."""
 
-    name: str
-    about: str
-    why: str
-    effect: Effect
     requested: Callable[[Machine, QuietRequest], RequestedValues]
     """Reads only, needs no root, never raises."""
-    profile: Profile = "cpu"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
     value_of: Callable[[str, str], str] = whole_text
     """(location, text of the file) -> the value, in a form that can be written."""
     same_value: Callable[[str, str, str], bool] = same_text
@@ -143,33 +147,25 @@ class FileKnob:
         requested = self.requested(machine, request)
         settings: list[Setting] = []
         unreadable: list[str] = []
-        for place, wanted in requested.values.items():
+        for place, value in requested.values.items():
             reading = machine.files.read(place)
             if reading.value is None:
                 unreadable.append(reading.because)
-                continue
-            value = self.value_of(place, reading.value)
-            settings.append(Setting(knob=self.name, place=place, found=value, wanted=wanted))
+            else:
+                settings.append(self.setting(place, self.value_of(place, reading.value), value))
         if requested.unavailable or (unreadable and not settings):
-            return KnobState(
-                knob=self.name,
-                unavailable=requested.unavailable or unreadable[0],
-                notes=requested.notes,
-            )
-        notes = (*requested.notes, *(f"skipped, because {reason}" for reason in unreadable))
-        return KnobState(knob=self.name, settings=tuple(settings), notes=notes)
+            return self.unavailable(requested.unavailable or unreadable[0], requested.notes)
+        skipped = (f"skipped, because {reason}" for reason in unreadable)
+        return self.state(*settings, notes=(*requested.notes, *skipped))
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the present value of one file."""
-        reading = machine.files.read(place)
-        if reading.value is None:
-            raise MissingTool(f"cannot read {reading.because}")
-        return self.value_of(place, reading.value)
+        return self.value_of(place, machine.files.read(place).or_raise())
 
-    def write(self, machine: Machine, setting: Setting) -> None:
-        """Write the requested value."""
-        if setting.wanted is not None:
-            self._put(machine, setting.place, setting.wanted)
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Write one file."""
+        # A write of zero bytes never reaches the kernel; a bare newline empties a list.
+        machine.files.write(place, value or "\n")
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Write the original value unless present: some files refuse their own value."""
@@ -178,13 +174,8 @@ class FileKnob:
             present = self.value_of(setting.place, reading.value)
             if self.same(setting.place, present, setting.found):
                 return
-        self._put(machine, setting.place, setting.found)
+        self.put(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:
         """Whether two values are equivalent."""
         return self.same_value(place, one, other)
-
-    @staticmethod
-    def _put(machine: Machine, place: str, value: str) -> None:
-        # A write of zero bytes never reaches the kernel; a bare newline empties a list.
-        machine.files.write(place, value or "\n")

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from torchyard.core.units import format_count
+from torchyard.machine.facts.memory import amount_kib
+from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.tasks import read_allowed
+
 __all__ = ["MachineLimits", "read_limits"]
 
 _MIB_BYTES: Final = 1 << 20
@@ -35,17 +40,18 @@ class MachineLimits:
 
 def read_limits(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> MachineLimits:
     """Read the limits from the files below `root` and the Slurm variables of the job."""
-    cores, cores_why = _cores(root)
+    files = FileTree(root)
+    cores, cores_why = _cores(files)
     job_cores, job_bytes = _job(environ)
     if job_cores and job_cores < cores:
-        cores, cores_why = job_cores, f"{_cores_text(job_cores)} (Slurm job)"
-    total, available = _machine_memory(root)
+        cores, cores_why = job_cores, f"{format_count(job_cores, 'core')} (Slurm job)"
+    total, available = _machine_memory(files)
     memory_why = "on this machine"
-    for group in _groups(root, "memory"):
-        limit = _group_limit(group)
+    for group in _groups(files, "memory"):
+        limit = _group_limit(files, group)
         if limit is None:
             continue
-        free = max(limit - _group_use(group), 0)
+        free = max(limit - _group_use(files, group), 0)
         if limit < total:
             total, memory_why = limit, "in the control group"
         if free < available:
@@ -62,37 +68,22 @@ def read_limits(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
     )
 
 
-def _cores(root: Path) -> tuple[int, str]:
-    allowed = _allowed_cores(_text(root / "proc/self/status"))
-    online = sum(line.startswith("processor") for line in _lines(root / "proc/cpuinfo"))
+def _cores(files: FileTree) -> tuple[int, str]:
+    allowed = len(Reading(value=read_allowed(files, "self")).cpus)
+    online = sum(
+        line.startswith("processor") for line in files.read("proc/cpuinfo").text.splitlines()
+    )
     cores = allowed or online or 1
-    why = _cores_text(cores)
+    why = format_count(cores, "core")
     if online > cores:
         why = f"{cores} of {online} cores (affinity of this process)"
-    quota = min(
-        (group_quota for group_quota in map(_quota, _groups(root, "cpu")) if group_quota),
-        default=None,
-    )
+    quotas = (_quota(files, group) for group in _groups(files, "cpu"))
+    quota = min((group_quota for group_quota in quotas if group_quota), default=None)
     if quota is not None and quota < cores:
         # Rounded up: exceeding the quota by half a core waits a little, a core less is wasted.
         cores = max(int(-(-quota // 1)), 1)
-        why = f"{_cores_text(cores)} (control group quota of {quota:.3g})"
+        why = f"{format_count(cores, 'core')} (control group quota of {quota:.3g})"
     return cores, why
-
-
-def _cores_text(cores: int) -> str:
-    return "1 core" if cores == 1 else f"{cores} cores"
-
-
-def _allowed_cores(status: str) -> int:
-    for line in status.splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            ranges = [part.split("-") for part in line.split(":", 1)[1].strip().split(",") if part]
-            try:
-                return sum(int(ends[-1]) - int(ends[0]) + 1 for ends in ranges)
-            except ValueError:
-                return 0
-    return 0
 
 
 def _job(environ: Mapping[str, str]) -> tuple[int, int]:
@@ -105,60 +96,56 @@ def _job(environ: Mapping[str, str]) -> tuple[int, int]:
     return cores, (node_mib or core_mib * cores) * _MIB_BYTES
 
 
-def _machine_memory(root: Path) -> tuple[int, int]:
-    facts: dict[str, int] = {}
-    for line in _lines(root / "proc/meminfo"):
-        name, _, rest = line.partition(":")
-        number = rest.split()
-        if number and number[0].isdigit():
-            facts[name] = int(number[0]) * 1024
-    total = facts.get("MemTotal", 0)
+def _machine_memory(files: FileTree) -> tuple[int, int]:
+    total, available, free, cached = (
+        (amount_kib(files, name) or 0) * 1024
+        for name in ("MemTotal", "MemAvailable", "MemFree", "Cached")
+    )
     # Kernels before 3.14 have no MemAvailable.
-    available = facts.get("MemAvailable", facts.get("MemFree", 0) + facts.get("Cached", 0))
-    return total, available
+    return total, available or free + cached
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
+def _groups(files: FileTree, controller: str) -> Iterator[str]:
     """Yield the folders of this process's control groups with a controller, innermost first.
 
     A container often sees its own group as the top of the tree, while /proc names it by the host's
     path. Folders that do not exist are therefore skipped, and the top is always included.
     """
-    top = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
+    top = "sys/fs/cgroup"
+    for line in files.read("proc/self/cgroup").text.splitlines():
         hierarchy, _, rest = line.partition(":")
         names, _, group = rest.partition(":")
         if hierarchy == "0":
-            mounts = [top, top / "unified"]
+            mounts = [top, f"{top}/unified"]
         elif controller in names.split(","):
-            mounts = [top / names, top / controller]
+            mounts = [f"{top}/{names}", f"{top}/{controller}"]
         else:
             continue
         parts = [part for part in group.split("/") if part not in ("", "..")]
         for mount in mounts:
             for depth in range(len(parts), -1, -1):
-                folder = mount.joinpath(*parts[:depth])
-                if folder.is_dir():
+                folder = "/".join((mount, *parts[:depth]))
+                if files.exists(folder):
                     yield folder
 
 
-def _group_limit(group: Path) -> int | None:
+def _group_limit(files: FileTree, group: str) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
-    limits = [limit for name in names if (limit := _number(group / name)) is not None]
-    limit = min(limits, default=_NO_LIMIT_BYTES)
+    numbers = (files.read(f"{group}/{name}").number for name in names)
+    limit = min((number for number in numbers if number is not None), default=_NO_LIMIT_BYTES)
     return limit if limit < _NO_LIMIT_BYTES else None
 
 
-def _group_use(group: Path) -> int:
+def _group_use(files: FileTree, group: str) -> int:
     """Return the memory in use, without the file cache, which the kernel can reclaim."""
     for use_name, cache_name in (
         ("memory.current", "inactive_file"),
         ("memory.usage_in_bytes", "total_inactive_file"),
     ):
-        use = _number(group / use_name)
+        use = files.read(f"{group}/{use_name}").number
         if use is None:
             continue
-        for line in _lines(group / "memory.stat"):
+        for line in files.read(f"{group}/memory.stat").text.splitlines():
             name, _, value = line.partition(" ")
             if name == cache_name and value.isdigit():
                 return max(use - int(value), 0)
@@ -166,25 +153,11 @@ def _group_use(group: Path) -> int:
     return 0
 
 
-def _quota(group: Path) -> float | None:
-    words = _text(group / "cpu.max").split()
+def _quota(files: FileTree, group: str) -> float | None:
+    words = files.read(f"{group}/cpu.max").text.split()
     if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):  # noqa: PLR2004 - "quota period"
         return int(words[0]) / int(words[1])
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period else None
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _lines(path: Path) -> list[str]:
-    return _text(path).splitlines()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    quota, period = (
+        files.read(f"{group}/cpu.cfs_{name}_us").number for name in ("quota", "period")
+    )
+    return quota / period if quota and period and quota > 0 else None

@@ -20,6 +20,12 @@ EFFECTS: tuple[Effect, ...] = ("large", "medium", "small")
 """How much of the noise is at stake: above 5 %, above 1 %, less or only for some programs."""
 
 Profile = Literal["cpu", "gpu"]
+PROFILE_CHOICES: Final[dict[str, tuple[Profile, ...]]] = {
+    "cpu": ("cpu",),
+    "gpu": ("gpu",),
+    "all": ("cpu", "gpu"),
+}
+"""Value of `--profile` -> profiles that it selects."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +173,16 @@ class AppliedSettings:
     def refused(self) -> tuple[SettingChange, ...]:
         """Changes that the machine refused."""
         return tuple(change for change in self.changes if change.state == "refused")
+
+    @property
+    def to_write(self) -> dict[str, list[Setting]]:
+        """Settings without a change, by knob: after a dry run, those that would be written."""
+        changed = {change.setting for change in self.changes}
+        settings = {
+            state.knob: [setting for setting in state.settings if setting not in changed]
+            for state in self.knobs
+        }
+        return {knob: missing for knob, missing in settings.items() if missing}
 
     def of_knob(self, name: str) -> Iterator[SettingChange]:
         """Yield the changes of one knob."""

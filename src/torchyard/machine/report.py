@@ -14,6 +14,7 @@ from torchyard.machine.model import (
     KnobState,
     MachineView,
     Restored,
+    Setting,
     SettingChange,
     SettingReturn,
 )
@@ -151,9 +152,7 @@ def quieting_json(applied: AppliedSettings, *, mode: str) -> dict[str, Any]:
                 "notes": list(state.notes),
                 "settings": [
                     {
-                        "place": change.setting.place,
-                        "found": change.setting.found,
-                        "wanted": change.setting.wanted,
+                        **_values_json(change.setting),
                         "state": change.state,
                         "reason": change.reason,
                     }
@@ -194,9 +193,7 @@ def restored_json(restored: Restored) -> dict[str, Any]:
         "settings": [
             {
                 "knob": item.setting.knob,
-                "place": item.setting.place,
-                "found": item.setting.found,
-                "wanted": item.setting.wanted,
+                **_values_json(item.setting),
                 "state": item.state,
                 "reason": item.reason,
                 "meanwhile": item.meanwhile,
@@ -204,6 +201,10 @@ def restored_json(restored: Restored) -> dict[str, Any]:
             for item in restored.settings
         ],
     }
+
+
+def _values_json(setting: Setting) -> dict[str, Any]:
+    return {"place": setting.place, "found": setting.found, "wanted": setting.wanted}
 
 
 def _where(item: SettingReturn) -> str:
@@ -241,12 +242,10 @@ def _knob_lines(
 
 
 def _values(change: SettingChange) -> str:
-    found, wanted = change.setting.found or "nothing", change.setting.wanted
-    return (
-        found
-        if wanted is None or change.state == "already so"
-        else f"{found} -> {wanted or 'nothing'}"
-    )
+    original, requested = change.setting.found or "nothing", change.setting.wanted
+    if requested is None or change.state == "already so":
+        return original
+    return f"{original} -> {requested or 'nothing'}"
 
 
 def _places(group: list[SettingChange]) -> str:

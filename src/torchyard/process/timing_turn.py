@@ -21,7 +21,6 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 __all__ = ["DRIVER_VARIABLE", "FIRST_TURN_VARIABLE", "TURN_VARIABLE", "TimingTurn", "first_turn"]
@@ -40,15 +39,15 @@ def first_turn(folder: Path) -> int | None:
     Returns a file descriptor, to be inherited by the process and closed in this one.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    wanted, machine = _opened(folder / "wanted.lock"), _opened(folder / "machine.lock")
+    waiting, machine = _opened(folder / "wanted.lock"), _opened(folder / "machine.lock")
     try:
-        fcntl.flock(wanted, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(machine, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(machine)
         return None
     finally:
-        os.close(wanted)
+        os.close(waiting)
     return machine
 
 
@@ -61,14 +60,14 @@ class TimingTurn:
     def __init__(self, folder: Path | None = None, *, first: int | None = None) -> None:
         """`first` is the descriptor that `first_turn` returned in the parent process."""
         self._machine: int | None = None
-        self._wanted: int | None = None
+        self._waiting: int | None = None
         self._has_turn = folder is not None and first is not None
         self.waited_s = 0.0
         """Total waiting time of this process so far."""
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._machine = _opened(folder / "machine.lock") if first is None else first
-            self._wanted = _opened(folder / "wanted.lock")
+            self._waiting = _opened(folder / "wanted.lock")
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
@@ -83,30 +82,25 @@ class TimingTurn:
     def __enter__(self) -> Self:
         if self._has_turn:
             self._has_turn = False
-        elif self._machine is not None and self._wanted is not None:
+        elif self._machine is not None and self._waiting is not None:
             began_s = time.monotonic()
-            fcntl.flock(self._wanted, fcntl.LOCK_EX)
+            fcntl.flock(self._waiting, fcntl.LOCK_EX)
             fcntl.flock(self._machine, fcntl.LOCK_SH)
-            fcntl.flock(self._wanted, fcntl.LOCK_UN)
+            fcntl.flock(self._waiting, fcntl.LOCK_UN)
             self.waited_s += time.monotonic() - began_s
         return self
 
     def alone(self) -> None:
         """Wait until no other cell prepares or is timed, and exclude them until the turn ends."""
-        if self._machine is not None and self._wanted is not None:
+        if self._machine is not None and self._waiting is not None:
             began_s = time.monotonic()
             fcntl.flock(self._machine, fcntl.LOCK_UN)
-            fcntl.flock(self._wanted, fcntl.LOCK_SH)
+            fcntl.flock(self._waiting, fcntl.LOCK_SH)
             fcntl.flock(self._machine, fcntl.LOCK_EX)
             self.waited_s += time.monotonic() - began_s
 
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        for lock in (self._machine, self._wanted):
+    def __exit__(self, *_: object) -> None:
+        for lock in (self._machine, self._waiting):
             if lock is not None:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 

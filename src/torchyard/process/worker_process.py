@@ -274,8 +274,6 @@ class WorkerProcess:
                 log=str(self.log_path),
             )
         while (message := self._read(verb)) is not None:
-            if "error" in message and self._expects_boot_message and not self._booted:
-                raise self._refused_to_boot(message["error"])
             if "note" not in message:
                 raise self._end("protocol", "sent an answer without a request")
 
@@ -288,8 +286,6 @@ class WorkerProcess:
             ended = self._exit.ending() is not None
             self._pipes.write()
             while (message := self._read(verb)) is not None:
-                if "error" in message and self._expects_boot_message and not self._booted:
-                    raise self._refused_to_boot(message["error"])
                 if "note" not in message:
                     return message
                 if on_note is not None:
@@ -334,7 +330,15 @@ class WorkerProcess:
             if message is not None and not self._preload_checked:
                 self._preload_checked = True
                 self._check_preload()
-            if message is None or "boot" not in message:
+            if message is None:
+                return None
+            if "error" in message and self._expects_boot_message and not self._booted:
+                raise self._end(
+                    "no-python",
+                    f"{self.spec.python!r}: {message['error'].get('message', '')}",
+                    hint="give the path of a newer Python that has torch",
+                )
+            if "boot" not in message:
                 return message
             self._booted = True
 
@@ -395,13 +399,6 @@ class WorkerProcess:
                 hint="use a smaller batch size, or set a memory limit below the machine's memory",
             )
         return self._end(kind, f"{ending.description} during {phase_of(verb)}", hint=ending.hint)
-
-    def _refused_to_boot(self, error: dict[str, Any]) -> WorkerFailure:
-        return self._end(
-            "no-python",
-            f"{self.spec.python!r}: {error.get('message', '')}",
-            hint="give the path of a newer Python that has torch",
-        )
 
     def _reported(self, error: dict[str, Any]) -> WorkerFailure:
         """Return the error for an exception that the worker caught; the worker still runs."""

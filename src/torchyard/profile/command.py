@@ -290,7 +290,7 @@ def _show(result: ToolProfile, path: Path, as_json: bool, options: dict[str, Any
 
     page: Path | None = options["html"]
     if page is not None:
-        from torchyard.profile.report_page import profile_page
+        from torchyard.profile.report import profile_page
 
         files_at = os.path.relpath(path.parent, page.absolute().parent)
         write_file(page, profile_page(result, files_at=files_at), option="--html")

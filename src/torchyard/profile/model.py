@@ -12,12 +12,7 @@ from typing import Final
 
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import (
-    find_profile_file,
-    new_output_folder,
-    read_profile_file,
-    write_profile_file,
-)
+from torchyard.results.kept_profiles import find_profile_file, read_profile_file
 
 FORMAT: Final = 1
 
@@ -97,31 +92,18 @@ class KeptFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToolProfile:
-    """One run of a program under a profiler."""
+class Collected:
+    """Data read from a tool's output files."""
 
-    tool: str
-    format: int = FORMAT
     tool_version: str = ""
-    program: tuple[str, ...] = ()
-    python: str = ""
-    started: str = ""
-    state: str = "finished"
-    """finished, crashed or interrupted."""
-    exit_code: int = 0
-    command: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()
-    """Environment variables added for the tool's process."""
-    shell: str = ""
-    """The command as one shell line."""
+    """In a result of `Tool.collect`: set if only the target can report it."""
+    state: str = ""
+    """finished, crashed or interrupted; empty if the output files do not show it."""
     unit: str = "ns"
     """Unit of costs: ns, instructions, or an event name."""
     row_kind: str = "operator"
     """What a row stands for: operator, kernel or function."""
     rows: tuple[CostRow, ...] = ()
-    rows_left_out: int = 0
-    total_cost: float = 0.0
-    """Self costs of all rows, including those left out."""
     recorded_ns: float = 0.0
     steps: int = 0
     recorded_steps: int = 0
@@ -134,6 +116,27 @@ class ToolProfile:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ToolProfile(Collected):
+    """One run of a program under a profiler."""
+
+    tool: str
+    format: int = FORMAT
+    program: tuple[str, ...] = ()
+    python: str = ""
+    started: str = ""
+    state: str = "finished"
+    exit_code: int = 0
+    command: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    """Environment variables added for the tool's process."""
+    shell: str = ""
+    """The command as one shell line."""
+    rows_left_out: int = 0
+    total_cost: float = 0.0
+    """Self costs of all rows, including those left out."""
+
+
 TOOL_PROFILE_FILE: Final = "tool-profile.json"
 
 
@@ -142,24 +145,15 @@ def tool_profiles_home() -> Path:
     return home_folder() / "profiles"
 
 
-def new_tool_folder(folder: Path | None) -> Path:
-    """Return an empty folder: the given one, or a new one in the results directory."""
-    return new_output_folder(folder, home=tool_profiles_home())
-
-
-def write_tool_profile(folder: Path, profile: ToolProfile) -> Path:
-    """Write the profile atomically."""
-    return write_profile_file(folder / TOOL_PROFILE_FILE, profile)
-
-
 def find_tool_profile(text: str) -> Path:
     """Return the file of a stored profile, given `latest`, a folder or the file itself."""
-    none_yet = UsageError(
-        "no stored profile",
-        hint="create one with `torchyard profile SCRIPT`",
+    hint = "create one with `torchyard profile SCRIPT`"
+    return find_profile_file(
+        text,
+        home=tool_profiles_home(),
+        file_name=TOOL_PROFILE_FILE,
+        none_yet=UsageError("no stored profile", hint=hint),
     )
-    home = tool_profiles_home()
-    return find_profile_file(text, home=home, file_name=TOOL_PROFILE_FILE, none_yet=none_yet)
 
 
 def read_tool_profile(path: Path) -> ToolProfile:

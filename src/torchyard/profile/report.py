@@ -1,15 +1,16 @@
-"""A tool's profile as plain text: the most expensive operators, counters, memory, files.
+"""A tool's profile as plain text and as one HTML page: operators, counters, memory, files.
 
-The formatting of states, costs and counters is shared with the HTML page (`report_page.py`).
+The page is self-contained except for links to the files of the tool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+from urllib.parse import quote
 
 from torchyard.core.units import format_bytes, format_duration, format_percent
+from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line, shortened
 from torchyard.profile.model import CostRow, CounterValue, ToolProfile
 
@@ -61,24 +62,38 @@ def counter_text(counter: CounterValue) -> str:
     return f"{counter.value:,.0f}{' ' + counter.unit if counter.unit else ''}"
 
 
-def has_calls(rows: Iterable[CostRow]) -> bool:
-    """Return whether the tool counts calls."""
-    return any(row.calls is not None for row in rows)
+def opens_in_perfetto(profile: ToolProfile) -> bool:
+    """Return whether one of the files is a trace for Perfetto."""
+    return any(file.name.endswith(("trace.json.gz", ".pftrace")) for file in profile.files)
 
 
-def has_total(rows: Iterable[CostRow]) -> bool:
-    """Return whether the tool reports costs that include callees."""
-    return any(row.total_cost is not None for row in rows)
+def shown_columns(profile: ToolProfile) -> dict[str, bool]:
+    """Return whether each optional column of the table has values."""
+    rows = profile.rows
+    device = any(row.self_device_cost or row.total_device_cost for row in rows)
+    on_processor = any(row.self_cost for row in rows) or not device
+    return {
+        "calls": any(row.calls is not None for row in rows),
+        "processor": on_processor,
+        "total": on_processor and any(row.total_cost is not None for row in rows),
+        "device": device,
+        "memory": any(row.memory_bytes or row.device_memory_bytes for row in rows),
+        "device_memory": any(row.device_memory_bytes for row in rows),
+    }
 
 
-def has_device(rows: Iterable[CostRow]) -> bool:
-    """Return whether any row has device time."""
-    return any(row.self_device_cost or row.total_device_cost for row in rows)
-
-
-def has_memory(rows: Iterable[CostRow]) -> bool:
-    """Return whether memory was recorded."""
-    return any(row.memory_bytes or row.device_memory_bytes for row in rows)
+def row_cells(row: CostRow, profile: ToolProfile) -> dict[str, str]:
+    """Return the text of every column of a row."""
+    unit = profile.unit
+    return {
+        "calls": "" if row.calls is None else f"{row.calls:,}",
+        "self": cost_text(row.self_cost, unit),
+        "total": cost_text(row.total_cost, unit),
+        "device": cost_text(row.self_device_cost, unit),
+        "share": format_percent(share_of(row, profile)),
+        "memory": size_text(row.memory_bytes),
+        "device_memory": size_text(row.device_memory_bytes),
+    }
 
 
 def _tool_and_version(profile: ToolProfile) -> str:
@@ -144,39 +159,88 @@ def _files(profile: ToolProfile, folder: Path | None) -> list[str]:
     for file in profile.files:
         place = str(folder / file.name) if folder is not None else file.name
         lines.append(f"  {one_line(place)}: {one_line(file.about)}")
-    if any(file.name.endswith(("trace.json.gz", ".pftrace")) for file in profile.files):
+    if opens_in_perfetto(profile):
         lines.append(f"  {HOW_TO_OPEN}")
     return lines
 
 
+_COLUMNS: Final = (
+    ("calls", "calls", "calls"),
+    ("processor", "self", "self"),
+    ("total", "total", "total"),
+    ("device", "device", "self device"),
+    ("", "share", "share"),
+    ("memory", "memory", "memory"),
+    ("device_memory", "device_memory", "device memory"),
+)
+"""Key of `shown_columns`, key of `row_cells`, heading."""
+
+
 def _table(profile: ToolProfile, rows: tuple[CostRow, ...]) -> list[str]:
-    all_rows = profile.rows
-    columns: list[tuple[str, list[str]]] = []
-    unit = profile.unit
-    if has_calls(all_rows):
-        calls = [str(row.calls) if row.calls is not None else "" for row in rows]
-        columns.append(("calls", calls))
-    only_device = has_device(all_rows) and not any(row.self_cost for row in all_rows)
-    if not only_device:
-        columns.append(("self", [cost_text(row.self_cost, unit) for row in rows]))
-        if has_total(all_rows):
-            columns.append(("total", [cost_text(row.total_cost, unit) for row in rows]))
-    if has_device(all_rows):
-        columns.append(("self device", [cost_text(row.self_device_cost, unit) for row in rows]))
-    columns.append(("share", [format_percent(share_of(row, profile)) for row in rows]))
-    if has_memory(all_rows):
-        columns.append(("memory", [size_text(row.memory_bytes) for row in rows]))
-        if any(row.device_memory_bytes for row in all_rows):
-            sizes = [size_text(row.device_memory_bytes) for row in rows]
-            columns.append(("device memory", sizes))
+    shown = shown_columns(profile)
+    columns = [(key, heading) for column, key, heading in _COLUMNS if shown.get(column, True)]
+    cells = [row_cells(row, profile) for row in rows]
     names = [shortened(one_line(row.name), _NAME_WIDTH) for row in rows]
-    width = max(len(name) for name in (*names, profile.row_kind))
-    widths = [max(len(text) for text in (head, *cells)) for head, cells in columns]
-    header = "  ".join(head.rjust(size) for (head, _), size in zip(columns, widths, strict=True))
-    lines = [f"{profile.row_kind:<{width}}  {header}"]
-    for index, name in enumerate(names):
-        cells = "  ".join(
-            cells[index].rjust(size) for (_, cells), size in zip(columns, widths, strict=True)
+    table = [
+        [heading for _, heading in columns],
+        *([row[key] for key, _ in columns] for row in cells),
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    name_width = max(len(name) for name in (*names, profile.row_kind))
+    return [
+        "  ".join(
+            (name.ljust(name_width), *(cell.rjust(w) for cell, w in zip(line, widths, strict=True)))
+        ).rstrip()
+        for name, line in zip((profile.row_kind, *names), table, strict=True)
+    ]
+
+
+def profile_page(profile: ToolProfile, *, files_at: str = "") -> str:
+    """Return the page. `files_at` is the folder of the tool's files, relative to the page."""
+    style = asset("report.css") + asset("profile.css")
+    return (
+        template_engine()
+        .get_template("profile.html.j2")
+        .render(
+            profile=profile,
+            good=profile.state == "finished" and not profile.exit_code,
+            sentence=state_sentence(profile),
+            facts=run_facts(profile),
+            rows=[_page_row(row, profile) for row in profile.rows],
+            left_out=profile.rows_left_out,
+            shows=shown_columns(profile),
+            counters=[(one.name, counter_text(one)) for one in profile.counters],
+            stacks=[
+                (cost_text(one.cost, profile.unit), " › ".join(one.frames))
+                for one in profile.stacks
+            ],
+            files=[
+                {"name": file.name, "about": file.about, "link": _link(files_at, file.name)}
+                for file in profile.files
+            ],
+            how_to_open=HOW_TO_OPEN if opens_in_perfetto(profile) else "",
+            style=style,
+            style_hash=fingerprint(style),
         )
-        lines.append(f"{name:<{width}}  {cells}".rstrip())
-    return lines
+    )
+
+
+def _page_row(row: CostRow, profile: ToolProfile) -> dict[str, Any]:
+    most = share_of(profile.rows[0], profile)
+    return {
+        **row_cells(row, profile),
+        "name": row.name,
+        "where": row.where,
+        "bar": round(100 * share_of(row, profile) / most, 1) if most > 0 else 0,
+        "shapes": [
+            f"{one.shapes}: {one.calls:,} calls, {cost_text(one.self_cost, profile.unit)}"
+            for one in row.shapes
+        ],
+    }
+
+
+def _link(folder: str, name: str) -> str:
+    """Return a relative URL; a file name can never turn it into an absolute one."""
+    path = PurePosixPath(folder) / name if folder else PurePosixPath(name)
+    text = quote(str(path))
+    return text if text.startswith(("/", ".")) else f"./{text}"

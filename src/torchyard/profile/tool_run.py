@@ -23,10 +23,15 @@ from torchyard.files.safe_writing import replace_file
 from torchyard.process.start import LaunchSpec, prepare
 from torchyard.process.tree import sweep_orphans
 from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
-from torchyard.profile.model import ToolProfile, new_tool_folder, sum_of_costs, write_tool_profile
+from torchyard.profile.model import (
+    TOOL_PROFILE_FILE,
+    Collected,
+    ToolProfile,
+    sum_of_costs,
+    tool_profiles_home,
+)
 from torchyard.profile.tools import TOOLS
 from torchyard.profile.tools.interface import (
-    Collected,
     InstalledTool,
     Job,
     Tool,
@@ -37,6 +42,7 @@ from torchyard.profile.tools.interface import (
     query_target,
     shell_text,
 )
+from torchyard.results.kept_profiles import new_output_folder, write_profile_file
 
 _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
@@ -160,7 +166,8 @@ def run_planned(
         raise StepFailed(planned.missing)
     tool.check(installed, planned.job)
     sweep_orphans()
-    output = new_tool_folder(folder)
+    output = new_output_folder(folder, home=tool_profiles_home())
+    profile_file = output / TOOL_PROFILE_FILE
     job = replace(planned.job, folder=output)
     command = _command(tool, installed, job, planned.target)
     profile = ToolProfile(
@@ -174,13 +181,13 @@ def run_planned(
         variables=command.variables,
         shell=shell_text(command, output),
     )
-    write_tool_profile(output, profile)
+    write_profile_file(profile_file, profile)
     report_progress(f"{tool.name}: running {' '.join(job.words)}")
     end = run_tool(job, command, quiet_program=quiet_program)
     report_progress(f"{tool.name}: reading the recorded data")
     collected = _collect(tool, installed, job, end)
     profile = _completed(profile, collected, command, end)
-    return profile, write_tool_profile(output, profile)
+    return profile, write_profile_file(profile_file, profile)
 
 
 def _command(tool: Tool, installed: InstalledTool | None, job: Job, target: Target) -> ToolCommand:
@@ -213,21 +220,14 @@ def _completed(
         state = "crashed" if end.exit_code or collected.state == "running" else "finished"
     return replace(
         profile,
-        tool_version=profile.tool_version or collected.tool_version,
-        state=state,
+        **{
+            **vars(collected),
+            "tool_version": profile.tool_version or collected.tool_version,
+            "state": state,
+            "rows": rows[:MOST_ROWS],
+            "notes": (*command.notes, *collected.notes),
+        },
         exit_code=end.exit_code,
-        unit=collected.unit,
-        row_kind=collected.row_kind,
-        rows=rows[:MOST_ROWS],
         rows_left_out=max(0, len(rows) - MOST_ROWS),
         total_cost=sum_of_costs(rows),
-        recorded_ns=collected.recorded_ns,
-        steps=collected.steps,
-        recorded_steps=collected.recorded_steps,
-        peak_memory_bytes=collected.peak_memory_bytes,
-        peak_device_bytes=collected.peak_device_bytes,
-        counters=collected.counters,
-        stacks=collected.stacks,
-        files=collected.files,
-        notes=(*command.notes, *collected.notes),
     )

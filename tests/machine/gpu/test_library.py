@@ -9,8 +9,8 @@ import pytest
 
 from tests.machine.nvml_cards import h200
 from tests.machine.recorded_nvml import NvmlRefuses, RecordedNvml
-from torchyard.machine.gpu.library import Answer, GpuLibraries, ask, open_gpu_libraries
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.library import GpuLibraries, ask, open_gpu_libraries
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 
 class RunningMachine(FileTree):

@@ -58,7 +58,8 @@ def facts_of(machine: Machine, section: str = "gpu 0") -> dict[str, Fact]:
 def make_process(root: Path, pid: int, parent: int, name: str = "python3") -> None:
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True)
-    (folder / "stat").write_text(f"{pid} ({name}) S {parent} 1 1 0\n")
+    fields = f"S {parent} 1 1 0 -1 " + "0 " * 44  # as many as the kernel writes
+    (folder / "stat").write_text(f"{pid} ({name}) {fields}\n")
     (folder / "comm").write_text(f"{name}\n")
 
 

@@ -14,6 +14,7 @@ from torchyard.machine.advice.activity import Activity
 from torchyard.machine.facts.gpus import GpuView, read_gpus
 from torchyard.machine.gpu.amd import AmdGpu
 from torchyard.machine.gpu.compute_processes import GpuProcess
+from torchyard.machine.gpu.labels import on_off
 from torchyard.machine.gpu.nvidia import HOLDS_DOWN, THERMAL, USER_SETTING, NvidiaGpu
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice
@@ -26,222 +27,180 @@ _MOST_NAMED: Final = 3
 
 def advise_reading(view: GpuView) -> tuple[Advice, ...]:
     """Return advice for every GPU, unsorted."""
-    advice: list[Advice] = []
-    for gpu in view.nvidia:
-        advice += _nvidia(gpu)
-    for card in view.amd:
-        advice += _amd(card)
-    return tuple(advice)
+    nvidia = (advice for gpu in view.nvidia for advice in _nvidia(gpu))
+    amd = (advice for card in view.amd for advice in _amd(card))
+    return (*nvidia, *amd)
 
 
-def _nvidia(gpu: NvidiaGpu) -> list[Advice]:
+def _nvidia(gpu: NvidiaGpu) -> Iterator[Advice]:
     label = f"GPU {gpu.index}"
     reasons = set(gpu.reasons.value or ())
-    advice = [
-        *_processes(label, gpu.processes.value or ()),
-        *_held_down(label, reasons),
-        *_power(label, gpu.power_limit_w.value, gpu.default_power_limit_w.value),
-    ]
+    yield from _processes(label, gpu.processes.value or ())
+    yield from _held_down(label, reasons)
+    yield from _power(label, gpu.power_limit_w.value, gpu.default_power_limit_w.value)
     if gpu.persistence.value is False:
-        advice.append(
-            Advice(
-                name="gpu-persistence",
-                effect="medium",
-                what=f"{label}: persistence mode is off",
-                why="the driver unloads when the last client exits: every start waits for it, and "
-                "a clock lock is lost",
-                fix=f"{_QUIET_GPU} --only nvidia-persistence",
-                needs_root=True,
-            )
+        yield Advice(
+            name="gpu-persistence",
+            effect="medium",
+            what=f"{label}: persistence mode is off",
+            why="the driver unloads when the last client exits: every start waits for it, and "
+            "a clock lock is lost",
+            fix=f"{_QUIET_GPU} --only nvidia-persistence",
+            needs_root=True,
         )
     if gpu.locks_clocks.value and gpu.reasons.value is not None and USER_SETTING not in reasons:
-        advice.append(
-            Advice(
-                name="gpu-clocks",
-                effect="large",
-                what=f"{label}: its clock is probably not locked",
-                why="the clock follows power and temperature, so the same kernel takes longer on a "
-                "warm card; around 4 % from day to day is reported without a lock",
-                fix=_QUIET_GPU,
-                needs_root=True,
-            )
+        yield Advice(
+            name="gpu-clocks",
+            effect="large",
+            what=f"{label}: its clock is probably not locked",
+            why="the clock follows power and temperature, so the same kernel takes longer on a "
+            "warm card; around 4 % from day to day is reported without a lock",
+            fix=_QUIET_GPU,
+            needs_root=True,
         )
-    return [*advice, *_memory_checks(label, gpu), *_slices(label, gpu)]
+    yield from _memory_checks(label, gpu)
+    yield from _slices(label, gpu)
 
 
-def _held_down(label: str, reasons: set[str]) -> list[Advice]:
-    advice: list[Advice] = []
+def _held_down(label: str, reasons: set[str]) -> Iterator[Advice]:
     hot = sorted(reasons & THERMAL)
     braked = sorted(reasons & _HARDWARE)
     if hot or braked:
-        advice.append(
-            Advice(
-                name="gpu-slowdown",
-                effect="large",
-                what=f"{label}: throttled now ({', '.join([*hot, *braked])})",
-                why="a hardware slowdown halves the clock or worse; a thermal one follows the "
-                "temperature",
-                fix="let it cool down, check its fans and power supply, or lock a lower "
-                "clock: sudo torchyard machine quiet --profile gpu --gpu-clock MHZ",
-                unfit=True,
-            )
+        yield Advice(
+            name="gpu-slowdown",
+            effect="large",
+            what=f"{label}: throttled now ({', '.join([*hot, *braked])})",
+            why="a hardware slowdown halves the clock or worse; a thermal one follows the "
+            "temperature",
+            fix="let it cool down, check its fans and power supply, or lock a lower "
+            "clock: sudo torchyard machine quiet --profile gpu --gpu-clock MHZ",
+            unfit=True,
         )
     if "power cap" in reasons:
-        advice.append(
-            Advice(
-                name="gpu-power-cap",
-                effect="medium",
-                what=f"{label}: its clock is limited by the power cap now",
-                why="at the power cap the clock depends on temperature and on the data; below it, "
-                "it is constant",
-                fix=_QUIET_GPU,
-                needs_root=True,
-            )
+        yield Advice(
+            name="gpu-power-cap",
+            effect="medium",
+            what=f"{label}: its clock is limited by the power cap now",
+            why="at the power cap the clock depends on temperature and on the data; below it, "
+            "it is constant",
+            fix=_QUIET_GPU,
+            needs_root=True,
         )
-    return advice
 
 
-def _processes(label: str, processes: tuple[GpuProcess, ...]) -> list[Advice]:
+def _processes(label: str, processes: tuple[GpuProcess, ...]) -> Iterator[Advice]:
     others = [process for process in processes if process.owner == "other"]
     computing = [process for process in others if process.kind == "compute"]
     drawing = [process for process in others if process.kind == "graphics"]
     hidden = sum(process.owner == "unknown" for process in processes)
-    advice: list[Advice] = []
     if computing:
-        advice.append(
-            Advice(
-                name="gpu-processes",
-                effect="large",
-                what=f"{label}: used by other processes ({_listed(computing)})",
-                why="GPUs time-slice between processes; another process can take any share",
-                fix="wait for them, or measure on another GPU (CUDA_VISIBLE_DEVICES)",
-                unfit=True,
-            )
+        yield Advice(
+            name="gpu-processes",
+            effect="large",
+            what=f"{label}: used by other processes ({_listed(computing)})",
+            why="GPUs time-slice between processes; another process can take any share",
+            fix="wait for them, or measure on another GPU (CUDA_VISIBLE_DEVICES)",
+            unfit=True,
         )
     if drawing:
-        advice.append(
-            Advice(
-                name="gpu-display",
-                effect="small",
-                what=f"{label}: drives a display ({_listed(drawing)})",
-                why="graphics and compute are time-sliced",
-                fix="measure without a desktop, or on another GPU",
-            )
+        yield Advice(
+            name="gpu-display",
+            effect="small",
+            what=f"{label}: drives a display ({_listed(drawing)})",
+            why="graphics and compute are time-sliced",
+            fix="measure without a desktop, or on another GPU",
         )
     if hidden:
-        advice.append(
-            Advice(
-                name="gpu-hidden-processes",
-                effect="medium",
-                what=f"{label}: {hidden} process(es) not visible from here",
-                why="in a container it is unknown whether they are ours",
-                fix="check on the host: nvidia-smi",
-            )
-        )
-    return advice
-
-
-def _power(label: str, limit_w: float | None, default_w: float | None) -> list[Advice]:
-    if limit_w is None or default_w is None or limit_w >= default_w:
-        return []
-    return [
-        Advice(
-            name="gpu-power-limit",
+        yield Advice(
+            name="gpu-hidden-processes",
             effect="medium",
-            what=f"{label}: power is limited to {limit_w:.0f} of {default_w:.0f} W",
-            why="the limit was lowered: numbers are not comparable with other cards of this type",
-            fix=f"{_QUIET_GPU} --only nvidia-power" if label.startswith("GPU") else "",
-            needs_root=True,
+            what=f"{label}: {hidden} process(es) not visible from here",
+            why="in a container it is unknown whether they are ours",
+            fix="check on the host: nvidia-smi",
         )
-    ]
 
 
-def _memory_checks(label: str, gpu: NvidiaGpu) -> list[Advice]:
+def _power(label: str, limit_w: float | None, default_w: float | None) -> Iterator[Advice]:
+    if limit_w is None or default_w is None or limit_w >= default_w:
+        return
+    yield Advice(
+        name="gpu-power-limit",
+        effect="medium",
+        what=f"{label}: power is limited to {limit_w:.0f} of {default_w:.0f} W",
+        why="the limit was lowered: numbers are not comparable with other cards of this type",
+        fix=f"{_QUIET_GPU} --only nvidia-power" if label.startswith("GPU") else "",
+        needs_root=True,
+    )
+
+
+def _memory_checks(label: str, gpu: NvidiaGpu) -> Iterator[Advice]:
     now, pending = gpu.ecc.value, gpu.pending_ecc.value
     if now is None or pending is None:
-        return []
+        return
     if now != pending:
-        return [
-            Advice(
-                name="gpu-ecc",
-                effect="medium",
-                what=f"{label}: ECC is {_on(now)} now and {_on(pending)} after the next reset",
-                why="numbers before and after the reset may not be comparable: on some cards ECC "
-                "costs bandwidth",
-                fix="reset the GPU now, or revert the change: nvidia-smi -e",
-                needs_root=True,
-                needs_reboot=True,
-            )
-        ]
-    if now:
-        return []
-    return [
-        Advice(
+        yield Advice(
+            name="gpu-ecc",
+            effect="medium",
+            what=f"{label}: ECC is {on_off(now)} now and {on_off(pending)} after the next reset",
+            why="numbers before and after the reset may not be comparable: on some cards ECC "
+            "costs bandwidth",
+            fix="reset the GPU now, or revert the change: nvidia-smi -e",
+            needs_root=True,
+            needs_reboot=True,
+        )
+    elif not now:
+        yield Advice(
             name="gpu-ecc",
             effect="small",
             what=f"{label}: ECC is off",
             why="on some cards ECC costs bandwidth: compare only with cards that have it off, too",
         )
-    ]
 
 
-def _slices(label: str, gpu: NvidiaGpu) -> list[Advice]:
+def _slices(label: str, gpu: NvidiaGpu) -> Iterator[Advice]:
     if not gpu.mig.value:
-        return []
-    return [
-        Advice(
-            name="gpu-mig",
-            effect="medium",
-            what=f"{label}: partitioned with MIG",
-            why="MIG instances share power, clock and the PCIe link: the load of other instances "
-            "is not visible, and NVML reports no clocks or event reasons for an instance",
-            fix="measure on a whole GPU: nvidia-smi -mig 0",
-            needs_root=True,
-        )
-    ]
+        return
+    yield Advice(
+        name="gpu-mig",
+        effect="medium",
+        what=f"{label}: partitioned with MIG",
+        why="MIG instances share power, clock and the PCIe link: the load of other instances "
+        "is not visible, and NVML reports no clocks or event reasons for an instance",
+        fix="measure on a whole GPU: nvidia-smi -mig 0",
+        needs_root=True,
+    )
 
 
-def _amd(card: AmdGpu) -> list[Advice]:
+def _amd(card: AmdGpu) -> Iterator[Advice]:
     label = f"AMD {card.card}"
-    advice = [
-        *_processes(label, card.processes.value or ()),
-        *_power(label, card.power_limit_w.value, card.default_power_limit_w.value),
-    ]
+    yield from _processes(label, card.processes.value or ())
+    yield from _power(label, card.power_limit_w.value, card.default_power_limit_w.value)
     temperature, limit = card.temperature_c.value, card.slowdown_temperature_c.value
     if temperature is not None and limit and temperature >= limit:
-        advice.append(
-            Advice(
-                name="gpu-slowdown",
-                effect="large",
-                what=f"{label}: at {temperature} °C, above its slowdown temperature ({limit} °C)",
-                why="a thermal slowdown follows the temperature of the card",
-                fix="let it cool down and check its fans",
-                unfit=True,
-            )
+        yield Advice(
+            name="gpu-slowdown",
+            effect="large",
+            what=f"{label}: at {temperature} °C, above its slowdown temperature ({limit} °C)",
+            why="a thermal slowdown follows the temperature of the card",
+            fix="let it cool down and check its fans",
+            unfit=True,
         )
     level = card.performance_level.value
     if level not in (None, "perf_determinism"):
-        advice.append(
-            Advice(
-                name="gpu-clocks",
-                effect="large",
-                what=f"{label}: its clock is not capped (performance level {level})",
-                why="the clock follows power and temperature; a lower cap keeps it constant",
-                fix=_QUIET_GPU,
-                needs_root=True,
-            )
+        yield Advice(
+            name="gpu-clocks",
+            effect="large",
+            what=f"{label}: its clock is not capped (performance level {level})",
+            why="the clock follows power and temperature; a lower cap keeps it constant",
+            fix=_QUIET_GPU,
+            needs_root=True,
         )
-    return advice
 
 
 def _listed(processes: list[GpuProcess]) -> str:
     named = [f"{process.pid} {process.name}".strip() for process in processes[:_MOST_NAMED]]
     more = len(processes) - _MOST_NAMED
     return ", ".join([*named, *([f"{more} more"] if more > 0 else [])])
-
-
-def _on(state: bool) -> str:
-    return "on" if state else "off"
 
 
 def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:  # noqa: ARG001

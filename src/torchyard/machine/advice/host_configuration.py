@@ -14,7 +14,6 @@ from torchyard.errors import UsageError
 from torchyard.machine.advice.activity import Activity
 from torchyard.machine.facts import clocks, isolation, memory, software
 from torchyard.machine.facts.isolation import boot_values
-from torchyard.machine.facts.reading import cpus_or_none
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import Advice, QuietRequest, Setting
@@ -34,7 +33,7 @@ def advise_limits(machine: Machine, activity: Activity) -> Iterator[Advice]:  # 
 
 
 def _quota(machine: Machine) -> Iterator[Advice]:
-    allowed = len(cpus_or_none(isolation.allowed(machine.files)))
+    allowed = len(isolation.allowed(machine.files).cpus)
     try:
         quota = float(isolation.quota_processors(machine.files).value or "inf")
     except ValueError:  # `all`
@@ -54,9 +53,7 @@ def _quota(machine: Machine) -> Iterator[Advice]:
 def _unbalanced(machine: Machine) -> Iterator[Advice]:
     """Advise on CPUs of isolcpus, between which the kernel does not balance load."""
     isolated_cpus = set(isolation.isolated_cpus(machine.files))
-    own = tuple(
-        cpu for cpu in cpus_or_none(isolation.allowed(machine.files)) if cpu in isolated_cpus
-    )
+    own = tuple(cpu for cpu in isolation.allowed(machine.files).cpus if cpu in isolated_cpus)
     if len(own) > 1:
         yield Advice(
             name="unbalanced",
@@ -191,7 +188,7 @@ def _cores(files: FileTree) -> Iterator[Advice]:
 
 
 def _tickless_clock(files: FileTree) -> Iterator[Advice]:
-    tickless = cpus_or_none(files.read("sys/devices/system/cpu/nohz_full"))
+    tickless = files.read("sys/devices/system/cpu/nohz_full").cpus
     if tickless and clocks.driver(files).value == "intel_pstate":
         yield Advice(
             name="tickless-clock",

@@ -1,34 +1,39 @@
 """Read what this machine is and how it is set, without root.
 
-`FACT_SECTIONS` lists the sections. To add one, write a function `read_...(machine) -> tuple[Fact,
-...]` with the name of its section, and add it to the list. A section never raises: what cannot be
-read is a fact with a reason.
+`FACT_SECTIONS` lists the sections. Most of them are tables of readers: to add a fact, add its name
+and its reader to a table. A section never raises: what cannot be read is a fact with a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from torchyard.machine.facts import clocks, gpus, isolation, load, memory, processor, software
+from torchyard.machine.facts.reading import Reader, facts_of
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 
 __all__ = ["FACT_SECTIONS", "read_sections"]
 
+
+def _table(section: str, readers: Mapping[str, Reader]) -> Callable[[Machine], tuple[Fact, ...]]:
+    return lambda machine: facts_of(section, readers, machine.files)
+
+
 FACT_SECTIONS: Final[dict[str, Callable[[Machine], tuple[Fact, ...]]]] = {
-    processor.PROCESSOR_SECTION: processor.read_processor,
-    processor.TOPOLOGY_SECTION: processor.read_topology,
-    clocks.FREQUENCY_SECTION: clocks.read_frequency,
-    clocks.IDLE_SECTION: clocks.read_idle,
-    isolation.ISOLATION_SECTION: isolation.read_isolation,
-    isolation.INTERRUPTS_SECTION: isolation.read_interrupts,
-    memory.SECTION: memory.read,
-    software.KERNEL_SECTION: software.read_kernel,
-    load.POWER_SECTION: load.read_power,
-    load.LOAD_SECTION: load.read_load,
+    "processor": processor.read_processor,
+    "topology": _table("topology", processor.TOPOLOGY),
+    "frequency": _table("frequency", clocks.FREQUENCY),
+    "idle": _table("idle", clocks.IDLE),
+    "isolation": _table("isolation", isolation.ISOLATION),
+    "interrupts": _table("interrupts", isolation.INTERRUPTS),
+    "memory": _table("memory", memory.MEMORY),
+    "kernel": _table("kernel", software.KERNEL),
+    "power": _table("power", load.POWER),
+    load.LOAD_SECTION: _table(load.LOAD_SECTION, load.LOAD),
     "gpu": gpus.read,
-    software.SOFTWARE_SECTION: software.read_software,
+    "software": software.read_software,
 }
 """Name -> reader, in the order in which they are shown."""
 

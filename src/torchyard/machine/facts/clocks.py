@@ -7,66 +7,50 @@ from typing import Final
 from torchyard.machine.facts.reading import (
     Reader,
     combined,
-    facts_of,
+    common_line,
     file_reader,
     ghz,
     in_words,
     line_of,
+    line_reader,
 )
-from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
-from torchyard.machine.system.cpu_states import CPU, NO_POLICY, base_clock, idle_states, policies
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.cpu_states import NO_POLICY, base_clock, idle_states, policies
+from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
-FREQUENCY_SECTION: Final = "frequency"
-_NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
-_BOOST: Final = f"{CPU}/cpufreq/boost"
-
-
-def read_frequency(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(FREQUENCY_SECTION, FREQUENCY_READERS, machine.files)
+NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
+BOOST: Final = f"{CPU}/cpufreq/boost"
 
 
 def of_policies(files: FileTree, name: str) -> Reading:
     """Read a file of every policy: one value if all agree."""
-    values = {
-        path.split("/")[-2].removeprefix("policy"): text
-        for path in files.paths(f"{CPU}/cpufreq/policy*/{name}")
-        if (text := line_of(files, path).value) is not None
-    }
-    if values or files.paths(f"{CPU}/cpufreq/policy*"):
-        return combined(values, f"/{CPU}/cpufreq/policy*/{name}: no such file")
+    reading = common_line(files, f"{CPU}/cpufreq/policy*/{name}")
+    if reading.value is not None or files.paths(f"{CPU}/cpufreq/policy*"):
+        return reading
     # Kernels before 4.3 and some copies have only the folder of each CPU.
     reading = line_of(files, f"{CPU}/cpu0/cpufreq/{name}")
     return reading if reading.value is not None else Reading(because=NO_POLICY)
 
 
-def driver(files: FileTree) -> Reading:
-    """Return the cpufreq driver."""
-    return of_policies(files, "scaling_driver")
+def _policy_reader(name: str) -> Reader:
+    return lambda files: of_policies(files, name)
 
 
-def governor(files: FileTree) -> Reading:
-    """Return the cpufreq governor."""
-    return of_policies(files, "scaling_governor")
-
-
-def preference(files: FileTree) -> Reading:
-    """Return the energy performance preference (EPP)."""
-    return of_policies(files, "energy_performance_preference")
+driver: Final = _policy_reader("scaling_driver")
+governor: Final = _policy_reader("scaling_governor")
+preference: Final = _policy_reader("energy_performance_preference")
+"""Readers of the cpufreq driver, the governor and the energy performance preference (EPP)."""
 
 
 def turbo_off(files: FileTree) -> Reading:
     """Return `1` if turbo is off, `0` if it is on, as in Intel's `no_turbo`."""
-    reading = line_of(files, _NO_TURBO)
+    reading = line_of(files, NO_TURBO)
     if reading.value is not None:
         return reading
-    boost = line_of(files, _BOOST)
+    boost = line_of(files, BOOST)
     if boost.value is None:
         boost = of_policies(files, "boost")
     if boost.value is None:
-        return Reading(because=f"/{_BOOST} and {reading.because}")
+        return Reading(because=f"/{BOOST} and {reading.because}")
     return Reading(value={"0": "1", "1": "0"}.get(boost.value, f"boost is {boost.value}"))
 
 
@@ -116,15 +100,6 @@ def _base(files: FileTree) -> Reading:
     return combined(clocks, NO_POLICY)
 
 
-def _bias(files: FileTree) -> Reading:
-    values = {
-        path.split("/")[-3].removeprefix("cpu"): text
-        for path in files.paths(f"{CPU}/cpu*/power/energy_perf_bias")
-        if (text := line_of(files, path).value) is not None
-    }
-    return combined(values, f"/{CPU}/cpu*/power/energy_perf_bias: no such file")
-
-
 def _mode(files: FileTree) -> Reading:
     for driver_folder in ("intel_pstate", "amd_pstate"):
         reading = line_of(files, f"{CPU}/{driver_folder}/status")
@@ -133,31 +108,24 @@ def _mode(files: FileTree) -> Reading:
     return Reading(because=f"/{CPU} has neither intel_pstate nor amd_pstate")
 
 
-FREQUENCY_READERS: Final[dict[str, Reader]] = {
+FREQUENCY: Final[dict[str, Reader]] = {
     "driver": driver,
     "driver mode": _mode,
     "governor": governor,
-    "available governors": lambda files: of_policies(files, "scaling_available_governors"),
+    "available governors": _policy_reader("scaling_available_governors"),
     "turbo": turbo,
     "base clock": _base,
     "hardware clock range": _range("cpuinfo_min_freq", "cpuinfo_max_freq"),
     "allowed clock range": _range("scaling_min_freq", "scaling_max_freq"),
     "present clocks": _now,
     "energy preference": preference,
-    "energy bias": _bias,
+    "energy bias": lambda files: common_line(files, f"{CPU}/cpu*/power/energy_perf_bias"),
 }
 
 
-IDLE_SECTION: Final = "idle"
-_CPU: Final = "sys/devices/system/cpu"
 DEVICE: Final = "dev/cpu_dma_latency"
 """A process that holds it open limits the wake-up latency."""
-_NO_STATES: Final = f"/{_CPU}/cpu*/cpuidle: no idle driver, or the hypervisor controls idling"
-
-
-def read_idle(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(IDLE_SECTION, IDLE_READERS, machine.files)
+_NO_STATES: Final = f"/{CPU}/cpu*/cpuidle: no idle driver, or the hypervisor controls idling"
 
 
 def _by_name(files: FileTree) -> dict[str, tuple[int, bool]]:
@@ -188,14 +156,9 @@ def _deepest(files: FileTree) -> Reading:
 
 
 def _limits(files: FileTree) -> Reading:
-    values = {
-        path.split("/")[-3].removeprefix("cpu"): {"0": "none", "n/a": "no idle states"}.get(
-            text, f"{text} us"
-        )
-        for path in files.paths(f"{_CPU}/cpu*/power/pm_qos_resume_latency_us")
-        if (text := line_of(files, path).value) is not None
-    }
-    return combined(values, f"/{_CPU}/cpu*/power/pm_qos_resume_latency_us: no such file")
+    words = {"0": "none", "n/a": "no idle states"}
+    pattern = f"{CPU}/cpu*/power/pm_qos_resume_latency_us"
+    return common_line(files, pattern, lambda text: words.get(text, f"{text} us"))
 
 
 def _device(files: FileTree) -> Reading:
@@ -208,9 +171,9 @@ def _device(files: FileTree) -> Reading:
     )
 
 
-IDLE_READERS: Final[dict[str, Reader]] = {
-    "driver": file_reader(f"{_CPU}/cpuidle/current_driver", {"none": "no idle driver"}),
-    "governor": file_reader(f"{_CPU}/cpuidle/current_governor"),
+IDLE: Final[dict[str, Reader]] = {
+    "driver": file_reader(f"{CPU}/cpuidle/current_driver", {"none": "no idle driver"}),
+    "governor": line_reader(f"{CPU}/cpuidle/current_governor"),
     "states": _states,
     "deepest allowed": _deepest,
     "latency limit per CPU": _limits,

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from itertools import takewhile
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.facts.reading import (
     Reader,
-    cpus_or_none,
-    facts_of,
     fields_of,
     in_words,
-    line_of,
+    line_reader,
     processors,
 )
-from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
 NOISE_PARAMETERS: Final = (
     *("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "skew_tick", "nohz"),
@@ -30,9 +27,7 @@ NOISE_PARAMETERS: Final = (
 """Kernel parameters that affect speed or noise."""
 
 
-def boot_line(files: FileTree) -> Reading:
-    """Return the kernel command line."""
-    return line_of(files, "proc/cmdline")
+boot_line: Final = line_reader("proc/cmdline")
 
 
 def boot_values(files: FileTree) -> dict[str, str]:
@@ -56,15 +51,8 @@ def noise_parameters(files: FileTree) -> Reading:
     return Reading(value=" ".join(shown) or "none that affects noise")
 
 
-ISOLATION_SECTION: Final = "isolation"
-_CPU: Final = "sys/devices/system/cpu"
 _STATUS: Final = "proc/self/status"
 _NO_GROUP: Final = "this process is in no mounted control group"
-
-
-def read_isolation(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(ISOLATION_SECTION, ISOLATION_READERS, machine.files)
 
 
 def allowed(files: FileTree) -> Reading:
@@ -80,16 +68,16 @@ def allowed(files: FileTree) -> Reading:
 
 def isolated_cpus(files: FileTree) -> tuple[int, ...]:
     """Return the CPUs without load balancing: isolated at boot, and in isolated partitions."""
-    at_boot = cpus_or_none(files.read(f"{_CPU}/isolated"))
+    at_boot = files.read(f"{CPU}/isolated").cpus
     root = _mounts(files).get("cgroup2")
-    at_run_time = cpus_or_none(files.read(f"{root}/cpuset.cpus.isolated")) if root else ()
+    at_run_time = files.read(f"{root}/cpuset.cpus.isolated").cpus if root else ()
     return tuple(sorted({*at_boot, *at_run_time}))
 
 
 def isolated_text(files: FileTree) -> Reading:
     """Return the isolated CPUs as a list, or `none`."""
-    if files.read(f"{_CPU}/isolated").value is None:
-        return files.read(f"{_CPU}/isolated")
+    if files.read(f"{CPU}/isolated").value is None:
+        return files.read(f"{CPU}/isolated")
     return Reading(value=cpu_list(isolated_cpus(files)) or "none")
 
 
@@ -108,7 +96,7 @@ def own_groups(files: FileTree, controller: str) -> tuple[str, ...]:
     """Return the folders of this process's group for a controller, and of its parents."""
     mounts = _mounts(files)
     mount = mounts.get(controller if controller in mounts else "cgroup2")
-    text = files.read("proc/self/cgroup").value or ""
+    text = files.read("proc/self/cgroup").text
     for line in text.splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
@@ -131,8 +119,8 @@ def quota_processors(files: FileTree) -> Reading:
         reading = files.read(f"{group}/cpu.max")
         quota, _, period = (reading.value or "").partition(" ")
         if reading.value is None:
-            quota = files.read(f"{group}/cpu.cfs_quota_us").value or ""
-            period = files.read(f"{group}/cpu.cfs_period_us").value or ""
+            quota = files.read(f"{group}/cpu.cfs_quota_us").text
+            period = files.read(f"{group}/cpu.cfs_period_us").text
         if quota.isdecimal() and period.strip().isdecimal() and int(period):
             shares.append(int(quota) / int(period))
     return Reading(value=f"{min(shares):g}" if shares else "all")
@@ -141,7 +129,7 @@ def quota_processors(files: FileTree) -> Reading:
 def _mounts(files: FileTree) -> dict[str, str]:
     """Return controller of version 1, or `cgroup2` -> mount point."""
     mounts: dict[str, str] = {}
-    for line in (files.read("proc/mounts").value or "").splitlines():
+    for line in files.read("proc/mounts").text.splitlines():
         match line.split():
             case [_, place, "cgroup2", *_]:
                 mounts.setdefault("cgroup2", place.strip("/"))
@@ -181,11 +169,6 @@ def _rcu(files: FileTree) -> Reading:
     return Reading(value=values["rcu_nocbs"] or "all")
 
 
-def _workqueues(files: FileTree) -> Reading:
-    path = "sys/devices/virtual/workqueue/cpumask"
-    return in_words(line_of(files, path), lambda text: cpu_list(cpus_of_mask(text)))
-
-
 def _partitions(files: FileTree) -> Reading:
     root = _mounts(files).get("cgroup2")
     if root is None:
@@ -193,9 +176,9 @@ def _partitions(files: FileTree) -> Reading:
     return processors(f"{root}/cpuset.cpus.isolated")(files)
 
 
-ISOLATION_READERS: Final[dict[str, Reader]] = {
-    "isolated at boot": processors(f"{_CPU}/isolated"),
-    "no timer ticks (nohz_full)": processors(f"{_CPU}/nohz_full"),
+ISOLATION: Final[dict[str, Reader]] = {
+    "isolated at boot": processors(f"{CPU}/isolated"),
+    "no timer ticks (nohz_full)": processors(f"{CPU}/nohz_full"),
     "no RCU callbacks (rcu_nocbs)": _rcu,
     "isolated at run time": _partitions,
     "kernel parameters": noise_parameters,
@@ -207,30 +190,26 @@ ISOLATION_READERS: Final[dict[str, Reader]] = {
     ),
     "partition of this process": _of_group("cpuset.cpus.partition", nothing="none"),
     "CPU quota": quota_processors,
-    "unbound workqueues": _workqueues,
+    "unbound workqueues": line_reader(
+        "sys/devices/virtual/workqueue/cpumask", lambda text: cpu_list(cpus_of_mask(text))
+    ),
 }
 
 
-INTERRUPTS_SECTION: Final = "interrupts"
 _IRQ: Final = "proc/irq"
 _BUSIEST: Final = 3
 
 
-def read_interrupts(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(INTERRUPTS_SECTION, INTERRUPTS_READERS, machine.files)
-
-
 def placement(files: FileTree) -> dict[str, tuple[int, ...]]:
     """Return interrupt -> CPUs that handle it now, without unused interrupts."""
-    used = _used(files)
+    counts = _counts(files)
     placements: dict[str, tuple[int, ...]] = {}
     for number in files.names(_IRQ):
-        if number.isdecimal() and (not used or used.get(number)):
+        if number.isdecimal() and (not counts or any(counts.get(number, ()))):
             effective = files.read(f"{_IRQ}/{number}/effective_affinity_list")
             if not (effective.value or "").strip():
                 effective = files.read(f"{_IRQ}/{number}/smp_affinity_list")
-            if cpus := cpus_or_none(effective):
+            if cpus := effective.cpus:
                 placements[number] = cpus
     return placements
 
@@ -245,24 +224,14 @@ def balancer(files: FileTree) -> Reading:
     return Reading(value="not running")
 
 
-def _used(files: FileTree) -> dict[str, int]:
-    """Return interrupt -> count since boot, over all CPUs."""
-    counts: dict[str, int] = {}
-    for line in (files.read("proc/interrupts").value or "").splitlines()[1:]:
+def _counts(files: FileTree) -> dict[str, list[int]]:
+    """Return device interrupt -> counts since boot, in the order of the CPUs."""
+    counts: dict[str, list[int]] = {}
+    for line in files.read("proc/interrupts").text.splitlines()[1:]:
         number, colon, rest = line.strip().partition(":")
         if colon and number.isdecimal():
-            count = 0
-            for word in rest.split():
-                if not word.isdecimal():
-                    break
-                count += int(word)
-            counts[number] = count
+            counts[number] = [int(word) for word in takewhile(str.isdecimal, rest.split())]
     return counts
-
-
-def _default(files: FileTree) -> Reading:
-    reading = line_of(files, f"{_IRQ}/default_smp_affinity")
-    return in_words(reading, lambda text: cpu_list(cpus_of_mask(text)))
 
 
 def _placement(files: FileTree) -> Reading:
@@ -275,14 +244,11 @@ def _placement(files: FileTree) -> Reading:
 
 def _busiest(files: FileTree) -> Reading:
     """Return the CPUs that handled most device interrupts since boot."""
-    lines = (files.read("proc/interrupts").value or "").splitlines()
-    names = lines[0].split() if lines else []
+    names = files.read("proc/interrupts").text.partition("\n")[0].split()
     totals: Counter[str] = Counter()
-    for line in lines[1:]:
-        number, _, rest = line.strip().partition(":")
-        if number.isdecimal():
-            for name, word in zip(names, rest.split(), strict=False):
-                totals[name] += int(word) if word.isdecimal() else 0
+    for counts in _counts(files).values():
+        for name, count in zip(names, counts, strict=False):
+            totals[name] += count
     shown = [
         f"{name.removeprefix('CPU')} ({count})"
         for name, count in totals.most_common(_BUSIEST)
@@ -293,8 +259,10 @@ def _busiest(files: FileTree) -> Reading:
     return Reading(value=", ".join(shown))
 
 
-INTERRUPTS_READERS: Final[dict[str, Reader]] = {
-    "default affinity": _default,
+INTERRUPTS: Final[dict[str, Reader]] = {
+    "default affinity": line_reader(
+        f"{_IRQ}/default_smp_affinity", lambda text: cpu_list(cpus_of_mask(text))
+    ),
     "placement": _placement,
     "most interrupts since boot": _busiest,
     "irqbalance": balancer,

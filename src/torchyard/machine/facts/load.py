@@ -7,19 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from torchyard.machine.facts.reading import Reader, facts_of, in_words, line_of
-from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.facts.reading import Reader, line_of, line_reader
+from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
-POWER_SECTION: Final = "power"
 _SUPPLY: Final = "sys/class/power_supply"
-_CPU: Final = "sys/devices/system/cpu"
-
-
-def read_power(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(POWER_SECTION, POWER_READERS, machine.files)
 
 
 def on_battery(files: FileTree) -> bool:
@@ -39,7 +30,7 @@ def on_battery(files: FileTree) -> bool:
 def throttle_counts(files: FileTree) -> dict[str, int]:
     """Return thermal throttling events since boot: file -> count. Intel only."""
     counts: dict[str, int] = {}
-    for path in files.paths(f"{_CPU}/cpu*/thermal_throttle/*_throttle_count"):
+    for path in files.paths(f"{CPU}/cpu*/thermal_throttle/*_throttle_count"):
         number = line_of(files, path).number
         if number is not None:
             counts[path] = number
@@ -72,14 +63,12 @@ def _temperature(files: FileTree) -> Reading:
 def _throttled(files: FileTree) -> Reading:
     counts = throttle_counts(files)
     if not counts:
-        return Reading(
-            because=f"/{_CPU}/cpu*/thermal_throttle: only Intel CPUs have these counters"
-        )
+        return Reading(because=f"/{CPU}/cpu*/thermal_throttle: only Intel CPUs have these counters")
     most = max(counts.values())
     return Reading(value=f"{most} times" if most else "never")
 
 
-POWER_READERS: Final[dict[str, Reader]] = {
+POWER: Final[dict[str, Reader]] = {
     "source": _source,
     "temperature": _temperature,
     "thermal throttling since boot": _throttled,
@@ -91,14 +80,8 @@ STEAL: Final = 7
 """Column of steal time in /proc/stat: user nice system idle iowait irq softirq steal."""
 
 
-def read_load(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(LOAD_SECTION, LOAD_READERS, machine.files)
-
-
-def load_averages(files: FileTree) -> Reading:
-    """Return the load averages over 1, 5 and 15 minutes."""
-    return in_words(line_of(files, "proc/loadavg"), lambda text: " ".join(text.split()[:3]))
+load_averages: Final = line_reader("proc/loadavg", lambda text: " ".join(text.split()[:3]))
+"""Reader of the load averages over 1, 5 and 15 minutes."""
 
 
 def pressure_share(files: FileTree, resource: str) -> float | None:
@@ -143,14 +126,14 @@ def _waiting(resource: str) -> Reader:
 
 
 def _running(files: FileTree) -> Reading:
-    for line in (files.read("proc/stat").value or "").splitlines():
+    for line in files.read("proc/stat").text.splitlines():
         name, _, value = line.partition(" ")
         if name == "procs_running" and value.strip().isdecimal():
             return Reading(value=value.strip())
     return Reading(because=files.read("proc/stat").because or "/proc/stat has no procs_running")
 
 
-LOAD_READERS: Final[dict[str, Reader]] = {
+LOAD: Final[dict[str, Reader]] = {
     "load averages": load_averages,
     "runnable tasks": _running,
     "CPU pressure (10 s)": _waiting("cpu"),

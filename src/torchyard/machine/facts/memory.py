@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.facts.reading import (
     Reader,
-    facts_of,
     fields_of,
     file_reader,
     gib,
-    in_words,
-    line_of,
+    line_reader,
+    switch_reader,
 )
-from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.file_tree import FileTree, Reading, unescaped
 
-__all__ = [
-    "SECTION",
-    "amount_kib",
-    "huge_pages",
-    "numa_balancing",
-    "randomisation",
-    "read",
-    "swaps",
-    "total",
-]
-
-SECTION: Final = "memory"
 _INFO: Final = "proc/meminfo"
 _HUGE: Final = "sys/kernel/mm/transparent_hugepage"
-
-
-def read(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(SECTION, READERS, machine.files)
 
 
 def amount_kib(files: FileTree, name: str) -> int | None:
@@ -44,34 +25,37 @@ def amount_kib(files: FileTree, name: str) -> int | None:
     return int(words[0]) if words and words[0].isdecimal() else None
 
 
-def total(files: FileTree) -> Reading:
-    """Return the total memory."""
-    return _amount("MemTotal")(files)
+@dataclass(frozen=True, kw_only=True)
+class SwapArea:
+    """One swap area."""
+
+    name: str
+    """As in /proc/swaps: blanks as \\040."""
+    size_kib: int = 0
+    used_kib: int = 0
+    priority: int
+
+    @property
+    def path(self) -> str:
+        """Path with blanks."""
+        return unescaped(self.name)
 
 
-def huge_pages(files: FileTree) -> Reading:
-    """Return the modes of transparent huge pages, the present one in brackets."""
-    return line_of(files, f"{_HUGE}/enabled")
-
-
-def numa_balancing(files: FileTree) -> Reading:
-    """Return the state of automatic NUMA balancing."""
-    return line_of(files, "proc/sys/kernel/numa_balancing")
-
-
-def randomisation(files: FileTree) -> Reading:
-    """Return the state of address space layout randomization."""
-    return line_of(files, "proc/sys/kernel/randomize_va_space")
-
-
-def swaps(files: FileTree) -> tuple[tuple[str, int, int], ...]:
-    """Return (name, size, used) of every swap area, in KiB."""
-    areas: list[tuple[str, int, int]] = []
-    for line in (files.read("proc/swaps").value or "").splitlines()[1:]:
+def swap_areas(table: str) -> list[SwapArea]:
+    """Return the areas of /proc/swaps, highest priority first: the order of their activation."""
+    areas: list[SwapArea] = []
+    for line in table.splitlines()[1:]:
         match line.split():
-            case [name, _, size, used, *_] if size.isdecimal() and used.isdecimal():
-                areas.append((name, int(size), int(used)))
-    return tuple(areas)
+            case [name, _, size, used, priority] if priority.lstrip("-").isdigit():
+                areas.append(
+                    SwapArea(
+                        name=name,
+                        size_kib=int(size),
+                        used_kib=int(used),
+                        priority=int(priority),
+                    )
+                )
+    return sorted(areas, key=lambda area: -area.priority)
 
 
 def _amount(name: str) -> Reader:
@@ -86,11 +70,24 @@ def _amount(name: str) -> Reader:
     return read_amount
 
 
+total: Final = _amount("MemTotal")
+huge_pages: Final = line_reader(f"{_HUGE}/enabled")
+"""Reader of the modes of transparent huge pages, the present one in brackets."""
+_NUMA_BALANCING: Final = "proc/sys/kernel/numa_balancing"
+numa_balancing: Final = line_reader(_NUMA_BALANCING)
+_RANDOMIZATION: Final = "proc/sys/kernel/randomize_va_space"
+randomisation: Final = line_reader(_RANDOMIZATION)
+"""Reader of the state of address space layout randomization."""
+
+
 def _swap(files: FileTree) -> Reading:
     reading = files.read("proc/swaps")
     if reading.value is None:
         return reading
-    shown = (f"{name} {gib(size)}, {gib(used)} used" for name, size, used in swaps(files))
+    shown = (
+        f"{area.name} {gib(area.size_kib)}, {gib(area.used_kib)} used"
+        for area in swap_areas(reading.value)
+    )
     return Reading(value="; ".join(shown) or "none")
 
 
@@ -102,22 +99,19 @@ def _reserved(files: FileTree) -> Reading:
     return Reading(value=f"{fields['HugePages_Total']} of {fields.get('Hugepagesize', '?')}")
 
 
-READERS: Final[dict[str, Reader]] = {
+MEMORY: Final[dict[str, Reader]] = {
     "total": total,
     "available": _amount("MemAvailable"),
     "swap": _swap,
-    "swappiness": file_reader("proc/sys/vm/swappiness"),
+    "swappiness": line_reader("proc/sys/vm/swappiness"),
     "transparent huge pages": huge_pages,
-    "huge page defragmentation": file_reader(f"{_HUGE}/defrag"),
+    "huge page defragmentation": line_reader(f"{_HUGE}/defrag"),
     "reserved huge pages": _reserved,
-    "same-page merging": lambda files: in_words(
-        line_of(files, "sys/kernel/mm/ksm/run"),
-        lambda text: {"0": "off", "1": "on"}.get(text, text),
-    ),
-    "NUMA balancing": lambda files: in_words(
-        numa_balancing(files), lambda text: {"0": "off", "1": "on"}.get(text, f"on ({text})")
+    "same-page merging": switch_reader("sys/kernel/mm/ksm/run"),
+    "NUMA balancing": line_reader(
+        _NUMA_BALANCING, lambda text: {"0": "off", "1": "on"}.get(text, f"on ({text})")
     ),
     "address space randomization": file_reader(
-        "proc/sys/kernel/randomize_va_space", {"0": "off", "1": "without the heap", "2": "full"}
+        _RANDOMIZATION, {"0": "off", "1": "without the heap", "2": "full"}
     ),
 }

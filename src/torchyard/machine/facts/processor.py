@@ -10,20 +10,20 @@ from collections import Counter
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
+from torchyard.core.units import format_count
 from torchyard.machine.facts.reading import (
     Reader,
     as_fact,
     as_reading,
-    cpus_or_none,
-    facts_of,
     fields_of,
     in_words,
     line_of,
+    line_reader,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 from torchyard.machine.system.cores import Topology
-from torchyard.machine.system.file_tree import FileTree, Reading
+from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
 PROCESSOR_SECTION: Final = "processor"
 _INFO: Final = "proc/cpuinfo"
@@ -139,15 +139,13 @@ def _mitigations(files: FileTree) -> Reading:
     """Count the CPU vulnerabilities by state: mitigations change the speed."""
     counts: Counter[str] = Counter()
     for name in files.names(_VULNERABILITIES):
-        text = files.read(f"{_VULNERABILITIES}/{name}").value or ""
+        text = files.read(f"{_VULNERABILITIES}/{name}").text
         word = text.partition(":")[0].strip()
         counts["in force" if word == "Mitigation" else word.lower() or "unreadable"] += 1
     shown = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     return as_reading(shown, f"/{_VULNERABILITIES} is empty or missing")
 
 
-TOPOLOGY_SECTION: Final = "topology"
-_CPU: Final = "sys/devices/system/cpu"
 _NODE: Final = "sys/devices/system/node"
 
 _SMT_WORDS: Final = {
@@ -160,26 +158,21 @@ _SMT_WORDS: Final = {
 }
 
 
-def read_topology(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(TOPOLOGY_SECTION, READERS, machine.files)
-
-
 def _nodes_with_processors(files: FileTree) -> dict[int, tuple[int, ...]]:
     """Return the NUMA nodes with their CPUs; memory-only nodes have none."""
     return {
-        node: cpus_or_none(files.read(f"{_NODE}/node{node}/cpulist"))
-        for node in cpus_or_none(files.read(f"{_NODE}/online"))
+        node: files.read(f"{_NODE}/node{node}/cpulist").cpus
+        for node in files.read(f"{_NODE}/online").cpus
     }
 
 
-def smt(files: FileTree) -> Reading:
-    """Return the SMT state as the kernel reports it."""
-    return line_of(files, f"{_CPU}/smt/control")
+_SMT: Final = f"{CPU}/smt/control"
+smt: Final = line_reader(_SMT)
+"""Reader of the SMT state as the kernel reports it."""
 
 
 def _processors(files: FileTree) -> Reading:
-    present = cpus_or_none(files.read(f"{_CPU}/present"))
+    present = files.read(f"{CPU}/present").cpus
 
     def rephrase(text: str) -> str:
         cpus = cpus_of_list(text)
@@ -188,25 +181,20 @@ def _processors(files: FileTree) -> Reading:
             f", {len(missing)} offline ({cpu_list(missing)})" if missing else ""
         )
 
-    return in_words(line_of(files, f"{_CPU}/online"), rephrase)
+    return in_words(line_of(files, f"{CPU}/online"), rephrase)
 
 
 def _cores(files: FileTree) -> Reading:
     physical = Topology.read(files).physical
-    if not physical or not files.exists(f"{_CPU}/cpu{physical[0][0]}/topology"):
-        return Reading(because=f"/{_CPU}/cpu*/topology is missing")
+    if not physical or not files.exists(f"{CPU}/cpu{physical[0][0]}/topology"):
+        return Reading(because=f"/{CPU}/cpu*/topology is missing")
     sockets = {
-        line_of(files, f"{_CPU}/cpu{core[0]}/topology/physical_package_id").value
+        line_of(files, f"{CPU}/cpu{core[0]}/topology/physical_package_id").value
         for core in physical
     }
     threads = max(len(core) for core in physical)
-    shown = f"{len(physical)} in {_count(len(sockets), 'socket')}"
-    return Reading(value=f"{shown}, {_count(threads, 'thread')} per core")
-
-
-def _smt(files: FileTree) -> Reading:
-    reading = smt(files)
-    return in_words(reading, lambda text: _SMT_WORDS.get(text, f"{text} threads per core"))
+    shown = f"{len(physical)} in {format_count(len(sockets), 'socket')}"
+    return Reading(value=f"{shown}, {format_count(threads, 'thread')} per core")
 
 
 def _nodes(files: FileTree) -> Reading:
@@ -223,7 +211,7 @@ def _caches(files: FileTree) -> Reading:
     """Read the caches of the first online CPU: others are the same on nearly all machines."""
     first = next(iter(Topology.read(files).online), 0)
     shown: list[str] = []
-    for folder in files.paths(f"{_CPU}/cpu{first}/cache/index*"):
+    for folder in files.paths(f"{CPU}/cpu{first}/cache/index*"):
         level, kind, size = (
             line_of(files, f"{folder}/{name}").value for name in ("level", "type", "size")
         )
@@ -231,21 +219,19 @@ def _caches(files: FileTree) -> Reading:
             name = f"L{level}" + {"Data": " data", "Instruction": " instruction"}.get(
                 kind or "", ""
             )
-            shared = len(cpus_or_none(files.read(f"{folder}/shared_cpu_list")))
+            shared = len(files.read(f"{folder}/shared_cpu_list").cpus)
             shown.append(f"{name} {size}" + (f" shared by {shared}" if shared > 1 else ""))
     if not shown:
-        return Reading(because=f"/{_CPU}/cpu{first}/cache is empty or missing")
+        return Reading(because=f"/{CPU}/cpu{first}/cache is empty or missing")
     return Reading(value=", ".join(shown))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("s" if number != 1 else "")
-
-
-READERS: Final[dict[str, Reader]] = {
+TOPOLOGY: Final[dict[str, Reader]] = {
     "CPUs": _processors,
     "cores": _cores,
-    "simultaneous multithreading": _smt,
+    "simultaneous multithreading": line_reader(
+        _SMT, lambda text: _SMT_WORDS.get(text, f"{text} threads per core")
+    ),
     "NUMA nodes": _nodes,
     "caches": _caches,
 }

@@ -1,6 +1,6 @@
 """Turn files into facts: one value, one value of many files, a rephrased value.
 
-Every reader is `(FileTree) -> Found`, so that a section shows it as a fact, an adviser judges it
+Every reader is `(FileTree) -> Reading`, so that a section shows it as a fact, an adviser judges it
 and a run records it, all from one place.
 """
 
@@ -11,21 +11,6 @@ from collections.abc import Callable, Mapping
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.machine.model import Fact
 from torchyard.machine.system.file_tree import FileTree, Reading
-
-__all__ = [
-    "Reader",
-    "as_reading",
-    "combined",
-    "cpus_or_none",
-    "facts_of",
-    "fields_of",
-    "file_reader",
-    "ghz",
-    "gib",
-    "in_words",
-    "line_of",
-    "processors",
-]
 
 Reader = Callable[[FileTree], Reading]
 
@@ -52,15 +37,19 @@ def line_of(files: FileTree, path: str) -> Reading:
     return Reading(value=text.splitlines()[0]) if text else Reading(because=f"/{path} is empty")
 
 
-def file_reader(path: str, words: Mapping[str, str] | None = None) -> Reader:
-    """Return a reader of one line that appends the meaning of known values: `2 (full)`."""
+def line_reader(path: str, form: Callable[[str], str] = str) -> Reader:
+    """Return a reader of the first line of a file, in the form that is shown."""
+    return lambda files: in_words(line_of(files, path), form)
 
-    def read(files: FileTree) -> Reading:
-        reading = line_of(files, path)
-        meaning = (words or {}).get(reading.value or "")
-        return Reading(value=f"{reading.value} ({meaning})") if meaning else reading
 
-    return read
+def file_reader(path: str, words: Mapping[str, str]) -> Reader:
+    """Return a reader of one line that appends the meaning of some values: `2 (full)`."""
+    return line_reader(path, lambda text: f"{text} ({words[text]})" if text in words else text)
+
+
+def switch_reader(path: str) -> Reader:
+    """Return a reader of a file that contains 0 for off and 1 for on."""
+    return line_reader(path, lambda text: {"0": "off", "1": "on"}.get(text, text))
 
 
 def in_words(reading: Reading, rephrase: Callable[[str], str]) -> Reading:
@@ -86,14 +75,6 @@ def processors(path: str, nothing: str = "none") -> Reader:
     return read
 
 
-def cpus_or_none(reading: Reading) -> tuple[int, ...]:
-    """Return the CPUs or nodes of a list; empty if it is unavailable or invalid."""
-    try:
-        return cpus_of_list(reading.value or "")
-    except ValueError:
-        return ()
-
-
 def combined(values: Mapping[str, str], because: str) -> Reading:
     """Return one value if all locations agree, else all values: `a (0-3), b (4)`.
 
@@ -109,6 +90,17 @@ def combined(values: Mapping[str, str], because: str) -> Reading:
     return Reading(
         value=", ".join(f"{value} ({_places(names)})" for value, names in places.items())
     )
+
+
+def common_line(files: FileTree, pattern: str, form: Callable[[str], str] = str) -> Reading:
+    """Read one line of every matching file; the first part with `*` numbers the locations."""
+    part = next(n for n, step in enumerate(pattern.split("/")) if "*" in step)
+    values = {
+        path.split("/")[part].lstrip("abcdefghijklmnopqrstuvwxyz"): form(text)
+        for path in files.paths(pattern)
+        if (text := line_of(files, path).value) is not None
+    }
+    return combined(values, f"/{pattern}: no such file")
 
 
 def _places(names: list[str]) -> str:

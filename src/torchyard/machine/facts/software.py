@@ -20,19 +20,18 @@ from torchyard.machine.facts.reading import (
     as_reading,
     facts_of,
     file_reader,
-    in_words,
     line_of,
+    line_reader,
+    switch_reader,
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 from torchyard.machine.system.file_tree import FileTree, Reading
 from torchyard.machine.system.programs import find_program, run_program
 
-KERNEL_SECTION: Final = "kernel"
 GUEST_OF: Final = "guest of "
 """Start of `virtualisation` in a virtual machine; recorded in runs."""
 _SYS: Final = "proc/sys/kernel"
-_ON_OFF: Final = {"0": "off", "1": "on"}
 
 HYPERVISORS: Final = (
     ("qemu", "QEMU"),
@@ -50,19 +49,8 @@ HYPERVISORS: Final = (
 """(part of a vendor or product name in lower case, hypervisor)"""
 
 
-def read_kernel(machine: Machine) -> tuple[Fact, ...]:
-    """Read the section."""
-    return facts_of(KERNEL_SECTION, KERNEL_READERS, machine.files)
-
-
-def release(files: FileTree) -> Reading:
-    """Return the kernel release."""
-    return line_of(files, f"{_SYS}/osrelease")
-
-
-def clock_source(files: FileTree) -> Reading:
-    """Return the clock source."""
-    return line_of(files, "sys/devices/system/clocksource/clocksource0/current_clocksource")
+release: Final = line_reader(f"{_SYS}/osrelease")
+clock_source: Final = line_reader("sys/devices/system/clocksource/clocksource0/current_clocksource")
 
 
 def virtualisation(files: FileTree) -> Reading:
@@ -76,7 +64,7 @@ def virtualisation(files: FileTree) -> Reading:
     if ".metal" in board_text:  # Amazon's bare-metal instances have the same vendor as its guests
         hypervisor = ""
     type_file = line_of(files, "sys/hypervisor/type").value or ""
-    tree = files.read("proc/device-tree/compatible").value or ""
+    tree = files.read("proc/device-tree/compatible").text
     if not hypervisor and type_file and type_file != "none":
         hypervisor = type_file
     if not hypervisor and "dummy-virt" in tree:
@@ -104,35 +92,29 @@ def _container(files: FileTree) -> Reading:
     )
 
 
-def _switch(name: str) -> Reader:
-    return lambda files: in_words(
-        line_of(files, f"{_SYS}/{name}"), lambda text: _ON_OFF.get(text, text)
-    )
-
-
-KERNEL_READERS: Final[dict[str, Reader]] = {
+KERNEL: Final[dict[str, Reader]] = {
     "release": release,
     "clock source": clock_source,
     "virtualization": virtualisation,
     "container": _container,
-    "hard lockup watchdog": _switch("nmi_watchdog"),
-    "soft lockup watchdog": _switch("soft_watchdog"),
-    "memory statistics interval": lambda files: in_words(
-        line_of(files, "proc/sys/vm/stat_interval"), lambda text: f"{int(text)} s"
+    "hard lockup watchdog": switch_reader(f"{_SYS}/nmi_watchdog"),
+    "soft lockup watchdog": switch_reader(f"{_SYS}/soft_watchdog"),
+    "memory statistics interval": line_reader(
+        "proc/sys/vm/stat_interval", lambda text: f"{int(text)} s"
     ),
-    "timer migration": _switch("timer_migration"),
-    "perf sample rate limit": lambda files: in_words(
-        line_of(files, f"{_SYS}/perf_event_max_sample_rate"), lambda text: f"{int(text)} per s"
+    "timer migration": switch_reader(f"{_SYS}/timer_migration"),
+    "perf sample rate limit": line_reader(
+        f"{_SYS}/perf_event_max_sample_rate", lambda text: f"{int(text)} per s"
     ),
-    "perf CPU time limit": lambda files: in_words(
-        line_of(files, f"{_SYS}/perf_cpu_time_max_percent"), lambda text: f"{int(text)} %"
+    "perf CPU time limit": line_reader(
+        f"{_SYS}/perf_cpu_time_max_percent", lambda text: f"{int(text)} %"
     ),
     "perf for unprivileged users": file_reader(
         f"{_SYS}/perf_event_paranoid",
         {"-1": "all", "0": "no raw tracepoints", "1": "no CPU events", "2": "user space only"},
     ),
-    "real-time scheduling limit": lambda files: in_words(
-        line_of(files, f"{_SYS}/sched_rt_runtime_us"),
+    "real-time scheduling limit": line_reader(
+        f"{_SYS}/sched_rt_runtime_us",
         lambda text: "no limit" if text == "-1" else f"{int(text) / 1e4:g} % of a second",
     ),
 }
@@ -175,7 +157,7 @@ def find_libraries(files: FileTree, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the paths of shared libraries by name (`libgomp.so` finds `libgomp.so.1`)."""
     paths: dict[str, None] = {}
     # The cache is binary, with zero-terminated strings, so paths can be extracted from it.
-    cache = files.read("etc/ld.so.cache").value or ""
+    cache = files.read("etc/ld.so.cache").text
     for text in cache.split("\0"):
         if text.startswith("/") and _is_one(text.rsplit("/", 1)[1], names):
             paths[text] = None
@@ -252,5 +234,5 @@ SOFTWARE_READERS: Final[dict[str, Reader]] = {
     "allocators": _allocators,
     "OpenMP runtimes": _library_reader(OPENMP),
     "NVIDIA driver": _nvidia,
-    "AMD driver": lambda files: line_of(files, "sys/module/amdgpu/version"),
+    "AMD driver": line_reader("sys/module/amdgpu/version"),
 }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.machine.gpu.compute_processes import GpuProcess, owner_of
-from torchyard.machine.gpu.library import Answer
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.labels import process_list, shown_as
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 _STATE: Final = re.compile(r"^\s*(?:\d+|S):\s*(\d+)\s*mhz\b.*?(\*?)\s*$", re.IGNORECASE)
 """`1: 1700Mhz *`; S is deep sleep; the asterisk marks the present state."""
@@ -80,7 +80,7 @@ class AmdSensors:
         folders = files.paths(f"{self._device}/hwmon/hwmon*")
         self._folder = folders[0] if folders else f"{self._device}/hwmon/hwmon0"
         labels = {
-            (files.read(path).value or "").strip(): path.removesuffix("_label")
+            files.read(path).text.strip(): path.removesuffix("_label")
             for path in files.paths(f"{self._folder}/temp*_label")
         }
         self._hottest = next(
@@ -148,25 +148,28 @@ class AmdGpu:
     """Its folder below /sys/class/drm."""
     address: str
     """PCI address, which is stable when cards are renumbered; else the card's name."""
-    name: Answer[str]
-    chip: Answer[str]
+    name: Answer[str] = shown_as("name")
+    location: Answer[str] = shown_as("location")
+    chip: Answer[str] = shown_as("chip")
     """LLVM target name: gfx90a, gfx942, gfx1100."""
-    vbios: Answer[str]
-    performance_level: Answer[str]
-    graphics_clock_mhz: Answer[int]
-    max_graphics_clock_mhz: Answer[int]
-    graphics_limits_mhz: Answer[tuple[int, int]]
-    memory_clock_mhz: Answer[int]
-    max_memory_clock_mhz: Answer[int]
-    power_w: Answer[float]
-    power_limit_w: Answer[float]
-    default_power_limit_w: Answer[float]
-    temperature_c: Answer[int]
-    slowdown_temperature_c: Answer[int]
-    busy_percent: Answer[int]
-    link: Answer[str]
-    max_link: Answer[str]
-    processes: Answer[tuple[GpuProcess, ...]]
+    vbios: Answer[str] = shown_as("VBIOS")
+    performance_level: Answer[str] = shown_as("performance level")
+    graphics_clock_mhz: Answer[int] = shown_as("graphics clock", "{} MHz")
+    max_graphics_clock_mhz: Answer[int] = shown_as("maximum graphics clock", "{} MHz")
+    graphics_limits_mhz: Answer[tuple[int, int]] = shown_as(
+        "graphics clock limits", "{0[0]} to {0[1]} MHz"
+    )
+    memory_clock_mhz: Answer[int] = shown_as("memory clock", "{} MHz")
+    max_memory_clock_mhz: Answer[int] = shown_as("maximum memory clock", "{} MHz")
+    power_w: Answer[float] = shown_as("power", "{:.0f} W")
+    power_limit_w: Answer[float] = shown_as("power limit", "{:.0f} W")
+    default_power_limit_w: Answer[float] = shown_as("default power limit", "{:.0f} W")
+    temperature_c: Answer[int] = shown_as("temperature", "{} °C")
+    slowdown_temperature_c: Answer[int] = shown_as("slowdown temperature", "{} °C")
+    link: Answer[str] = shown_as("PCIe link")
+    max_link: Answer[str] = shown_as("maximum PCIe link")
+    busy_percent: Answer[int] = shown_as("utilization", "{} %")
+    processes: Answer[tuple[GpuProcess, ...]] = shown_as("processes", process_list)
 
 
 def amd_cards(files: FileTree) -> tuple[str, ...]:
@@ -175,7 +178,7 @@ def amd_cards(files: FileTree) -> tuple[str, ...]:
         path
         for path in files.paths("sys/class/drm/card*")
         if re.fullmatch(r"card\d+", path.rpartition("/")[2])
-        and (files.read(f"{path}/device/vendor").value or "").strip() == _VENDOR
+        and files.read(f"{path}/device/vendor").text.strip() == _VENDOR
     )
 
 
@@ -200,6 +203,7 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
         card=card.rpartition("/")[2],
         address=address,
         name=_name(files, device),
+        location=Answer(value=f"{card.rpartition('/')[2]} at {address}"),
         chip=_chip(files, node),
         vbios=text_of(files, f"{device}/vbios_version"),
         performance_level=text_of(files, f"{device}/power_dpm_force_performance_level"),
@@ -221,13 +225,13 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
 
 
 def _address(files: FileTree, card: str) -> str:
-    events = files.read(f"{card}/device/uevent").value or ""
+    events = files.read(f"{card}/device/uevent").text
     match = re.search(r"^PCI_SLOT_NAME=([0-9a-fA-F:.]+)$", events, re.MULTILINE)
     return match[1].lower() if match else card.rpartition("/")[2]
 
 
 def _name(files: FileTree, device: str) -> Answer[str]:
-    product = (files.read(f"{device}/product_name").value or "").strip()
+    product = files.read(f"{device}/product_name").text.strip()
     if product:
         return Answer(value=product)
     return text_of(files, f"{device}/device").map(lambda number: f"AMD device {number}")
@@ -241,7 +245,7 @@ def _kfd_node(files: FileTree, address: str) -> str | None:
     domain, bus, slot, function = (int(part, 16) for part in match.groups())
     location = {("domain", str(domain)), ("location_id", str(bus << 8 | slot << 3 | function))}
     for path in files.paths(f"{_KFD}/topology/nodes/*/properties"):
-        lines = (files.read(path).value or "").splitlines()
+        lines = files.read(path).text.splitlines()
         if location <= {
             (name, value) for name, _, value in (line.partition(" ") for line in lines)
         }:
@@ -252,7 +256,7 @@ def _kfd_node(files: FileTree, address: str) -> str | None:
 def _chip(files: FileTree, node: str | None) -> Answer[str]:
     if node is None:
         return Answer(because="the compute driver (/sys/class/kfd) does not list this card")
-    text = files.read(f"{node}/properties").value or ""
+    text = files.read(f"{node}/properties").text
     match = re.search(r"^gfx_target_version (\d+)$", text, re.MULTILINE)
     if not match or not int(match[1]):
         return Answer(because=f"/{node}/properties has no gfx_target_version")
@@ -271,7 +275,7 @@ def _link(files: FileTree, device: str, when: str) -> Answer[str]:
 def _processes(files: FileTree, node: str | None) -> Answer[tuple[GpuProcess, ...]]:
     if node is None or not files.exists(f"{_KFD}/proc"):
         return Answer(because=f"/{_KFD}/proc does not list this card's processes")
-    number = (files.read(f"{node}/gpu_id").value or "").strip()
+    number = files.read(f"{node}/gpu_id").text.strip()
     processes: list[GpuProcess] = []
     for name in files.names(f"{_KFD}/proc"):
         used = files.read(f"{_KFD}/proc/{name}/vram_{number}").number
@@ -282,7 +286,7 @@ def _processes(files: FileTree, node: str | None) -> Answer[tuple[GpuProcess, ..
                     pid=pid,
                     kind="compute",
                     memory_bytes=used,
-                    name=(files.read(f"proc/{pid}/comm").value or "").strip(),
+                    name=files.read(f"proc/{pid}/comm").text.strip(),
                     owner=owner_of(pid, files),
                 )
             )

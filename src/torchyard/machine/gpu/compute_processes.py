@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchyard.machine.gpu.library import Answer, ask
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.library import ask
+from torchyard.machine.system.file_tree import Answer, FileTree
+from torchyard.machine.system.tasks import read_task
 from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
 
 __all__ = ["GpuProcess", "Owner", "owner_of", "read_processes"]
@@ -58,14 +59,10 @@ def owner_of(pid: int, files: FileTree, *, environment: Mapping[str, str] = os.e
         if current in ours:
             return "ours"
         visited.add(current)
-        stat = files.read(f"proc/{current}/stat").value
-        if stat is None:
+        task = read_task(files, current)
+        if task is None:
             return "unknown" if current == pid else "other"
-        # The name in parentheses may contain anything; the parent is the second word after it.
-        words = stat.rpartition(")")[2].split()
-        current = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-        if current <= 0:
-            return "other"
+        current = task.parent
     return "other"
 
 
@@ -76,6 +73,6 @@ def _process(raw: Any, kind: Literal["compute", "graphics"], files: FileTree) ->
         pid=pid,
         kind=kind,
         memory_bytes=None if memory is None else int(memory),
-        name=(files.read(f"proc/{pid}/comm").value or "").strip(),
+        name=files.read(f"proc/{pid}/comm").text.strip(),
         owner=owner_of(pid, files),
     )

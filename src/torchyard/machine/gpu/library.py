@@ -9,37 +9,16 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 NO_PERMISSION: Final = 4
 NOTHING_FOUND: Final = 6
 FUNCTION_NOT_FOUND: Final = 13
 """NVML error codes, which are part of its interface."""
-
-Value = TypeVar("Value")
-Other = TypeVar("Other")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer(Generic[Value]):
-    """A value that was read, or why there is none."""
-
-    value: Value | None = None
-    because: str = ""
-    """Empty if and only if there is a value."""
-    code: int | None = None
-    """The NVML error code, if any."""
-
-    def map(self, change: Callable[[Value], Other]) -> Answer[Other]:
-        """Convert the value; the reason is kept if there is none."""
-        if self.value is None:
-            return Answer(because=self.because, code=self.code)
-        return Answer(value=change(self.value))
 
 
 def ask(nvml: Any, *names: str, of: tuple[Any, ...] = ()) -> Answer[Any]:

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchyard.machine.gpu.compute_processes import GpuProcess, read_processes
-from torchyard.machine.gpu.library import Answer, ask
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.labels import clock_range, gib, on_off, process_list, shown_as
+from torchyard.machine.gpu.library import ask
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 IDLE: Final = "idle"
 USER_SETTING: Final = "clocks set by a user"
@@ -83,16 +84,19 @@ def nvml_handle(nvml: Any, device: str, environment: Mapping[str, str]) -> Answe
 
 def _by_uuid(nvml: Any, start: str) -> Answer[Any]:
     """Find a GPU by a UUID prefix; CUDA accepts a prefix that matches one GPU."""
-    matches: list[Any] = []
-    if start.startswith("GPU-"):
-        for handle in _handles(nvml):
-            uuid = ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).value
-            text = uuid.decode() if isinstance(uuid, bytes) else str(uuid)
-            if text.startswith(start):
-                matches.append(handle)
+    matches = [
+        handle
+        for handle in _handles(nvml)
+        if start.startswith("GPU-") and (read_uuid(nvml, handle).value or "").startswith(start)
+    ]
     if len(matches) == 1:
         return Answer(value=matches[0])
     return Answer(because=f"CUDA_VISIBLE_DEVICES={start} does not name one whole GPU here")
+
+
+def read_uuid(nvml: Any, handle: Any) -> Answer[str]:
+    """Return the UUID of a card."""
+    return ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).map(_text)
 
 
 def _names(nvml: Any) -> set[str]:
@@ -132,43 +136,49 @@ class NvidiaGpu:
 
     index: int
     """NVML index, in PCI bus order; CUDA's may differ."""
-    name: Answer[str]
-    uuid: Answer[str]
-    driver: Answer[str]
-    cuda: Answer[str]
+    name: Answer[str] = shown_as("name")
+    uuid: Answer[str] = shown_as("UUID")
+    driver: Answer[str] = shown_as("driver")
+    cuda: Answer[str] = shown_as("CUDA version of the driver")
     """Newest CUDA version that the driver supports."""
-    vbios: Answer[str]
+    vbios: Answer[str] = shown_as("VBIOS")
     locks_clocks: Answer[bool]
     """Whether the chip supports clock locks: Volta and newer."""
-    performance_state: Answer[int]
-    sm_clock_mhz: Answer[int]
-    max_sm_clock_mhz: Answer[int]
-    application_clock_mhz: Answer[int]
-    default_application_clock_mhz: Answer[int]
-    supported_clocks_mhz: Answer[tuple[int, ...]]
-    """Graphics clocks, lowest first."""
-    memory_clock_mhz: Answer[int]
-    max_memory_clock_mhz: Answer[int]
-    supported_memory_clocks_mhz: Answer[tuple[int, ...]]
-    reasons: Answer[tuple[str, ...]]
-    power_w: Answer[float]
-    power_limit_w: Answer[float]
-    default_power_limit_w: Answer[float]
-    temperature_c: Answer[int]
-    slowdown_temperature_c: Answer[int]
-    persistence: Answer[bool]
-    compute_mode: Answer[str]
-    ecc: Answer[bool]
-    pending_ecc: Answer[bool]
-    mig: Answer[bool]
-    link_generation: Answer[int]
-    max_link_generation: Answer[int]
-    link_width: Answer[int]
-    max_link_width: Answer[int]
-    busy_percent: Answer[int]
-    memory_used_bytes: Answer[int]
-    memory_bytes: Answer[int]
-    processes: Answer[tuple[GpuProcess, ...]]
+    performance_state: Answer[int] = shown_as("performance state", "P{}")
+    sm_clock_mhz: Answer[int] = shown_as("graphics clock", "{} MHz")
+    max_sm_clock_mhz: Answer[int] = shown_as("maximum graphics clock", "{} MHz")
+    application_clock_mhz: Answer[int] = shown_as("application clock", "{} MHz")
+    default_application_clock_mhz: Answer[int] = shown_as("default application clock", "{} MHz")
+    clock_lock: Answer[str] = shown_as("graphics clock lock")
+    """Never known: NVML has no call that reads it."""
+    supported_clocks_mhz: Answer[tuple[int, ...]] = shown_as(
+        "supported graphics clocks", clock_range
+    )
+    """Lowest first."""
+    memory_clock_mhz: Answer[int] = shown_as("memory clock", "{} MHz")
+    max_memory_clock_mhz: Answer[int] = shown_as("maximum memory clock", "{} MHz")
+    supported_memory_clocks_mhz: Answer[tuple[int, ...]] = shown_as(
+        "supported memory clocks", clock_range
+    )
+    reasons: Answer[tuple[str, ...]] = shown_as(
+        "clock event reasons", lambda reasons: ", ".join(reasons) or "none"
+    )
+    power_w: Answer[float] = shown_as("power", "{:.0f} W")
+    power_limit_w: Answer[float] = shown_as("power limit", "{:.0f} W")
+    default_power_limit_w: Answer[float] = shown_as("default power limit", "{:.0f} W")
+    temperature_c: Answer[int] = shown_as("temperature", "{} °C")
+    slowdown_temperature_c: Answer[int] = shown_as("slowdown temperature", "{} °C")
+    persistence: Answer[bool] = shown_as("persistence mode", on_off)
+    compute_mode: Answer[str] = shown_as("compute mode")
+    ecc: Answer[bool] = shown_as("ECC", on_off)
+    pending_ecc: Answer[bool] = shown_as("ECC after the next reset", on_off)
+    mig: Answer[bool] = shown_as("MIG", on_off)
+    link: Answer[str] = shown_as("PCIe link")
+    max_link: Answer[str] = shown_as("maximum PCIe link")
+    busy_percent: Answer[int] = shown_as("utilization", "{} %")
+    memory_used_bytes: Answer[int] = shown_as("memory used", gib)
+    memory_bytes: Answer[int] = shown_as("memory", gib)
+    processes: Answer[tuple[GpuProcess, ...]] = shown_as("processes", process_list)
 
 
 def read_nvidia(nvml: Any, files: FileTree) -> Answer[tuple[NvidiaGpu, ...]]:
@@ -210,16 +220,15 @@ def _read_one(nvml: Any, index: int, files: FileTree) -> NvidiaGpu:
     def of_memory(name: str) -> Answer[int]:
         return get("nvmlDeviceGetMemoryInfo").map(lambda memory: int(getattr(memory, name)))
 
+    def link(when: str) -> Answer[str]:
+        generation = get(f"nvmlDeviceGet{when}PcieLinkGeneration")
+        width = get(f"nvmlDeviceGet{when}PcieLinkWidth")
+        if width.value is None:
+            return generation.map(str) if generation.value is None else width
+        return generation.map(lambda number: f"generation {number} x{width.value}")
+
     ecc = get("nvmlDeviceGetEccMode")
-    supported: Answer[tuple[int, ...]] = Answer(because=handle_answer.because)
-    processes: Answer[tuple[GpuProcess, ...]] = Answer(because=handle_answer.because)
-    reasons: Answer[tuple[str, ...]] = Answer(because=handle_answer.because)
-    temperature: Answer[int] = Answer(because=handle_answer.because)
-    if handle is not None:
-        supported = supported_sm_clocks(nvml, handle)
-        processes = read_processes(nvml, handle, files)
-        reasons = read_event_bits(nvml, handle).map(reasons_of)
-        temperature = read_temperature(nvml, handle)
+    lost: Answer[Any] | None = None if handle is not None else handle_answer
     return NvidiaGpu(
         index=index,
         name=get("nvmlDeviceGetName").map(_text),
@@ -235,17 +244,20 @@ def _read_one(nvml: Any, index: int, files: FileTree) -> NvidiaGpu:
         max_sm_clock_mhz=clock("nvmlDeviceGetMaxClockInfo", SM),
         application_clock_mhz=clock("nvmlDeviceGetApplicationsClock", GRAPHICS),
         default_application_clock_mhz=clock("nvmlDeviceGetDefaultApplicationsClock", GRAPHICS),
-        supported_clocks_mhz=supported,
+        clock_lock=Answer(
+            because="NVML can set a clock lock but not read it; see the event reasons"
+        ),
+        supported_clocks_mhz=lost or supported_sm_clocks(nvml, handle),
         memory_clock_mhz=clock("nvmlDeviceGetClockInfo", MEMORY),
         max_memory_clock_mhz=clock("nvmlDeviceGetMaxClockInfo", MEMORY),
         supported_memory_clocks_mhz=get("nvmlDeviceGetSupportedMemoryClocks").map(
             lambda clocks: tuple(sorted(int(each) for each in clocks))
         ),
-        reasons=reasons,
+        reasons=lost or read_event_bits(nvml, handle).map(reasons_of),
         power_w=get("nvmlDeviceGetPowerUsage").map(_watts),
         power_limit_w=get("nvmlDeviceGetPowerManagementLimit").map(_watts),
         default_power_limit_w=get("nvmlDeviceGetPowerManagementDefaultLimit").map(_watts),
-        temperature_c=temperature,
+        temperature_c=lost or read_temperature(nvml, handle),
         slowdown_temperature_c=get("nvmlDeviceGetTemperatureThreshold", more=(_SLOWDOWN,)),
         persistence=get("nvmlDeviceGetPersistenceMode").map(bool),
         compute_mode=get("nvmlDeviceGetComputeMode").map(
@@ -254,14 +266,12 @@ def _read_one(nvml: Any, index: int, files: FileTree) -> NvidiaGpu:
         ecc=ecc.map(lambda modes: bool(modes[0])),
         pending_ecc=ecc.map(lambda modes: bool(modes[1])),
         mig=get("nvmlDeviceGetMigMode").map(lambda modes: bool(modes[0])),
-        link_generation=get("nvmlDeviceGetCurrPcieLinkGeneration"),
-        max_link_generation=get("nvmlDeviceGetMaxPcieLinkGeneration"),
-        link_width=get("nvmlDeviceGetCurrPcieLinkWidth"),
-        max_link_width=get("nvmlDeviceGetMaxPcieLinkWidth"),
+        link=link("Curr"),
+        max_link=link("Max"),
         busy_percent=get("nvmlDeviceGetUtilizationRates").map(lambda rates: int(rates.gpu)),
         memory_used_bytes=of_memory("used"),
         memory_bytes=of_memory("total"),
-        processes=processes,
+        processes=lost or read_processes(nvml, handle, files),
     )
 
 

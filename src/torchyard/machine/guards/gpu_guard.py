@@ -16,7 +16,6 @@ from torchyard.machine.gpu.amd import AmdSensors, amd_cards
 from torchyard.machine.gpu.compute_processes import owner_of
 from torchyard.machine.gpu.library import (
     NOTHING_FOUND,
-    Answer,
     GpuLibraries,
     ask,
     open_gpu_libraries,
@@ -30,7 +29,7 @@ from torchyard.machine.gpu.nvidia import (
     read_temperature,
     reasons_of,
 )
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 __all__ = ["OTHER_PROCESSES_EVERY_S", "GpuGuard", "GpuReading"]
 

@@ -20,11 +20,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from torchyard.machine.knob import Machine
-from torchyard.machine.system.file_tree import FileTree, HeldFile
+from torchyard.machine.system.file_tree import CPU, FileTree, HeldFile
 
 Number = int | float
 
@@ -37,12 +36,38 @@ class Reader:
     """Name of the guard in reports."""
     reading: str
     """The field of `GuardReading` that it fills."""
-    grows: bool
+    grows: bool = False
     """Whether the number is a counter since boot, so that the difference is reported."""
     unavailable: str = ""
     """Why it is unavailable; empty if available."""
     files: tuple[HeldFile, ...] = ()
     parse: Callable[[Sequence[bytes]], Number | None] = lambda _: None
+
+    @classmethod
+    def open(
+        cls,
+        tree: FileTree,
+        paths: Sequence[str],
+        missing: str,
+        *,
+        name: str,
+        reading: str,
+        parse: Callable[[Sequence[bytes]], Number | None],
+        grows: bool = False,
+    ) -> Reader:
+        """Open the files; `missing` is the reason if there are none, or none has the number."""
+        files = tuple(tree.hold(path) for path in paths)
+        unavailable = ""
+        if parse([file.read() for file in files]) is None:
+            unavailable = next((file.because for file in files if file.because), missing)
+        return cls(
+            name=name,
+            reading=reading,
+            grows=grows,
+            unavailable=unavailable,
+            files=files,
+            parse=parse,
+        )
 
     def read(self) -> Number | None:
         """Return the present number; None if it cannot be read."""
@@ -80,17 +105,14 @@ _SWAP_COUNTERS: Final = (b"\npswpin ", b"\npswpout ")
 
 def open_swapping(machine: Machine) -> Reader:
     """Open the count of pages swapped in and out since boot."""
-    file = machine.files.hold("proc/vmstat")
-    because = file.because
-    if not because and _pages([file.read()]) is None:
-        because = "/proc/vmstat has no pswpin and pswpout: the kernel is built without swap"
-        file.close()
-    return Reader(
+    missing = "/proc/vmstat has no pswpin and pswpout: the kernel is built without swap"
+    return Reader.open(
+        machine.files,
+        ["proc/vmstat"],
+        missing,
         name="swap",
         reading="swapped_pages",
         grows=True,
-        unavailable=because,
-        files=(file,),
         parse=_pages,
     )
 
@@ -112,17 +134,13 @@ _TOTAL_US: Final = re.compile(rb"^some .*\btotal=(\d+)", re.MULTILINE)
 
 def open_memory_pressure(machine: Machine) -> Reader:
     """Open the memory stall time since boot, in nanoseconds."""
-    file = machine.files.hold("proc/pressure/memory")
-    because = file.because
-    if not because and _stall_ns([file.read()]) is None:
-        because = "/proc/pressure/memory has no total"
-        file.close()
-    return Reader(
+    return Reader.open(
+        machine.files,
+        ["proc/pressure/memory"],
+        "/proc/pressure/memory has no total",
         name="memory pressure",
         reading="memory_stall_ns",
         grows=True,
-        unavailable=because,
-        files=(file,),
         parse=_stall_ns,
     )
 
@@ -136,26 +154,21 @@ MOST_CORES: Final = 64
 """With more cores, only the package counters are read: each file costs about 2 us before and after a
 block."""
 
-_CPUS: Final = "sys/devices/system/cpu"
 _MISSING: Final = (
-    f"/{_CPUS}/cpu*/thermal_throttle is missing: only Intel CPUs have it, and virtual machines"
+    f"/{CPU}/cpu*/thermal_throttle is missing: only Intel CPUs have it, and virtual machines"
     " hide it"
 )
 
 
 def open_throttling(machine: Machine) -> Reader:
     """Open the count of throttling events since boot, over all packages and cores."""
-    paths = _counters(machine.files)
-    because = "" if paths else _MISSING
-    files = tuple(machine.files.hold(path) for path in paths)
-    for file in files:
-        because = because or file.because
-    return Reader(
+    return Reader.open(
+        machine.files,
+        _counters(machine.files),
+        _MISSING,
         name="throttle counters",
         reading="throttle_events",
         grows=True,
-        unavailable=because,
-        files=files,
         parse=total_of,
     )
 
@@ -163,9 +176,9 @@ def open_throttling(machine: Machine) -> Reader:
 def _counters(files: FileTree) -> list[str]:
     packages: dict[str, str] = {}
     cores: dict[str, str] = {}
-    for folder in files.paths(f"{_CPUS}/cpu[0-9]*/thermal_throttle"):
+    for folder in files.paths(f"{CPU}/cpu[0-9]*/thermal_throttle"):
         topology = f"{folder.rpartition('/')[0]}/topology"
-        package = files.read(f"{topology}/physical_package_id").value or ""
+        package = files.read(f"{topology}/physical_package_id").text
         siblings = files.read(f"{topology}/thread_siblings_list").value or folder
         for paths_by_key, key, name in (
             (packages, package, "package_throttle_count"),
@@ -190,18 +203,14 @@ def open_cooling(machine: Machine) -> Reader:
     folders = [
         path.rpartition("/")[0]
         for path in machine.files.paths(f"{_DEVICES}/cooling_device*/type")
-        if (machine.files.read(path).value or "").startswith(_PROCESSOR_TYPES)
+        if machine.files.read(path).text.startswith(_PROCESSOR_TYPES)
     ]
-    files = tuple(machine.files.hold(f"{path}/cur_state") for path in folders[:MOST_DEVICES])
-    because = "" if files else f"/{_DEVICES} has no CPU cooling device"
-    for file in files:
-        because = because or file.because
-    return Reader(
+    return Reader.open(
+        machine.files,
+        [f"{folder}/cur_state" for folder in folders[:MOST_DEVICES]],
+        f"/{_DEVICES} has no CPU cooling device",
         name="cooling devices",
         reading="cooling_state",
-        grows=False,
-        unavailable=because,
-        files=files,
         parse=highest,
     )
 
@@ -215,16 +224,12 @@ MOST_SENSORS: Final = 8
 def open_temperature(machine: Machine) -> Reader:
     """Open the hottest CPU sensor, in degrees Celsius."""
     paths = _zones(machine.files) or _sensors(machine.files)
-    files = tuple(machine.files.hold(path) for path in paths[:MOST_SENSORS])
-    because = "" if files else f"/{_ZONES} and /{_CHIPS} have no CPU sensor"
-    if files and all(file.because for file in files):
-        because = files[0].because
-    return Reader(
+    return Reader.open(
+        machine.files,
+        paths[:MOST_SENSORS],
+        f"/{_ZONES} and /{_CHIPS} have no CPU sensor",
         name="temperature",
         reading="cpu_temperature_c",
-        grows=False,
-        unavailable=because,
-        files=files,
         parse=_degrees,
     )
 
@@ -232,7 +237,7 @@ def open_temperature(machine: Machine) -> Reader:
 def _zones(files: FileTree) -> list[str]:
     paths = []
     for path in files.paths(f"{_ZONES}/thermal_zone*/type"):
-        kind = (files.read(path).value or "").lower()
+        kind = files.read(path).text.lower()
         if kind == "x86_pkg_temp" or "cpu" in kind or kind.startswith("soc"):
             paths.append(f"{path.rpartition('/')[0]}/temp")
     return paths
@@ -249,7 +254,7 @@ def _sensors(files: FileTree) -> list[str]:
         package_inputs = [
             each
             for each in inputs
-            if (files.read(each.replace("_input", "_label")).value or "").startswith(
+            if files.read(each.replace("_input", "_label")).text.startswith(
                 ("Package", "Tctl", "Tdie")
             )
         ]
@@ -305,12 +310,7 @@ class HostGuards:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def begin(self) -> None:

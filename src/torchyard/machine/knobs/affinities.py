@@ -14,8 +14,8 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, UsageError
-from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.knob import GONE, Knob, Machine
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.cpusets import Cpusets, find_cpusets
 from torchyard.machine.system.file_tree import FileTree
@@ -23,25 +23,18 @@ from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
 __all__ = ["KNOB"]
 
-GONE: Final = "gone"
-"""The value of a task that exited: there is nothing to restore."""
-
 _TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Affinities:
+class _Affinities(Knob):
     name: str = "affinities"
     about: str = "CPU affinity of other programs"
     why: str = (
         "Changes nothing by itself. Disabling SMT and isolating cores make the kernel lose the "
         "affinity of other programs; this knob records and restores it."
     )
-    profile: Profile = "cpu"
     effect: Effect = "small"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Record the tasks that may not run on all CPUs of their group."""
@@ -50,11 +43,8 @@ class _Affinities:
             cpusets: Cpusets | None = find_cpusets(files)
         except MissingTool:
             cpusets = None
-        settings = (
-            Setting(knob=self.name, place=place, found=allowed, wanted=None)
-            for place, allowed in _pinned_tasks(files, cpusets).items()
-        )
-        return KnobState(knob=self.name, settings=tuple(settings))
+        pinned = _pinned_tasks(files, cpusets).items()
+        return self.state(*(self.setting(place, allowed, None) for place, allowed in pinned))
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the affinity of a task as a list."""
@@ -63,9 +53,6 @@ class _Affinities:
         if task is None or task.start_ticks != started:
             return GONE
         return read_allowed(machine.files, number) or GONE
-
-    def write(self, machine: Machine, setting: Setting) -> None:
-        """Do nothing: the affinity is only restored."""
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Set the affinity again if it differs."""

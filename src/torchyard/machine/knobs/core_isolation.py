@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, TorchyardError
-from torchyard.machine.knob import Knob, Machine, Reach
+from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.knobs.process_knobs import ProcessSetting
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.cpusets import (
     GROUP,
@@ -44,14 +44,14 @@ _LATE_S: Final = 0.01
 def make_shield(files: FileTree, cpusets: Cpusets, ours: str, cores: tuple[int, ...]) -> None:
     """Create both sets and move all tasks; undone if the kernel refuses."""
     base = ours.rpartition("/")[0]
-    all_cpus = _list(files, f"{base}/{cpusets.effective}") or _list(files, f"{base}/cpuset.cpus")
+    all_cpus = _cpus(files, cpusets, base)
     # Read again: SMT siblings may have gone offline since the survey.
     housekeeping = tuple(cpu for cpu in all_cpus if cpu not in cores)
     if not housekeeping or set(cores) - set(all_cpus):
         raise NotAllowed(
             f"cannot isolate cores {cpu_list(cores)}: /{base} has CPUs {cpu_list(all_cpus)}"
         )
-    mems = files.read(f"{base}/cpuset.mems").value or ""
+    mems = files.read(f"{base}/cpuset.mems").text
     occupied = groups_on_cores(files, cpusets, base, cores)
     try:
         for group, cpus in (
@@ -87,22 +87,16 @@ def groups_on_cores(
     return [
         group
         for group in [base, *folders_below(files, base)]
-        if cpusets.numbers(files, group)
-        and set(
-            _list(files, f"{group}/{cpusets.effective}") or _list(files, f"{group}/cpuset.cpus")
-        )
-        & set(cores)
+        if cpusets.numbers(files, group) and set(_cpus(files, cpusets, group)) & set(cores)
     ]
 
 
-def _list(files: FileTree, path: str) -> tuple[int, ...]:
-    try:
-        return cpus_of_list(files.read(path).value or "")
-    except ValueError:
-        return ()
+def _cpus(files: FileTree, cpusets: Cpusets, group: str) -> tuple[int, ...]:
+    """Return the effective CPUs of a group, or the requested ones where those are unknown."""
+    return (
+        files.read(f"{group}/{cpusets.effective}").cpus or files.read(f"{group}/cpuset.cpus").cpus
+    )
 
-
-PartitionKind = Literal["root", "isolated"]
 
 _PARTITION: Final = "cpuset.cpus.partition"
 
@@ -130,7 +124,7 @@ def make_partition(
         files.make_folder(ours)
         files.write(f"{ours}/cpuset.cpus", cpu_list(cores))
         files.write(f"{ours}/{_PARTITION}", kind)
-        state = files.read(f"{ours}/{_PARTITION}").value or ""
+        state = files.read(f"{ours}/{_PARTITION}").text
         if state != kind:
             raise NotAllowed(f"invalid cpuset partition of cores {cpu_list(cores)}: {state}")
         # systemd disables controllers in the root group that none of its units needs. The kernel
@@ -161,8 +155,8 @@ _CONTROLLERS: Final = "cgroup.subtree_control"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Isolation:
-    """Satisfies `Knob`."""
+class Isolation(Knob):
+    """Cores reserved for the measurement; one group of ours is one setting."""
 
     base: str = ""
     """The group below the root whose tasks are handled; empty: all tasks."""
@@ -173,22 +167,18 @@ class Isolation:
         "Isolated cores run only the measurement and kernel threads bound to them. All other "
         "programs share the remaining cores and get slower."
     )
-    profile: Profile = "cpu"
     effect: Effect = "large"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return one group of ours, which does not exist yet."""
         files = machine.files
         cores = split_cores(files, request)
         if cores.because:
-            return KnobState(knob=self.name, unavailable=cores.because)
+            return self.unavailable(cores.because)
         try:
             cpusets = find_cpusets(files)
         except MissingTool as error:
-            return KnobState(knob=self.name, unavailable=error.what)
+            return self.unavailable(error.what)
         base = _base(cpusets, self.base)
         ours = f"{base}/{GROUP}"
         version_1 = cpusets.version == 1
@@ -196,45 +186,40 @@ class Isolation:
         if files.exists(ours):
             reason = f"/{ours} already exists: `sudo torchyard machine restore` removes it"
         if reason:
-            return KnobState(knob=self.name, unavailable=reason)
-        wanted = f"{_SHIELD if version_1 else request.partition} {cpu_list(cores.measuring)}"
-        settings = [Setting(knob=self.name, place=ours, found=ABSENT, wanted=wanted)]
+            return self.unavailable(reason)
+        requested = f"{_SHIELD if version_1 else request.partition} {cpu_list(cores.measuring)}"
+        settings = [self.setting(ours, ABSENT, requested)]
         controllers = files.read(f"{base}/{_CONTROLLERS}").value
         if not version_1 and "cpuset" not in (controllers or "").split():
             place, enabled = f"{base}/{_CONTROLLERS}", controllers or ""
             more = f"{enabled} cpuset".strip()
-            settings.insert(0, Setting(knob=self.name, place=place, found=enabled, wanted=more))
+            settings.insert(0, self.setting(place, enabled, more))
         notes = _notes(files, cpusets, base, cores.measuring, request)
-        return KnobState(knob=self.name, settings=tuple(settings), notes=notes)
+        return self.state(*settings, notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the present state of our group."""
         files = machine.files
         if place.endswith(_CONTROLLERS):
-            reading = files.read(place)
-            if reading.value is None:
-                raise MissingTool(f"cannot read {reading.because}")
-            return _without_others(files, place, reading.value)
+            return _without_others(files, place, files.read(place).or_raise())
         if not files.exists(place):
             return ABSENT
         version_1 = _cpusets_at(files, place).version == 1
         return read_shield(files, place) if version_1 else read_partition(files, place)
 
-    def write(self, machine: Machine, setting: Setting) -> None:
+    def put(self, machine: Machine, place: str, value: str) -> None:
         """Isolate the cores."""
         files = machine.files
-        if setting.wanted is None:
+        if place.endswith(_CONTROLLERS):
+            files.write(place, "+cpuset")
             return
-        if setting.place.endswith(_CONTROLLERS):
-            files.write(setting.place, "+cpuset")
-            return
-        kind, _, listed = setting.wanted.partition(" ")
+        kind, _, listed = value.partition(" ")
         cores = cpus_of_list(listed)
-        cpusets = _cpusets_at(files, setting.place)
+        cpusets = _cpusets_at(files, place)
         if cpusets.version == 1:
-            make_shield(files, cpusets, setting.place, cores)
+            make_shield(files, cpusets, place, cores)
         else:
-            make_partition(files, cpusets, setting.place, kind, cores)
+            make_partition(files, cpusets, place, kind, cores)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Move all tasks back and remove our groups."""
@@ -312,7 +297,7 @@ def _cpusets_at(files: FileTree, ours: str) -> Cpusets:
 def _without_others(files: FileTree, place: str, value: str) -> str:
     """Return the controllers, without `cpuset` if other groups use it meanwhile."""
     used_by_others = (
-        "cpuset" in (files.read(path).value or "").split()
+        "cpuset" in files.read(path).text.split()
         for path in files.paths(f"{place.rpartition('/')[0]}/*/{_CONTROLLERS}")
         if path.split("/")[-2] != GROUP
     )

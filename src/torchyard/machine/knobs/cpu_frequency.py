@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from torchyard.errors import MissingTool
-from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.facts.clocks import BOOST, NO_TURBO
+from torchyard.machine.knob import Knob, Machine, RequestedValues, same_text
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import (
-    CPU,
     CPUFREQ,
     NO_POLICY,
     ProcessorKnob,
@@ -35,10 +35,9 @@ from torchyard.machine.system.cpu_states import (
     reachable_khz,
     skip_offline,
 )
-from torchyard.machine.system.file_tree import FileTree, WriteRefused, read_device
+from torchyard.machine.system.file_tree import CPU, FileTree, WriteRefused, read_device
 
 PERFORMANCE: Final = "performance"
-_NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
 _FILES: Final = (
     "scaling_governor",
     "scaling_setspeed",
@@ -54,14 +53,14 @@ class GovernorKnob(ProcessorKnob):
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey tunables first: a restore runs in reverse and needs the governor before them."""
         state = super().survey(machine, request)
-        tunables = tuple(
-            Setting(knob=self.name, place=folder, found=text, wanted=None)
+        if state.unavailable:
+            return state
+        tunables = (
+            self.setting(folder, text, None)
             for folder in _tunable_folders(machine.files)
             if (text := _tunables(machine.files, folder))
         )
-        if state.unavailable:
-            return state
-        return KnobState(knob=self.name, settings=tunables + state.settings, notes=state.notes)
+        return self.state(*tunables, *state.settings, notes=state.notes)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return a governor, or all tunables of a folder as `name=value` words."""
@@ -86,7 +85,7 @@ def _governor_values(machine: Machine, request: QuietRequest) -> RequestedValues
     if not all_policies:
         return RequestedValues(unavailable=NO_POLICY)
     # A restore runs in reverse: these values are restored after the governor.
-    restored_only: dict[str, str | None] = {_NO_TURBO: None} if files.exists(_NO_TURBO) else {}
+    restored_only: dict[str, str | None] = _restored_only(files, [NO_TURBO])
     requested: dict[str, str | None] = {}
     notes: list[str] = []
     for policy in all_policies:
@@ -94,7 +93,7 @@ def _governor_values(machine: Machine, request: QuietRequest) -> RequestedValues
             restored_only[f"{policy}/scaling_setspeed"] = None
         if files.exists(f"{policy}/energy_performance_preference"):
             restored_only[f"{policy}/energy_performance_preference"] = None
-        choices = (files.read(f"{policy}/scaling_available_governors").value or "").split()
+        choices = files.read(f"{policy}/scaling_available_governors").text.split()
         if PERFORMANCE in choices:
             requested[f"{policy}/scaling_governor"] = PERFORMANCE
         else:
@@ -114,7 +113,7 @@ def _tunable_folders(files: FileTree) -> list[str]:
     """Return the folders of tunables: one for all policies with most drivers, else one for each."""
     folders: dict[str, None] = {}
     for policy in policies(files):
-        governor = files.read(f"{policy}/scaling_governor").value or ""
+        governor = files.read(f"{policy}/scaling_governor").text
         for folder in (f"{policy}/{governor}", f"{CPUFREQ}/{governor}"):
             if governor and files.names(folder):
                 folders[folder] = None
@@ -141,7 +140,7 @@ def _put_tunables(files: FileTree, folder: str, text: str) -> None:
         refused.clear()
         for name, value in original.items():
             path = f"{folder}/{name}"
-            if (files.read(path).value or "").strip() == value:
+            if files.read(path).text.strip() == value:
                 continue
             try:
                 files.write(path, value)
@@ -213,8 +212,6 @@ PREFERENCE_KNOB: Final[Knob] = ProcessorKnob(
 )
 
 
-NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"
-BOOST: Final = f"{CPUFREQ}/boost"
 _LOWEST_SHARE: Final = f"{CPU}/intel_pstate/min_perf_pct"
 _MSR: Final = "dev/cpu/0/msr"
 _MISC_ENABLE: Final = 0x1A0
@@ -244,7 +241,7 @@ def _restored_only(files: FileTree, places: list[str]) -> dict[str, str | None]:
 
 
 def _why_not(files: FileTree) -> str:
-    if "GenuineIntel" in (files.read("proc/cpuinfo").value or ""):
+    if "GenuineIntel" in files.read("proc/cpuinfo").text:
         bits = read_device(files, _MSR, size_bytes=8, offset=_MISC_ENABLE)
         if bits.value is not None:
             off = int.from_bytes(bits.value, "little") >> _TURBO_OFF_BIT & 1
@@ -280,7 +277,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrequencyKnob:
+class FrequencyKnob(Knob):
     """Lowest and highest clock of every policy, as pairs."""
 
     name: str = "frequency"
@@ -290,18 +287,14 @@ class FrequencyKnob:
         "clock, which the CPU sustains under any load, two runs get the same clock. Costs the speed "
         "of turbo: the numbers are those of a slower machine."
     )
-    profile: Profile = "cpu"
     effect: Effect = "large"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the limits of every policy, and the clock they would be fixed at."""
         files = machine.files
         all_policies = policies(files)
         if not all_policies:
-            return KnobState(knob=self.name, unavailable=NO_POLICY)
+            return self.unavailable(NO_POLICY)
         settings: list[Setting] = self._percent(files)
         notes: dict[str, None] = {}
         for policy in all_policies:
@@ -310,41 +303,32 @@ class FrequencyKnob:
             if pair is None or khz is None:
                 notes[f"skipped, because /{policy} does not report its limits"] = None
                 continue
-            settings.append(
-                Setting(knob=self.name, place=policy, found=_text(pair), wanted=_text((khz, khz)))
-            )
+            settings.append(self.setting(policy, _text(pair), _text((khz, khz))))
         if not any(setting.place != PERCENT for setting in settings):
-            return KnobState(knob=self.name, unavailable=next(iter(notes)))
-        return KnobState(knob=self.name, settings=tuple(settings), notes=tuple(notes))
+            return self.unavailable(next(iter(notes)))
+        return self.state(*settings, notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return `lowest-highest`."""
-        pair = _read_pair(machine.files, place)
-        if pair is None:
-            raise MissingTool(f"/{place} does not report its limits")
-        return _text(pair)
+        return _text(_present_pair(machine.files, place))
 
     def write(self, machine: Machine, setting: Setting) -> None:
         """Fix the clock."""
         skip_offline(machine.files, setting.place)
-        if setting.wanted is not None:
-            _put_pair(machine.files, setting.place, _pair(setting.wanted))
+        super().write(machine, setting)
 
-    def restore(self, machine: Machine, setting: Setting) -> None:
-        """Restore both limits."""
-        _put_pair(machine.files, setting.place, _pair(setting.found))
-
-    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Compare exactly: requested clocks are supported ones, original ones were reported."""
-        return one == other
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Set both limits."""
+        lowest, _, highest = value.partition("-")
+        _put_pair(machine.files, place, (int(lowest), int(highest)))
 
     def _percent(self, files: FileTree) -> list[Setting]:
         """Return Intel's limits for all policies; the maximum may be below the base clock."""
         pair = _read_pair(files, PERCENT)
         if pair is None:
             return []
-        wanted = None if pair[1] == 100 else _text((pair[0], 100))  # noqa: PLR2004
-        return [Setting(knob=self.name, place=PERCENT, found=_text(pair), wanted=wanted)]
+        requested = None if pair[1] == 100 else _text((pair[0], 100))  # noqa: PLR2004
+        return [self.setting(PERCENT, _text(pair), requested)]
 
 
 def _fixed_khz(
@@ -382,6 +366,13 @@ def _read_pair(files: FileTree, place: str) -> Pair | None:
     return None if lowest is None or highest is None else (lowest, highest)
 
 
+def _present_pair(files: FileTree, place: str) -> Pair:
+    pair = _read_pair(files, place)
+    if pair is None:
+        raise MissingTool(f"/{place} does not report its limits")
+    return pair
+
+
 def _put_pair(files: FileTree, place: str, limits: Pair) -> None:
     """Write both limits so that they never cross, and only those that differ.
 
@@ -393,9 +384,7 @@ def _put_pair(files: FileTree, place: str, limits: Pair) -> None:
     one in force. With turbo off, the maximum shows the base clock while 3.9 GHz were requested:
     writing the base clock would change nothing now, and keep the CPU there when turbo is restored.
     """
-    present = _read_pair(files, place)
-    if present is None:
-        raise MissingTool(f"/{place} does not report its limits")
+    present = _present_pair(files, place)
     lowest, highest = _names(place)
     steps = [(lowest, limits[0], present[0]), (highest, limits[1], present[1])]
     if limits[1] >= present[0]:
@@ -407,11 +396,6 @@ def _put_pair(files: FileTree, place: str, limits: Pair) -> None:
 
 def _text(pair: Pair) -> str:
     return f"{pair[0]}-{pair[1]}"
-
-
-def _pair(text: str) -> Pair:
-    lowest, _, highest = text.partition("-")
-    return int(lowest), int(highest)
 
 
 FREQUENCY_KNOB: Final[Knob] = FrequencyKnob()

@@ -26,11 +26,11 @@ import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from torchyard.errors import MissingTool, TorchyardError
 from torchyard.machine.gpu.amd import AmdGpu, card_at, graphics_limits, read_amd
-from torchyard.machine.gpu.library import Answer
 from torchyard.machine.gpu.nvidia import (
     GRAPHICS,
     HOLDS_DOWN,
@@ -42,9 +42,15 @@ from torchyard.machine.gpu.nvidia import (
     reasons_of,
     supported_sm_clocks,
 )
-from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.knobs.nvidia_settings import CardRequest, NvidiaCard, NvidiaKnob
+from torchyard.machine.knob import Knob, Machine
+from torchyard.machine.knobs.nvidia_settings import (
+    CardRequest,
+    NvidiaCard,
+    NvidiaKnob,
+    used_by_others,
+)
 from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.system.file_tree import Answer
 
 SHARE_OF_HIGHEST: Final = 0.7
 """A card does not sustain its maximum clock when it gets warm or reaches its power limit. On an H200
@@ -121,7 +127,7 @@ def _graphics_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:
             because="its clocks are locked already, and the lock could not be restored; "
             "`nvidia-smi -rgc` and `nvidia-smi -rac` release it"
         )
-    return CardRequest(found=UNLOCKED, wanted=f"{clock} MHz", notes=(*notes, _NOTE))
+    return CardRequest(present=UNLOCKED, requested=f"{clock} MHz", notes=(*notes, _NOTE))
 
 
 def _application_request(card: NvidiaCard, clock: int, notes: list[str]) -> CardRequest:
@@ -130,9 +136,9 @@ def _application_request(card: NvidiaCard, clock: int, notes: list[str]) -> Card
         return CardRequest(because=f"it does not support clock locks, and {clocks.because}")
     memory = card.ask("nvmlDeviceGetMaxClockInfo", more=(MEMORY,)).value
     parts = _APPLICATION.fullmatch(clocks.value)
-    wanted = f"memory {memory or (parts and parts[1])} MHz, graphics {clock} MHz"
+    requested = f"memory {memory or (parts and parts[1])} MHz, graphics {clock} MHz"
     notes.append("no clock locks before Volta: application clocks are set instead")
-    return CardRequest(found=clocks.value, wanted=wanted, notes=tuple(notes))
+    return CardRequest(present=clocks.value, requested=requested, notes=tuple(notes))
 
 
 def _application_clocks(card: NvidiaCard) -> Answer[str]:
@@ -218,7 +224,7 @@ GRAPHICS_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
     property="graphics-clock",
     requested=_graphics_request,
     value_of=_value_of,
-    put=_put_graphics,
+    change=_put_graphics,
     same_value=same_clock,
 )
 
@@ -236,18 +242,14 @@ def _memory_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # 
     if len(clocks.value) == 1:
         return CardRequest(because=f"its memory has only one clock, {clocks.value[0]} MHz")
     return CardRequest(
-        found=UNLOCKED,
-        wanted=f"{max(clocks.value)} MHz",
+        present=UNLOCKED,
+        requested=f"{max(clocks.value)} MHz",
         notes=("NVML cannot read a memory lock: `restore` unlocks it",),
     )
 
 
-def _seen_memory(card: NvidiaCard) -> Answer[str]:
-    return seen_clock(card, MEMORY)
-
-
 def _put_memory(card: NvidiaCard, value: str) -> None:
-    locked = re.fullmatch(r"(\d+) MHz", value)
+    locked = _LOCKED.fullmatch(value)
     if locked is None:
         card.call("nvmlDeviceResetMemoryLockedClocks")
     else:
@@ -264,8 +266,8 @@ MEMORY_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
     effect="small",
     property="memory-clock",
     requested=_memory_request,
-    value_of=_seen_memory,
-    put=_put_memory,
+    value_of=lambda card: seen_clock(card, MEMORY),
+    change=_put_memory,
     same_value=same_clock,
     default=False,
 )
@@ -285,21 +287,19 @@ _UNSUPPORTED_CHIPS: Final[dict[str, str]] = {
 _AMD_STEP_MHZ: Final = 10
 
 
-class AmdDeterminism:
-    """One setting per AMD card, at `gpu/ADDRESS/determinism`; satisfies `Knob`."""
+@dataclass(frozen=True, kw_only=True)
+class AmdDeterminism(Knob):
+    """One setting per AMD card, at `gpu/ADDRESS/determinism`."""
 
-    name = "amd-determinism"
-    about = "capped graphics clock of AMD GPUs"
-    why = (
+    name: str = "amd-determinism"
+    about: str = "capped graphics clock of AMD GPUs"
+    why: str = (
         "An uncapped clock follows temperature and power. With a cap below its limits the card "
         "sustains the clock, though it may still drop. All kernels get slower, except those bound "
         "by memory or the CPU: compare only numbers with the same cap."
     )
     profile: Profile = "gpu"
     effect: Effect = "large"
-    reach: Reach = "machine"
-    needs_root = True
-    default = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey every card; an unsupported one becomes a note, and all of them a reason."""
@@ -318,32 +318,29 @@ class AmdDeterminism:
                 f"{card.card}: support for perf_determinism is known only after writing it"
             )
             settings.append(
-                Setting(
-                    knob=self.name,
-                    place=f"gpu/{card.address}/determinism",
-                    found=f"{level} {limits[0]}-{limits[1]}",
-                    wanted=f"{_DETERMINISM} {limits[0]}-{cap}",
+                self.setting(
+                    f"gpu/{card.address}/determinism",
+                    f"{level} {limits[0]}-{limits[1]}",
+                    f"{_DETERMINISM} {limits[0]}-{cap}",
                 )
             )
         if not settings:
-            return KnobState(knob=self.name, unavailable="; ".join(notes) or "no AMD GPU")
-        return KnobState(knob=self.name, settings=tuple(settings), notes=tuple(notes))
+            return self.unavailable("; ".join(notes) or "no AMD GPU")
+        return self.state(*settings, notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the present level and limits."""
         card = _card(machine, place)
-        level = machine.files.read(f"{card}/device/power_dpm_force_performance_level")
-        limits = graphics_limits(machine.files, card)
-        if level.value is None or limits.value is None:
-            raise MissingTool(f"cannot read {level.because or limits.because}")
-        return f"{level.value.strip()} {limits.value[0]}-{limits.value[1]}"
+        level = machine.files.read(f"{card}/device/power_dpm_force_performance_level").or_raise()
+        lowest, highest = graphics_limits(machine.files, card).or_raise()
+        return f"{level.strip()} {lowest}-{highest}"
 
     def write(self, machine: Machine, setting: Setting) -> None:
         """Set level and limit; a card that accepts only one of them is restored."""
         if setting.wanted is None:
             return
         try:
-            self._put(machine, setting.place, setting.wanted)
+            self.put(machine, setting.place, setting.wanted)
             now = self.read(machine, setting.place)
             if not self.same(setting.place, now, setting.wanted):
                 raise MissingTool(f"the card accepted the level, but has {now!r}")
@@ -357,7 +354,7 @@ class AmdDeterminism:
         with suppress(TorchyardError):
             if self.same(setting.place, self.read(machine, setting.place), setting.found):
                 return
-        self._put(machine, setting.place, setting.found)
+        super().restore(machine, setting)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether level and upper limit agree, and the lower limit if the user may set it."""
@@ -370,8 +367,8 @@ class AmdDeterminism:
             return first[3] == second[3]
         return first[1] not in _KEEPS_LIMITS or first.groups() == second.groups()
 
-    @staticmethod
-    def _put(machine: Machine, place: str, value: str) -> None:
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Set the level, and its limits where the user sets them."""
         parts = _VALUE.fullmatch(value)
         if parts is None:
             raise MissingTool(f"{value!r} is not a level with limits")
@@ -391,14 +388,9 @@ class AmdDeterminism:
         for start, because in _UNSUPPORTED_CHIPS.items():
             if chip.startswith(start):
                 return because
-        others = [
-            str(process.pid) for process in card.processes.value or () if process.owner == "other"
-        ]
-        if others and self.name not in (*request.only, *request.also):
-            return (
-                f"other processes use it ({', '.join(others)}); --only {self.name} overrides this"
-            )
-        return ""
+        if self.name in (*request.only, *request.also):
+            return ""
+        return used_by_others(card.processes.value or (), self.name)
 
 
 def _cap(card: AmdGpu, request: QuietRequest) -> int:

@@ -13,17 +13,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import Final
 
-from torchyard.errors import MissingTool
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
-from torchyard.machine.system.cpu_states import CPU, ProcessorKnob, allowed_latency_us, idle_states
-from torchyard.machine.system.file_tree import (
-    DeviceReading,
-    FileTree,
-    HeldDevice,
-    empty_copy,
-    read_device,
-)
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
+from torchyard.machine.system.cpu_states import ProcessorKnob, allowed_latency_us, idle_states
+from torchyard.machine.system.file_tree import CPU, HeldDevice, empty_copy, read_device
 
 DEVICE: Final = "dev/cpu_dma_latency"
 _SIZE_BYTES: Final = 4
@@ -34,7 +27,7 @@ _UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleLatencyKnob:
+class IdleLatencyKnob(Knob):
     """Wake-up latency limit; values are microseconds as text, or `no limit`."""
 
     name: str = "idle-latency"
@@ -44,11 +37,8 @@ class IdleLatencyKnob:
         "gaps between kernels and to the first work of every thread. Costs power, and turbo clocks "
         "that sleeping cores would allow. Long loops are not affected."
     )
-    profile: Profile = "cpu"
     effect: Effect = "medium"
     reach: Reach = "held"
-    needs_root: bool = True
-    default: bool = True
     held: dict[str, HeldDevice] = field(default_factory=dict, compare=False, repr=False)
     """Devices that this process holds, by path."""
 
@@ -56,7 +46,7 @@ class IdleLatencyKnob:
         """Return the limit in force, which only root can read, and the one that would be held."""
         files = machine.files
         if not files.exists(DEVICE):
-            return KnobState(knob=self.name, unavailable=f"/{DEVICE}: no such device")
+            return self.unavailable(f"/{DEVICE}: no such device")
         states = idle_states(files)
         allowed_us = allowed_latency_us(states, request)
         notes: list[str] = []
@@ -70,30 +60,25 @@ class IdleLatencyKnob:
                 f"the lightest idle state takes {allowed_us} us: with less, CPUs would spin; use 0 "
                 "for that"
             )
-        device_reading = read_device(files, DEVICE, size_bytes=_SIZE_BYTES)
-        present = _UNKNOWN if device_reading.value is None else _text(device_reading.value)
-        if device_reading.value is None:
-            notes.append(f"cannot read the limit in force: {device_reading.because}")
-        wanted = str(allowed_us)
+        reading = read_device(files, DEVICE, size_bytes=_SIZE_BYTES).map(_text)
+        present = reading.value or _UNKNOWN
+        if reading.value is None:
+            notes.append(f"cannot read the limit in force: {reading.because}")
+        requested = str(allowed_us)
         if present.isdigit() and int(present) <= allowed_us:
             notes.append(f"another process holds {present} us already")
-            wanted = present
-        setting = Setting(knob=self.name, place=DEVICE, found=present, wanted=wanted)
-        return KnobState(knob=self.name, settings=(setting,), notes=tuple(notes))
+            requested = present
+        return self.state(self.setting(DEVICE, present, requested), notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the limit in force: the minimum of all limits that processes hold."""
-        reading: DeviceReading = read_device(machine.files, place, size_bytes=_SIZE_BYTES)
-        if reading.value is None:
-            raise MissingTool(f"cannot read {reading.because}", hint="run as root")
-        return _text(reading.value)
+        reading = read_device(machine.files, place, size_bytes=_SIZE_BYTES)
+        return _text(reading.or_raise(hint="run as root"))
 
-    def write(self, machine: Machine, setting: Setting) -> None:
+    def put(self, machine: Machine, place: str, value: str) -> None:
         """Hold the limit, in place of one that this process held before."""
-        if setting.wanted is None:
-            return
-        key = str(machine.files.path(setting.place))
-        new = HeldDevice(machine.files, setting.place, _bytes(int(setting.wanted)))
+        key = str(machine.files.path(place))
+        new = HeldDevice(machine.files, place, _bytes(int(value)))
         earlier = self.held.pop(key, None)
         self.held[key] = new
         if earlier is not None:
@@ -104,17 +89,8 @@ class IdleLatencyKnob:
         held = self.held.pop(str(machine.files.path(setting.place)), None)
         if held is not None:
             held.release(_bytes(_NO_LIMIT_US))
-        if not machine.files.live:
-            _clear_copy(machine.files, setting.place)
-
-    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether two limits are equal."""
-        return one == other
-
-
-def _clear_copy(files: FileTree, place: str) -> None:
-    if files.exists(place):
-        empty_copy(files, place)
+        if not machine.files.live and machine.files.exists(setting.place):
+            empty_copy(machine.files, setting.place)
 
 
 def _bytes(latency_us: int) -> bytes:

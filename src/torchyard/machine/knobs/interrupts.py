@@ -24,8 +24,8 @@ from typing import Final
 
 from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed, UsageError
-from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 from torchyard.machine.system.programs import missing_programs, run_program
@@ -33,7 +33,6 @@ from torchyard.machine.system.tasks import Task, read_task
 
 RUNNING: Final = "running"
 STOPPED: Final = "stopped"
-IRQBALANCE_GONE: Final = "gone"
 
 _PROGRAM: Final = "irqbalance"
 _LIMIT_S: Final = 30.0
@@ -43,18 +42,14 @@ _PROCESS: Final = re.compile(r"process (\d+) started (\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Irqbalance:
+class _Irqbalance(Knob):
     name: str = "irqbalance"
     about: str = "the irqbalance daemon"
     why: str = (
         "It redistributes interrupts by load every ten seconds, also onto the measuring cores, "
         "and reverts the knob `interrupts`. While it is stopped, interrupts stay where they are."
     )
-    profile: Profile = "cpu"
     effect: Effect = "small"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return its service, or its process if it is not a service."""
@@ -64,7 +59,7 @@ class _Irqbalance:
             why = f"{_PROGRAM} is not running"
             if not any(files.exists(f"{folder}/{_PROGRAM}") for folder in _FOLDERS):
                 why += " and is not installed"
-            return KnobState(knob=self.name, unavailable=why)
+            return self.unavailable(why)
         settings: list[Setting] = []
         for task in tasks:
             unit = _unit(files, task)
@@ -73,11 +68,10 @@ class _Irqbalance:
             else:
                 missing = "" if files.live else "cannot stop processes of a copy of a machine"
             if missing:
-                return KnobState(knob=self.name, unavailable=missing)
+                return self.unavailable(missing)
             place = unit or f"process {task.number} started {task.start_ticks}"
-            state = self.read(machine, place)
-            settings.append(Setting(knob=self.name, place=place, found=state, wanted=STOPPED))
-        return KnobState(knob=self.name, settings=tuple(settings))
+            settings.append(self.setting(place, self.read(machine, place), STOPPED))
+        return self.state(*settings)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return whether it runs."""
@@ -87,34 +81,30 @@ class _Irqbalance:
             return RUNNING if place in units else STOPPED
         task = _same_task(machine.files, match)
         if task is None:
-            return IRQBALANCE_GONE
+            return GONE
         return STOPPED if task.state in ("T", "t") else RUNNING
-
-    def write(self, machine: Machine, setting: Setting) -> None:
-        """Stop or suspend it."""
-        if setting.wanted is not None:
-            self._set_state(machine, setting.place, setting.wanted)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Start or continue it."""
-        if self.read(machine, setting.place) not in (setting.found, IRQBALANCE_GONE):
-            self._set_state(machine, setting.place, setting.found)
+        if self.read(machine, setting.place) not in (setting.found, GONE):
+            self.put(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether the states are equal, or the process is gone."""
-        return one == other or IRQBALANCE_GONE in (one, other)
+        return one == other or GONE in (one, other)
 
-    def _set_state(self, machine: Machine, place: str, state: str) -> None:
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Stop or suspend it, start or continue it."""
         match = _PROCESS.fullmatch(place)
         if match is None:
             if not _UNIT.fullmatch(f"/{place}"):
                 raise UsageError(f"{place!r} is not a service name")
-            verb = "start" if state == RUNNING else "stop"
+            verb = "start" if value == RUNNING else "stop"
             run_program(machine.files, "systemctl", verb, place, limit_s=_LIMIT_S)
             return
         if not machine.files.live:
             raise NotAllowed("cannot stop processes of a copy of a machine")
-        self._signal(machine, match, state)
+        self._signal(machine, match, value)
 
     def _signal(self, machine: Machine, match: re.Match[str], state: str) -> None:
         # By descriptor: a PID can be reused, a descriptor cannot.
@@ -128,10 +118,7 @@ class _Irqbalance:
             finally:
                 os.close(descriptor)
         deadline = time.monotonic() + _SUSPENDED_S
-        while (
-            self.read(machine, match[0]) not in (state, IRQBALANCE_GONE)
-            and time.monotonic() < deadline
-        ):
+        while self.read(machine, match[0]) not in (state, GONE) and time.monotonic() < deadline:
             time.sleep(0.005)
 
 
@@ -157,7 +144,7 @@ def _unit(files: FileTree, task: Task) -> str:
     """Return its systemd service; empty if there is none."""
     if files.read("proc/1/comm").value != "systemd":
         return ""
-    match = _UNIT.search(files.read(f"proc/{task.number}/cgroup").value or "")
+    match = _UNIT.search(files.read(f"proc/{task.number}/cgroup").text)
     return match[1] if match else ""
 
 
@@ -165,8 +152,6 @@ IRQBALANCE_KNOB: Final[Knob] = _Irqbalance()
 
 
 DEFAULT: Final = "proc/irq/default_smp_affinity"
-INTERRUPT_GONE: Final = "gone"
-"""The value of an interrupt whose device was removed: there is nothing to restore."""
 _HANDLED_BY: Final = " handled by "
 
 
@@ -175,7 +160,7 @@ def same_mask(place: str, one: str, other: str) -> bool:  # noqa: ARG001
     try:
         return cpus_of_mask(_mask_of(one)) == cpus_of_mask(_mask_of(other))
     except ValueError:
-        return one == other or INTERRUPT_GONE in (one, other)
+        return one == other or GONE in (one, other)
 
 
 def _mask_of(value: str) -> str:
@@ -192,16 +177,16 @@ class _Interrupts(FileKnob):
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Append the CPU that handles the interrupt now to each mask: `3 handled by 1`."""
         state = super().survey(machine, request)
-        settings = [
+        settings = (
             replace(setting, found=setting.found + _handler(machine.files, setting.place))
             for setting in state.settings
-        ]
+        )
         return replace(state, settings=tuple(settings))
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the mask, or that the interrupt is gone."""
         if place != DEFAULT and not machine.files.exists(place):
-            return INTERRUPT_GONE
+            return GONE
         return super().read(machine, place)
 
     def write(self, machine: Machine, setting: Setting) -> None:
@@ -224,7 +209,7 @@ class _Interrupts(FileKnob):
         to the CPU that handled it. Other kernels choose again.
         """
         present = self.read(machine, setting.place)
-        if present == INTERRUPT_GONE or self.same(setting.place, present, setting.found):
+        if present == GONE or self.same(setting.place, present, setting.found):
             return
         mask, _, handler = setting.found.partition(_HANDLED_BY)
         if handler:
@@ -265,14 +250,14 @@ def _is_writable(files: FileTree, path: str) -> bool:
 
 def _handler(files: FileTree, place: str) -> str:
     """Return the suffix with the mask of the handling CPU; empty if the kernel does not report it."""
-    text = files.read(place.replace("/smp_affinity", "/effective_affinity")).value or ""
+    text = files.read(place.replace("/smp_affinity", "/effective_affinity")).text
     return f"{_HANDLED_BY}{text}" if place != DEFAULT and text.strip("0,") else ""
 
 
 def _on_housekeeping(files: FileTree, path: str, housekeeping: tuple[int, ...]) -> str | None:
     """Return the housekeeping CPUs of its mask, so that it stays near its device, or all of them."""
     try:
-        now = cpus_of_mask(files.read(path).value or "")
+        now = cpus_of_mask(files.read(path).text)
     except ValueError:
         return None
     return mask_text(tuple(cpu for cpu in now if cpu in housekeeping) or housekeeping)
@@ -301,10 +286,10 @@ REQUESTED: Final = f"{FOLDER}/cpumask_requested"
 class _Workqueues(FileKnob):
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Always write the original mask: the one in force may differ from the requested one."""
-        self._put(machine, setting.place, setting.found)
+        self.put(machine, setting.place, setting.found)
 
-    @staticmethod
-    def _put(machine: Machine, place: str, value: str) -> None:
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Write the mask in force: the requested one is read-only."""
         machine.files.write(MASK if place == REQUESTED else place, value)
 
 

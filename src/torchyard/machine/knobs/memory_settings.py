@@ -8,13 +8,13 @@ off first, and a partial switch-off loses nothing.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.errors import MissingTool
-from torchyard.machine.knob import FileKnob, Knob, Machine, Reach, RequestedValues, chosen_word
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.facts.memory import SwapArea, amount_kib, swap_areas
+from torchyard.machine.facts.reading import gib
+from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, chosen_word
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.programs import missing_programs, run_program
 
@@ -29,7 +29,7 @@ def _huge_pages_values(machine: Machine, request: QuietRequest) -> RequestedValu
         return RequestedValues(
             unavailable=f"this kernel has no transparent huge pages ({enabled.because})"
         )
-    defrag = machine.files.read(DEFRAG).value or ""
+    defrag = machine.files.read(DEFRAG).text
     if request.huge_pages == "keep":
         return RequestedValues(
             values={
@@ -125,146 +125,108 @@ _NOT_SHOWN: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Area:
-    name: str
-    """As in /proc/swaps: blanks as \\040."""
-    used_bytes: int
-    priority: int
-
-    @property
-    def path(self) -> str:
-        return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), self.name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Swap:
+class _Swap(Knob):
     name: str = "swap"
     about: str = "swap areas and swappiness"
     why: str = (
         "Swapped-out memory is read back in the middle of a measurement. With swap off, a machine "
         "that runs out of memory kills a process instead of slowing down."
     )
-    profile: Profile = "cpu"
     effect: Effect = "small"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return all areas as one setting, or only swappiness if they must stay on."""
         files = machine.files
         reading = files.read(SWAPS)
         if reading.value is None:
-            return KnobState(knob=self.name, unavailable=reading.because)
-        areas = _areas(reading.value)
+            return self.unavailable(reading.because)
+        areas = swap_areas(reading.value)
         if not areas:
-            return KnobState(knob=self.name, notes=("swap is not enabled",))
+            return self.state(notes=("swap is not enabled",))
         settings: list[Setting] = []
         reason = _why_not_off(files, areas)
         if not reason:
-            settings.append(Setting(knob=self.name, place=SWAPS, found=_text(areas), wanted=OFF))
+            settings.append(self.setting(SWAPS, _text(areas), OFF))
         swappiness = files.read(SWAPPINESS)
         if swappiness.value is not None:
             # 1 and not 0: with 0 the kernel kills processes rather than use swap.
-            wanted = str(min(1, swappiness.number or 0))
-            settings.append(
-                Setting(knob=self.name, place=SWAPPINESS, found=swappiness.value, wanted=wanted)
-            )
-        notes = (f"swap stays on, because {reason}",) if reason else (_NOT_SHOWN,)
-        return KnobState(knob=self.name, settings=tuple(settings), notes=notes)
+            lowered = str(min(1, swappiness.number or 0))
+            settings.append(self.setting(SWAPPINESS, swappiness.value, lowered))
+        note = f"swap stays on, because {reason}" if reason else _NOT_SHOWN
+        return self.state(*settings, notes=(note,))
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the areas with their priorities, or swappiness."""
-        reading = machine.files.read(place)
-        if reading.value is None:
-            raise MissingTool(f"cannot read {reading.because}")
-        return _text(_areas(reading.value)) if place == SWAPS else reading.value
+        text = machine.files.read(place).or_raise()
+        return _text(swap_areas(text)) if place == SWAPS else text
 
-    def write(self, machine: Machine, setting: Setting) -> None:
-        """Disable every area, the last one first."""
-        if setting.wanted is None:
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Set swappiness, or disable every area, the last one first."""
+        if place != SWAPS:
+            machine.files.write(place, value)
             return
-        if setting.place != SWAPS:
-            machine.files.write(setting.place, setting.wanted)
-            return
-        for area in reversed(_areas(self._now(machine))):
+        for area in reversed(_active_areas(machine)):
             run_program(machine.files, "swapoff", area.path, limit_s=_LIMIT_S)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Enable the areas that are off, with their priorities."""
         if setting.place != SWAPS:
-            machine.files.write(setting.place, setting.found)
+            super().restore(machine, setting)
             return
         original = _areas_of_text(setting.found)
-        self._switch_on(machine, original)
+        _switch_on(machine, original)
         if self.same(SWAPS, self.read(machine, SWAPS), setting.found):
             return
         # Another program enabled or disabled an area: the kernel assigned other priorities.
         automatic = [area for area in original if area.priority < 0]
-        on = {area.name for area in _areas(self._now(machine))}
+        on = {area.name for area in _active_areas(machine)}
         for area in reversed(automatic):
             if area.name in on:
                 run_program(machine.files, "swapoff", area.path, limit_s=_LIMIT_S)
-        self._switch_on(machine, original)
+        _switch_on(machine, original)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether both have the same words in any order."""
         return sorted(one.split()) == sorted(other.split())
 
-    def _now(self, machine: Machine) -> str:
-        return machine.files.read(SWAPS).value or ""
 
-    def _switch_on(self, machine: Machine, areas: list[_Area]) -> None:
-        on = {area.name for area in _areas(self._now(machine))}
-        for area in areas:
-            if area.name not in on:
-                priority = ("-p", str(area.priority)) if area.priority >= 0 else ()
-                run_program(machine.files, "swapon", *priority, area.path, limit_s=_LIMIT_S)
+def _active_areas(machine: Machine) -> list[SwapArea]:
+    return swap_areas(machine.files.read(SWAPS).text)
 
 
-def _areas(table: str) -> list[_Area]:
-    """Return the areas of /proc/swaps, highest priority first: the order of their activation."""
-    areas: list[_Area] = []
-    for line in table.splitlines()[1:]:
-        words = line.split()
-        if len(words) == 5 and words[4].lstrip("-").isdigit():  # noqa: PLR2004  # the columns
-            areas.append(
-                _Area(name=words[0], used_bytes=int(words[3]) * 1024, priority=int(words[4]))
-            )
-    return sorted(areas, key=lambda area: -area.priority)
+def _switch_on(machine: Machine, areas: list[SwapArea]) -> None:
+    on = {area.name for area in _active_areas(machine)}
+    for area in areas:
+        if area.name not in on:
+            priority = ("-p", str(area.priority)) if area.priority >= 0 else ()
+            run_program(machine.files, "swapon", *priority, area.path, limit_s=_LIMIT_S)
 
 
-def _text(areas: list[_Area]) -> str:
+def _text(areas: list[SwapArea]) -> str:
     return " ".join(f"{area.name}:{area.priority}" for area in areas) or OFF
 
 
-def _areas_of_text(text: str) -> list[_Area]:
+def _areas_of_text(text: str) -> list[SwapArea]:
     """Parse the text of `_text`; names have no blanks, and the priority follows the last colon."""
     pairs = [word.rpartition(":") for word in text.split() if word != OFF]
-    return [_Area(name=name, used_bytes=0, priority=int(priority)) for name, _, priority in pairs]
+    return [SwapArea(name=name, priority=int(priority)) for name, _, priority in pairs]
 
 
-def _why_not_off(files: FileTree, areas: list[_Area]) -> str:
+def _why_not_off(files: FileTree, areas: list[SwapArea]) -> str:
     deleted = [area.path for area in areas if area.name.endswith("\\040(deleted)")]
     if deleted:
         return f"{deleted[0]}: a deleted swap file could not be enabled again"
     missing = missing_programs(files, "swapoff", "swapon")
     if missing:
         return missing
-    amounts: dict[str, int] = {}
-    for line in (files.read("proc/meminfo").value or "").splitlines():
-        name, _, value = line.partition(":")
-        if value.split()[:1] and value.split()[0].isdigit():
-            amounts[name] = int(value.split()[0]) * 1024
-    if not {"MemTotal", "MemAvailable"} <= amounts.keys():
+    total_kib, available_kib = amount_kib(files, "MemTotal"), amount_kib(files, "MemAvailable")
+    if total_kib is None or available_kib is None:
         return "/proc/meminfo does not report available memory"
-    total, available = amounts["MemTotal"], amounts["MemAvailable"]
-    used = sum(area.used_bytes for area in areas)
-    if available < used + total * _SPARE_SHARE:
-        gib = 2**30
+    used_kib, spare_kib = sum(area.used_kib for area in areas), total_kib * _SPARE_SHARE
+    if available_kib < used_kib + spare_kib:
         return (
-            f"its {used / gib:.1f} GiB do not fit into {available / gib:.1f} GiB of available "
-            f"memory with {total * _SPARE_SHARE / gib:.1f} GiB to spare"
+            f"its {gib(used_kib)} do not fit into {gib(available_kib)} of available memory with "
+            f"{gib(spare_kib)} to spare"
         )
     return ""
 

@@ -9,17 +9,18 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from torchyard.errors import MissingTool, NotAllowed
-from torchyard.machine.gpu.compute_processes import read_processes
-from torchyard.machine.gpu.library import NO_PERMISSION, Answer, ask
-from torchyard.machine.gpu.nvidia import COMPUTE_MODES
-from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.gpu.compute_processes import GpuProcess, read_processes
+from torchyard.machine.gpu.library import NO_PERMISSION, ask
+from torchyard.machine.gpu.nvidia import COMPUTE_MODES, read_uuid
+from torchyard.machine.knob import Knob, Machine
+from torchyard.machine.model import KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.system.file_tree import Answer, FileTree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,67 +54,48 @@ class NvidiaCard:
 class CardRequest:
     """Present and requested value of one card."""
 
-    found: str | None = None
-    wanted: str | None = None
+    present: str | None = None
+    requested: str | None = None
     because: str = ""
     """Why there is no value: the card does not support it, or must not be changed."""
     notes: tuple[str, ...] = ()
 
 
-def same_text(one: str, other: str) -> bool:
-    """Compare values that have only one form."""
-    return one == other
-
-
 @dataclass(frozen=True, kw_only=True)
-class NvidiaKnob:
-    """A property of every NVIDIA card; satisfies `Knob`."""
+class NvidiaKnob(Knob):
+    """A property of every NVIDIA card."""
 
-    name: str
-    about: str
-    why: str
-    effect: Effect
     property: str
     """Last part of the location."""
     requested: Callable[[NvidiaCard, QuietRequest], CardRequest]
     """Reads only, never raises."""
     value_of: Callable[[NvidiaCard], Answer[str]]
-    put: Callable[[NvidiaCard, str], None]
+    change: Callable[[NvidiaCard, str], None]
     """Set an original or requested value; raises TorchyardError."""
-    same_value: Callable[[str, str], bool] = same_text
+    same_value: Callable[[str, str], bool] = operator.eq
     disturbs: bool = True
     """Whether it affects other processes on the card."""
     profile: Profile = "gpu"
-    reach: Reach = "machine"
-    needs_root: bool = True
-    default: bool = True
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey every card; an unsupported one becomes a note, and all of them a reason."""
         cards = _cards(machine)
         if cards.value is None:
-            return KnobState(knob=self.name, unavailable=cards.because)
+            return self.unavailable(cards.because)
         settings: list[Setting] = []
         notes: list[str] = []
         for card in cards.value:
             in_use = self._used_by_others(card, machine.files, request)
             card_request = CardRequest(because=in_use) if in_use else self.requested(card, request)
             notes += [f"GPU {card.index}: {note}" for note in card_request.notes]
-            if card_request.found is None:
+            if card_request.present is None:
                 notes.append(f"GPU {card.index}: skipped, because {card_request.because}")
                 continue
             place = f"gpu/{card.uuid}/{self.property}"
-            settings.append(
-                Setting(
-                    knob=self.name,
-                    place=place,
-                    found=card_request.found,
-                    wanted=card_request.wanted,
-                )
-            )
+            settings.append(self.setting(place, card_request.present, card_request.requested))
         if not settings:
-            return KnobState(knob=self.name, unavailable="; ".join(notes) or "NVML reports no GPU")
-        return KnobState(knob=self.name, settings=tuple(settings), notes=tuple(notes))
+            return self.unavailable("; ".join(notes) or "NVML reports no GPU")
+        return self.state(*settings, notes=notes)
 
     def read(self, machine: Machine, place: str) -> str:
         """Return the present value of one card."""
@@ -123,14 +105,9 @@ class NvidiaKnob:
             raise MissingTool(f"GPU {card.index}: cannot read {self.property}: {answer.because}")
         return answer.value
 
-    def write(self, machine: Machine, setting: Setting) -> None:
-        """Set the requested value."""
-        if setting.wanted is not None:
-            self.put(self._card(machine, setting.place), setting.wanted)
-
-    def restore(self, machine: Machine, setting: Setting) -> None:
-        """Set the original value."""
-        self.put(self._card(machine, setting.place), setting.found)
+    def put(self, machine: Machine, place: str, value: str) -> None:
+        """Set the value of one card."""
+        self.change(self._card(machine, place), value)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether two values are equivalent."""
@@ -141,14 +118,7 @@ class NvidiaKnob:
         if not self.disturbs or self.name in (*request.only, *request.also):
             return ""
         processes = read_processes(card.nvml, card.handle, files).value or ()
-        others = [
-            str(process.pid)
-            for process in processes
-            if process.owner == "other" and process.kind == "compute"
-        ]
-        if not others:
-            return ""
-        return f"other processes use it ({', '.join(others)}); --only {self.name} overrides this"
+        return used_by_others((one for one in processes if one.kind == "compute"), self.name)
 
     @staticmethod
     def _card(machine: Machine, place: str) -> NvidiaCard:
@@ -160,6 +130,12 @@ class NvidiaKnob:
         raise MissingTool(
             f"no GPU {uuid}", why=cards.because, hint="check that its driver is loaded"
         )
+
+
+def used_by_others(processes: Iterable[GpuProcess], knob: str) -> str:
+    """Return why a card must not be changed: processes of others use it. Empty if none does."""
+    others = ", ".join(str(process.pid) for process in processes if process.owner == "other")
+    return f"other processes use it ({others}); --only {knob} overrides this" if others else ""
 
 
 def _cards(machine: Machine) -> Answer[tuple[NvidiaCard, ...]]:
@@ -174,10 +150,9 @@ def _cards(machine: Machine) -> Answer[tuple[NvidiaCard, ...]]:
     cards: list[NvidiaCard] = []
     for index in range(int(count.value)):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", of=(index,))
-        uuid = ask(nvml, "nvmlDeviceGetUUID", of=(handle.value,)) if handle.value else handle
+        uuid = read_uuid(nvml, handle.value) if handle.value else handle
         if uuid.value is not None:
-            text = uuid.value.decode() if isinstance(uuid.value, bytes) else str(uuid.value)
-            cards.append(NvidiaCard(nvml=nvml, handle=handle.value, index=index, uuid=text))
+            cards.append(NvidiaCard(nvml=nvml, handle=handle.value, index=index, uuid=uuid.value))
     return Answer(value=tuple(cards))
 
 
@@ -191,7 +166,7 @@ def _persistence_mode(card: NvidiaCard) -> Answer[str]:
 
 def _persistence_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # noqa: ARG001
     answer = _persistence_mode(card)
-    return CardRequest(found=answer.value, wanted=_ON, because=answer.because)
+    return CardRequest(present=answer.value, requested=_ON, because=answer.because)
 
 
 def _put_persistence(card: NvidiaCard, value: str) -> None:
@@ -211,7 +186,7 @@ PERSISTENCE_KNOB: Final[Knob] = NvidiaKnob(
     property="persistence",
     requested=_persistence_request,
     value_of=_persistence_mode,
-    put=_put_persistence,
+    change=_put_persistence,
     disturbs=False,
 )
 
@@ -226,7 +201,7 @@ def _power_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # n
     default = card.ask("nvmlDeviceGetPowerManagementDefaultLimit").map(_text)
     if answer.value is None or default.value is None:
         return CardRequest(because=answer.because or default.because)
-    return CardRequest(found=answer.value, wanted=default.value)
+    return CardRequest(present=answer.value, requested=default.value)
 
 
 def _put_power(card: NvidiaCard, value: str) -> None:
@@ -249,7 +224,7 @@ POWER_LIMIT_KNOB: Final[Knob] = NvidiaKnob(
     property="power-limit",
     requested=_power_request,
     value_of=_limit,
-    put=_put_power,
+    change=_put_power,
     default=False,
 )
 
@@ -269,7 +244,7 @@ def _compute_mode_request(card: NvidiaCard, request: QuietRequest) -> CardReques
     answer = _compute_mode(card)
     if answer.value == "prohibited":
         return CardRequest(because="its compute mode is `prohibited`")
-    return CardRequest(found=answer.value, wanted=_EXCLUSIVE, because=answer.because)
+    return CardRequest(present=answer.value, requested=_EXCLUSIVE, because=answer.because)
 
 
 def _put_compute_mode(card: NvidiaCard, value: str) -> None:
@@ -287,6 +262,6 @@ COMPUTE_MODE_KNOB: Final[Knob] = NvidiaKnob(
     property="compute-mode",
     requested=_compute_mode_request,
     value_of=_compute_mode,
-    put=_put_compute_mode,
+    change=_put_compute_mode,
     default=False,
 )

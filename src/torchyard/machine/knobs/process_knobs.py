@@ -24,12 +24,12 @@ import re
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import NotAllowed
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed, read_task
@@ -54,16 +54,37 @@ class ProcessSetting:
     """Why it is unavailable here; the rest is then empty."""
 
 
-@runtime_checkable
-class ProcessKnob(Knob, Protocol):
-    """A knob with reach "process".
+@dataclass(frozen=True, kw_only=True)
+class ProcessKnob(Knob):
+    """A knob of one process: nothing is written to the machine, and nothing has to be restored.
 
     `survey` returns the value of this process and the one the command would get.
-    `write` and `restore` are never called.
     """
+
+    reach: Reach = "process"
+    needs_root: bool = False
+
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
+        """Describe the setting of the command if it is available."""
+        setting = self.prefix(machine, request)
+        if setting.unavailable:
+            return self.unavailable(setting.unavailable)
+        return self.describe(machine, request)
 
     def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return the setting for the command. Reads only, never raises."""
+        raise NotImplementedError
+
+    def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
+        """Return the value of this process and the one of the command, which is available."""
+        raise NotImplementedError
+
+    def put(self, machine: Machine, place: str, value: str) -> None:  # noqa: ARG002
+        """Refuse: the setting is made for a command."""
+        raise NotAllowed(f"{self.name} is set for a command, not for the machine")
+
+    def restore(self, machine: Machine, setting: Setting) -> None:
+        """Do nothing: the setting ends with the process."""
 
 
 PINNING_PLACE: Final = "affinity"
@@ -80,7 +101,7 @@ def pinned_cpus(files: FileTree, request: QuietRequest) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pinning:
+class _Pinning(ProcessKnob):
     name: str = "pinning"
     about: str = "CPU affinity of the command"
     why: str = (
@@ -88,23 +109,17 @@ class _Pinning:
         "while another is idle. Other programs may still run on the same cores: only `isolation` "
         "(as root) prevents that, and interrupts still occur."
     )
-    profile: Profile = "cpu"
     effect: Effect = "medium"
-    reach: Reach = "process"
-    needs_root: bool = False
-    default: bool = True
 
-    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
+    def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the CPUs of this process, and those for the command."""
         allowed = read_allowed(machine.files, "self")
-        setting = self.prefix(machine, request)
-        if setting.unavailable or allowed is None:
-            reason = setting.unavailable or "/proc/self/status has no Cpus_allowed_list"
-            return KnobState(knob=self.name, unavailable=reason)
-        wanted = cpu_list(pinned_cpus(machine.files, request))
-        affinity = Setting(knob=self.name, place=PINNING_PLACE, found=allowed, wanted=wanted)
-        notes = ("other programs may run on the same cores",)
-        return KnobState(knob=self.name, settings=(affinity,), notes=notes)
+        if allowed is None:
+            return self.unavailable("/proc/self/status has no Cpus_allowed_list")
+        affinity = self.setting(
+            PINNING_PLACE, allowed, cpu_list(pinned_cpus(machine.files, request))
+        )
+        return self.state(affinity, notes=("other programs may run on the same cores",))
 
     def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return `taskset -c LIST`; empty if the command has this affinity anyway."""
@@ -128,13 +143,6 @@ class _Pinning:
         """Return the CPUs of this process."""
         return read_allowed(machine.files, "self") or ""
 
-    def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
-        """Never called: it ends with the process."""
-        raise NotAllowed("affinity is set for a command, not for the machine")
-
-    def restore(self, machine: Machine, setting: Setting) -> None:
-        """Do nothing: it ends with the process."""
-
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
         """Whether both lists have the same CPUs."""
         return cpus_of_list(one) == cpus_of_list(other)
@@ -152,7 +160,7 @@ _UNSET: Final = "not set"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OpenMp:
+class _OpenMp(ProcessKnob):
     name: str = "openmp"
     about: str = "OpenMP threads, one bound to each core"
     why: str = (
@@ -161,23 +169,17 @@ class _OpenMp:
         "programs and interrupts may still use the cores; processes that the command starts "
         "inherit only the first core."
     )
-    profile: Profile = "cpu"
     effect: Effect = "medium"
-    reach: Reach = "process"
-    needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
+    def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return each variable of this process, and the value for the command."""
-        cpus = pinned_cpus(machine.files, request)
-        setting = self.prefix(machine, request)
-        if setting.unavailable:
-            return KnobState(knob=self.name, unavailable=setting.unavailable)
-        settings = tuple(
-            Setting(knob=self.name, place=name, found=os.environ.get(name, _UNSET), wanted=value)
-            for name, value in setting.variables
+        settings = (
+            self.setting(name, os.environ.get(name, _UNSET), value)
+            for name, value in self.prefix(machine, request).variables
         )
-        return KnobState(knob=self.name, settings=settings, notes=_notes(os.environ, cpus))
+        notes = _notes(os.environ, pinned_cpus(machine.files, request))
+        return self.state(*settings, notes=notes)
 
     def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return variables only; without those that are set already, and then without binding."""
@@ -194,17 +196,6 @@ class _OpenMp:
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
         """Return the variable of this process."""
         return os.environ.get(place, _UNSET)
-
-    def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
-        """Never called: it ends with the process."""
-        raise NotAllowed("variables are set for a command, not for the machine")
-
-    def restore(self, machine: Machine, setting: Setting) -> None:
-        """Do nothing: it ends with the process."""
-
-    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether two values are equal."""
-        return one == other
 
 
 def _binding(cpus: tuple[int, ...], environment: Mapping[str, str]) -> dict[str, str]:
@@ -247,7 +238,7 @@ _AUTOGROUP: Final = "proc/sys/kernel/sched_autogroup_enabled"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Priority:
+class _Priority(ProcessKnob):
     name: str = "priority"
     about: str = "priority of the command (nice)"
     why: str = (
@@ -256,27 +247,17 @@ class _Priority:
         "other terminals. Real-time classes are not used: spinning threads would starve kernel "
         "threads."
     )
-    profile: Profile = "cpu"
     effect: Effect = "small"
-    reach: Reach = "process"
-    needs_root: bool = False
-    default: bool = True
 
-    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
+    def describe(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return the priority of this process, and the one for the command."""
-        task = read_task(machine.files, "self")
-        setting = self.prefix(machine, request)
-        if setting.unavailable or task is None:
-            return KnobState(
-                knob=self.name, unavailable=setting.unavailable or "cannot read /proc/self/stat"
-            )
-        wanted = str(min(task.nice, _lowest_nice(machine.files)))
-        affinity = Setting(
-            knob=self.name, place=PRIORITY_PLACE, found=str(task.nice), wanted=wanted
-        )
+        nice = self.read(machine, PRIORITY_PLACE)
+        priority = str(min(int(nice), _lowest_nice(machine.files)))
         grouped = machine.files.read(_AUTOGROUP).value == "1"
         note = "applies only among the programs of this terminal (autogroup is on)"
-        return KnobState(knob=self.name, settings=(affinity,), notes=(note,) if grouped else ())
+        return self.state(
+            self.setting(PRIORITY_PLACE, nice, priority), notes=(note,) if grouped else ()
+        )
 
     def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:  # noqa: ARG002
         """Return `nice -n STEPS`, relative to the present priority."""
@@ -307,21 +288,10 @@ class _Priority:
         task = read_task(machine.files, "self")
         return "" if task is None else str(task.nice)
 
-    def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
-        """Never called: it ends with the process."""
-        raise NotAllowed("priority is set for a command, not for the machine")
-
-    def restore(self, machine: Machine, setting: Setting) -> None:
-        """Do nothing: it ends with the process."""
-
-    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether two values are equal."""
-        return one == other
-
 
 def _lowest_nice(files: FileTree) -> int:
     """Return the lowest nice value (the highest priority) that this process may set."""
-    text = files.read("proc/self/status").value or ""
+    text = files.read("proc/self/status").text
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         capable = int(fields.get("CapEff", "0"), 16) >> _CAP_SYS_NICE & 1
@@ -332,7 +302,7 @@ def _lowest_nice(files: FileTree) -> int:
     mapped = (files.read("proc/self/uid_map").value or "0 0 4294967295").split()
     if capable and mapped == ["0", "0", "4294967295"]:
         return HIGHEST
-    for line in (files.read("proc/self/limits").value or "").splitlines():
+    for line in files.read("proc/self/limits").text.splitlines():
         if line.startswith("Max nice priority"):
             hard = line.split()[4:5]
             # The kernel counts this limit from 1 (nice 19) to 40 (nice -20).
@@ -351,7 +321,7 @@ _ASK: Final = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ProcessAslr:
+class _ProcessAslr(ProcessKnob):
     name: str = "process-aslr"
     about: str = "address space layout randomization (ASLR) of the command"
     why: str = (
@@ -359,24 +329,16 @@ class _ProcessAslr:
         "launches agree better, but all share the bias of that layout, so two builds may differ by "
         "it alone. Physical pages still differ. Needs no root, unlike `aslr`."
     )
-    profile: Profile = "cpu"
     effect: Effect = "medium"
-    reach: Reach = "process"
-    needs_root: bool = False
     default: bool = False
 
-    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
+    def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the state of this process, and the one for the command."""
-        setting = self.prefix(machine, request)
-        if setting.unavailable:
-            return KnobState(knob=self.name, unavailable=setting.unavailable)
         now = self.read(machine, PROCESS_ASLR_PLACE)
-        wanted = now if request.randomize == "keep" else request.randomize
-        item = Setting(knob=self.name, place=PROCESS_ASLR_PLACE, found=now, wanted=wanted)
-        notes = ("kept: set it with --aslr on or --aslr off",)
-        return KnobState(
-            knob=self.name, settings=(item,), notes=notes if request.randomize == "keep" else ()
-        )
+        if request.randomize == "keep":
+            kept = self.setting(PROCESS_ASLR_PLACE, now, now)
+            return self.state(kept, notes=("kept: set it with --aslr on or --aslr off",))
+        return self.state(self.setting(PROCESS_ASLR_PLACE, now, request.randomize))
 
     def prefix(self, machine: Machine, request: QuietRequest) -> ProcessSetting:
         """Return `setarch MACHINE -R` for off; there is no common command for on."""
@@ -408,17 +370,6 @@ class _ProcessAslr:
         """Return whether ASLR is on for this process."""
         text = machine.files.read(place).value or "0"
         return "off" if int(text, 16) & NO_RANDOMIZATION else "on"
-
-    def write(self, machine: Machine, setting: Setting) -> None:  # noqa: ARG002
-        """Never called: it ends with the process."""
-        raise NotAllowed("this is set for a command; use `aslr` for the machine")
-
-    def restore(self, machine: Machine, setting: Setting) -> None:
-        """Do nothing: it ends with the process."""
-
-    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether two values are equal."""
-        return one == other
 
 
 def _accepts(libc: ctypes.CDLL, personality: int, now: int) -> bool:

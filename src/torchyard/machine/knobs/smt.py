@@ -11,11 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
-from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, same_text
+from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues, same_text
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
-from torchyard.machine.system.cpu_states import CPU
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import CPU, FileTree
 
 __all__ = ["KNOB"]
 
@@ -25,8 +24,6 @@ _UNSUPPORTED: Final = {
     "notsupported": "this CPU has no SMT",
     "notimplemented": "this kernel cannot control SMT on this architecture",
 }
-_GONE: Final = "gone"
-"""The value of a group or an interrupt that no longer exists: there is nothing to restore."""
 
 
 class SmtKnob(FileKnob):
@@ -35,12 +32,12 @@ class SmtKnob(FileKnob):
     def read(self, machine: Machine, place: str) -> str:
         """Return the present value; containers and devices may be gone meanwhile."""
         if _may_be_gone(place) and not machine.files.exists(place):
-            return _GONE
+            return GONE
         return super().read(machine, place)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
         """Restore the files that still exist."""
-        if self.read(machine, setting.place) != _GONE:
+        if self.read(machine, setting.place) != GONE:
             super().restore(machine, setting)
 
 
@@ -101,7 +98,7 @@ def _lost_state(files: FileTree, going: set[int], stay: set[int]) -> list[str]:
 
 
 def _cpus(files: FileTree, path: str) -> tuple[int, ...]:
-    text = files.read(path).value or ""
+    text = files.read(path).text
     try:
         return cpus_of_mask(text) if path.endswith("smp_affinity") else cpus_of_list(text)
     except ValueError:
@@ -115,7 +112,7 @@ def _may_be_gone(place: str) -> bool:
 def _same(place: str, one: str, other: str) -> bool:
     if place == CONTROL:
         return one == other or {one, other} == set(_OFF)
-    if _may_be_gone(place) and _GONE in (one, other):
+    if _may_be_gone(place) and GONE in (one, other):
         return True
     return same_text(place, one, other)
 

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Literal, Self
 
-from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knob import Machine
 from torchyard.machine.monitor.sources import SOURCES, MonitorScope, NoiseSource, Source
+from torchyard.machine.system.file_tree import CPU
 
 Unit = Literal["cores", "of the time", "per second"]
 
@@ -135,7 +134,7 @@ class LoadMonitor:
     ) -> None:
         """Without `cores`, all CPUs count as measured."""
         files = (machine or Machine()).files
-        online = _online(cpus=files.read("sys/devices/system/cpu/online").value)
+        online = files.read(f"{CPU}/online").cpus or tuple(range(os.cpu_count() or 1))
         self._scope = MonitorScope(
             files=files,
             cores=tuple(cores) or online,
@@ -176,12 +175,7 @@ class LoadMonitor:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -227,11 +221,3 @@ class LoadMonitor:
             if self._stop.wait(max(self._period_s, cost_s / COST_SHARE)):
                 self.sample()
                 return
-
-
-def _online(*, cpus: str | None) -> tuple[int, ...]:
-    try:
-        online = cpus_of_list(cpus or "")
-    except ValueError:
-        online = ()
-    return online or tuple(range(os.cpu_count() or 1))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.tasks import Task, read_task
 
 
 class NoiseSource(NamedTuple):
@@ -53,23 +54,35 @@ class Source(Protocol):
         """Return the increase since the last call in seconds or counts; the first call returns none."""
 
 
-class GrowingTotals:
-    """Turns monotonic totals into increases; a total that fell was reset."""
+class CounterSource:
+    """Counters of one file that only grow; a counter that fell was reset."""
+
+    name: str
+    file: str
 
     def __init__(self) -> None:
+        self.unavailable = ""
         self._before: Mapping[NoiseSource, float] | None = None
 
-    def added(self, totals: Mapping[NoiseSource, float]) -> dict[NoiseSource, float]:
+    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+        """Return the increase of every counter; none at the first call."""
+        reading = scope.files.read(self.file)
+        if reading.value is None:
+            self.unavailable = reading.because
+            return {}
+        return self.increase(self.totals(reading.value, scope.cores))
+
+    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
+        """Parse the file."""
+        raise NotImplementedError
+
+    def increase(self, totals: Mapping[NoiseSource, float]) -> dict[NoiseSource, float]:
         """Return the increase since the last call; empty for the first call."""
         before, self._before = self._before, totals
         if before is None:
             return {}
-        added: dict[NoiseSource, float] = {}
-        for noise_source, total in totals.items():
-            increase = total - before.get(noise_source, 0.0)
-            if increase > 0.0:
-                added[noise_source] = increase
-        return added
+        increases = {source: total - before.get(source, 0.0) for source, total in totals.items()}
+        return {source: increase for source, increase in increases.items() if increase > 0.0}
 
 
 _STAT: Final = "proc/stat"
@@ -83,34 +96,27 @@ _STAT_COLUMNS: Final = {
 """Column -> noise source. Some kernels add interrupt time to the interrupted process: then it is 0."""
 
 
-class ProcessorTime:
-    """Time stolen by the host and used by interrupts."""
+class ProcessorTime(CounterSource):
+    """Time stolen by the host and used by interrupts, in seconds per core."""
 
     name = "processor time"
+    file = _STAT
 
-    def __init__(self) -> None:
-        self.unavailable = ""
-        self._totals = GrowingTotals()
-
-    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
         """Return seconds per core: 1 s in 1 s is all of the time."""
-        reading = scope.files.read(_STAT)
-        if reading.value is None:
-            self.unavailable = reading.because
-            return {}
         totals = dict.fromkeys(_STAT_COLUMNS.values(), 0.0)
-        labels = {f"cpu{core}" for core in scope.cores}
-        for line in reading.value.splitlines():
+        labels = {f"cpu{core}" for core in cores}
+        for line in text.splitlines():
             fields = line.split()
             if fields and fields[0] in labels:
                 for column, noise_source in _STAT_COLUMNS.items():
                     totals[noise_source] += _seconds(fields, column) / len(labels)
-        return self._totals.added(totals)
+        return totals
 
 
 def busy_s(files: FileTree) -> float | None:
     """Return the CPU time of all processes since boot; None if it cannot be read."""
-    fields = (files.read(_STAT).value or "").partition("\n")[0].split()
+    fields = files.read(_STAT).text.partition("\n")[0].split()
     if not fields or fields[0] != "cpu":
         return None
     return sum(_seconds(fields, column) for column in (_USER, _NICE, _SYSTEM))
@@ -125,20 +131,8 @@ def _seconds(fields: list[str], column: int) -> float:
 
 SHORT_LIVED: Final = "short-lived processes"
 OURSELVES: Final = "Torchyard itself"
-_KERNEL_THREAD: Final = 0x00200000
-"""PF_KTHREAD of include/linux/sched.h."""
-
 # kworker/0:1H-kblockd, ksoftirqd/1, kdamond.0, kswapd0: one name for all of a type.
 _KERNEL_NUMBER: Final = re.compile(r"[/.:].*$|\d+$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ProcessStat:
-    name: str
-    parent: int
-    of_kernel: bool
-    cpu_s: float
-    processor: int
 
 
 class ProcessTime:
@@ -148,7 +142,7 @@ class ProcessTime:
 
     def __init__(self) -> None:
         self.unavailable = ""
-        self._before: dict[tuple[int, int], _ProcessStat] | None = None
+        self._before: dict[tuple[int, int], Task] | None = None
         self._busy_s: float | None = None
 
     def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
@@ -168,7 +162,8 @@ class ProcessTime:
         all_s = 0.0
         for key, process in now.items():
             # A process that started since then used all of its time since then.
-            used_s = process.cpu_s - (before[key].cpu_s if key in before else 0.0)
+            ticks = process.cpu_ticks - (before[key].cpu_ticks if key in before else 0)
+            used_s = ticks / _TICKS_PER_S
             if used_s <= 0.0:
                 continue
             all_s += used_s
@@ -187,27 +182,12 @@ class ProcessTime:
         return used
 
 
-def _processes(scope: MonitorScope) -> Iterator[tuple[tuple[int, int], _ProcessStat]]:
+def _processes(scope: MonitorScope) -> Iterator[tuple[tuple[int, int], Task]]:
     """Yield all processes by PID and start time, because PIDs are reused."""
     for name in scope.files.names("proc"):
-        if not name.isdecimal():
-            continue
-        text = scope.files.read(f"proc/{name}/stat").value or ""
-        # The name is in parentheses and may contain blanks and parentheses.
-        head, _, tail = text.rpartition(")")
-        fields = tail.split()
-        try:
-            process = _ProcessStat(
-                name=head.partition("(")[2],
-                parent=int(fields[1]),
-                of_kernel=bool(int(fields[6]) & _KERNEL_THREAD),
-                cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
-                processor=int(fields[36]),
-            )
-            start_ticks = int(fields[19])
-        except (IndexError, ValueError):
-            continue  # it ended while it was read
-        yield (int(name), start_ticks), process
+        process = read_task(scope.files, name) if name.isdecimal() else None
+        if process is not None:  # otherwise it ended while it was read
+            yield (process.number, process.start_ticks), process
 
 
 def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
@@ -220,7 +200,7 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-def _shown(process: _ProcessStat) -> str:
+def _shown(process: Task) -> str:
     if not process.of_kernel:
         return process.name
     return _KERNEL_NUMBER.sub("", process.name) or process.name
@@ -232,49 +212,36 @@ _OWN_WORK: Final = frozenset({"TIMER", "SCHED", "RCU", "HRTIMER"})
 """Soft interrupts that every running program causes."""
 
 
-class InterruptCounts:
-    """Hardware interrupts of the cores by source."""
+class InterruptCounts(CounterSource):
+    """Hardware interrupts by source, summed over the cores."""
 
     name = "interrupts"
+    file = "proc/interrupts"
 
-    def __init__(self) -> None:
-        self.unavailable = ""
-        self._totals = GrowingTotals()
-
-    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
-        """Return counts, summed over the cores."""
-        reading = scope.files.read("proc/interrupts")
-        if reading.value is None:
-            self.unavailable = reading.because
-            return {}
+    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
+        """Return the counts of every source."""
         totals: Counter[NoiseSource] = Counter()
-        for label, count, rest in _rows(reading.value, scope.cores):
+        for label, count, rest in _rows(text, cores):
             what = _named(label, rest)
             kind = "timer interrupt" if "timer" in what.lower() else "interrupt"
             totals[NoiseSource(kind, what)] += count
-        return self._totals.added(totals)
+        return totals
 
 
-class SoftInterruptCounts:
-    """Soft interrupts of the cores by type, such as network and disk."""
+class SoftInterruptCounts(CounterSource):
+    """Soft interrupts by type, such as network and disk, summed over the cores."""
 
     name = "soft interrupts"
+    file = "proc/softirqs"
 
-    def __init__(self) -> None:
-        self.unavailable = ""
-        self._totals = GrowingTotals()
-
-    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
-        """Return counts, summed over the cores."""
-        reading = scope.files.read("proc/softirqs")
-        if reading.value is None:
-            self.unavailable = reading.because
-            return {}
-        totals: Counter[NoiseSource] = Counter()
-        for label, count, _ in _rows(reading.value, scope.cores):
-            if label not in _OWN_WORK:
-                totals[NoiseSource("soft interrupt", label)] += count
-        return self._totals.added(totals)
+    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:
+        """Return the counts of every type."""
+        rows = _rows(text, cores)
+        return {
+            NoiseSource("soft interrupt", label): count
+            for label, count, _ in rows
+            if label not in _OWN_WORK
+        }
 
 
 def _rows(text: str, cores: tuple[int, ...]) -> Iterator[tuple[str, int, str]]:
@@ -305,14 +272,10 @@ def _named(label: str, rest: str) -> str:
 _WAITED_FOR: Final = {"cpu": "a core", "memory": "memory", "io": "a disk"}
 
 
-class PressureTime:
+class PressureTime(CounterSource):
     """Pressure stall time (PSI) of the whole machine."""
 
     name = "pressure"
-
-    def __init__(self) -> None:
-        self.unavailable = ""
-        self._totals = GrowingTotals()
 
     def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
         """Return seconds by resource."""
@@ -327,7 +290,7 @@ class PressureTime:
                 totals[NoiseSource(f"waiting for {what}", "some process")] = total_us / 1e6
         if not totals:
             self.unavailable = because
-        return self._totals.added(totals)
+        return self.increase(totals)
 
 
 def _total_us(text: str) -> int | None:
@@ -353,27 +316,20 @@ _COUNTERS: Final = {
 }
 
 
-class PageMoves:
+class PageMoves(CounterSource):
     """Pages that the kernel migrated, scanned, split or swapped, on the whole machine."""
 
     name = "page moves"
+    file = "proc/vmstat"
 
-    def __init__(self) -> None:
-        self.unavailable = ""
-        self._totals = GrowingTotals()
-
-    def since_last(self, scope: MonitorScope) -> Mapping[NoiseSource, float]:
+    def totals(self, text: str, cores: tuple[int, ...]) -> Mapping[NoiseSource, float]:  # noqa: ARG002
         """Return counts by operation."""
-        reading = scope.files.read("proc/vmstat")
-        if reading.value is None:
-            self.unavailable = reading.because
-            return {}
         totals: Counter[NoiseSource] = Counter()
-        for line in reading.value.splitlines():
+        for line in text.splitlines():
             name, _, count = line.partition(" ")
             if name in _COUNTERS and count.isdecimal():
                 totals[_COUNTERS[name]] += int(count)
-        return self._totals.added(totals)
+        return totals
 
 
 SOURCES: Final[tuple[Callable[[], Source], ...]] = (

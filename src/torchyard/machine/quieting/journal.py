@@ -21,8 +21,8 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,12 +52,10 @@ class JournalLock:
     @classmethod
     def take(cls, folder: Path, *, wait_s: float = 0.0) -> JournalLock | None:
         """Take the folder's lock, creating the folder; None if another process keeps holding it."""
-        try:
+        with journal_errors(folder):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             # Not readable by others: a process that can open it could hold it and block all quieting.
             descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise journal_error(folder, error) from error
         deadline = time.monotonic() + wait_s
         while True:
             try:
@@ -70,7 +68,7 @@ class JournalLock:
                 time.sleep(_POLL_S)
             except OSError as error:
                 os.close(descriptor)
-                raise journal_error(folder, error) from error
+                raise _journal_error(folder, error) from error
 
     def release(self) -> None:
         """Release the lock in this process. Idempotent."""
@@ -79,8 +77,19 @@ class JournalLock:
             self.descriptor = -1
 
 
-def journal_error(folder: Path, error: OSError) -> NotAllowed:
-    """Return the error for a folder in which no journal can be written."""
+@contextmanager
+def journal_errors(folder: Path) -> Iterator[None]:
+    """Raise NotAllowed for a folder in which no journal can be written."""
+    try:
+        yield
+    except (OSError, TorchyardError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        raise _journal_error(folder, cause) from error
+
+
+def _journal_error(folder: Path, error: OSError) -> NotAllowed:
     return NotAllowed(
         f"cannot write a journal in {folder}: {error.strerror or error}",
         why="nothing was changed: original values must be on disk before the first write",
@@ -105,7 +114,7 @@ def journal_folder(files: FileTree) -> Path:
 
 def boot_of(files: FileTree) -> str:
     """Return the boot ID; empty if the kernel does not report it."""
-    return files.read("proc/sys/kernel/random/boot_id").value or ""
+    return files.read("proc/sys/kernel/random/boot_id").text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,19 +183,12 @@ class Journal:
         }
         records = ({"kind": "found", "setting": encode(setting)} for setting in settings)
         text = "".join(to_json_text(record) + "\n" for record in (header, *records))
-        try:
+        with journal_errors(folder):
             replace_file(folder / JOURNAL_FILE, text)
             journal = cls(folder)
             # Readable by all, writable only by its owner: a restore as root writes what it says.
             os.fchmod(journal._descriptor, 0o644)
-            return journal
-        except TorchyardError as error:
-            cause = error.__cause__
-            if isinstance(cause, OSError):
-                raise journal_error(folder, cause) from error
-            raise
-        except OSError as error:
-            raise journal_error(folder, error) from error
+        return journal
 
     def note(self, event: Event, setting: Setting, reason: str = "") -> None:
         """Record an event of a setting; it survives a kill of this process."""

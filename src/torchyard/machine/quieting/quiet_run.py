@@ -14,7 +14,13 @@ from torchyard.core.study import Study
 from torchyard.errors import TorchyardError
 from torchyard.machine.gpu.library import open_gpu_libraries
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import AppliedSettings, Profile, QuietRequest, Restored, SettingChange
+from torchyard.machine.model import (
+    PROFILE_CHOICES,
+    AppliedSettings,
+    QuietRequest,
+    Restored,
+    SettingChange,
+)
 from torchyard.machine.quieting.apply_settings import QuietSession, needs_gpus
 from torchyard.machine.quieting.process_settings import (
     apply_here,
@@ -33,10 +39,7 @@ def request_for(profile: str, study: Study) -> QuietRequest:
     """Return the request of `--tune-profile`; `auto` selects by the devices of the study."""
     cpu_only = all(workload.device == "cpu" for workload in study.workloads)
     name = ("cpu" if cpu_only else "all") if profile == "auto" else profile
-    profiles: tuple[Profile, ...] = ("cpu", "gpu")
-    if name != "all":
-        profiles = ("gpu",) if name == "gpu" else ("cpu",)
-    return QuietRequest(profiles=profiles)
+    return QuietRequest(profiles=PROFILE_CHOICES[name])
 
 
 class QuietMachine:

@@ -50,14 +50,16 @@ def write_setting(
     except SkippedWrite as error:
         return SettingChange(setting=setting, state="left alone", reason=error.what)
     except TorchyardError as error:
-        return SettingChange(setting=setting, state="refused", reason=error.what)
+        return _refused(setting, error.what)
     except Exception as error:  # noqa: BLE001  # one bad knob must not stop the others
-        reason = f"{type(error).__name__}: {error}"
-        return SettingChange(setting=setting, state="refused", reason=reason)
+        return _refused(setting, f"{type(error).__name__}: {error}")
     if setting.wanted is not None and not knob.same(setting.place, now, setting.wanted):
-        reason = f"the kernel accepted the write, but the value is {now!r}"
-        return SettingChange(setting=setting, state="refused", reason=reason)
+        return _refused(setting, f"the kernel accepted the write, but the value is {now!r}")
     return SettingChange(setting=setting, state="written")
+
+
+def _refused(setting: Setting, reason: str) -> SettingChange:
+    return SettingChange(setting=setting, state="refused", reason=reason)
 
 
 def recheck(
@@ -71,12 +73,12 @@ def recheck(
     try:
         now = knob.read(machine, setting.place)
     except TorchyardError as error:
-        reason = f"written, but unreadable since another knob was set: {error.what}"
-        return SettingChange(setting=setting, state="refused", reason=reason)
+        return _refused(
+            setting, f"written, but unreadable since another knob was set: {error.what}"
+        )
     if knob.same(setting.place, now, setting.wanted):
         return change
-    reason = f"written, but another knob changed it to {now!r}"
-    return SettingChange(setting=setting, state="refused", reason=reason)
+    return _refused(setting, f"written, but another knob changed it to {now!r}")
 
 
 _RESTORE_PROCESS_S: Final = 15.0
@@ -227,8 +229,7 @@ def in_use_error(folder: Path) -> NotAllowed:
 
 def _restore_one(machine: Machine, knob: Knob | None, setting: Setting) -> SettingReturn:
     if knob is None:
-        reason = f"this version of Torchyard has no knob {setting.knob!r}"
-        return SettingReturn(setting=setting, state="not restored", reason=reason)
+        return _not_restored(setting, f"this version of Torchyard has no knob {setting.knob!r}")
     before = _current_value(machine, knob, setting)
     was_so = before is not None and knob.same(setting.place, before, setting.found)
     try:

@@ -14,9 +14,7 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list, split_cpus
 from torchyard.core.study import Environment
 from torchyard.errors import UsageError
 from torchyard.machine.model import QuietRequest
-from torchyard.machine.system.file_tree import FileTree
-
-_CPU = "sys/devices/system/cpu"
+from torchyard.machine.system.file_tree import CPU, FileTree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +38,17 @@ class Topology:
     @classmethod
     def read(cls, files: FileTree) -> Topology:
         """Read sysfs; without a topology there is one node and one thread per core."""
-        online = _cpus(files, f"{_CPU}/online") or tuple(
-            int(path.rpartition("cpu")[2]) for path in files.paths(f"{_CPU}/cpu[0-9]*")
+        online = files.read(f"{CPU}/online").cpus or tuple(
+            int(path.rpartition("cpu")[2]) for path in files.paths(f"{CPU}/cpu[0-9]*")
         )
         physical: dict[int, tuple[int, ...]] = {}
         for cpu in online:
-            threads = _cpus(files, f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or (cpu,)
+            threads = files.read(f"{CPU}/cpu{cpu}/topology/thread_siblings_list").cpus or (cpu,)
             online_threads = tuple(thread for thread in threads if thread in online)
             physical.setdefault(min(online_threads, default=cpu), online_threads or (cpu,))
         lists = files.paths("sys/devices/system/node/node[0-9]*/cpulist")
         nodes = [
-            tuple(cpu for cpu in _cpus(files, path) if cpu in online) for path in lists
+            tuple(cpu for cpu in files.read(path).cpus if cpu in online) for path in lists
         ]  # a node may have only memory
         return cls(
             online=online,
@@ -82,14 +80,7 @@ def choose_cores(files: FileTree, text: str, *, smt_off: bool = False) -> CoreCh
     topology = full_topology.without_siblings() if smt_off else full_topology
     if text.strip() == "auto":
         return _checked(topology, _automatic(topology))
-    try:
-        cores = cpus_of_list(text)
-    except ValueError:
-        cores = ()
-    if not cores:
-        raise UsageError(
-            f"--cores: invalid CPU list {text!r}", hint="use a list such as 2-7 or 2,3,6, or auto"
-        )
+    cores = parse_cores(text)
     missing = tuple(cpu for cpu in cores if cpu not in topology.online)
     if missing:
         are_siblings = all(cpu in full_topology.online for cpu in missing)
@@ -101,6 +92,19 @@ def choose_cores(files: FileTree, text: str, *, smt_off: bool = False) -> CoreCh
             hint="use other CPUs, or add `--without smt`" if are_siblings else "use online CPUs",
         )
     return _checked(topology, cores)
+
+
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Return the CPUs of `--cores LIST`, whether they exist or not."""
+    try:
+        cores = cpus_of_list(text)
+    except ValueError:
+        cores = ()
+    if not cores:
+        raise UsageError(
+            f"--cores: invalid CPU list {text!r}", hint="use a list such as 2-7 or 2,3,6, or auto"
+        )
+    return cores
 
 
 def _automatic(topology: Topology) -> tuple[int, ...]:
@@ -136,14 +140,6 @@ def _checked(topology: Topology, cores: tuple[int, ...]) -> CoreChoice:
     if sum(bool(set(node) & set(cores)) for node in topology.nodes) > 1:
         notes.append("the cores are on several NUMA nodes: some memory accesses are remote")
     return CoreChoice(cores=cores, housekeeping=housekeeping, notes=tuple(notes))
-
-
-def _cpus(files: FileTree, path: str) -> tuple[int, ...]:
-    reading = files.read(path)
-    try:
-        return cpus_of_list(reading.value or "")
-    except ValueError:
-        return ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,8 @@ from typing import Final
 
 from torchyard.machine.knob import FileKnob, Machine, SkippedWrite
 from torchyard.machine.model import QuietRequest, Setting
-from torchyard.machine.system.file_tree import FileTree
+from torchyard.machine.system.file_tree import CPU, FileTree
 
-CPU: Final = "sys/devices/system/cpu"
 CPUFREQ: Final = f"{CPU}/cpufreq"
 NO_POLICY: Final = (
     f"/{CPUFREQ} has no policy: firmware or a hypervisor controls the clocks, not this kernel"
@@ -65,23 +64,26 @@ _TURBO_STEP_KHZ: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class BaseClock:
-    """A base clock and its source."""
+    """A base clock."""
 
     khz: int
-    source: str
     guessed: bool = False
     """Whether it may be a clock that heat or power limits reduce."""
 
 
 def base_clock(files: FileTree, policy: str) -> BaseClock | None:
     """Return the base clock of a policy; None if no clock can be read."""
-    return (
-        _of_driver(files, policy)
+    # intel_pstate with hardware-managed clocks has the file `base_frequency`.
+    khz = (
+        files.read(f"{policy}/base_frequency").number
         or _of_firmware(files, policy)
         or _of_name(files)
         or _of_table(files, policy)
-        or _highest(files, policy)
     )
+    if khz:
+        return BaseClock(khz=khz)
+    highest = files.read(f"{policy}/cpuinfo_max_freq").number
+    return BaseClock(khz=highest, guessed=True) if highest else None
 
 
 def reachable_khz(files: FileTree, policy: str, khz: int) -> int:
@@ -97,50 +99,31 @@ def reachable_khz(files: FileTree, policy: str, khz: int) -> int:
     return max((step for step in table if step <= khz), default=min(table, default=khz))
 
 
-def _of_driver(files: FileTree, policy: str) -> BaseClock | None:
-    """Read the base clock from intel_pstate with hardware-managed clocks."""
-    khz = files.read(f"{policy}/base_frequency").number
-    return BaseClock(khz=khz, source=f"/{policy}/base_frequency") if khz else None
-
-
-def _of_firmware(files: FileTree, policy: str) -> BaseClock | None:
+def _of_firmware(files: FileTree, policy: str) -> int | None:
     """Read it from ACPI CPPC (AMD and Arm servers): in MHz, 0 if the firmware omits it."""
-    first = (files.read(f"{policy}/affected_cpus").value or "").split()[:1]
-    path = f"{CPU}/cpu{first[0]}/acpi_cppc/nominal_freq" if first else ""
-    mhz = files.read(path).number if path else None
-    return BaseClock(khz=mhz * 1000, source=f"/{path}") if mhz else None
+    first = files.read(f"{policy}/affected_cpus").text.split()[:1]
+    mhz = files.read(f"{CPU}/cpu{first[0]}/acpi_cppc/nominal_freq").number if first else None
+    return mhz * 1000 if mhz else None
 
 
-def _of_name(files: FileTree) -> BaseClock | None:
+def _of_name(files: FileTree) -> int | None:
     """Read it from the model name: `... CPU @ 2.50GHz`, Intel until about 2022."""
-    text = files.read("proc/cpuinfo").value or ""
+    text = files.read("proc/cpuinfo").text
     match = re.search(r"^model name\s*:.* @ (\d+\.\d+)GHz", text, re.MULTILINE)
-    if match is None:
-        return None
-    return BaseClock(khz=round(float(match[1]) * 1_000_000), source="the CPU model name")
+    return round(float(match[1]) * 1_000_000) if match else None
 
 
-def _of_table(files: FileTree, policy: str) -> BaseClock | None:
+def _of_table(files: FileTree, policy: str) -> int | None:
     """Read the highest step without boost: drivers list boost steps in another file."""
     table = _table(files, policy)
-    if not table:
-        return None
-    khz = table[0]
     if len(table) > 1 and table[0] - table[1] == _TURBO_STEP_KHZ:
-        khz = table[1]
-    return BaseClock(khz=khz, source=f"/{policy}/scaling_available_frequencies")
-
-
-def _highest(files: FileTree, policy: str) -> BaseClock | None:
-    khz = files.read(f"{policy}/cpuinfo_max_freq").number
-    if not khz:
-        return None
-    return BaseClock(khz=khz, source=f"/{policy}/cpuinfo_max_freq", guessed=True)
+        return table[1]
+    return table[0] if table else None
 
 
 def _table(files: FileTree, policy: str) -> list[int]:
     """Return the clock steps, highest first; empty for drivers without steps."""
-    words = (files.read(f"{policy}/scaling_available_frequencies").value or "").split()
+    words = files.read(f"{policy}/scaling_available_frequencies").text.split()
     return sorted((int(word) for word in words if word.isdigit()), reverse=True)
 
 
@@ -164,7 +147,7 @@ def idle_states(files: FileTree) -> tuple[IdleState, ...]:
     for path in files.paths(f"{CPU}/cpu[0-9]*/cpuidle/state[0-9]*"):
         latency_us = files.read(f"{path}/latency").number
         if latency_us is not None:
-            name = files.read(f"{path}/name").value or ""
+            name = files.read(f"{path}/name").text
             states.append(IdleState(folder=path, name=name, latency_us=latency_us))
     return tuple(states)
 

@@ -15,14 +15,13 @@ also after a kill.
 from __future__ import annotations
 
 import errno
-import re
 import time
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed
-from torchyard.machine.system.file_tree import FileTree, WriteRefused
+from torchyard.machine.system.file_tree import FileTree, WriteRefused, unescaped
 
 _MOVING_S: Final = 5.0
 """Tasks that start while others are moved appear in the next pass. A task that is exiting is not
@@ -37,7 +36,7 @@ class Cpusets:
 
     version: Literal[1, 2]
     top: str
-    """Mount point without a leading slash."""
+    """Mount point without leading and trailing slashes."""
 
     @property
     def members(self) -> str:
@@ -51,12 +50,12 @@ class Cpusets:
 
     def numbers(self, files: FileTree, group: str) -> list[int]:
         """Return the members of a group; empty if it is gone."""
-        text = files.read(f"{group}/{self.members}").value or ""
+        text = files.read(f"{group}/{self.members}").text
         return [int(word) for word in text.split() if word.isdigit()]
 
     def group_of(self, files: FileTree, number: int | str) -> str | None:
         """Return the group of a task; None if the task is gone."""
-        for line in (files.read(f"proc/{number}/cgroup").value or "").splitlines():
+        for line in files.read(f"proc/{number}/cgroup").text.splitlines():
             _, controllers, path = (line + "::").split(":", 2)
             own = "cpuset" in controllers.split(",") if self.version == 1 else not controllers
             if own:
@@ -115,9 +114,9 @@ def find_cpusets(files: FileTree) -> Cpusets:
     for line in (reading.value or "").splitlines():
         match line.split():
             case [_, place, "cgroup", options, *_] if "cpuset" in options.split(","):
-                return Cpusets(version=1, top=_unescaped(place))
+                return Cpusets(version=1, top=unescaped(place).strip("/"))
             case [_, place, "cgroup2", *_]:
-                version_2 = version_2 or _unescaped(place)
+                version_2 = version_2 or unescaped(place).strip("/")
     if version_2 is None:
         raise MissingTool(reading.because or "no control groups are mounted here")
     controllers = files.read(f"{version_2}/cgroup.controllers")
@@ -134,11 +133,6 @@ def folders_below(files: FileTree, folder: str) -> list[str]:
         if files.path(path).is_dir():
             folders += [*folders_below(files, path), path]
     return folders
-
-
-def _unescaped(place: str) -> str:
-    """Return a mount point without a leading slash and with blanks unescaped."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), place).strip("/")
 
 
 GROUP: Final = "torchyard"
@@ -214,6 +208,6 @@ def remove_groups(files: FileTree, cpusets: Cpusets, ours: str) -> None:
 def _common(files: FileTree, origin: str, parent: str, file: str) -> str:
     """Return what origin and parent have in common, or all of the parent's if nothing."""
     own, available = (
-        cpus_of_list(files.read(f"{group}/{file}").value or "") for group in (origin, parent)
+        cpus_of_list(files.read(f"{group}/{file}").text) for group in (origin, parent)
     )
     return cpu_list(tuple(one for one in own if one in available) or available)

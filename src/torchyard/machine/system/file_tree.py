@@ -9,19 +9,52 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Generic, TypeVar
 
-from torchyard.errors import NotAllowed
+from torchyard.core.cpu_lists import cpus_of_list
+from torchyard.errors import MissingTool, NotAllowed
+
+CPU: Final = "sys/devices/system/cpu"
+
+Value = TypeVar("Value")
+Other = TypeVar("Other")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
-    """A value that was read, or why it could not be read."""
+class Answer(Generic[Value]):
+    """A value that was read, or why there is none."""
 
-    value: str | None = None
+    value: Value | None = None
     because: str = ""
+    """Empty if and only if there is a value."""
+    code: int | None = None
+    """The NVML error code, if any."""
+
+    def map(self, change: Callable[[Value], Other]) -> Answer[Other]:
+        """Convert the value; the reason is kept if there is none."""
+        if self.value is None:
+            return Answer(because=self.because, code=self.code)
+        return Answer(value=change(self.value))
+
+    def or_raise(self, hint: str = "") -> Value:
+        """Return the value; raises MissingTool if there is none."""
+        if self.value is None:
+            raise MissingTool(f"cannot read {self.because}", hint=hint)
+        return self.value
+
+
+class Reading(Answer[str]):
+    """The text of a file, or why it could not be read."""
+
+    @property
+    def text(self) -> str:
+        """The text; empty if it could not be read."""
+        return self.value or ""
 
     @property
     def number(self) -> int | None:
@@ -30,6 +63,14 @@ class Reading:
             return None if self.value is None else int(self.value, 0)
         except ValueError:
             return None
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """The CPUs or nodes of a list; empty if it is unavailable or invalid."""
+        try:
+            return cpus_of_list(self.text)
+        except ValueError:
+            return ()
 
 
 class WriteRefused(NotAllowed):
@@ -171,6 +212,11 @@ class HeldFile:
             self._descriptor = None
 
 
+def unescaped(text: str) -> str:
+    """Return a path of /proc/mounts or /proc/swaps, which write blanks as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
 def _natural(text: str) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     digits = ""
@@ -185,24 +231,16 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return parts
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceReading:
-    """Bytes that were read, or why they could not be read."""
-
-    value: bytes | None = None
-    because: str = ""
-
-
-def read_device(files: FileTree, path: str, *, size_bytes: int, offset: int = 0) -> DeviceReading:
+def read_device(files: FileTree, path: str, *, size_bytes: int, offset: int = 0) -> Answer[bytes]:
     """Read at most `size_bytes` in one system call; empty past the end of a plain file."""
     try:
         descriptor = os.open(files.path(path), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return DeviceReading(value=os.pread(descriptor, size_bytes, offset))
+            return Answer(value=os.pread(descriptor, size_bytes, offset))
         finally:
             os.close(descriptor)
     except OSError as error:
-        return DeviceReading(because=f"/{path}: {error.strerror or error}")
+        return Answer(because=f"/{path}: {error.strerror or error}")
 
 
 class HeldDevice:

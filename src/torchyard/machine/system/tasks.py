@@ -29,6 +29,10 @@ class Task:
     bound: bool
     """Whether the kernel forbids changing its affinity."""
     nice: int
+    cpu_ticks: int
+    """CPU time in user and kernel mode."""
+    processor: int
+    """CPU on which it ran last; -1 if unknown."""
 
 
 def tasks_of(files: FileTree, process: str) -> Iterator[int]:
@@ -41,7 +45,7 @@ def tasks_of(files: FileTree, process: str) -> Iterator[int]:
 
 def read_task(files: FileTree, number: int | str) -> Task | None:
     """Read a task from its `stat` file; None if it is gone."""
-    text = files.read(f"proc/{number}/stat").value or ""
+    text = files.read(f"proc/{number}/stat").text
     # The name may contain blanks and parentheses: the fields follow the last one.
     head, _, tail = text.rpartition(")")
     fields = tail.split()
@@ -56,6 +60,8 @@ def read_task(files: FileTree, number: int | str) -> Task | None:
             of_kernel=bool(flags & _KERNEL_THREAD),
             bound=bool(flags & _BOUND),
             nice=int(fields[16]),
+            cpu_ticks=int(fields[11]) + int(fields[12]),
+            processor=int(fields[36]) if len(fields) > 36 else -1,  # noqa: PLR2004
         )
     except (IndexError, ValueError):
         return None
@@ -63,7 +69,7 @@ def read_task(files: FileTree, number: int | str) -> Task | None:
 
 def read_allowed(files: FileTree, number: int | str) -> str | None:
     """Return the CPUs a task may run on, as a list; None if it is gone."""
-    for line in (files.read(f"proc/{number}/status").value or "").splitlines():
+    for line in files.read(f"proc/{number}/status").text.splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
             return value.strip()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from torchyard.errors import StepFailed
-from torchyard.profile.model import CostRow, KeptFile
+from torchyard.profile.model import Collected, CostRow, KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
-    Collected,
     InstalledTool,
     Job,
     Tool,
@@ -23,7 +23,9 @@ from torchyard.profile.tools.interface import (
     escaped_path,
     program_pid,
     recorded_steps_of,
+    run_captured,
     step_range_command,
+    text_of,
     thread_variables,
 )
 
@@ -69,10 +71,7 @@ def command(program: str, job: Job) -> ToolCommand:
 
 def explain_failure(job: Job) -> None:
     """Raise StepFailed if Valgrind itself failed."""
-    try:
-        log = (job.folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
+    log = text_of(job.folder / LOG_FILE)
     failure = _VALGRIND_FAILURE.search(log)
     if failure is not None:
         line = next(line for line in log.splitlines() if failure[0] in line)
@@ -97,35 +96,25 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
         )
     annotate = str(Path(installed.path).with_name("callgrind_annotate"))
     try:
-        done = subprocess.run(
-            [annotate, "--threshold=100", "--auto=no", str(path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANNOTATE_LIMIT_S,
-            check=False,
+        done = run_captured(
+            [annotate, "--threshold=100", "--auto=no", str(path)], limit_s=_ANNOTATE_LIMIT_S
         )
-        rows, message = annotated_rows(done.stdout), done.stderr.strip()
-        notes = (
-            recorded.notes if done.returncode == 0 else (*recorded.notes, f"{annotate}: {message}")
-        )
+        rows = annotated_rows(done.stdout)
+        export_failure = f"{annotate}: {done.stderr.strip()}" if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
-        rows, notes = (), (*recorded.notes, f"cannot run {annotate}: {error}")
-    return Collected(
+        rows, export_failure = (), f"cannot run {annotate}: {error}"
+    return replace(
+        recorded,
         rows=rows,
         unit="instructions",
         row_kind="function",
-        steps=recorded.steps,
-        recorded_steps=recorded.recorded_steps,
-        state=recorded.state,
         files=(
             KeptFile(
                 name=path.name, about="instruction counts; open with kcachegrind or qcachegrind"
             ),
             KeptFile(name=LOG_FILE, about="log of valgrind"),
         ),
-        notes=notes,
+        notes=(*recorded.notes, export_failure) if export_failure else recorded.notes,
     )
 
 

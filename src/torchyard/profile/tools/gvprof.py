@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.errors import StepFailed
-from torchyard.profile.model import KeptFile
+from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
-    Collected,
     InstalledTool,
     Job,
     Tool,

@@ -13,13 +13,13 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
 from torchyard.errors import UsageError, WorkerFailed
-from torchyard.profile.model import CostRow, CounterValue, KeptFile, StackCost
+from torchyard.profile.model import Collected
 
 _QUERY_LIMIT_S: Final = 60.0
 # find_spec does not execute a top-level module. The working directory is removed from sys.path first:
@@ -54,19 +54,34 @@ class TargetFacts:
         return None if self.torch_folder is None else str(Path(self.torch_folder) / "lib")
 
 
+def run_captured(
+    words: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command without input and capture its output; raises OSError or SubprocessError."""
+    return subprocess.run(
+        words,
+        env=None if environment is None else dict(environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file that a tool wrote; empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
 def query_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
     """Run the interpreter once and return its facts."""
     try:
-        done = subprocess.run(
-            [python, "-c", _QUERY],
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_QUERY_LIMIT_S,
-            check=False,
-        )
+        done = run_captured([python, "-c", _QUERY], limit_s=_QUERY_LIMIT_S, environment=environment)
         answer = json.loads(done.stdout.splitlines()[-1])
         places = answer["torch"]
         return TargetFacts(
@@ -160,28 +175,6 @@ class InstalledTool:
     version: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """Data read from a tool's output files."""
-
-    rows: tuple[CostRow, ...] = ()
-    unit: str = "ns"
-    row_kind: str = "operator"
-    recorded_ns: float = 0.0
-    steps: int = 0
-    recorded_steps: int = 0
-    peak_memory_bytes: int = 0
-    peak_device_bytes: int = 0
-    counters: tuple[CounterValue, ...] = ()
-    stacks: tuple[StackCost, ...] = ()
-    files: tuple[KeptFile, ...] = ()
-    notes: tuple[str, ...] = ()
-    tool_version: str = ""
-    """Set if only the target can report it."""
-    state: str = ""
-    """How the program ended, if the output files are more precise than the exit code."""
-
-
 OPTION_NAMES: Final = {
     **{item.name: "--" + item.name.replace("_", "-") for item in fields(ToolOptions)},
     "most_s": "--limit",
@@ -236,31 +229,19 @@ def find_tool(tool: Tool, path: str) -> tuple[InstalledTool | None, str]:
     if not tool.programs:
         return InstalledTool(path=""), ""
     folders = os.pathsep.join((path, *tool.places))
-    paths = [shutil.which(name, path=folders) for name in tool.programs]
-    missing = [
-        name for name, path_found in zip(tool.programs, paths, strict=True) if path_found is None
-    ]
+    paths = {name: shutil.which(name, path=folders) for name in tool.programs}
+    missing = [name for name, executable in paths.items() if executable is None]
     if missing:
         return None, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-    program = str(paths[0])
+    program = str(paths[tool.programs[0]])
     try:
-        done = subprocess.run(
-            [program, *tool.version_words],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=_VERSION_LIMIT_S,
-            check=False,
-        )
+        done = run_captured([program, *tool.version_words], limit_s=_VERSION_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"{program} cannot be run: {error}"
     lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
     if done.returncode != 0:
-        return (
-            None,
-            f"{program} exited with code {done.returncode}: {' / '.join(lines[:3]) or 'no output'}",
-        )
+        output = " / ".join(lines[:3]) or "no output"
+        return None, f"{program} exited with code {done.returncode}: {output}"
     return InstalledTool(path=program, version=_version_line(lines)), ""
 
 
@@ -324,10 +305,22 @@ def step_range_command(
     return job.inside_worker(path), ((path, json.dumps(plan)),)
 
 
+def program_command(
+    job: Job, switch: str, *range_options: str
+) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """Return the command line of the program, its files, and the options of the tool for a range.
+
+    The program runs inside the worker only to record some of its steps.
+    """
+    if not job.options.records_some_steps:
+        return job.program, (), ()
+    return (*step_range_command(job, switch), range_options)
+
+
 def recorded_steps_of(job: Job) -> Collected:
     """Return the steps that the worker recorded; empty if the program ran without it."""
     try:
-        data: Any = json.loads((job.folder / RANGE_FILE).read_bytes())
+        data = _range_record(job)
         return Collected(
             steps=int(data["steps"]),
             recorded_steps=int(data["recorded_steps"]),
@@ -341,6 +334,10 @@ def recorded_steps_of(job: Job) -> Collected:
 def program_pid(job: Job) -> int | None:
     """Return the process id of the program; None if the worker wrote no file."""
     try:
-        return int(json.loads((job.folder / RANGE_FILE).read_bytes())["pid"])
+        return int(_range_record(job)["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _range_record(job: Job) -> Any:
+    return json.loads((job.folder / RANGE_FILE).read_bytes())

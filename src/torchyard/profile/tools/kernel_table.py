@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from torchyard.profile.model import CostRow
+from torchyard.profile.tools.interface import run_captured
 
 __all__ = ["Columns", "kernel_rows", "nanoseconds", "query_kernels"]
 
@@ -37,15 +38,7 @@ def query_kernels(
 ) -> tuple[tuple[CostRow, ...], tuple[str, ...]]:
     """Run a tool's export command; return its kernels, and notes if it failed or has none."""
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-        )
+        done = run_captured(command, limit_s=limit_s)
     except (OSError, subprocess.SubprocessError) as error:
         return (), (f"cannot export the {tool} report: {error}",)
     rows = kernel_rows(done.stdout.splitlines(), columns)

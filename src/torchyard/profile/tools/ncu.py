@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from torchyard.errors import NotAllowed, StepFailed
-from torchyard.profile.model import KeptFile
+from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
-    Collected,
     InstalledTool,
     Job,
     Tool,
     ToolCommand,
     escaped_path,
     library_path,
+    program_command,
     recorded_steps_of,
-    step_range_command,
+    text_of,
     thread_variables,
 )
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
@@ -33,12 +34,7 @@ _IMPORT_LIMIT_S: Final = 600.0
 def command(program: str, job: Job) -> ToolCommand:
     """Return the command; to record some steps only, ncu waits for cudaProfilerStart."""
     options = job.options
-    words = job.program
-    files: tuple[tuple[str, str], ...] = ()
-    capture_range: tuple[str, ...] = ()
-    if options.records_some_steps:
-        words, files = step_range_command(job, "cuda")
-        capture_range = ("--profile-from-start", "off")
+    words, files, capture_range = program_command(job, "cuda", "--profile-from-start", "off")
     return ToolCommand(
         words=(
             *(program, "--target-processes", "all", "--set", "basic"),
@@ -59,11 +55,7 @@ def command(program: str, job: Job) -> ToolCommand:
 
 def explain_failure(job: Job) -> None:
     """Raise NotAllowed if the driver denies access to the counters."""
-    try:
-        log = (job.folder / LOG_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    if "ERR_NVGPUCTRPERM" in log:
+    if "ERR_NVGPUCTRPERM" in text_of(job.folder / LOG_FILE):
         raise NotAllowed(
             "the NVIDIA driver does not permit this user to read GPU performance counters",
             why="ERR_NVGPUCTRPERM",
@@ -89,12 +81,10 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
         tool="ncu",
         limit_s=_IMPORT_LIMIT_S,
     )
-    return Collected(
+    return replace(
+        recorded,
         rows=rows,
         row_kind="kernel",
-        steps=recorded.steps,
-        recorded_steps=recorded.recorded_steps,
-        state=recorded.state,
         files=(
             KeptFile(name=REPORT_FILE, about="metrics of each kernel; open with ncu-ui"),
             KeptFile(name=LOG_FILE, about="log of ncu"),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from torchyard.errors import StepFailed
-from torchyard.profile.model import KeptFile
+from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
-    Collected,
     InstalledTool,
     Job,
     Tool,
     ToolCommand,
     escaped_path,
     library_path,
+    program_command,
     recorded_steps_of,
-    step_range_command,
     thread_variables,
 )
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
@@ -33,12 +33,9 @@ _STATS_LIMIT_S: Final = 600.0
 def command(program: str, job: Job) -> ToolCommand:
     """Return the command; to record some steps only, nsys waits for cudaProfilerStart."""
     options = job.options
-    words = job.program
-    files: tuple[tuple[str, str], ...] = ()
-    capture_range: tuple[str, ...] = ()
-    if options.records_some_steps:
-        words, files = step_range_command(job, "cuda")
-        capture_range = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop")
+    words, files, capture_range = program_command(
+        job, "cuda", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"
+    )
     sampled = (
         ("--sample=process-tree", "--python-sampling=true")
         if options.stacks
@@ -73,12 +70,10 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
         tool="nsys",
         limit_s=_STATS_LIMIT_S,
     )
-    return Collected(
+    return replace(
+        recorded,
         rows=rows,
         row_kind="kernel",
-        steps=recorded.steps,
-        recorded_steps=recorded.recorded_steps,
-        state=recorded.state,
         files=(KeptFile(name=REPORT_FILE, about="timeline; open with nsys-ui"),),
         notes=(*recorded.notes, *notes),
     )

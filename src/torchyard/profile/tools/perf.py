@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from torchyard.errors import MissingTool, NotAllowed, StepFailed
-from torchyard.profile.model import CostRow, CounterValue, KeptFile, StackCost
+from torchyard.profile.model import Collected, CostRow, CounterValue, KeptFile, StackCost
 from torchyard.profile.tools.interface import (
-    Collected,
     InstalledTool,
     Job,
     Tool,
     ToolCommand,
+    run_captured,
+    text_of,
     thread_variables,
 )
 
@@ -130,12 +131,8 @@ def stack_rows(
 
 def read_counters(path: Path) -> tuple[CounterValue, ...]:
     """Read the output of `perf stat --field-separator ';'`; unsupported counters are None."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
     counters = []
-    for line in text.splitlines():
+    for line in text_of(path).splitlines():
         parts = line.split(";")
         if line.startswith("#") or len(parts) < _COUNTER_FIELDS:
             continue
@@ -212,14 +209,9 @@ def command(program: str, job: Job) -> ToolCommand:
 def check(installed: InstalledTool, _job: Job) -> None:
     """Raise NotAllowed with a suggested fix if the kernel denies access."""
     try:
-        done = subprocess.run(
+        done = run_captured(
             [installed.path, "stat", "--event", SAMPLED_EVENT, "--", "true"],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_LIMIT_S,
-            check=False,
+            limit_s=_PROBE_LIMIT_S,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingTool(f"cannot run {installed.path}: {error}", hint=TOOL.package) from error
@@ -228,7 +220,8 @@ def check(installed: InstalledTool, _job: Job) -> None:
     if any(mark in done.stderr.lower() for mark in _REFUSALS):
         raise NotAllowed(
             "perf is not permitted to profile programs",
-            why=f"kernel.perf_event_paranoid is {_paranoid()}, or the container does not permit it",
+            why=f"kernel.perf_event_paranoid is {text_of(_PARANOID).strip() or 'unknown'}, or the "
+            "container does not permit it",
             hint="`sudo sysctl kernel.perf_event_paranoid=1`, or run as root, or give the container "
             "CAP_PERFMON",
         )
@@ -284,13 +277,6 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
         ),
         notes=(*notes, *folded.notes),
     )
-
-
-def _paranoid() -> str:
-    try:
-        return _PARANOID.read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 TOOL: Final = Tool(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from torchyard.errors import StepFailed
-from torchyard.profile.model import CostRow, KeptFile
+from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
-    Collected,
     InstalledTool,
     Job,
     Tool,
@@ -42,16 +41,13 @@ def command(program: str, job: Job) -> ToolCommand:
 
 def collect(_installed: InstalledTool, job: Job) -> Collected:
     """Read the table of kernels."""
-    rows: tuple[CostRow, ...] = ()
     notes: tuple[str, ...] = ()
     tables = sorted(job.folder.rglob("*kernel_stats.csv"))
     traces = sorted(job.folder.rglob("*.pftrace"))
     if not tables and not traces:
         raise StepFailed("rocprofv3 wrote no files", hint="see its output above")
-    lines: list[str] = []
-    for table in tables[:1]:
-        lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
-    rows = kernel_rows(lines, _COLUMNS)
+    table = tables[0].read_text(encoding="utf-8", errors="replace") if tables else ""
+    rows = kernel_rows(table.splitlines(), _COLUMNS)
     if not rows:
         notes = ("rocprofv3 recorded no kernels",)
     elif len(tables) > 1:

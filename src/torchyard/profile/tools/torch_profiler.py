@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from torchyard.core.records import decode
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError, WorkerFailed
-from torchyard.profile.model import CostRow, KeptFile
+from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
-    Collected,
     InstalledTool,
     Job,
     Tool,
@@ -25,6 +24,11 @@ __all__ = ["SUMMARY_FILE", "TOOL", "TRACE_FILE"]
 SUMMARY_FILE: Final = "operators.json"
 TRACE_FILE: Final = "trace.json.gz"
 PLAN_FILE: Final = "plan.json"
+_SUMMARY: Final = (
+    *("rows", "notes", "state", "recorded_ns", "steps", "recorded_steps"),
+    *("peak_memory_bytes", "peak_device_bytes"),
+)
+"""Fields of `Collected` in the summary."""
 # By default Kineto logs each start and stop on stderr, mixed with the program's output.
 _QUIET: Final = ("KINETO_LOG_LEVEL", "9")
 
@@ -66,43 +70,15 @@ def collect(_installed: InstalledTool, job: Job) -> Collected:
             "the program ended before torch.profiler was started",
             hint="see its output above; `torchyard target` checks its torch",
         )
-    data = _json(path)
     try:
-        rows = decode(
-            tuple[CostRow, ...],
-            data.get("rows", ()),
-            where=str(path),
-            strict=False,
-        )
-        notes = tuple(str(note) for note in data.get("notes", ()))
-        return Collected(
-            rows=rows,
-            recorded_ns=float(data.get("recorded_ns", 0)),
-            steps=int(data.get("steps", 0)),
-            recorded_steps=int(data.get("recorded_steps", 0)),
-            peak_memory_bytes=int(data.get("peak_memory_bytes", 0)),
-            peak_device_bytes=int(data.get("peak_device_bytes", 0)),
-            files=_trace(job.folder),
-            notes=notes,
-            tool_version=str(data.get("torch", "")),
-            state=str(data.get("state", "")),
-        )
-    except (UsageError, TypeError, ValueError) as error:
+        data = dict(json.loads(path.read_bytes()))
+        summary = {name: data[name] for name in _SUMMARY if name in data}
+        collected = decode(Collected, summary, where=str(path), strict=False)
+    except (OSError, ValueError, TypeError, RecursionError, UsageError) as error:
         raise ResultsDamaged(
             f"cannot read {path}: {error}", hint="profile the program again"
         ) from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ResultsDamaged(
-            f"cannot read {path}: {error}", hint="profile the program again"
-        ) from error
-    if not isinstance(data, dict):
-        raise ResultsDamaged(f"{path} is not a profile summary", hint="profile the program again")
-    return data
+    return replace(collected, tool_version=str(data.get("torch", "")), files=_trace(job.folder))
 
 
 def _trace(folder: Path) -> tuple[KeptFile, ...]:
