@@ -5,6 +5,7 @@ The texts are in `explanations.toml`; those of wasted-work patterns come from `v
 
 from __future__ import annotations
 
+import re
 import textwrap
 import tomllib
 from importlib.resources import files
@@ -15,7 +16,7 @@ import click
 from torchyard.cli.output import common_options, print_data, print_json
 from torchyard.errors import UsageError
 
-__all__ = ["explain", "load_explanations", "load_synonyms"]
+__all__ = ["explain", "load_explanations", "load_synonyms", "term_key"]
 
 PATTERN = "pattern of wasted work"
 
@@ -47,6 +48,12 @@ def load_synonyms() -> dict[str, str]:
     return synonyms
 
 
+def term_key(text: str) -> str:
+    """Return the key of a term as reports show it: `GPU clock held: power brake`, `A/A`, `% CI`."""
+    shown, _, _ = text.strip().lower().partition(":")
+    return "-".join(re.findall(r"[a-z0-9%]+", shown))
+
+
 @click.command(help=_HELP)
 @click.argument("term", required=False, metavar="[TERM|CODE]")
 @common_options
@@ -59,8 +66,8 @@ def explain(term: str | None, as_json: bool) -> None:
         else:
             print_data(_listing(entries))
         return
-    key = term.strip().lower().replace("_", "-").replace(" ", "-")
     synonyms = load_synonyms()
+    key = term_key(term)
     key = synonyms.get(key, key)
     if key not in entries:
         from torchyard.core.records import nearest_hint
