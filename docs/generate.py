@@ -1,12 +1,11 @@
 # ruff: noqa: INP001  # a script beside the pages, not a package
-"""Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
+"""Generate docs/reference/ from the commands, the dataclasses of the study file and the errors.
 
-The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py,
-the one about knobs in machine_reference.py, the one about patterns in values_reference.py, the one about
-lists of workloads in suite_reference.py, and the one about backends and options in variant_reference.py.
+Pages about building are in build_reference.py, knobs in machine_reference.py, patterns of wasted work
+in values_reference.py, suite lists in suite_reference.py, backends and options in variant_reference.py.
 
 python docs/generate.py            write the pages
-python docs/generate.py --check    write nothing; end with 1 when a page is stale
+python docs/generate.py --check    write nothing; exit with 1 if a page is outdated
 """
 
 from __future__ import annotations
@@ -44,7 +43,12 @@ WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 def commands_page() -> str:
     """Every command with its options."""
     lines = [WRITTEN_BY, "# Commands\n"]
-    lines += ["Data goes to stdout, talk to stderr. Every command has `--json` and `--debug`.\n"]
+    lines += [
+        (
+            "Results go to stdout, progress and errors to stderr. Every command also has `--json` (one "
+            "JSON object on stdout),\n`--debug` (tracebacks of errors) and `--help`.\n"
+        )
+    ]
     lines += ["| option of `torchyard` | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {about} |" for name, about in ROOT_OPTIONS]
     context = click.Context(program, info_name="torchyard")
@@ -63,16 +67,23 @@ def commands_page() -> str:
 
 def _command_section(words: str, command: click.Command, about: str) -> list[str]:
     arguments = [str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)]
+    title = " ".join([words, *arguments]) if arguments else words
+    text = _help_text(command.help or "")
     return [
-        *("", f"## {words}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
-        *("```", " ".join([words, "[OPTIONS]", *arguments]), "```\n"),
-        _help_text(command.help or ""),
+        *("", f"## {words}\n"),
+        *([f"`{title}`\n"] if arguments else []),
+        *([] if _has_prose(text) else [about[0].upper() + about[1:].rstrip(", .") + ".\n"]),
+        text,
         *_options(command),
     ]
 
 
+def _has_prose(text: str) -> bool:
+    return any(not block.startswith("```") for block in text.split("\n\n") if block)
+
+
 def _running_group(word: str, group: RunningGroup, about: str) -> list[str]:
-    """A group that takes a recipe or a script itself, and has commands beside that."""
+    """Return the sections of a group that also takes a recipe or a script itself."""
     run = group.get_command(click.Context(group, info_name=word), "run")
     if run is None:
         raise LookupError("run")
@@ -80,7 +91,7 @@ def _running_group(word: str, group: RunningGroup, about: str) -> list[str]:
 
 
 def _group_commands(word: str, group: LazyGroup, about: str) -> list[str]:
-    """A group that does nothing by itself."""
+    """Return the sections of a group that only has subcommands."""
     return [
         *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
         _help_text(group.help or ""),
@@ -91,11 +102,11 @@ def _group_commands(word: str, group: LazyGroup, about: str) -> list[str]:
 def _sections(word: str, group: LazyGroup) -> list[str]:
     context = click.Context(group, info_name=word)
     lines: list[str] = []
-    for name, (_, said) in group.table.items():
+    for name, (_, about) in group.table.items():
         command = group.get_command(context, name)
         if command is None:
             raise LookupError(name)
-        lines += _command_section(f"torchyard {word} {name}", command, said)
+        lines += _command_section(f"torchyard {word} {name}", command, about)
     return lines
 
 
@@ -104,16 +115,15 @@ def study_file_page() -> str:
     lines = [WRITTEN_BY, "# Study file\n"]
     lines += [
         (
-            "A study file is TOML. Options of `torchyard bench` override it. Paths in it are relative "
-            "to the file.\nAn unknown key or a wrong value is an error that names the file, the key "
-            "and the nearest valid name.\n"
+            "A study file is TOML. Options of `torchyard bench` override it; paths are relative to the "
+            "file. An unknown key or an\ninvalid value is an error that names the file, the key and the "
+            "nearest valid name.\n"
         ),
         (
-            "A variant (`baseline`, `candidates`) is parts joined by `+`, each a backend, a precision, "
-            "a target or an\nenvironment: `inductor+bfloat16+nightly`. A part that is left out is "
-            "`eager`, the study's `precision`,\nthe first target (or the interpreter that Torchyard "
-            "runs in) and the environment without changes. Any number of\noptions may follow: "
-            "`eager+channels-last`. Backends and options are in [variants](variants.md).\n"
+            "`baseline` and `candidates` are [variants](variants.md), such as "
+            "`inductor+bfloat16+nightly+channels-last`. Defaults\nof omitted parts: `eager`, the study's "
+            "`precision`, the first target (or the interpreter that runs Torchyard), an\nunchanged "
+            "environment.\n"
         ),
         "```toml",
         (Path(__file__).parent.parent / "examples" / "demo.toml").read_text().rstrip(),
@@ -136,7 +146,7 @@ def study_file_page() -> str:
         hints, about = get_type_hints(kind), _field_docs(kind)
         for field in dataclasses.fields(kind):
             lines.append(
-                f"| `{field.name.replace('_', '-')}` | {_say(hints[field.name])} "
+                f"| `{field.name.replace('_', '-')}` | {_type_text(hints[field.name])} "
                 f"| {_default(field, defaults)} | {about.get(field.name, 'A table; see below.')} |"
             )
     return "\n".join(lines) + "\n"
@@ -163,7 +173,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "study-file.md": study_file_page,
     "exit-codes.md": exit_codes_page,
-    "recipe-file.md": lambda: build_reference.recipe_file_page(WRITTEN_BY, _say, _field_docs),
+    "recipe-file.md": lambda: build_reference.recipe_file_page(WRITTEN_BY, _type_text, _field_docs),
     "recipes.md": lambda: build_reference.recipes_page(WRITTEN_BY),
     "versions.md": lambda: build_reference.versions_page(WRITTEN_BY),
     "failures.md": lambda: build_reference.failures_page(WRITTEN_BY),
@@ -176,7 +186,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Write the pages, or say which are stale."""
+    """Write the pages, or list those that are outdated."""
     check = sys.argv[1:] == ["--check"]
     stale = []
     for name, make in PAGES.items():
@@ -188,7 +198,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for name in stale:
-        sys.stdout.write(f"{name}: {'stale' if check else 'written'}\n")
+        sys.stdout.write(f"{name}: {'outdated' if check else 'written'}\n")
     return 1 if check and stale else 0
 
 
@@ -197,7 +207,7 @@ def _is_argument(parameter: click.Parameter) -> bool:
 
 
 def _help_text(text: str) -> str:
-    """Blocks that click keeps as they are become code; the rest is prose."""
+    """Return the help as Markdown: preformatted blocks as code, the rest as prose."""
     blocks = re.split(r"\n\s*\n", inspect.cleandoc(text))
     return "\n\n".join(
         "```\n" + block.lstrip("\b\n").removeprefix("Examples:\n") + "\n```"
@@ -207,10 +217,14 @@ def _help_text(text: str) -> str:
     )
 
 
+_OF_ALL_COMMANDS = ("as_json", "debug")
+"""Parameters that the page describes once."""
+
+
 def _options(command: click.Command) -> list[str]:
     sections: dict[str, list[click.Option]] = {}
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, click.Option) and parameter.name not in _OF_ALL_COMMANDS:
             sections.setdefault(getattr(parameter, "section", ""), []).append(parameter)
     lines: list[str] = []
     for heading, options in sections.items():
@@ -238,10 +252,10 @@ def _cell(text: str) -> str:
 
 
 def _field_docs(kind: type[Any]) -> dict[str, str]:
-    """The string below each field, which Python itself does not keep."""
+    """Return the docstring below each field."""
     tree = ast.parse(inspect.getsource(kind))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for first, second in pairwise(body):
         if (
             isinstance(first, ast.AnnAssign)
@@ -249,11 +263,11 @@ def _field_docs(kind: type[Any]) -> dict[str, str]:
             and isinstance(second, ast.Expr)
             and isinstance(second.value, ast.Constant)
         ):
-            found[first.target.id] = _cell(" ".join(str(second.value.value).split()))
-    return found
+            docs[first.target.id] = _cell(" ".join(str(second.value.value).split()))
+    return docs
 
 
-def _say(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return " ".join(f"`{choice}`" for choice in arguments)
@@ -263,9 +277,9 @@ def _say(kind: Any) -> str:
             return "text with a unit, or a number"
         if set(rest) == {int, float, str, bool}:
             return "any value"
-        return " or ".join(_say(argument) for argument in rest)
+        return " or ".join(_type_text(argument) for argument in rest)
     if origin is tuple:
-        return f"list of {_say(arguments[0])}"
+        return f"list of {_type_text(arguments[0])}"
     if origin is dict:
         return "table"
     if dataclasses.is_dataclass(kind):

@@ -121,6 +121,13 @@ def test_explain_one_word_in_any_spelling(capsys: Capture) -> None:
     assert call(capsys, "explain", "out of memory").out == text
 
 
+def test_explain_a_known_cause_of_failed_builds(capsys: Capture) -> None:
+    text = call(capsys, "explain", "cmake-too-new").out
+    assert text.startswith("cmake-too-new (build failure, fatal): This CMake no longer")
+    assert "CMAKE_POLICY_VERSION_MINIMUM=3.5" in text
+    assert "pytorch#150149" in text
+
+
 def test_explain_as_json(capsys: Capture) -> None:
     document = json.loads(call(capsys, "explain", "6", "--json").out)
     assert (document["schema"], document["word"], document["kind"]) == (1, "6", "exit code")
