@@ -52,20 +52,23 @@ def commands_page() -> str:
     lines += ["| option of `torchyard` | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {about} |" for name, about in ROOT_OPTIONS]
     context = click.Context(program, info_name="torchyard")
+    shown: dict[str, str] = {}  # row of an option -> the first command that has it
     for name, (_, about) in COMMANDS.items():
         command = program.get_command(context, name)
         if command is None:
             raise LookupError(name)
         if isinstance(command, RunningGroup):
-            lines += _running_group(name, command, about)
+            lines += _running_group(name, command, about, shown)
         elif isinstance(command, LazyGroup):
-            lines += _group_commands(name, command, about)
+            lines += _group_commands(name, command, about, shown)
         else:
-            lines += _command_section(f"torchyard {name}", command, about)
+            lines += _command_section(f"torchyard {name}", command, about, shown)
     return "\n".join(lines) + "\n"
 
 
-def _command_section(words: str, command: click.Command, about: str) -> list[str]:
+def _command_section(
+    words: str, command: click.Command, about: str, shown: dict[str, str]
+) -> list[str]:
     arguments = [str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)]
     title = " ".join([words, *arguments]) if arguments else words
     text = _help_text(command.help or "")
@@ -74,7 +77,7 @@ def _command_section(words: str, command: click.Command, about: str) -> list[str
         *([f"`{title}`\n"] if arguments else []),
         *([] if _has_prose(text) else [about[0].upper() + about[1:].rstrip(", .") + ".\n"]),
         text,
-        *_options(command),
+        *_options(words, command, shown),
     ]
 
 
@@ -82,31 +85,31 @@ def _has_prose(text: str) -> bool:
     return any(not block.startswith("```") for block in text.split("\n\n") if block)
 
 
-def _running_group(word: str, group: RunningGroup, about: str) -> list[str]:
+def _running_group(word: str, group: RunningGroup, about: str, shown: dict[str, str]) -> list[str]:
     """Return the sections of a group that also takes a recipe or a script itself."""
     run = group.get_command(click.Context(group, info_name=word), "run")
     if run is None:
         raise LookupError("run")
-    return _command_section(f"torchyard {word}", run, about) + _sections(word, group)
+    return _command_section(f"torchyard {word}", run, about, shown) + _sections(word, group, shown)
 
 
-def _group_commands(word: str, group: LazyGroup, about: str) -> list[str]:
+def _group_commands(word: str, group: LazyGroup, about: str, shown: dict[str, str]) -> list[str]:
     """Return the sections of a group that only has subcommands."""
     return [
         *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
         _help_text(group.help or ""),
-        *_sections(word, group),
+        *_sections(word, group, shown),
     ]
 
 
-def _sections(word: str, group: LazyGroup) -> list[str]:
+def _sections(word: str, group: LazyGroup, shown: dict[str, str]) -> list[str]:
     context = click.Context(group, info_name=word)
     lines: list[str] = []
     for name, (_, about) in group.table.items():
         command = group.get_command(context, name)
         if command is None:
             raise LookupError(name)
-        lines += _command_section(f"torchyard {word} {name}", command, about)
+        lines += _command_section(f"torchyard {word} {name}", command, about, shown)
     return lines
 
 
@@ -153,19 +156,13 @@ def study_file_page() -> str:
 
 
 def exit_codes_page() -> str:
-    """Every exit code and the errors that end with it."""
-    lines = [WRITTEN_BY, "# Exit codes\n", "| code | meaning | errors |", "|---|---|---|"]
+    """Return the page of all exit codes."""
+    lines = [WRITTEN_BY, "# Exit codes\n", "| code | meaning | when |", "|---|---|---|"]
     texts = load_explanations()
-    kinds = [
-        kind
-        for kind in vars(errors).values()
-        if inspect.isclass(kind) and issubclass(kind, errors.TorchyardError)
+    lines += [
+        f"| {code} | {meaning} | {texts[str(code)]['text']} |"
+        for code, meaning in errors.EXIT_CODES.items()
     ]
-    for code, meaning in errors.EXIT_CODES.items():
-        names = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.exit_code == code)
-        lines.append(f"| {code} | {meaning} | {names} |")
-    for code in errors.EXIT_CODES:
-        lines += ["", f"**{code}**: {texts[str(code)]['text']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -221,7 +218,7 @@ _OF_ALL_COMMANDS = ("as_json", "debug")
 """Parameters that the page describes once."""
 
 
-def _options(command: click.Command) -> list[str]:
+def _options(words: str, command: click.Command, shown: dict[str, str]) -> list[str]:
     sections: dict[str, list[click.Option]] = {}
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.name not in _OF_ALL_COMMANDS:
@@ -229,11 +226,32 @@ def _options(command: click.Command) -> list[str]:
     lines: list[str] = []
     for heading, options in sections.items():
         title = heading or ("Other" if len(sections) > 1 else "option")
-        lines += ["", f"| {title} | meaning |", "|---|---|"]
-        for option in options:
-            more = " May be repeated." if option.multiple else ""
-            lines.append(f"| {_signature(option)} | {_cell(option.help or '')}{more} |")
+        rows = [_option_row(option) for option in options]
+        repeated = [
+            option.opts[-1] for option, row in zip(options, rows, strict=True) if row in shown
+        ]
+        new = [row for row in rows if len(repeated) < _FEW or row not in shown]
+        lines += ["", f"| {title} | meaning |", "|---|---|", *new]
+        if len(repeated) >= _FEW:
+            names = ", ".join(f"`{name}`" for name in repeated)
+            lines.append(f"| {names} | as above: {_places(shown, rows)} |")
+        for row in new:
+            shown.setdefault(row, words)
     return lines
+
+
+_FEW = 2
+"""Number of options from which those of an earlier command are not repeated."""
+
+
+def _places(shown: dict[str, str], rows: list[str]) -> str:
+    commands = dict.fromkeys(shown[row] for row in rows if row in shown)
+    return ", ".join(f"[{words}](#{words.replace(' ', '-')})" for words in commands)
+
+
+def _option_row(option: click.Option) -> str:
+    more = " May be repeated." if option.multiple and "repeat" not in (option.help or "") else ""
+    return f"| {_signature(option)} | {_cell(option.help or '')}{more} |"
 
 
 def _signature(option: click.Option) -> str:
