@@ -118,6 +118,13 @@ def test_a_gain_comes_with_its_interval_and_how_it_was_measured() -> None:
     assert found.method == "gain: in pairs, over 3 launches: so"
 
 
+def test_an_untrusted_comparison_is_no_gain() -> None:
+    noisy = replace(row(estimate=ESTIMATE), untrusted=("noisy machine: 9 of 9 pairs",))
+    found = value_gain._with_gain(finding(), noisy).worth
+    assert (found.gain, found.gain_interval) == (None, None)
+    assert found.unavailable == "gain: untrusted: noisy machine: 9 of 9 pairs"
+
+
 def test_a_comparison_that_failed_is_no_gain() -> None:
     failure = Failure(kind="raised", phase="build", variant="a", message="no such operator")
     found = value_gain._with_gain(finding(), row(failure=failure)).worth
