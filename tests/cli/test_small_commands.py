@@ -18,6 +18,7 @@ from torchyard.core.comparison import AccuracyStatus, Verdict
 from torchyard.errors import EXIT_CODES
 from torchyard.machine.guards.block_check import REASONS
 from torchyard.process.ending import FAILURE_KINDS
+from torchyard.sweep.join import FAILURE_KINDS as FAILURE_OF_CELL
 from torchyard.sweep.model import ENDS
 from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
@@ -69,7 +70,19 @@ def test_workloads_as_json(capsys: Capture) -> None:
 
 def test_everything_with_a_code_or_a_verdict_is_explained() -> None:
     explained = {*load_explanations(), *load_synonyms()}
-    terms = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *FAILURE_KINDS, *ENDS]
+    terms = [
+        *map(str, EXIT_CODES),
+        *Verdict,
+        *AccuracyStatus,
+        *FAILURE_KINDS,
+        *ENDS,
+        *FAILURE_OF_CELL.values(),
+        "no-start",
+        "node-failed",
+        "memory-limit",
+        "cancelled",
+        "refused",
+    ]
     terms += [
         reason.lower().replace(" ", "-") for reason in ("noisy machine", "untrusted", *REASONS)
     ]
