@@ -1,8 +1,5 @@
 # ruff: noqa: INP001  # beside the pages, not a package
-"""The reference pages about building: recipe file, recipes, versions, failures, doctor.
-
-Used by generate.py, which writes them.
-"""
+"""Generate the reference pages about building; used by generate.py."""
 
 from __future__ import annotations
 
@@ -42,72 +39,74 @@ _TABLES: tuple[tuple[str, type[Any]], ...] = (
     ("[[verify.tests]]", grammar.TestFile),
     ("[[components]]", grammar.ComponentTable),
 )
+_MAX_SIGNS = 2
 _NOT_WRITTEN = ("variant", "folder")
-"""Fields of a recipe that the reader fills in."""
+"""Fields of a recipe that are set while it is read."""
 
 _RECIPE_FILE_HEAD = """\
-A recipe file is TOML. `torchyard build ./mine.toml` takes one by its path; the
-[shipped recipes](recipes.md) go by their names. Patches and the recipes of components are named relative to
-the file. An unknown key or a wrong value is an error that names the file, the key and the nearest valid
-name. [Write a recipe of your own](../howto/write-a-recipe.md) is the page to start with.
+A recipe file is TOML. `torchyard build ./mine.toml` takes one by path; [shipped recipes](recipes.md) have names.
+Patches and recipes of components are relative to the file. An unknown key or an invalid value is an error that names
+the file, the key and the nearest valid name. Introduction: [write a recipe](../howto/write-a-recipe.md).
 
 ## Variants, conditions and settings
 
-A file holds one recipe and what may be laid over it:
+A file contains one recipe and overrides:
 
 | key | meaning |
 |---|---|
-| `[variants.NAME]` | keys of a recipe that count when that variant is chosen; `extends = "OTHER"` lays them over another variant |
-| `default-variant` | the variant that is taken when none is named |
-| `[[when]]` | keys of a recipe that count when everything in `if` holds; `why` says why |
+| `[variants.NAME]` | keys that apply if this variant is selected; `extends = "OTHER"` builds on another variant |
+| `default-variant` | the default variant |
+| `[[when]]` | keys that apply if all conditions in `if` hold; `why` gives the reason |
 
-`if` is a table of `release` (a range of versions as pip writes them), `source`, `environment`, `machine`
-(such as `aarch64`) and `variant`; each but `release` may be a list. A version that is no number (a branch)
-counts as newer than every release.
+`if` is a table of `release` (a version range as in pip), `source`, `environment`, `machine` (such as `aarch64`) and
+`variant`; all but `release` may be lists. A version that is not a number, such as a branch, is newer than every release.
 
-The order is: the recipe, the variant, the version, the `[[when]]` tables from top to bottom, and `--set` last.
-Tables merge key by key, a list is put behind the list that is there, everything else replaces. `--set`
-replaces lists, too. `--set KEY=VALUE` means the key of a recipe where KEY is one (`source.git.ref`), and
-an option where it is not (`USE_CUDA`); `--set COMPONENT/KEY=VALUE` is for one part of a stack.
+Precedence, lowest first: recipe, variant, version, `[[when]]` tables from top to bottom, `--set`. Tables are merged by
+key, lists are appended, other values are replaced; `--set` also replaces lists. In `--set KEY=VALUE`, KEY is a recipe key
+(`source.git.ref`) if there is one of that name, otherwise an option (`USE_CUDA`); `--set COMPONENT/KEY=VALUE` applies to
+one component of a stack.
 
 ## Placeholders
 
-Texts may hold `{version}`, `{name}`, `{variant}`, `{machine}`, the paths `{source}`, `{tree}`, `{prefix}`,
-`{wheels}`, `{env}`, `{root}`, `{folder}` (of the build) and `{python}`, and of each recipe in `needs`
-`{needs.NAME.tree}`, `{needs.NAME.prefix}` and `{needs.NAME.version}`. In `[source]` there is only `{version}`.
-Smoke tests, `summary` and `why` are taken as they are written.
+Strings may contain `{version}`, `{name}`, `{variant}`, `{machine}`, the paths `{source}`, `{tree}`, `{prefix}`,
+`{wheels}`, `{env}`, `{root}`, `{folder}` (of the build) and `{python}`, and for each recipe in `needs`
+`{needs.NAME.tree}`, `{needs.NAME.prefix}` and `{needs.NAME.version}`. `[source]` supports `{version}` only.
+Smoke tests, `summary` and `why` are not expanded.
 """
 
 _RECIPES_HEAD = """\
-The recipes that come with Torchyard. `torchyard build recipes NAME --variant VARIANT` shows one as it is
-after merging. CPU seconds are of one core, seen or estimated, to know what to expect; the doctor looks for as
-much free disk as a recipe names. [Recipe file](recipe-file.md) says what each key means.
+The shipped recipes. `torchyard build recipes NAME --variant VARIANT` shows one with the variant applied. CPU seconds are
+measured or estimated, for one core; the doctor checks for the free disk space given here. Keys: [recipe file](recipe-file.md).
 """
 
 _VERSIONS_HEAD = """\
-What `torchyard doctor` and the planner know. *Needs*: outside of it a build cannot work. *Prefers*: outside
-of it, it may fail. Where each value comes from is in the comments of `src/torchyard/builds/compatibility.toml`. A
-release that is not listed is taken for its nearest neighbour, and the doctor says so.
+Versions known to `torchyard doctor` and the planner. Outside of *needs* a build cannot succeed; outside of *prefers* it may
+fail. Sources of the values are in the comments of `src/torchyard/builds/compatibility.toml`. An unlisted release is treated
+like its nearest neighbor, which the doctor reports.
 """
 
 _FAILURES_HEAD = """\
-The {count} signatures by which `torchyard build explain` and a failed build know a cause from its log. A
-*fatal* one names one cause; a *general* one a class of errors that another explains better; a *loss* does
-not stop the build, and gives less than was asked for; a *notice* is noise. Words in capitals are filled in
-from the log. [How to use it](../howto/find-out-why-a-build-failed.md).
+The {count} signatures by which `torchyard build explain LOG` and a failed build recognize a cause in a log
+([guide](../howto/find-out-why-a-build-failed.md)). `torchyard explain build-SIGNATURE` prints the cause, the suggested fix and
+references. Levels: *fatal*, the cause of the failure; *general*, a class of errors that another signature may explain better;
+*loss*, the build succeeds with less than requested; *notice*, harmless. Capitals stand for text from the log.
+
+| signature | level | cause | in the log |
+|---|---|---|---|
 """
 
 _DOCTOR_HEAD = """\
-`torchyard doctor [RECIPE]` runs all of them, in this order; a build runs them before it compiles. A finding
-*blocks* (the build cannot work: exit code 4), *warns* (it may fail or disappoint) or is a *note*. The
-versions that are checked are in [versions that belong together](versions.md).
+`torchyard doctor [RECIPE]` runs all checks in this order; a build runs them before it compiles. A finding *blocks* (the build
+cannot succeed: exit code 4), *warns* (it may fail) or is a *note*. Versions: [matching versions](versions.md).
 """
 
 
 def recipe_file_page(
-    written_by: str, say: Callable[[Any], str], field_docs: Callable[[type[Any]], dict[str, str]]
+    written_by: str,
+    type_text: Callable[[Any], str],
+    field_docs: Callable[[type[Any]], dict[str, str]],
 ) -> str:
-    """Every key of a recipe file."""
+    """Return the page of all keys of a recipe file."""
     lines = [written_by, "# Recipe file\n", _RECIPE_FILE_HEAD]
     for title, kind in _TABLES:
         heading = title if title == "Top level" else f"`{title}`"
@@ -117,11 +116,11 @@ def recipe_file_page(
         for field in dataclasses.fields(kind):
             if kind is grammar.Recipe and field.name in _NOT_WRITTEN:
                 continue
-            is_table = say(hints[field.name]) == "table"
+            is_table = type_text(hints[field.name]) == "table"
             meaning = about.get(field.name, "See below." if is_table else "")
             default = "the file's name" if kind is grammar.Recipe and field.name == "name" else ""
             lines.append(
-                f"| `{field.name.replace('_', '-')}` | {say(hints[field.name])} "
+                f"| `{field.name.replace('_', '-')}` | {type_text(hints[field.name])} "
                 f"| {default or _default(field)} | {meaning} |"
             )
         lines.append("")
@@ -145,7 +144,7 @@ def recipes_page(written_by: str) -> str:
             lines.append(f"| `{variant}`{default} | {overlay.get('summary', '')} | {options} |")
         reasons = [item["why"] for item in table.get("when", ()) if item.get("why")]
         if reasons:
-            lines += ["", "Changed by conditions:\n"]
+            lines += ["", "Conditions:\n"]
             lines += [
                 f"- {_condition(item)}: {item['why']}" for item in table["when"] if "why" in item
             ]
@@ -160,7 +159,7 @@ def versions_page(written_by: str) -> str:
     )
     lines = [
         written_by,
-        "# Versions that belong together\n",
+        "# Matching versions\n",
         _VERSIONS_HEAD,
         "## PyTorch\n",
         "| release | front end | C++ | needs | prefers | torchvision | torchaudio | oneDNN inside | ACL of its Arm wheels |",
@@ -196,7 +195,7 @@ def versions_page(written_by: str) -> str:
             torch = ", ".join((facts.companions.get("pytorch", ""), *facts.also_fits))
             lines.append(_row(version, torch, _ranges(facts.needs), _ranges(facts.prefers)))
     lines += ["", "## oneDNN and Arm Compute Library\n"]
-    lines += ["Releases between two lines take the upper one.\n"]
+    lines += ["A release between two rows is treated like the upper one.\n"]
     lines += ["| oneDNN | accepts Arm Compute Library | confirmed |", "|---|---|---|"]
     for version, item in raw["onednn-acl"].items():
         lines.append(_row(version, item["accepts"], "yes" if item.get("confirmed", True) else "no"))
@@ -210,7 +209,7 @@ def versions_page(written_by: str) -> str:
         limits = [item["gcc-most"], item["clang-most"], item["driver-least"]]
         lines.append(_row(version, *limits, item.get("driver-own", ""), cards))
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
-    lines += ["", "## Combinations that are known to be bad\n"]
+    lines += ["", "## Known bad combinations\n"]
     lines += ["| what | when | why | fix |", "|---|---|---|---|"]
     for item in raw["bad"]:
         lines.append(_row(item["what"], _bad_when(item), item["why"], item["fix"]))
@@ -218,24 +217,14 @@ def versions_page(written_by: str) -> str:
 
 
 def failures_page(written_by: str) -> str:
-    """Every failure that the diagnosis knows."""
+    """Return the list of known failures; `torchyard explain` has cause and fix of each."""
     rows = signature_rows()
-    lines = [
-        written_by,
-        "# Failures of builds\n",
-        _FAILURES_HEAD.format(count=len(rows)),
-    ]
+    lines = [written_by, "# Failures of builds\n", _FAILURES_HEAD.format(count=len(rows)).rstrip()]
     for row in rows:
-        lines += [f"## {row.id}\n", f"{_sentence(row.title)} *{row.level.capitalize()}.*\n"]
-        signs = [sign.strip() for sign in row.signs if sign.strip()]
-        if signs:
-            lines += [f"Signs: {', '.join(f'`{sign}`' for sign in signs)}\n"]
-        lines += [f"{_prose(row.cause)}\n"]
-        lines += [f"- {_prose(remedy)}" for remedy in row.remedy]
-        if row.references:
-            lines += ["", f"See {', '.join(row.references)}."]
-        lines.append("")
-    return "\n".join(lines)
+        signs = [sign.strip() for sign in row.signs if sign.strip()][:_MAX_SIGNS]
+        shown = ", ".join(f"`{sign}`" for sign in signs)
+        lines.append(_row(f"`{row.id}`", row.level, row.title.rstrip("."), shown))
+    return "\n".join(lines) + "\n"
 
 
 def doctor_page(written_by: str) -> str:
@@ -244,7 +233,7 @@ def doctor_page(written_by: str) -> str:
         written_by,
         "# Checks of the doctor\n",
         _DOCTOR_HEAD,
-        "| check | looks at |",
+        "| check | subject |",
         "|---|---|",
         *(_row(f"`{check.name}`", check.subject) for check in CHECKS),
     ]
@@ -276,7 +265,7 @@ def _recipe_rows(table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     used = source.get("use") or (kinds[0] if len(kinds) == 1 else "")
     yield (
         "version",
-        f"{table['version']}" if "version" in table else "none: say one with `--version`",
+        f"{table['version']}" if "version" in table else "none: set one with `--version`",
     )
     if table.get("components"):
         parts = (
@@ -288,8 +277,8 @@ def _recipe_rows(table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield "components", ", ".join(parts)
     else:
         yield "builder", str(table.get("builder", "cmake"))
-        said = ", ".join(f"{kind}{' (default)' if kind == used else ''}" for kind in kinds)
-        yield "sources", said or "none: say one with `--set source...`"
+        names = ", ".join(f"{kind}{' (default)' if kind == used else ''}" for kind in kinds)
+        yield "sources", names or "none: set one with `--set source...`"
     yield "environment", str(table.get("environment", {}).get("use", "venv"))
     if table.get("needs"):
         yield "needs", ", ".join(table["needs"])
@@ -309,28 +298,30 @@ def _plain(value: Any) -> str:
 
 
 def _condition(item: Mapping[str, Any]) -> str:
-    said = []
+    conditions = []
     for key, value in item["if"].items():
         text = " or ".join(value) if isinstance(value, list) else str(value)
-        said.append(f"{key} `{text}`")
-    return ", ".join(said)
+        conditions.append(f"{key} `{text}`")
+    return ", ".join(conditions)
 
 
 def _bad_when(item: Mapping[str, Any]) -> str:
-    said = [*item.get("projects", ())]
+    conditions = [*item.get("projects", ())]
     if "releases" in item:
-        said.append(item["releases"])
-    said += [
+        conditions.append(item["releases"])
+    conditions += [
         f"{tool} {limits}" for tool, limits in item.get("tools", {}).items() if limits != ">=0"
     ]
-    said += [f"with {tool}" for tool, limits in item.get("tools", {}).items() if limits == ">=0"]
+    conditions += [
+        f"with {tool}" for tool, limits in item.get("tools", {}).items() if limits == ">=0"
+    ]
     if "architecture" in item:
-        said.append(f"on {item['architecture']}")
+        conditions.append(f"on {item['architecture']}")
     if "unless-set" in item:
-        said.append(f"unless {item['unless-set']} is set")
+        conditions.append(f"unless {item['unless-set']} is set")
     if "unless-off" in item:
-        said.append(f"unless {item['unless-off']} is off")
-    return ", ".join(said)
+        conditions.append(f"unless {item['unless-off']} is off")
+    return ", ".join(conditions)
 
 
 def _ranges(ranges: Mapping[str, str]) -> str:
@@ -342,7 +333,7 @@ def _row(*cells: object) -> str:
 
 
 def _prose(text: str) -> str:
-    """Without what Markdown would take for something else."""
+    """Escape what Markdown would interpret."""
     piped = text.replace("|", "\\|")
     return piped if "`" in text else re.sub(r"<(?=[A-Za-z/])", "&lt;", piped)
 

@@ -1,12 +1,11 @@
 # ruff: noqa: INP001  # a script beside the pages, not a package
-"""Writes docs/reference/ from the commands, the study file's dataclasses and the error tree.
+"""Generate docs/reference/ from the commands, the dataclasses of the study file and the errors.
 
-The pages about building (recipe file, recipes, versions, failures, doctor) are in build_reference.py,
-the one about knobs in machine_reference.py, the one about patterns in values_reference.py, the one about
-lists of workloads in suite_reference.py, and the one about backends and options in variant_reference.py.
+Pages about building are in build_reference.py, knobs in machine_reference.py, patterns of wasted work
+in values_reference.py, suite lists in suite_reference.py, backends and options in variant_reference.py.
 
 python docs/generate.py            write the pages
-python docs/generate.py --check    write nothing; end with 1 when a page is stale
+python docs/generate.py --check    write nothing; exit with 1 if a page is outdated
 """
 
 from __future__ import annotations
@@ -44,58 +43,73 @@ WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 def commands_page() -> str:
     """Every command with its options."""
     lines = [WRITTEN_BY, "# Commands\n"]
-    lines += ["Data goes to stdout, talk to stderr. Every command has `--json` and `--debug`.\n"]
+    lines += [
+        (
+            "Results go to stdout, progress and errors to stderr. Every command also has `--json` (one "
+            "JSON object on stdout),\n`--debug` (tracebacks of errors) and `--help`.\n"
+        )
+    ]
     lines += ["| option of `torchyard` | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {about} |" for name, about in ROOT_OPTIONS]
     context = click.Context(program, info_name="torchyard")
+    shown: dict[str, str] = {}  # row of an option -> the first command that has it
     for name, (_, about) in COMMANDS.items():
         command = program.get_command(context, name)
         if command is None:
             raise LookupError(name)
         if isinstance(command, RunningGroup):
-            lines += _running_group(name, command, about)
+            lines += _running_group(name, command, about, shown)
         elif isinstance(command, LazyGroup):
-            lines += _group_commands(name, command, about)
+            lines += _group_commands(name, command, about, shown)
         else:
-            lines += _command_section(f"torchyard {name}", command, about)
+            lines += _command_section(f"torchyard {name}", command, about, shown)
     return "\n".join(lines) + "\n"
 
 
-def _command_section(words: str, command: click.Command, about: str) -> list[str]:
+def _command_section(
+    words: str, command: click.Command, about: str, shown: dict[str, str]
+) -> list[str]:
     arguments = [str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)]
+    title = " ".join([words, *arguments]) if arguments else words
+    text = _help_text(command.help or "")
     return [
-        *("", f"## {words}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
-        *("```", " ".join([words, "[OPTIONS]", *arguments]), "```\n"),
-        _help_text(command.help or ""),
-        *_options(command),
+        *("", f"## {words}\n"),
+        *([f"`{title}`\n"] if arguments else []),
+        *([] if _has_prose(text) else [about[0].upper() + about[1:].rstrip(", .") + ".\n"]),
+        text,
+        *_options(words, command, shown),
     ]
 
 
-def _running_group(word: str, group: RunningGroup, about: str) -> list[str]:
-    """A group that takes a recipe or a script itself, and has commands beside that."""
+def _has_prose(text: str) -> bool:
+    return any(not block.startswith("```") for block in text.split("\n\n") if block)
+
+
+def _running_group(word: str, group: RunningGroup, about: str, shown: dict[str, str]) -> list[str]:
+    """Return the sections of a group that also takes a recipe or a script itself."""
     run = group.get_command(click.Context(group, info_name=word), "run")
     if run is None:
         raise LookupError("run")
-    return _command_section(f"torchyard {word}", run, about) + _sections(word, group)
+    return _command_section(f"torchyard {word}", run, about, shown) + _sections(word, group, shown)
 
 
-def _group_commands(word: str, group: LazyGroup, about: str) -> list[str]:
-    """A group that does nothing by itself."""
+def _group_commands(word: str, group: LazyGroup, about: str, shown: dict[str, str]) -> list[str]:
+    """Return the sections of a group that only has subcommands."""
     return [
         *("", f"## torchyard {word}\n", about[0].upper() + about[1:].rstrip(", .") + ".\n"),
         _help_text(group.help or ""),
-        *_sections(word, group),
+        *_sections(word, group, shown),
     ]
 
 
-def _sections(word: str, group: LazyGroup) -> list[str]:
+def _sections(word: str, group: LazyGroup, shown: dict[str, str]) -> list[str]:
     context = click.Context(group, info_name=word)
     lines: list[str] = []
-    for name, (_, said) in group.table.items():
+    for name, (_, about) in group.table.items():
         command = group.get_command(context, name)
         if command is None:
             raise LookupError(name)
-        lines += _command_section(f"torchyard {word} {name}", command, said)
+        lines += _command_section(f"torchyard {word} {name}", command, about, shown)
     return lines
 
 
@@ -104,16 +118,15 @@ def study_file_page() -> str:
     lines = [WRITTEN_BY, "# Study file\n"]
     lines += [
         (
-            "A study file is TOML. Options of `torchyard bench` override it. Paths in it are relative "
-            "to the file.\nAn unknown key or a wrong value is an error that names the file, the key "
-            "and the nearest valid name.\n"
+            "A study file is TOML. Options of `torchyard bench` override it; paths are relative to the "
+            "file. An unknown key or an\ninvalid value is an error that names the file, the key and the "
+            "nearest valid name.\n"
         ),
         (
-            "A variant (`baseline`, `candidates`) is parts joined by `+`, each a backend, a precision, "
-            "a target or an\nenvironment: `inductor+bfloat16+nightly`. A part that is left out is "
-            "`eager`, the study's `precision`,\nthe first target (or the interpreter that Torchyard "
-            "runs in) and the environment without changes. Any number of\noptions may follow: "
-            "`eager+channels-last`. Backends and options are in [variants](variants.md).\n"
+            "`baseline` and `candidates` are [variants](variants.md), such as "
+            "`inductor+bfloat16+nightly+channels-last`. Defaults\nof omitted parts: `eager`, the study's "
+            "`precision`, the first target (or the interpreter that runs Torchyard), an\nunchanged "
+            "environment.\n"
         ),
         "```toml",
         (Path(__file__).parent.parent / "examples" / "demo.toml").read_text().rstrip(),
@@ -136,26 +149,20 @@ def study_file_page() -> str:
         hints, about = get_type_hints(kind), _field_docs(kind)
         for field in dataclasses.fields(kind):
             lines.append(
-                f"| `{field.name.replace('_', '-')}` | {_say(hints[field.name])} "
+                f"| `{field.name.replace('_', '-')}` | {_type_text(hints[field.name])} "
                 f"| {_default(field, defaults)} | {about.get(field.name, 'A table; see below.')} |"
             )
     return "\n".join(lines) + "\n"
 
 
 def exit_codes_page() -> str:
-    """Every exit code and the errors that end with it."""
-    lines = [WRITTEN_BY, "# Exit codes\n", "| code | meaning | errors |", "|---|---|---|"]
+    """Return the page of all exit codes."""
+    lines = [WRITTEN_BY, "# Exit codes\n", "| code | meaning | when |", "|---|---|---|"]
     texts = load_explanations()
-    kinds = [
-        kind
-        for kind in vars(errors).values()
-        if inspect.isclass(kind) and issubclass(kind, errors.TorchyardError)
+    lines += [
+        f"| {code} | {meaning} | {texts[str(code)]['text']} |"
+        for code, meaning in errors.EXIT_CODES.items()
     ]
-    for code, meaning in errors.EXIT_CODES.items():
-        names = ", ".join(f"`{kind.__name__}`" for kind in kinds if kind.exit_code == code)
-        lines.append(f"| {code} | {meaning} | {names} |")
-    for code in errors.EXIT_CODES:
-        lines += ["", f"**{code}**: {texts[str(code)]['text']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -163,7 +170,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "study-file.md": study_file_page,
     "exit-codes.md": exit_codes_page,
-    "recipe-file.md": lambda: build_reference.recipe_file_page(WRITTEN_BY, _say, _field_docs),
+    "recipe-file.md": lambda: build_reference.recipe_file_page(WRITTEN_BY, _type_text, _field_docs),
     "recipes.md": lambda: build_reference.recipes_page(WRITTEN_BY),
     "versions.md": lambda: build_reference.versions_page(WRITTEN_BY),
     "failures.md": lambda: build_reference.failures_page(WRITTEN_BY),
@@ -176,7 +183,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main() -> int:
-    """Write the pages, or say which are stale."""
+    """Write the pages, or list those that are outdated."""
     check = sys.argv[1:] == ["--check"]
     stale = []
     for name, make in PAGES.items():
@@ -188,7 +195,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     for name in stale:
-        sys.stdout.write(f"{name}: {'stale' if check else 'written'}\n")
+        sys.stdout.write(f"{name}: {'outdated' if check else 'written'}\n")
     return 1 if check and stale else 0
 
 
@@ -197,7 +204,7 @@ def _is_argument(parameter: click.Parameter) -> bool:
 
 
 def _help_text(text: str) -> str:
-    """Blocks that click keeps as they are become code; the rest is prose."""
+    """Return the help as Markdown: preformatted blocks as code, the rest as prose."""
     blocks = re.split(r"\n\s*\n", inspect.cleandoc(text))
     return "\n\n".join(
         "```\n" + block.lstrip("\b\n").removeprefix("Examples:\n") + "\n```"
@@ -207,19 +214,44 @@ def _help_text(text: str) -> str:
     )
 
 
-def _options(command: click.Command) -> list[str]:
+_OF_ALL_COMMANDS = ("as_json", "debug")
+"""Parameters that the page describes once."""
+
+
+def _options(words: str, command: click.Command, shown: dict[str, str]) -> list[str]:
     sections: dict[str, list[click.Option]] = {}
     for parameter in command.params:
-        if isinstance(parameter, click.Option):
+        if isinstance(parameter, click.Option) and parameter.name not in _OF_ALL_COMMANDS:
             sections.setdefault(getattr(parameter, "section", ""), []).append(parameter)
     lines: list[str] = []
     for heading, options in sections.items():
         title = heading or ("Other" if len(sections) > 1 else "option")
-        lines += ["", f"| {title} | meaning |", "|---|---|"]
-        for option in options:
-            more = " May be repeated." if option.multiple else ""
-            lines.append(f"| {_signature(option)} | {_cell(option.help or '')}{more} |")
+        rows = [_option_row(option) for option in options]
+        repeated = [
+            option.opts[-1] for option, row in zip(options, rows, strict=True) if row in shown
+        ]
+        new = [row for row in rows if len(repeated) < _FEW or row not in shown]
+        lines += ["", f"| {title} | meaning |", "|---|---|", *new]
+        if len(repeated) >= _FEW:
+            names = ", ".join(f"`{name}`" for name in repeated)
+            lines.append(f"| {names} | as above: {_places(shown, rows)} |")
+        for row in new:
+            shown.setdefault(row, words)
     return lines
+
+
+_FEW = 2
+"""Number of options from which those of an earlier command are not repeated."""
+
+
+def _places(shown: dict[str, str], rows: list[str]) -> str:
+    commands = dict.fromkeys(shown[row] for row in rows if row in shown)
+    return ", ".join(f"[{words}](#{words.replace(' ', '-')})" for words in commands)
+
+
+def _option_row(option: click.Option) -> str:
+    more = " May be repeated." if option.multiple and "repeat" not in (option.help or "") else ""
+    return f"| {_signature(option)} | {_cell(option.help or '')}{more} |"
 
 
 def _signature(option: click.Option) -> str:
@@ -238,10 +270,10 @@ def _cell(text: str) -> str:
 
 
 def _field_docs(kind: type[Any]) -> dict[str, str]:
-    """The string below each field, which Python itself does not keep."""
+    """Return the docstring below each field."""
     tree = ast.parse(inspect.getsource(kind))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for first, second in pairwise(body):
         if (
             isinstance(first, ast.AnnAssign)
@@ -249,11 +281,11 @@ def _field_docs(kind: type[Any]) -> dict[str, str]:
             and isinstance(second, ast.Expr)
             and isinstance(second.value, ast.Constant)
         ):
-            found[first.target.id] = _cell(" ".join(str(second.value.value).split()))
-    return found
+            docs[first.target.id] = _cell(" ".join(str(second.value.value).split()))
+    return docs
 
 
-def _say(kind: Any) -> str:
+def _type_text(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return " ".join(f"`{choice}`" for choice in arguments)
@@ -263,9 +295,9 @@ def _say(kind: Any) -> str:
             return "text with a unit, or a number"
         if set(rest) == {int, float, str, bool}:
             return "any value"
-        return " or ".join(_say(argument) for argument in rest)
+        return " or ".join(_type_text(argument) for argument in rest)
     if origin is tuple:
-        return f"list of {_say(arguments[0])}"
+        return f"list of {_type_text(arguments[0])}"
     if origin is dict:
         return "table"
     if dataclasses.is_dataclass(kind):

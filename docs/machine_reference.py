@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # beside the pages, not a package
-"""The reference page about knobs. Used by generate.py, which writes it."""
+"""Generate the reference page about knobs; used by generate.py."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER
 
 _REACH = {
-    "machine": "the machine, until it is put back",
-    "held": "the machine, as long as a process of ours lives",
+    "machine": "machine-wide until restored",
+    "held": "machine-wide while a process of Torchyard runs",
     "process": "one process and its children",
 }
 _SECTIONS: tuple[tuple[str, Callable[[Knob], bool]], ...] = (
     ("Processor and kernel", lambda knob: knob.profile == "cpu" and knob.reach != "process"),
     ("GPUs", lambda knob: knob.profile == "gpu"),
-    ("One process: `tune --user`", lambda knob: knob.reach == "process"),
+    ("One process: `machine quiet --user`", lambda knob: knob.reach == "process"),
 )
 
 
 def knobs_page(written_by: str) -> str:
-    """Every knob, what it is for, and in which order they are written and put back."""
+    """Return the page of all knobs, with the order of writing and restoring."""
     lines = [written_by, "# Knobs\n"]
     lines += [
         (
-            "What `torchyard machine quiet` can set. `torchyard machine quiet --dry-run` says what each of "
-            "them finds on a machine\nand what it would write there. Effect is how much of the noise "
-            "is at stake at most: *large* above 5 %, *medium* above 1 %,\n*small* less, or only for "
-            "some programs. Knobs that are not used by default need `--only NAME` or the option\n"
-            "that they belong to.\n"
+            "Settings that `torchyard machine quiet` can change; `--dry-run` shows their values and what would "
+            "be written. Effect is an\nupper bound on the noise: *large* above 5 %, *medium* above 1 %, "
+            "*small* less, or only for some programs. Knobs that are\n*optional* need `--only NAME` or "
+            "their option.\n"
         )
     ]
     for title, belongs in _SECTIONS:
@@ -37,17 +36,17 @@ def knobs_page(written_by: str) -> str:
         for knob in KNOBS.values():
             if belongs(knob):
                 lines += _knob(knob)
-    lines += ["## Order\n", "When settings are written:\n", *_order(WRITE_ORDER), ""]
-    lines += ["When they are put back:\n", *_order(RESTORE_ORDER)]
+    lines += ["## Order\n", "Writing:\n", *_order(WRITE_ORDER), ""]
+    lines += ["Restoring:\n", *_order(RESTORE_ORDER)]
     return "\n".join(lines) + "\n"
 
 
 def _knob(knob: Knob) -> list[str]:
     facts = [
         f"effect {knob.effect}",
-        "by default" if knob.default else "not by default",
-        "needs root" if knob.needs_root else "needs no root",
-        f"reaches {_REACH[knob.reach]}",
+        "default" if knob.default else "optional",
+        "needs root" if knob.needs_root else "no root needed",
+        _REACH[knob.reach],
     ]
     return [
         f"### {knob.name}\n",

@@ -1,55 +1,64 @@
 # ruff: noqa: INP001  # beside the pages, not a package
-"""The reference page about the lists of suites. Used by generate.py, which writes it."""
+"""Generate the reference page about suite lists; used by generate.py."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torchyard.worker.catalog import LISTS, ListedWorkload
 from torchyard.worker.catalog.huggingface_models import MODELS
 
 _ABOUT = """\
-What `--suite NAME` and `torchyard sweep --suites NAME` run of the suites that take any name; `torchyard workloads --suite
-NAME` prints the same. Any other name of the suite can be named, see [workloads](workloads.md).
+The models that `--suite NAME` and `torchyard sweep --suites NAME` run for suites that accept any model name; `torchyard
+workloads --suite NAME` prints them. [Other models](workloads.md) can be named explicitly.
 
-A batch size that is left out is the list's for the device: the first number for a GPU of 40 GB or more, the second for a
-server of 32 cores or more. Smaller devices get the share that they are of those, as a power of two. A dash: not run on
-such a device when the suite is run whole. What was run is in the report, the CSV and the JSON.
+Default batch sizes: the first is for a GPU with at least 40 GB, the second for a server with at least 32 cores; smaller
+devices get a proportional power of two. A dash: not run on such a device when the whole suite is run. Reports state the
+batch size used. Models marked *inference* are not trained when the whole suite is run.
 """
 _HUGGINGFACE = """\
-The names, lengths and batch sizes are those of PyTorch's own benchmark harness (after its divisions; less on CPUs for models
-over half a billion parameters). Sizes are written down in Torchyard, so they do not change with the version of transformers.
-Names that are those of a class have the sizes that the class had by default when the list was made: a Pegasus, an mBART or
-a small Blenderbot is smaller than the published one. The harness lets the last seven generate text or a transcript; here they
-read a prompt (Whisper: 30 s of sound) once. Models over 3 billion parameters are not trained when the suite is run whole.
+Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (after its divisors; smaller on CPUs for models
+with more than half a billion parameters). Model sizes are fixed in Torchyard, independent of the version of transformers.
+Models named after a class have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than the published
+ones. In the harness, the last seven models generate text or a transcript; here they process a prompt (Whisper: 30 s of
+audio) once. The class is given where it differs from the name.
 """
 _OTHERS = {
     "timm": """\
-The two lists of PyTorch's own benchmark harness, 18 models on GPUs and 54 on CPUs. Old names are kept as long as timm takes
-them; a name that it does not have is a row that says what it was renamed to.
+The two lists of PyTorch's own benchmark harness, 18 models on GPUs and 54 on CPUs. Old names are kept as long as timm accepts
+them; a name that timm lacks gives a row that states its new name.
 """,
     "torchvision": """\
-All models of classification, detection and segmentation that torchvision 0.21 registers.
+All classification, detection and segmentation models of torchvision 0.21.
 """,
 }
 
 
 def lists_page(written_by: str) -> str:
-    """Every list, with modes and batch sizes."""
-    lines = [written_by, "# Lists of suites\n", _ABOUT]
+    """Return the page of all lists, with modes and batch sizes."""
+    lines = [written_by, "# Suite lists\n", _ABOUT]
     lines += ["## `huggingface`\n", _HUGGINGFACE]
-    lines += ["| name | what it is | class | length | modes | batch on GPU | on CPU |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    lines += ["| name | description | length | batch, GPU / CPU |", "|---|---|---|---|"]
     lines += [
-        f"| `{model.name}` | {model.about} | `{model.model_class}` | {model.length} | "
-        f"{', '.join(model.modes)} | {model.gpu_batch_size} | {model.cpu_batch_size} |"
+        f"| `{model.name}` | {model.about}{_class(model.name, model.model_class)}"
+        f"{_only(model.modes)} | {model.length} | {model.gpu_batch_size}/{model.cpu_batch_size} |"
         for model in MODELS
     ]
     for suite, about in _OTHERS.items():
         lines += [f"\n## `{suite}`\n", about]
-        lines += ["| name | what it is | modes | batch on GPU | on CPU |", "|---|---|---|---|---|"]
+        lines += ["| name | description | batch, GPU / CPU |", "|---|---|---|"]
         lines += [_row(entry) for entry in LISTS[suite]]
     return "\n".join(lines) + "\n"
 
 
 def _row(entry: ListedWorkload) -> str:
     sizes = [str(size or "-") for size in (entry.gpu_batch_size, entry.cpu_batch_size)]
-    return f"| `{entry.name}` | {entry.about} | {', '.join(entry.modes)} | {' | '.join(sizes)} |"
+    return f"| `{entry.name}` | {entry.about}{_only(entry.modes)} | {'/'.join(sizes)} |"
+
+
+def _class(name: str, model_class: str) -> str:
+    return "" if name == model_class else f" (`{model_class}`)"
+
+
+def _only(modes: Sequence[str]) -> str:
+    return f"; *{modes[0]}*" if len(modes) == 1 else ""

@@ -1,24 +1,23 @@
 # ruff: noqa: INP001  # beside the pages, not a package
-"""The reference page about patterns of wasted work. Used by generate.py, which writes it."""
+"""Generate the reference page about patterns of wasted work; used by generate.py."""
 
 from __future__ import annotations
 
 from torchyard.values.pattern_texts import Advice, load_pattern_texts
 
 _ABOUT = """\
-What `torchyard values` finds. A tensor is *computed* when an operator of the program made it new from other
-values: fills, random numbers, copies, the lists of tensors that optimisers work on, and what an operator makes
-inside of itself are not. Bits are compared, not values; views are not writes; memory is told apart by its identity,
-not by its address; and memory that nothing was written to holds no values.
+Patterns that `torchyard values` reports. A tensor is *computed* if an operator of the program created it from other values;
+fills, random numbers, copies, tensor lists of optimizers and temporaries inside operators are not. Bits are compared, not
+values. Views are not writes. Memory is identified by its allocation, not its address; uninitialized memory has no values.
 """
 _RULE = """\
-But for guards and unchanged results, which have rules of their own, what was seen in less than a third of the calls
-at a place (nine tenths for operators that give back their input), or in the first of three or more steps alone, is how programs start, and is not reported.
+Except for guards and unchanged results, a pattern is not reported if it occurred in less than a third of the calls at a
+location (nine tenths for operators that return their input), or only in the first of three or more steps (start-up).
 """
 
 
 def patterns_page(written_by: str) -> str:
-    """Every pattern: its rule, why it is waste, what to do, when not to believe it."""
+    """Return the page of all patterns: rule, reason, advice and exceptions."""
     texts = load_pattern_texts()
     lines = [written_by, "# Patterns of wasted work\n"]
     lines += [_ABOUT, _RULE]
@@ -26,7 +25,7 @@ def patterns_page(written_by: str) -> str:
         lines += [f"## {name[0].upper()}{name[1:]}\n", f"{_sentence(text.short)}\n"]
         lines += [f"**Rule.** {_one_line(text.definition)}\n"]
         lines += [f"**Why it is waste.** {_one_line(text.why)}\n"]
-        lines += [f"**When not to believe it.** {_one_line(text.doubts)}\n"]
+        lines += [f"**Exceptions.** {_one_line(text.doubts)}\n"]
         known = [advice for advice in texts.advice if advice.pattern == name]
         if known:
             lines += ["| where | what to do |", "|---|---|"]

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # beside the pages, not a package
-"""The reference page about parts of a variant. Used by generate.py, which writes it."""
+"""Generate the reference page about variants; used by generate.py."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from torchyard.worker.bench.backend_names import BACKENDS
 from torchyard.worker.bench.options import OPTIONS, Option
 
 _ABOUT = """\
-A variant is parts joined by `+`, in any order: at most one backend, precision, target and environment, and any number
-of options. `inductor+bfloat16+channels-last` is a backend, a precision and an option.
+A variant consists of parts joined by `+`, in any order: at most one backend, precision, target and environment, and any
+number of options. `inductor+bfloat16+channels-last` is a backend, a precision and an option.
 """
 _OPTIONS = """\
-An option is set for one variant inside its process. `model`: once, on a copy of the model that only variants with it
-share. `call`: around its calls, and put back after each block, so that variants of one process do not see each other's.
-`compile`: while the compiler works for this variant.
-
-What computes in less precision by design is marked; its error is reported with the row.
+An option applies to one variant. `model`: set once, on a copy of the model that only variants with this option share.
+`call`: set during its calls and reset after each block, so other variants of the process are not affected. `compile`: set
+while this variant is compiled. The errors of options that reduce precision by design are reported with the row.
 """
 _SETTINGS = """\
-`inductor.NAME=VALUE` and `dynamo.NAME=VALUE` are settings of the compiler's own (`torch._inductor.config`,
-`torch._dynamo.config`), also nested ones: `inductor.freezing=true`, `inductor.cpp.threads=2`. A name that the target's
-torch does not have, or a value of another kind, fails this variant with the nearest name.
+`inductor.NAME=VALUE` and `dynamo.NAME=VALUE` set `torch._inductor.config.NAME` and `torch._dynamo.config.NAME`, including
+nested ones: `inductor.freezing=true`, `inductor.cpp.threads=2`. If the target's torch has no such name, or the type does not
+match, the variant fails with the nearest name.
 
-`threads=N` is written like an option. It belongs to the process, so it makes an environment: `eager+threads=1`.
+`threads=N` is written like an option but applies to the process, so it creates an environment: `eager+threads=1`.
 """
 
 
 def variants_page(written_by: str) -> str:
     """Backends, precisions and options."""
     lines = [written_by, "# Variants\n", _ABOUT]
-    lines += ["## Backends\n", "| backend | what runs |", "|---|---|"]
+    lines += ["## Backends\n", "| backend | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {what} |" for name, what in BACKENDS.items()]
-    lines += ["| `dynamo:NAME` | torch.compile with a backend that dynamo has registered |"]
-    lines += ["| `FILE.py:FUNCTION` | what your function makes of the module |", ""]
+    lines += ["| `dynamo:NAME` | torch.compile with another registered backend |"]
+    lines += ["| `FILE.py:FUNCTION` | the result of your function, which takes the module |", ""]
     lines += ["## Precisions\n", ", ".join(f"`{name}`" for name in PRECISIONS) + "\n"]
     lines += ["## Options\n", _OPTIONS]
-    lines += ["| option | applied | less precision | what it does |", "|---|---|---|---|"]
+    lines += ["| option | applied | less precision | meaning |", "|---|---|---|---|"]
     lines += [_row(option) for option in OPTIONS]
     lines += ["", _SETTINGS]
     return "\n".join(lines).rstrip() + "\n"

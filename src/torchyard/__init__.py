@@ -1,7 +1,5 @@
 """Torchyard: take PyTorch from source to a number you can trust, and find out why it is that number."""
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # importing typing would triple the time of `import torchyard`
 if TYPE_CHECKING:
     from typing import Any
@@ -11,7 +9,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def profile_values(**options: Any) -> ValueProfiler:
+def profile_values(**options: "Any") -> "ValueProfiler":
     """Return a context manager that finds wasted work in the code of its `with` block.
 
     Options are the fields of `torchyard.values.model.ProfilingOptions`, for example `deep=True`.

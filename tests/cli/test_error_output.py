@@ -27,6 +27,11 @@ Capture = pytest.CaptureFixture[str]
         (["--verson"], "there is no option '--verson'", "did you mean '--version'?"),
         (["bench", "--tim", "5s"], "there is no option '--tim'", "did you mean '--time'?"),
         (["bench", "--xyzzy"], "there is no option '--xyzzy'", "torchyard bench --help"),
+        (
+            ["machine", "audit", "--time", "1"],
+            "no option '--time'",
+            "torchyard machine audit --help",
+        ),
         (["bench", "--time"], "Option '--time' requires an argument", "bench --help"),
         (["bench", "a.toml", "b.toml"], "unexpected extra argument (b.toml)", "bench --help"),
         (["bench", "--mode", "train"], "'train' is not one of", "bench --help"),
@@ -122,6 +127,17 @@ def test_an_internal_error_ends_with_1_and_asks_for_a_report() -> None:
         [sys.executable, "-c", code, "--debug"], capture_output=True, text=True, check=False
     )
     assert "Traceback" in done.stderr
+
+
+def test_a_table_raises_when_its_pipe_is_closed() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "from torchyard.cli.output import data_console; data_console().print('x' * 100_000)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writing)
+    assert "BrokenPipeError" in done.stderr, "not rich's exit code 1"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["explain"], ["workloads", "--json"]])

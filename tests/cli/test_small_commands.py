@@ -18,6 +18,7 @@ from torchyard.core.comparison import AccuracyStatus, Verdict
 from torchyard.errors import EXIT_CODES
 from torchyard.machine.guards.block_check import REASONS
 from torchyard.process.ending import FAILURE_KINDS
+from torchyard.sweep.join import FAILURE_KINDS as FAILURE_OF_CELL
 from torchyard.sweep.model import ENDS
 from torchyard.worker.catalog import OPEN_SUITES, SUITES
 
@@ -69,7 +70,19 @@ def test_workloads_as_json(capsys: Capture) -> None:
 
 def test_everything_with_a_code_or_a_verdict_is_explained() -> None:
     explained = {*load_explanations(), *load_synonyms()}
-    terms = [*map(str, EXIT_CODES), *Verdict, *AccuracyStatus, *FAILURE_KINDS, *ENDS]
+    terms = [
+        *map(str, EXIT_CODES),
+        *Verdict,
+        *AccuracyStatus,
+        *FAILURE_KINDS,
+        *ENDS,
+        *FAILURE_OF_CELL.values(),
+        "no-start",
+        "node-failed",
+        "memory-limit",
+        "cancelled",
+        "refused",
+    ]
     terms += [
         reason.lower().replace(" ", "-") for reason in ("noisy machine", "untrusted", *REASONS)
     ]
@@ -119,6 +132,13 @@ def test_explain_one_word_in_any_spelling(capsys: Capture) -> None:
     assert text.startswith("out-of-memory (failure kind): ")
     assert call(capsys, "explain", "Out_of_Memory").out == text
     assert call(capsys, "explain", "out of memory").out == text
+
+
+def test_explain_a_known_cause_of_failed_builds(capsys: Capture) -> None:
+    text = call(capsys, "explain", "cmake-too-new").out
+    assert text.startswith("cmake-too-new (build failure, fatal): This CMake no longer")
+    assert "CMAKE_POLICY_VERSION_MINIMUM=3.5" in text
+    assert "pytorch#150149" in text
 
 
 def test_explain_as_json(capsys: Capture) -> None:

@@ -118,6 +118,13 @@ def test_a_gain_comes_with_its_interval_and_how_it_was_measured() -> None:
     assert found.method == "gain: in pairs, over 3 launches: so"
 
 
+def test_an_untrusted_comparison_is_no_gain() -> None:
+    noisy = replace(row(estimate=ESTIMATE), untrusted=("noisy machine: 9 of 9 pairs",))
+    found = value_gain._with_gain(finding(), noisy).worth
+    assert (found.gain, found.gain_interval) == (None, None)
+    assert found.unavailable == "gain: untrusted: noisy machine: 9 of 9 pairs"
+
+
 def test_a_comparison_that_failed_is_no_gain() -> None:
     failure = Failure(kind="raised", phase="build", variant="a", message="no such operator")
     found = value_gain._with_gain(finding(), row(failure=failure)).worth
@@ -191,7 +198,7 @@ def test_runs_are_announced_before_they_happen(tmp_path: Path) -> None:
         say=lambda text: said.append((text, len(runs.read_text()) if runs.exists() else 0)),
     )
     announced = next((text, count) for text, count in said if "is now run again" in text)
-    assert announced[1] == 1, "only the watched run came before"
+    assert announced[1] == 1, "only the profiled run came before"
     for word in ("up to three times more", "files it writes", "network", "--once"):
         assert word in announced[0]
     assert len(runs.read_text()) == 4
@@ -201,7 +208,7 @@ def test_runs_are_announced_before_they_happen(tmp_path: Path) -> None:
 
 def test_the_announcement_counts_runs() -> None:
     known = replace(profile(finding()), steps=5)
-    assert "once more: " in announcement(known, gains=True)
+    assert "once more, " in announcement(known, gains=True)
     zeroed = replace(known, findings=(finding(detail="gradient zeroed only to be added to: x"),))
     assert "and 3 times for --gains" in announcement(zeroed, gains=True)
     assert "gains" not in announcement(zeroed, gains=False)

@@ -22,6 +22,7 @@ from torchyard.audit.model import (
 from torchyard.core.comparison import Interval
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.machine.model import UNAVAILABLE
+from torchyard.machine.monitor.sources import SHORT_LIVED
 from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 
@@ -112,6 +113,8 @@ def source_text(disturbance: Disturbance) -> str:
     verb = "occurred" if disturbance.unit == "per second" else "used"
     if disturbance.kind in ("steal", "interrupt time"):
         verb = "took"
+    if disturbance.what == SHORT_LIVED:
+        subject = what
     if disturbance.kind.startswith("waiting for"):
         subject, verb = what, f"was {one_line(disturbance.kind)}"
     if disturbance.kind in ("page moves", "swap"):

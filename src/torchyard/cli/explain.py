@@ -1,10 +1,12 @@
 """`torchyard explain`: explain a term, verdict, note or exit code.
 
-The texts are in `explanations.toml`; those of wasted-work patterns come from `values`.
+The texts are in `explanations.toml`; those of wasted-work patterns come from `values`, those of failed
+builds from `builds`.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 import tomllib
 from importlib.resources import files
@@ -15,7 +17,7 @@ import click
 from torchyard.cli.output import common_options, print_data, print_json
 from torchyard.errors import UsageError
 
-__all__ = ["explain", "load_explanations", "load_synonyms"]
+__all__ = ["explain", "load_explanations", "load_synonyms", "term_key"]
 
 PATTERN = "pattern of wasted work"
 
@@ -27,9 +29,10 @@ Examples:
   torchyard explain p-value
   torchyard explain 6               an exit code
   torchyard explain "heavy type"    a pattern of wasted work
+  torchyard explain cmake-too-new   a known cause of failed builds
 
-Explain a term, column, verdict, note, failure kind, exit code or pattern of wasted work, and
-what to do about it. Common synonyms work, too.
+Explain a term, column, verdict, note, failure kind, exit code, pattern of wasted work or cause of
+failed builds, and what to do about it. Common synonyms work, too.
 """
 
 
@@ -47,6 +50,12 @@ def load_synonyms() -> dict[str, str]:
     return synonyms
 
 
+def term_key(text: str) -> str:
+    """Return the key of a term as reports show it: `GPU clock held: power brake`, `A/A`, `% CI`."""
+    shown, _, _ = text.strip().lower().partition(":")
+    return "-".join(re.findall(r"[a-z0-9%]+", shown))
+
+
 @click.command(help=_HELP)
 @click.argument("term", required=False, metavar="[TERM|CODE]")
 @common_options
@@ -59,9 +68,11 @@ def explain(term: str | None, as_json: bool) -> None:
         else:
             print_data(_listing(entries))
         return
-    key = term.strip().lower().replace("_", "-").replace(" ", "-")
     synonyms = load_synonyms()
+    key = term_key(term)
     key = synonyms.get(key, key)
+    if key not in entries:
+        entries |= _signatures()
     if key not in entries:
         from torchyard.core.records import nearest_hint
 
@@ -96,6 +107,28 @@ def _patterns() -> dict[str, dict[str, str]]:
         name.replace(" ", "-"): {"kind": PATTERN, "short": text.short, "text": text.whole}
         for name, text in load_pattern_texts().patterns.items()
     }
+
+
+def _signatures() -> dict[str, dict[str, str]]:
+    """Return the known causes of failed builds: not part of the list, which would triple."""
+    from torchyard.builds.diagnosis import signature_rows
+
+    entries = {}
+    for row in signature_rows():
+        fixes = "".join(f" {_sentence(remedy)}" for remedy in row.remedy)
+        references = f" See {', '.join(row.references)}." if row.references else ""
+        text = f"{_sentence(row.cause)} Suggested fix:{fixes}{references}"
+        # Some are also other terms, such as `interrupted`: those need the prefix.
+        entries[row.id] = entries[f"build-{row.id}"] = {
+            "kind": f"build failure, {row.level}",
+            "short": row.title,
+            "text": text,
+        }
+    return entries
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", ":", "`")) else f"{text}."
 
 
 def _listing(entries: dict[str, dict[str, str]]) -> str:

@@ -220,8 +220,9 @@ def _nearest_option(error: click.NoSuchOption) -> str:
         for word in (*parameter.opts, *parameter.secondary_opts)
         if word.startswith("--")
     ]
-    close = difflib.get_close_matches(error.option_name, options, n=1)
-    return f"did you mean {close[0]!r}?" if close else ""
+    # Without the dashes, which all options share.
+    close = difflib.get_close_matches(error.option_name.strip("-"), [o[2:] for o in options], n=1)
+    return f"did you mean {f'--{close[0]}'!r}?" if close else ""
 
 
 def _print_traceback() -> None:

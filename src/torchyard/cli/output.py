@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar
 
 import click
 
 from torchyard.errors import TorchyardError, UsageError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = [
     "SCHEMA",
     "check_writable",
     "common_options",
+    "data_console",
     "print_data",
     "print_error",
     "print_json",
@@ -59,6 +64,18 @@ def printable(text: str) -> str:
 def print_data(text: str) -> None:
     """Write the requested data to stdout."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def data_console(*, markup: bool = True) -> Console:
+    """Return a console for tables on stdout; a closed pipe raises BrokenPipeError, as in `print_data`."""
+    from rich.console import Console
+
+    class DataConsole(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            # The default exits with code 1, which means an internal error.
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    return DataConsole(highlight=False, markup=markup, emoji=False)
 
 
 def print_json(data: Mapping[str, Any]) -> None:

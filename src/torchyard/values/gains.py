@@ -185,6 +185,9 @@ def _with_gain(finding: ValueFinding, row: Comparison) -> ValueFinding:
     if row.failure is not None or row.estimate is None or not row.estimate.launches:
         why = row.failure.message if row.failure is not None else "no pair could be used"
         return replace(finding, worth=replace(worth, unavailable=f"gain: {why}"))
+    if not row.trusted:
+        why = f"untrusted: {row.untrusted[0]}"
+        return replace(finding, worth=replace(worth, unavailable=f"gain: {why}"))
     how = f"in pairs, over {row.estimate.launches} launches: {finding.recipe.get('fix', '')}"
     return replace(
         finding,

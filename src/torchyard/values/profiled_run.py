@@ -66,7 +66,7 @@ def confirmed_and_priced(
 
     parts: list[tuple[str, Part]] = [
         ("running it again without the profiler", confirmed),
-        ("pricing findings", lambda known: price_in_target(request, folder, known, native)),
+        ("estimating savings", lambda known: price_in_target(request, folder, known, native)),
     ]
     if gains:
         parts += [
@@ -92,9 +92,9 @@ def announcement(profile: ValueProfile, *, gains: bool) -> str:
     runs = runs_for_fixes(profile) + (PROGRAM_LAUNCHES if zeroed_gradients(profile) else 0)
     more = f", and {runs} times for --gains" if gains and runs else ""
     return (
-        f"the program is now run again, {times}{more}: without the profiler, to confirm findings and "
-        "to time them. It repeats everything that the program does: files it writes, network "
-        "requests, GPU work. Its output is discarded. To run the program only once: --once"
+        f"the program is now run again, {times}{more}, without the profiler, to confirm findings and "
+        "to time them. This repeats its side effects: files it writes, network requests, GPU work. "
+        "Its output is discarded. Use --once to run the program only once."
     )
 
 
@@ -117,12 +117,12 @@ def profile_program(
     """Run the program with value profiling and store the profile in a folder.
 
     A program that crashes, exits or is interrupted is a result like any other: what was found up
-    to there is kept. One that ended by itself is run again without the watch, unless proofs are off
+    to there is kept. One that ended by itself is run again without the profiler, unless proofs are off
     or `once` is given.
     """
     sweep_orphans()
     place = new_profile_folder(folder)
-    say(f"watching {' '.join(request.program) or _label(request)}")
+    say(f"profiling {' '.join(request.program) or _label(request)}")
     end = run_in_target(request, place)
     profile = _read(request, end)
     path = write_profile(place, profile)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.output import print_data, print_message
+from torchyard.cli.output import data_console, print_data, print_message
 from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Study, Variant
@@ -174,12 +174,10 @@ class BenchSession:
 
     def print_table(self) -> None:
         """Print the verdicts as a table that fits the terminal, followed by the summary."""
-        from rich.console import Console
-
         from torchyard.bench.report.suite_summary import disturbed_lines
         from torchyard.bench.report.text import comparison_table, summary_lines
 
-        console = Console(highlight=False, emoji=False)
+        console = data_console()
         budget = self.study.budget
         console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
         for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):

@@ -10,6 +10,7 @@ import click
 from torchyard.cli.output import (
     check_writable,
     common_options,
+    data_console,
     print_data,
     print_message,
     write_file,
@@ -133,8 +134,6 @@ def _compared(
 
 
 def _show(comparison: CrossComparison) -> None:
-    from rich.console import Console
-
     from torchyard.results.compare.report import print_comparison
 
-    print_comparison(comparison, Console(highlight=False, markup=False, emoji=False))
+    print_comparison(comparison, data_console(markup=False))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchyard.bench.commands.execution import exit_code_of
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.output import print_data, print_json, print_message, printable
+from torchyard.cli.output import data_console, print_data, print_json, print_message, printable
 from torchyard.errors import Untrustworthy, WorkerFailed
 from torchyard.sweep.commands.cell_progress import counts_text, show_sweep
 from torchyard.sweep.model import CellStatus
@@ -128,13 +128,11 @@ class SweepSession:
 
     def print_table(self) -> None:
         """Print the verdicts of each run and the summary of the sweep."""
-        from rich.console import Console
-
         from torchyard.bench.report.text import comparison_table
         from torchyard.sweep.report.text import sweep_text
         from torchyard.sweep.summary import sweep_summary
 
-        console = Console(highlight=False, emoji=False)
+        console = data_console()
         for name, run in self.runs.items():
             goal = run.study.budget.precision_goal
             console.print(f"{name}: run {run.id}", markup=False, style="bold", soft_wrap=True)

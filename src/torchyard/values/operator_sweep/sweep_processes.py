@@ -149,7 +149,7 @@ def resume_sweep(folder: Path, *, say: Callable[[str], None]) -> Swept:
 def _go_on(kept: SweepFolder, settings: SweepSettings, say: Callable[[str], None]) -> Swept:
     sweep_orphans()
     say(
-        f"sweep: {kept.folder}; when it is interrupted, it "
+        f"sweep: {kept.folder}; after an interrupt, "
         + _LIMIT_SAID.format(folder=kept.folder)
     )
 
