@@ -17,7 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final
 
-from torchyard.builds.cmake_cache import CacheEntry, cmake_bool, find_cache, read_cache, same_value
+from torchyard.builds.cmake_cache import (
+    CacheEntry,
+    cmake_bool,
+    cmake_value,
+    find_cache,
+    read_cache,
+    same_value,
+)
 from torchyard.builds.plan import Component
 from torchyard.builds.recipe import Scalar, TestFile
 from torchyard.builds.record import (
@@ -250,7 +257,7 @@ def option_verdict(
     excused: bool = False,
 ) -> OptionVerdict:
     """Return the verdict on one option, from the built module if it tells, else from the cache."""
-    request = _text(requested)
+    request = cmake_value(requested)
     name = name.partition(":")[0]
     cached_as, expected = name, request
     if is_torch:
@@ -323,12 +330,6 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
             " in verify.ignored-options",
         )
     return None
-
-
-def _text(value: Scalar) -> str:
-    if isinstance(value, bool):
-        return "ON" if value else "OFF"
-    return str(value)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
