@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from torchyard.builds import compatibility
 from torchyard.builds import recipe as grammar
-from torchyard.builds.diagnosis import signature_rows
+from torchyard.builds.diagnosis.signature import signature_rows
 from torchyard.builds.doctor.examination import CHECKS
 from torchyard.builds.recipe_file import load_recipe_file, shipped_recipes
 

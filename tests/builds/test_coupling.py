@@ -16,7 +16,6 @@ from torchyard.builds.compatibility import (
     known_releases,
     matching_companions,
     onednn_acl,
-    onednn_acl_range,
     parse_version,
     release_facts,
     rocm_notes,
@@ -173,7 +172,9 @@ class TestOneDnnAndAcl:
         ],
     )
     def test_range(self, onednn: str, acl: str, fits: bool) -> None:
-        assert version_in_range(onednn_acl_range(onednn), acl) is fits
+        limits = onednn_acl(onednn)
+        assert limits is not None
+        assert version_in_range(limits.accepts, acl) is fits
 
     def test_limits_are_marked_where_they_were_not_read_in_the_release(self) -> None:
         read, taken_over = onednn_acl("3.7.2"), onednn_acl("3.12.0")
@@ -182,13 +183,15 @@ class TestOneDnnAndAcl:
         assert (read.confirmed, taken_over.confirmed) == (True, False)
 
     def test_oldest_known(self) -> None:
-        assert onednn_acl_range("2.6.3") == ""
-        assert onednn_acl_range("no version") == ""
+        assert onednn_acl("2.6.3") is None
+        assert onednn_acl("no version") is None
 
     def test_acl_of_each_release_fits_its_onednn(self) -> None:
         for version in TORCH_RELEASES:
             facts = release_facts("pytorch", version)
-            assert version_in_range(onednn_acl_range(facts.onednn), facts.acl), version
+            limits = onednn_acl(facts.onednn)
+            assert limits is not None
+            assert version_in_range(limits.accepts, facts.acl), version
 
 
 class TestCuda:

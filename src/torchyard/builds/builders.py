@@ -31,7 +31,6 @@ class BuilderContext:
     dist: Path
     """Output folder of the component's wheel."""
     front_end: str = ""
-    inputs: tuple[tuple[str, str], ...] = ()
 
     @property
     def recipe(self) -> Recipe:
@@ -64,7 +63,6 @@ class BuilderContext:
             root=self.root,
             compiles=compiles,
             creates=creates,
-            inputs=self.inputs,
         )
 
 

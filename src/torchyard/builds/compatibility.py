@@ -20,30 +20,6 @@ from torchyard.builds.doctor.finding import DoctorFinding, Severity
 from torchyard.core.records import decode
 from torchyard.errors import UsageError
 
-__all__ = [
-    "AclRange",
-    "BadCombination",
-    "CudaToolkit",
-    "FrontEnd",
-    "ReleaseFacts",
-    "check_versions",
-    "cuda_toolkit",
-    "debian_toolchain",
-    "host_clang_limit",
-    "host_gcc_limit",
-    "known_releases",
-    "matching_companions",
-    "onednn_acl",
-    "onednn_acl_range",
-    "parse_version",
-    "release_facts",
-    "rocm_notes",
-    "supported_capabilities",
-    "supports_torch",
-    "toolkit_supports",
-    "version_in_range",
-]
-
 FrontEnd = Literal["setup.py", "setuptools", "scikit-build-core"]
 
 _TABLE = Path(__file__).with_name("compatibility.toml")
@@ -232,12 +208,6 @@ def onednn_acl(version: str) -> AclRange | None:
     requested = parse_version(version)
     not_newer = [name for name in _table().onednn_acl if requested and Version(name) <= requested]
     return _table().onednn_acl[not_newer[-1]] if not_newer else None
-
-
-def onednn_acl_range(version: str) -> str:
-    """Return the version range of the Arm Compute Library for a oneDNN; empty if unknown."""
-    acl_range = onednn_acl(version)
-    return acl_range.accepts if acl_range else ""
 
 
 def cuda_toolkit(version: str) -> CudaToolkit | None:

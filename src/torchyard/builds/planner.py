@@ -18,22 +18,27 @@ from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
 from torchyard.builds.environments import EnvironmentPlan, plan_environment
 from torchyard.builds.environments.model import join_paths
-from torchyard.builds.meter import meter_actions
+from torchyard.builds.meter.compiler_launcher import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
 from torchyard.builds.recipe import Recipe, fill_placeholders
 from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, patch_checksum, resolve
 from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
+from torchyard.builds.sources.fetch_plan import FetchPlace
 
 
-def fetch_step(component: Component, home: BuildsDirectory, variables: Variables) -> Step:
-    """Return the step that fetches the source of a component."""
-    fetch = fetch_actions(
-        component.recipe.source,
+def fetch_place(component: Component, home: BuildsDirectory) -> FetchPlace:
+    """Return where the source of a component is fetched to."""
+    return FetchPlace(
         destination=Path(component.source),
         downloads=home.downloads,
         where=f"{component.name}: source",
     )
+
+
+def fetch_step(component: Component, home: BuildsDirectory, variables: Variables) -> Step:
+    """Return the step that fetches the source of a component."""
+    fetch = fetch_actions(component.recipe.source, fetch_place(component, home))
     # Fetching uses system programs only: the environment may not exist yet.
     kept = tuple((name, value) for name, value in variables if name in ("HOME", "LANG", "LC_ALL"))
     return Step(

@@ -41,17 +41,17 @@ class Choice:
     machine: str
 
 
-def parse_setting(text: str, *, where: str = "--set") -> tuple[str, str, Any]:
+def parse_setting(text: str) -> tuple[str, str, Any]:
     """Split `[COMPONENT/]KEY=VALUE`; parse the value as TOML, else take it as a string."""
     key, equals, raw = text.partition("=")
     component, slash, rest = key.rpartition("/")
     if not equals or not (rest if slash else key):
         raise UsageError(
-            f"{where}: {text!r} is not KEY=VALUE",
+            f"--set: {text!r} is not KEY=VALUE",
             hint="write USE_CUDA=0, version=2.6.0 or source.git.ref=main",
         )
     try:
-        value: Any = parse_toml(f"value = {raw}", where=where)["value"]
+        value: Any = parse_toml(f"value = {raw}", where="--set")["value"]
     except UsageError as error:
         if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
             raise

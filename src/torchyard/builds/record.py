@@ -232,7 +232,6 @@ class VerifyReport:
     loaded: tuple[str, ...] = ()
     """Shared libraries loaded after the import."""
     smoke: tuple[SmokeResult, ...] = ()
-    tests: tuple[TestFileReport, ...] = ()
     duration_s: float = 0.0
 
     @property

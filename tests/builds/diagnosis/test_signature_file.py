@@ -6,13 +6,14 @@ import re
 
 import pytest
 
-from torchyard.builds.diagnosis import load_signatures, signature_rows
 from torchyard.builds.diagnosis.signature import (
     Signature,
     _check_together,
     all_remedies,
+    load_signatures,
     parse_signatures,
     readable,
+    signature_rows,
 )
 from torchyard.errors import UsageError
 

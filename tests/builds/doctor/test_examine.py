@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fake_machine import FakeMachine, severities
 
-from torchyard.builds.doctor.examination import CHECKS, Check, DoctorContext, can_build, examine
+from torchyard.builds.doctor.context import Check, DoctorContext
+from torchyard.builds.doctor.examination import CHECKS, can_build, examine
 from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding, findings_text
 from torchyard.builds.plan import Plan
 from torchyard.builds.recipe import CondaTable, EnvironmentTable, Recipe

@@ -17,7 +17,7 @@ from build_projects import write
 from build_yard import LIMIT_S, Cli
 from sandbox_cases import needs_mounts
 
-from torchyard.builds.meter import read_meter_log
+from torchyard.builds.meter.compile_costs import read_meter_log
 
 pytestmark = [
     needs_mounts,

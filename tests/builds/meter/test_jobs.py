@@ -47,7 +47,6 @@ def test_one_job_per_core_where_memory_allows() -> None:
     choice = choose(limits(8, 32 * 1024))
     assert choice.jobs == 8
     assert choice.memory_mib == 32 * 1024 - 3277
-    assert choice.units == choice.memory_mib // UNIT_MIB
     assert choice.default_mib == 1024
     assert choice.why == (
         "8 jobs for 8 cores: 28.8 GiB for compiles (32.0 GiB available on this machine, minus a "
@@ -64,7 +63,7 @@ def test_fewer_where_memory_is_short() -> None:
 def test_a_tiny_machine_still_builds() -> None:
     choice = choose(limits(4, 600))
     assert (choice.jobs, choice.memory_mib) == (1, 300)
-    assert choose(limits(1, 0)).units == 1
+    assert choose(limits(1, 0)).memory_mib == UNIT_MIB
 
 
 def test_a_request_is_kept_and_its_consequence_reported() -> None:
@@ -115,7 +114,6 @@ def test_never_more_than_there_is(
     choice = choose(machine, recipe=recipe, history=measured(*peaks))
     assert 1 <= choice.jobs <= cores
     assert choice.memory_mib <= max(available, UNIT_MIB)
-    assert choice.units >= 1
     assert choice.default_mib >= 1
     assert choice.jobs == 1 or choice.jobs * min(choice.default_mib, 64) <= choice.memory_mib
     assert str(choice.jobs) in choice.why

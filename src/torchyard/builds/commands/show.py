@@ -310,7 +310,8 @@ without a failure ("No failure found"); --json has the field `failed`.
 @common_options
 def explain(log: str, exit_code: int | None, as_json: bool) -> None:
     """Explain why a build failed."""
-    from torchyard.builds.diagnosis import describe, diagnose
+    from torchyard.builds.diagnosis.diagnose import diagnose
+    from torchyard.builds.diagnosis.model import describe
     from torchyard.core.records import encode
 
     diagnosis = diagnose(sys.stdin.buffer if log == "-" else Path(log), exit_code=exit_code)

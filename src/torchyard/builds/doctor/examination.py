@@ -27,8 +27,6 @@ from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding, note
 from torchyard.builds.plan import Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
-__all__ = ["CHECKS", "Check", "DoctorContext", "can_build", "examine"]
-
 CHECKS: Final[tuple[Check, ...]] = (
     Check("versions", "versions of tools against those of the release", versions.examine_versions),
     Check("stack", "versions of the components of a stack", versions.examine_stack),

@@ -186,7 +186,6 @@ class Conda:
                 *packages_steps(request, installer, variables),
             ),
             variables=variables,
-            installer=installer,
             missing=() if path else (f"one of {', '.join(TOOLS)}",),
             notes=tuple(notes),
         )

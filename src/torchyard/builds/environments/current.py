@@ -11,12 +11,10 @@ from torchyard.builds.environments.model import (
     EnvironmentRequest,
     ordered_variables,
 )
-from torchyard.builds.environments.python_packages import pip_installer, required_packages
+from torchyard.builds.environments.python_packages import required_packages
 from torchyard.builds.plan import Variables
 from torchyard.builds.recipe import EnvironmentKind
 from torchyard.errors import UsageError
-
-__all__ = ["Current"]
 
 
 class Current:
@@ -54,7 +52,6 @@ class Current:
             kind=self.kind,
             python=interpreter.path,
             variables=_variables(request, Path(interpreter.path).parent),
-            installer=pip_installer(interpreter.path),
             notes=tuple(notes),
         )
 

@@ -26,8 +26,6 @@ from torchyard.builds.plan import Command, Step, Variables, WriteFile
 from torchyard.builds.recipe import DebianRootTable, EnvironmentKind
 from torchyard.errors import UsageError
 
-__all__ = ["DebianRoot"]
-
 BASE_PACKAGES: Final = ("ca-certificates",)
 """Installed when the root is created, before the machine's certificates replace its own."""
 TOOL_PACKAGES: Final = (
@@ -83,7 +81,6 @@ class DebianRoot:
                 *packages_steps(request, installer, variables, root=root),
             ),
             variables=variables,
-            installer=installer,
             missing=_missing(table, request),
             notes=(f"the build runs in a Debian {table.suite} root folder, {root}",),
         )

@@ -130,8 +130,6 @@ class EnvironmentPlan:
     steps: tuple[Step, ...] = ()
     variables: Variables = ()
     """The environment of later steps, without inherited variables."""
-    installer: tuple[str, ...] = ()
-    """Install command; requirements (`-r FILE`, `NAME`) are appended."""
     missing: tuple[str, ...] = ()
     """Missing programs and permissions: the plan can be shown but not run."""
     notes: tuple[str, ...] = ()

@@ -164,7 +164,6 @@ class Venv:
                 *packages_steps(request, installer, variables, root=root),
             ),
             variables=variables,
-            installer=installer,
             missing=_missing(interpreter, uv),
             notes=notes,
         )

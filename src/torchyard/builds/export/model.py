@@ -8,8 +8,6 @@ from typing import Protocol
 
 from torchyard.builds.plan import Plan
 
-__all__ = ["Export", "ExportFacts", "ExportedFile"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedFile:

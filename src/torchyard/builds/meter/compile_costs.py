@@ -88,16 +88,6 @@ class MeterLog:
         """Peak memory of the largest compile."""
         return max((compile_.peak_mib for compile_ in self.compiles), default=0.0)
 
-    @property
-    def waited_s(self) -> float:
-        """Total time that compiles waited for a job slot or memory."""
-        return sum(compile_.waited_s for compile_ in self.compiles)
-
-    @property
-    def retried(self) -> tuple[Compile, ...]:
-        """Compiles that were killed for lack of memory and retried alone."""
-        return tuple(compile_ for compile_ in self.compiles if compile_.retried)
-
     def since(self, start_s: float) -> MeterLog:
         """Return only the compiles started at or after a time (seconds since 1970)."""
         return replace(self, compiles=tuple(one for one in self.compiles if one.start_s >= start_s))
@@ -116,19 +106,6 @@ class MeterLog:
             total += max(end_s - max(start_s, until), 0.0)
             until = max(until, end_s)
         return total
-
-    def together_mib(self) -> float:
-        """Return an upper bound of the memory used by simultaneous compiles."""
-        changes = sorted(
-            change
-            for one in self.compiles
-            for change in ((one.start_s, one.peak_mib), (one.end_s, -one.peak_mib))
-        )
-        maximum = current = 0.0
-        for _, change in changes:
-            current += change
-            maximum = max(maximum, current)
-        return maximum
 
 
 def read_meter_log(path: Path) -> MeterLog:

@@ -62,7 +62,8 @@ from torchyard.builds.running.runner import (
 from torchyard.builds.running.steps import StepPerformer, explain_failure
 from torchyard.builds.running.sync_tree import list_files
 from torchyard.builds.sandbox import Sandbox
-from torchyard.builds.verify import RunInTarget, perform_verify
+from torchyard.builds.verify.target_python import RunInTarget
+from torchyard.builds.verify.verification import perform_verify
 from torchyard.core.records import encode
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
 from torchyard.files.safe_writing import replace_file, to_json_text

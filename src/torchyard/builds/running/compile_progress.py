@@ -18,20 +18,22 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.meter import (
-    meter_variables,
+from torchyard.builds.meter.compile_costs import (
+    CurvePoint,
+    History,
+    StepRun,
     read_meter_log,
     remove_unfinished,
-    step_variables,
-    write_table,
 )
-from torchyard.builds.meter.compile_costs import CurvePoint, History, StepRun
 from torchyard.builds.meter.compiler_launcher import (
     CacheCounts,
     CacheDecision,
     cache_statistics,
     logged_counts,
+    meter_variables,
     read_counts,
+    step_variables,
+    write_table,
 )
 from torchyard.builds.meter.jobs import JobChoice, history_name, memory_table
 from torchyard.builds.plan import BuildEvent, Component, Plan, Step

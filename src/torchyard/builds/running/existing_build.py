@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -34,7 +33,7 @@ from torchyard.builds.plan import (
     fingerprints,
     ignore_build_events,
 )
-from torchyard.builds.planner import copy_actions
+from torchyard.builds.planner import copy_actions, fetch_place
 from torchyard.builds.recipe_file import BuildRequest
 from torchyard.builds.record import RecipeIdentity, TestFileReport
 from torchyard.builds.running.build import (
@@ -49,7 +48,8 @@ from torchyard.builds.running.runner import Selection, touch
 from torchyard.builds.running.steps import StepPerformer
 from torchyard.builds.running.sync_tree import first_edit
 from torchyard.builds.sources import fetch_actions, update_actions, used_source_kind
-from torchyard.builds.verify import run_test_file
+from torchyard.builds.sources.git import commit_of, git_output
+from torchyard.builds.verify.project_tests import run_test_file
 from torchyard.core.records import decode, nearest_hint
 from torchyard.errors import NotAllowed, NothingToDo, ResultsDamaged, UsageError
 from torchyard.files.safe_writing import write_error
@@ -232,32 +232,16 @@ def local_changes(part: Component) -> str:
         return f"{tree} has edits: {changed}" if changed else ""
     if not (tree / ".git").exists() or not (source / ".git").exists():
         return ""
-    if _git(tree, "rev-parse", "HEAD") != _git(source, "rev-parse", "HEAD"):
-        # The source may have been updated by another build: only commits local_commits here are local.
-        local_commits = [
-            line
-            for line in _git(tree, "reflog", "--format=%gs").splitlines()
-            if _IS_LOCAL_COMMIT(line)
-        ]
+    if commit_of(tree) != commit_of(source):
+        # The source may have been updated by another build: only commits made here are local.
+        reflog = (git_output(tree, "reflog", "--format=%gs") or "").splitlines()
+        local_commits = [line for line in reflog if _IS_LOCAL_COMMIT(line)]
         if local_commits:
             return f"{tree} has commits that are not in its source: {local_commits[0]}"
     if part.recipe.patches or part.recipe.prepare:
         return ""
-    edited = _git(tree, "status", "--porcelain", "--untracked-files=no")
+    edited = git_output(tree, "status", "--porcelain", "--untracked-files=no")
     return f"{tree} has edits: {edited.splitlines()[0].strip()}" if edited else ""
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    # The working copy may belong to another user.
-    trust_folder = ("-c", f"safe.directory={folder}")
-    completed = subprocess.run(
-        ["git", *trust_folder, "-C", str(folder), *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    return completed.stdout.strip()
 
 
 def mark_updated(plan: Plan, updates: Plan) -> None:
@@ -279,16 +263,12 @@ def mark_updated(plan: Plan, updates: Plan) -> None:
 
 
 def _update_steps(plan: Plan, part: Component, home: BuildsDirectory) -> tuple[Step, ...]:
-    source, where = Path(part.source), f"{part.name}: source"
-    fetch_newest = update_actions(
-        part.recipe.source, destination=source, downloads=home.downloads, where=where
-    )
+    source, place = Path(part.source), fetch_place(part, home)
+    fetch_newest = update_actions(part.recipe.source, place)
     if not fetch_newest.actions:
         return ()
     if not source.exists():  # removed to save space
-        fetch_newest = fetch_actions(
-            part.recipe.source, destination=source, downloads=home.downloads, where=where
-        )
+        fetch_newest = fetch_actions(part.recipe.source, place)
     fetch = next(step for step in plan.steps if step.name == f"{part.name}/fetch")
     tree = next(step for step in plan.steps if step.name == f"{part.name}/tree")
     folder = BuildFolder(folder=Path(plan.folder))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchyard.builds.plan import AptSources
 from torchyard.errors import MissingTool, UsageError
 from torchyard.files.safe_writing import replace_file, write_error
+from torchyard.process.capture import capture
 
 # Fields of a deb822 stanza about the trust in a mirror; the one-line format has them in lower case.
 # Architectures, languages and targets are not copied.
@@ -70,12 +70,8 @@ def read_machine_apt() -> MachineApt:
     configuration = tuple(_parse_dump(_output("apt-config", "dump", "--format", "%F %v%n")))
     paths = _parse_shell(
         _output(
-            "apt-config",
-            "shell",
-            "LIST",
-            "Dir::Etc::sourcelist/f",
-            "PARTS",
-            "Dir::Etc::sourceparts/d",
+            *("apt-config", "shell"),
+            *("LIST", "Dir::Etc::sourcelist/f", "PARTS", "Dir::Etc::sourceparts/d"),
         )
     )
     files = [Path(paths["LIST"])] if paths.get("LIST") else []
@@ -224,26 +220,14 @@ def _parse_shell(text: str) -> dict[str, str]:
 
 
 def _output(*argv: str) -> str:
-    completed = subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    completed = capture(argv, variables={**os.environ, "LC_ALL": "C"})
     if completed.returncode != 0:
         raise MissingTool(
             f"`{' '.join(argv)}` failed with exit code {completed.returncode}",
-            why=_last_line(completed.stderr.splitlines()),
+            why=completed.stderr.strip().rpartition("\n")[2],
             hint="run the command yourself, and fix the apt configuration of this machine",
         )
     return completed.stdout
-
-
-def _last_line(lines: Iterable[str]) -> str:
-    return next((line for line in reversed(list(lines)) if line.strip()), "")
 
 
 _FOLDERS = (
