@@ -11,8 +11,6 @@ from torchyard.builds import compatibility
 from torchyard.builds.compatibility import (
     check_versions,
     cuda_toolkit,
-    host_clang_limit,
-    host_gcc_limit,
     known_releases,
     matching_companions,
     onednn_acl,
@@ -207,12 +205,14 @@ class TestCuda:
         ],
     )
     def test_host_compiler_limits(self, cuda: str, gcc: int, clang: int) -> None:
-        assert (host_gcc_limit(cuda), host_clang_limit(cuda)) == (gcc, clang)
+        toolkit = cuda_toolkit(cuda)
+        assert toolkit is not None
+        assert (toolkit.gcc_most, toolkit.clang_most) == (gcc, clang)
 
     def test_toolkits_before_the_table_are_unknown(self) -> None:
         assert cuda_toolkit("10.2") is None
-        assert host_gcc_limit("10.2") is None
-        assert host_clang_limit("rubbish") is None
+        assert cuda_toolkit("10.2") is None
+        assert cuda_toolkit("rubbish") is None
 
     @pytest.mark.parametrize(
         ("cuda", "capability", "known"),

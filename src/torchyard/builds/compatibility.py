@@ -217,18 +217,6 @@ def cuda_toolkit(version: str) -> CudaToolkit | None:
     return _table().cuda[not_newer[-1]] if not_newer else None
 
 
-def host_gcc_limit(cuda: str) -> int | None:
-    """Return the newest major gcc version that the toolkit's nvcc accepts."""
-    toolkit = cuda_toolkit(cuda)
-    return toolkit.gcc_most if toolkit else None
-
-
-def host_clang_limit(cuda: str) -> int | None:
-    """Return the newest major clang version that the toolkit's nvcc accepts."""
-    toolkit = cuda_toolkit(cuda)
-    return toolkit.clang_most if toolkit else None
-
-
 def toolkit_supports(cuda: str, capability: str) -> bool | None:
     """Whether a toolkit supports a compute capability (`8.6`, `9.0a`); None if unknown."""
     plain = capability.rstrip("af")

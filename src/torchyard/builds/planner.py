@@ -16,8 +16,8 @@ from typing import Final
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
-from torchyard.builds.environments import EnvironmentPlan, plan_environment
-from torchyard.builds.environments.model import join_paths
+from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.model import EnvironmentPlan, join_paths
 from torchyard.builds.meter.compiler_launcher import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
 from torchyard.builds.recipe import Recipe, fill_placeholders

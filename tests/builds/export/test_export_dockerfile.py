@@ -14,7 +14,8 @@ from export_plans import FACTS, hand_plan, shipped_plan, small_plan, small_proje
 from image_runs import fake_system, instructions, run_dockerfile, run_section, sections
 
 from torchyard.builds.environments.model import SYSTEM_PATH
-from torchyard.builds.export import ExportFacts, export_plan
+from torchyard.builds.export import export_plan
+from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import Command, Plan, WriteFile
 from torchyard.errors import UsageError
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from export_plans import FACTS, hand_component, hand_plan, shipped_plan, small_plan, small_project
 
-from torchyard.builds.export import ExportFacts, export_plan
+from torchyard.builds.export import export_plan
+from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import (
     AptSources,
     Command,

@@ -205,7 +205,8 @@ def _print_plan(
     planned: PlannedBuild, selection: Selection, plan_format: str, output: str, base_image: str
 ) -> None:
     from torchyard.builds.build_folders import BuildFolder
-    from torchyard.builds.export import ExportFacts, export_plan
+    from torchyard.builds.export import export_plan
+    from torchyard.builds.export.model import ExportFacts
     from torchyard.builds.running.runner import unfinished_steps
 
     plan = planned.plan

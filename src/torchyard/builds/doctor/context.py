@@ -52,7 +52,6 @@ class _VersionQuery:
 
     programs: tuple[str, ...]
     pattern: str
-    arguments: tuple[str, ...] = ("--version",)
 
 
 # The version of GCC follows the packager's parentheses: `g++ (Debian 12.2.0-14) 12.2.0`. A program
@@ -146,13 +145,13 @@ class Toolbox:
         facts = Path(path).stat()
         # Stat of the link target: `gcc` may stay while `gcc-12` behind it changes.
         stamp = [facts.st_mtime_ns, facts.st_size, facts.st_ino]
-        key = " ".join((path, *query.arguments))
+        key = f"{path} --version"
         cached = self._cache.get(key)
         if isinstance(cached, dict) and cached.get("stamp") == stamp:
             with suppress(KeyError, TypeError):
                 return Tool(name=name, path=path, **{k: str(cached[k]) for k in _CACHED_FIELDS})
         variables = {**self.variables, "PATH": self.search_path, "LC_ALL": "C"}
-        output = _run((path, *query.arguments), variables, limit_s=_VERSION_LIMIT_S)
+        output = _run((path, "--version"), variables, limit_s=_VERSION_LIMIT_S)
         tool = _parse(name, path, output.text, query)
         if tool.version:
             described = encode(tool)
@@ -196,9 +195,8 @@ def _query_for(name: str) -> _VersionQuery:
     if query is None and plain.startswith("python"):
         query = _QUERIES["python"]
     pattern = query.pattern if query else _NUMBER
-    arguments = query.arguments if query else ("--version",)
     programs = query.programs if query and name in _QUERIES else (name,)
-    return _VersionQuery(programs=programs, pattern=pattern, arguments=arguments)
+    return _VersionQuery(programs=programs, pattern=pattern)
 
 
 def _executable(program: str, search_path: str) -> str | None:

@@ -12,8 +12,6 @@ from packaging.version import Version
 
 from torchyard.builds.compatibility import (
     cuda_toolkit,
-    host_clang_limit,
-    host_gcc_limit,
     parse_version,
     rocm_notes,
     supported_capabilities,
@@ -220,9 +218,11 @@ def examine_nvcc_host(context: DoctorContext) -> Iterator[DoctorFinding]:
     nvcc, host = context.nvcc, _host(context)
     if nvcc is None or host is None or not nvcc.version or not host.version:
         return
-    limit = (host_clang_limit if host.family == "clang" else host_gcc_limit)(nvcc.version)
-    major = int(host.version.split(".")[0])
-    if limit is None or major <= limit:
+    toolkit = cuda_toolkit(nvcc.version)
+    if toolkit is None:
+        return
+    limit = toolkit.clang_most if host.family == "clang" else toolkit.gcc_most
+    if int(host.version.split(".")[0]) <= limit:
         return
     overridden = any(_OVERRIDE in context.variables.get(name, "") for name in _FLAGS)
     older = _older(context, host, limit)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.doctor.context import DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding, note, warning
 
@@ -230,8 +231,7 @@ def _foreign_protobuf(
     owners = listed.owners(_PROTOBUF)
     pytorch = any(context.pytorch_recipes())
     system = any(
-        str(recipe.options.get("USE_SYSTEM_LIBS", "")).lower() in {"true", "on", "1"}
-        for recipe in context.recipes
+        cmake_bool(str(recipe.options.get("USE_SYSTEM_LIBS", ""))) for recipe in context.recipes
     )
     if pytorch and not system and owners and owners[0] in requested:
         yield warning(

@@ -16,16 +16,19 @@ from torchyard.builds.compatibility import version_in_range
 from torchyard.builds.doctor.context import DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, warning
 from torchyard.builds.recipe import FolderSource, Recipe
+from torchyard.builds.sources import used_source_kind
+from torchyard.errors import UsageError
 
 _SHOWN: Final = 5
 
 
 def folder_source(recipe: Recipe) -> FolderSource | None:
     """Return the source folder of a recipe; None for other kinds of source."""
-    source = recipe.source
-    given = [getattr(source, kind) for kind in ("git", "folder", "tarball", "sdist", "debian")]
-    only = source.use is None and sum(item is not None for item in given) == 1
-    return source.folder if source.use == "folder" or only else None
+    try:
+        kind = used_source_kind(recipe.source, recipe.name)
+    except UsageError:
+        return None
+    return recipe.source.folder if kind == "folder" else None
 
 
 def examine_submodules(context: DoctorContext) -> Iterator[DoctorFinding]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from torchyard.builds.plan import Step, Variables
 from torchyard.builds.recipe import EnvironmentKind, EnvironmentTable
@@ -139,16 +139,6 @@ class EnvironmentPlan:
     def last_step(self) -> tuple[str, ...]:
         """Name of the last step, as a dependency of later steps; empty if there are no steps."""
         return tuple(step.name for step in self.steps[-1:])
-
-
-class Environment(Protocol):
-    """One kind of environment."""
-
-    kind: EnvironmentKind
-
-    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Return the plan of the environment; examines the machine and changes nothing."""
-        ...
 
 
 def ordered_variables(

@@ -23,8 +23,8 @@ from torchyard.builds.build_folders import (
     source_lock,
 )
 from torchyard.builds.doctor.examination import can_build, examine
-from torchyard.builds.environments import inherited_variables
 from torchyard.builds.environments.base_interpreter import base_builds, resolve_base
+from torchyard.builds.environments.model import inherited_variables
 from torchyard.builds.lockfile import Lock, apply_lock, check_source, read_lock, write_lock
 from torchyard.builds.meter.compile_costs import History
 from torchyard.builds.meter.compiler_launcher import CacheDecision, choose_cache
@@ -36,7 +36,6 @@ from torchyard.builds.plan import (
     Step,
     Verify,
     fingerprints,
-    ignore_build_events,
 )
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe import Recipe
@@ -79,20 +78,13 @@ _COPY_SOURCE: Final = ("tree", "update-tree")
 class BuildSession:
     """One run of a plan in its locked build folder."""
 
-    plan: Plan
-    home: BuildsDirectory
-    choice: JobChoice
-    cache: str = "auto"
-    listener: BuildListener = ignore_build_events
-    selection: Selection = field(default_factory=Selection)
-    keep_going: bool = False
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    planned: PlannedBuild
+    choices: BuildChoices
+    listener: BuildListener
     identity: RecipeIdentity | None = None
     """The requested recipe and settings; without it no record is written."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the machine, for the record."""
-    lock: Lock | None = None
-    """Lock file that fetched sources must match."""
     bases: tuple[BuildFolder, ...] = ()
     """Builds that this one uses as its base; they are locked while it runs."""
     times: Mapping[str, StepTimes] = field(default_factory=dict)
@@ -101,6 +93,11 @@ class BuildSession:
         default_factory=dict
     )
     _cache_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to run."""
+        return self.planned.plan
 
     @property
     def folder(self) -> BuildFolder:
@@ -115,19 +112,19 @@ class BuildSession:
             replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
             if self.identity is not None:
                 # With the requested cache, for `rebuild` and `update`.
-                request = {**encode(self.identity), "cache": self.cache}
+                request = {**encode(self.identity), "cache": self.choices.cache}
                 replace_file(self.folder.request_file, to_json_text(request, indent=1) + "\n")
-                if self.lock is not None:
-                    write_lock(self.folder.used_lock_file, self.lock)
+                if self.planned.lock is not None:
+                    write_lock(self.folder.used_lock_file, self.planned.lock)
                 else:
                     self.folder.used_lock_file.unlink(missing_ok=True)
             watch = CompileMonitor(
                 plan=self.plan,
                 folder=self.folder,
-                choice=self.choice,
-                history=History(folder=self.home.history),
+                choice=self.planned.jobs,
+                history=History(folder=self.planned.home.history),
                 cache_for=self._cache_for,
-                passed=inherited_variables(self.environ),
+                passed=inherited_variables(os.environ),
             )
             self.times = watch.times
             runner = Runner(
@@ -139,8 +136,8 @@ class BuildSession:
                 ),
                 watch=watch,
                 listener=self.listener,
-                selection=self.selection,
-                keep_going=self.keep_going,
+                selection=self.choices.selection,
+                keep_going=self.choices.keep_going,
             )
             result = runner.run()
             if result.good and not unfinished_steps(self.plan, self.folder):
@@ -154,9 +151,8 @@ class BuildSession:
             return
         python = write_runtime_files(self.plan, folder)
         last = self.plan.steps[-1]
-        performer = self._performer(
-            last, {**inherited_variables(self.environ), **dict(last.variables)}, lambda _: None
-        )
+        variables = {**inherited_variables(os.environ), **dict(last.variables)}
+        performer = self._performer(last, variables, lambda _: None)
         record = make_record(
             self.plan,
             RecordInputs(
@@ -201,7 +197,7 @@ class BuildSession:
             waiting=lambda: self.listener(BuildEvent(kind="note", step=step.name, text=text)),
         ):
             if what == "tree":
-                check_source(part, self.lock)
+                check_source(part, self.planned.lock)
             yield
             if what == "tree":
                 # An update removes the files of this list that the new source lacks.
@@ -234,17 +230,17 @@ class BuildSession:
     def _choose_cache(
         self, step: Step, *, precompiled: bool
     ) -> tuple[CacheDecision, tuple[str, ...]]:
-        if precompiled and self.cache == "auto":
+        if precompiled and self.choices.cache == "auto":
             # ccache tracks a precompiled header only with gcc's -fpch-preprocess, which CMake does
             # not pass: a changed header could produce a stale cache hit.
             return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
-        variables = {**inherited_variables(self.environ), **dict(step.variables)}
+        variables = {**inherited_variables(os.environ), **dict(step.variables)}
         shown = self.folder.shown_in(step.root)
         sandbox = Sandbox(root=step.root, network=False, writable=shown)
         argv, full = sandbox.command(("true",), folder=self.plan.folder, variables=variables)
         before = tuple(argv[:-1])
         decision = choose_cache(
-            self.cache, variables=full, base_folder=self.folder.folder, before=before
+            self.choices.cache, variables=full, base_folder=self.folder.folder, before=before
         )
         return decision, before
 
@@ -359,13 +355,9 @@ def run_build(
     ):
         _check_prerequisites(planned, listener)
     session = BuildSession(
-        plan=planned.plan,
-        home=planned.home,
-        choice=planned.jobs,
-        cache=choices.cache,
+        planned=planned,
+        choices=choices,
         listener=listener,
-        selection=choices.selection,
-        keep_going=choices.keep_going,
         identity=RecipeIdentity(
             name=planned.request.recipe,
             variant=planned.resolved.recipe.variant,
@@ -375,7 +367,6 @@ def run_build(
             },
         ),
         machine=read_facts(),
-        lock=planned.lock,
         bases=base_builds(planned.resolved.recipe.environment.base, planned.home),
     )
     result = session.run()

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 
 from torchyard.builds import BUILD_PREFIX
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, exclusive_run_lock
-from torchyard.builds.environments import inherited_variables
+from torchyard.builds.environments.model import inherited_variables
 from torchyard.builds.plan import (
     Action,
     BuildEvent,
@@ -339,14 +339,11 @@ def update_build(
         listener(BuildEvent(kind="note", text="nothing to update: all sources are pinned"))
     else:
         session = BuildSession(
-            plan=updates,
-            home=planned.home,
-            choice=planned.jobs,
+            planned=replace(planned, plan=updates, lock=None),
+            choices=BuildChoices(selection=Selection(force=True)),
             listener=listener,
-            selection=Selection(force=True),
         )
-        result = session.run()
-        for error in result.failed.values():
+        for error in session.run().failed.values():
             raise error
         mark_updated(planned.plan, updates)
     return run_build(planned, choices, listener)
@@ -362,15 +359,15 @@ def rebuild_component(
     listener: BuildListener,
 ) -> BuildOutcome:
     """Rebuild the edited working copy of a component, install and check it."""
-    planned = _plan_existing(name, _earlier_choices(name, jobs=jobs))
+    choices = _earlier_choices(name, jobs=jobs)
+    planned = _plan_existing(name, choices)
     part = select_components(planned.plan, (component,) if component else ())[-1]
     steps = component_build_steps(planned.plan, part.name, from_configure=from_configure)
     selection = Selection(start_from=steps[:1]) if dependents else Selection(only=steps)
-    choices = replace(_earlier_choices(name, jobs=jobs), selection=selection, doctor=False)
     mark = planned.home.build(name).edited(part.name)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    return run_build(planned, choices, listener)
+    return run_build(planned, replace(choices, selection=selection, doctor=False), listener)
 
 
 def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Path, ...]:
@@ -386,13 +383,13 @@ def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Pat
         read_request(name, home)  # raises for an unknown name, before its lock file is created
         with exclusive_run_lock(folder.lock_file):
             return remove_build(name, home)
-    planned = _plan_existing(name, _earlier_choices(name, jobs="auto"))
+    planned = _plan_existing(name, _earlier_choices(name))
     chosen: CleanLevel = next(item for item in get_args(CleanLevel) if item == level)
     with exclusive_run_lock(folder.lock_file):
         return clean(planned.plan, folder, select_components(planned.plan, components), chosen)
 
 
-def _earlier_choices(name: str, *, jobs: str) -> BuildChoices:
+def _earlier_choices(name: str, *, jobs: str = "auto") -> BuildChoices:
     """Return the choices the build was made with."""
     home = BuildsDirectory.default()
     return BuildChoices(
@@ -419,9 +416,7 @@ def run_build_tests(
 
     Relative paths start at the component's working copy.
     """
-    home = BuildsDirectory.default()
-    choices = BuildChoices(name=name, lock_file=used_lock_path(name, home))
-    planned = plan_build(read_request(name, home), choices)
+    planned = _plan_existing(name, _earlier_choices(name))
     part = select_components(planned.plan, (component,) if component else ())[-1]
     known_failures = {test.path: test.known_failures for test in part.recipe.verify.tests}
     paths = files or tuple(known_failures)

@@ -9,11 +9,12 @@ the environment, the imported module) are in `Subject`.
 from __future__ import annotations
 
 import json
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from torchyard.builds.plan import Component
 from torchyard.builds.record import (
@@ -39,27 +40,8 @@ _TIMEOUT_MARK: Final = "Timeout ("
 _ANSWER_MARK: Final = "torchyard-answer:"
 
 
-class CompletedCommand(Protocol):
-    """A completed command, like `subprocess.CompletedProcess`."""
-
-    @property
-    def returncode(self) -> int:
-        """Exit code; negative for a signal."""
-
-    @property
-    def stdout(self) -> str:
-        """Standard output."""
-
-    @property
-    def stderr(self) -> str:
-        """Standard error."""
-
-
-class RunInTarget(Protocol):
-    """Runs a command in the target, with additional environment variables."""
-
-    def __call__(self, argv: Sequence[str], variables: Mapping[str, str], /) -> CompletedCommand:
-        """Run the command and return its result; a nonzero exit code does not raise."""
+RunInTarget = Callable[[Sequence[str], Mapping[str, str]], subprocess.CompletedProcess[str]]
+"""Runs a command in the target, with additional environment variables; an exit code does not raise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +191,5 @@ class CheckResult:
     smoke: tuple[SmokeResult, ...] = ()
 
 
-class Check(Protocol):
-    """One kind of check."""
-
-    def __call__(self, subject: Subject, /) -> CheckResult:
-        """Run the check. Problems are findings; exceptions are bugs."""
+Check = Callable[[Subject], CheckResult]
+"""One kind of check. Problems are findings; exceptions are bugs."""
