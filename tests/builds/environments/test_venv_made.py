@@ -15,8 +15,7 @@ from tiny_wheels import put_installed, write_wheel
 
 from torchyard.builds import environments
 from torchyard.builds.environments import plan_environment
-from torchyard.builds.environments.model import EnvironmentPlan
-from torchyard.builds.environments.python_packages import pip_installer
+from torchyard.builds.environments.model import EnvironmentPlan, pip_installer
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import EnvironmentTable
 

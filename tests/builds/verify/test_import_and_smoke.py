@@ -11,8 +11,8 @@ from verify_subjects import make_component, make_target, make_venv, run_here
 from torchyard.builds import recipe as grammar
 from torchyard.builds.plan import Component
 from torchyard.builds.record import VerifyReport
-from torchyard.builds.verify.probe import list_packages, probe_environment, probe_module
 from torchyard.builds.verify.project_tests import exit_text
+from torchyard.builds.verify.target_python import list_packages, probe_environment, probe_module
 from torchyard.builds.verify.verification import open_target, perform_verify
 from torchyard.errors import StepFailed
 

@@ -20,8 +20,9 @@ from torchyard.builds.environments.model import (
     EnvironmentRequest,
     base_variables,
     ordered_variables,
+    packages_steps,
+    pip_installer,
 )
-from torchyard.builds.environments.python_packages import packages_steps, pip_installer
 from torchyard.builds.plan import Action, Command, Step, Variables, WriteFile
 from torchyard.errors import UsageError
 

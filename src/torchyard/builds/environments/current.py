@@ -10,8 +10,8 @@ from torchyard.builds.environments.model import (
     EnvironmentPlan,
     EnvironmentRequest,
     ordered_variables,
+    required_packages,
 )
-from torchyard.builds.environments.python_packages import required_packages
 from torchyard.builds.plan import Variables
 from torchyard.errors import UsageError
 

@@ -13,10 +13,8 @@ from torchyard.builds.environments.model import (
     EnvironmentPlan,
     EnvironmentRequest,
     base_variables,
-    ordered_variables,
-)
-from torchyard.builds.environments.python_packages import (
     layer_actions,
+    ordered_variables,
     packages_steps,
     pip_installer,
     python_variables,

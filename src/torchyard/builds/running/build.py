@@ -65,7 +65,7 @@ from torchyard.builds.verify.target_python import RunInTarget
 from torchyard.builds.verify.verification import perform_verify
 from torchyard.core.records import encode
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
-from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.files.safe_writing import replace_file, replace_json
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.limits import read_limits
 from torchyard.process.tree import sweep_orphans
@@ -109,11 +109,11 @@ class BuildSession:
         base_locks = [base.lock_file for base in self.bases]
         with exclusive_run_lock(self.folder.lock_file), base_build_locks(base_locks):
             sweep_orphans()
-            replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
+            replace_json(self.folder.plan_file, encode(self.plan))
             if self.identity is not None:
                 # With the requested cache, for `rebuild` and `update`.
                 request = {**encode(self.identity), "cache": self.choices.cache}
-                replace_file(self.folder.request_file, to_json_text(request, indent=1) + "\n")
+                replace_json(self.folder.request_file, request)
                 if self.planned.lock is not None:
                     write_lock(self.folder.used_lock_file, self.planned.lock)
                 else:
@@ -206,8 +206,7 @@ class BuildSession:
     def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
         component = self.plan.component(action.component)
         report = perform_verify(component, root=step.root, run=run)
-        Path(action.report).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(Path(action.report), to_json_text(encode(report), indent=1) + "\n")
+        replace_json(Path(action.report), encode(report))
         for finding in report.findings:
             self.listener(
                 BuildEvent(kind="note", step=step.name, text=f"{finding.level}: {finding.what}")

@@ -33,8 +33,7 @@ from torchyard.builds.record import (
 from torchyard.builds.running.runner import read_state
 from torchyard.builds.sources import source_identity, used_source_kind
 from torchyard.builds.sources.fetch_plan import sha256_of
-from torchyard.builds.verify.probe import list_packages
-from torchyard.builds.verify.target_python import RunInTarget
+from torchyard.builds.verify.target_python import RunInTarget, list_packages
 from torchyard.builds.verify.verification import open_target
 from torchyard.core.records import decode
 from torchyard.errors import TorchyardError, UsageError

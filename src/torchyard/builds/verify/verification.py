@@ -35,17 +35,11 @@ from torchyard.builds.record import (
     VerifyReport,
 )
 from torchyard.builds.verify.linked_libraries import check_libraries
-from torchyard.builds.verify.probe import (
+from torchyard.builds.verify.project_tests import check_smoke
+from torchyard.builds.verify.target_python import (
     IMPLIED,
     READ_FROM_ENVIRONMENT,
     RENAMED,
-    config_name,
-    config_value,
-    probe_environment,
-    probe_module,
-)
-from torchyard.builds.verify.project_tests import check_smoke
-from torchyard.builds.verify.target_python import (
     Check,
     CheckResult,
     EnvironmentFolders,
@@ -53,6 +47,10 @@ from torchyard.builds.verify.target_python import (
     RunInTarget,
     Subject,
     TargetPython,
+    config_name,
+    config_value,
+    probe_environment,
+    probe_module,
 )
 from torchyard.errors import StepFailed
 
