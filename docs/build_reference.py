@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 
 from torchyard.builds import compatibility
 from torchyard.builds import recipe as grammar
-from torchyard.builds.diagnosis.signature import signature_rows
+from torchyard.builds.diagnosis.signature import Signature, all_remedies, load_signatures
 from torchyard.builds.doctor.examination import CHECKS
 from torchyard.builds.recipe_file import load_recipe_file, shipped_recipes
 
@@ -219,23 +219,50 @@ def versions_page(written_by: str) -> str:
 
 def failures_page(written_by: str) -> str:
     """Every failure that the diagnosis knows."""
-    rows = signature_rows()
+    rows = load_signatures()
     lines = [
         written_by,
         "# Failures of builds\n",
         _FAILURES_HEAD.format(count=len(rows)),
     ]
     for row in rows:
-        lines += [f"## {row.id}\n", f"{_sentence(row.title)} *{row.level.capitalize()}.*\n"]
-        signs = [sign.strip() for sign in row.signs if sign.strip()]
-        if signs:
-            lines += [f"Signs: {', '.join(f'`{sign}`' for sign in signs)}\n"]
-        lines += [f"{_prose(row.cause)}\n"]
-        lines += [f"- {_prose(remedy)}" for remedy in row.remedy]
+        title = _sentence(_worded(row.title, row))
+        lines += [f"## {row.id}\n", f"{title} *{row.level.capitalize()}.*\n"]
+        signs = [readable(pattern) for pattern in row.any]
+        signs += [f"exit code {code}" for code in row.exit_codes]
+        if any(signs):
+            shown = ", ".join(f"`{sign}`" for sign in dict.fromkeys(signs) if sign)
+            lines += [f"Signs: {shown}\n"]
+        lines += [f"{_prose(_worded(row.cause, row))}\n"]
+        lines += [f"- {_prose(_worded(remedy, row))}" for remedy in all_remedies(row)]
         if row.references:
             lines += ["", f"See {', '.join(row.references)}."]
         lines.append("")
     return "\n".join(lines)
+
+
+_NAMED = re.compile(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)")
+_READABLE = (
+    (re.compile(r"\(\?[!=][^)]*\)|\\b|\^(?:\\s\*)?|\$"), ""),
+    (re.compile(r"(?:\[[^\]]*\]|\\[dwSs]|\.)(?:[*+]|\{[^}]*\})\??"), "..."),
+    (re.compile(r"\(\?:"), "("),
+    (re.compile(r"\.?\[`'\]|\\W\?"), "'"),
+    (re.compile(r"\\([^\w\s])"), r"\1"),
+    (re.compile(r"(?:\.\.\. ?){2,}"), "... "),
+)
+
+
+def _worded(text: str, signature: Signature) -> str:
+    """Return a text with defaults, or names in capitals, for its placeholders."""
+    return re.sub(r"\{([a-z_]+)\}", lambda m: signature.defaults.get(m[1], m[1].upper()), text)
+
+
+def readable(pattern: str) -> str:
+    """Return a pattern as a readable log line."""
+    text = _NAMED.sub(lambda match: match[1].upper(), pattern)
+    for searched, replacement in _READABLE:
+        text = searched.sub(replacement, text)
+    return " ".join(text.split())
 
 
 def doctor_page(written_by: str) -> str:

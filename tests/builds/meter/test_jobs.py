@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchyard.builds.meter.compile_costs import ComponentHistory, FileCost
 from torchyard.builds.meter.compiler_launcher import UNIT_MIB
-from torchyard.builds.meter.jobs import JobChoice, choose_jobs, memory_table
+from torchyard.builds.meter.jobs import JobChoice, choose_jobs, parse_jobs
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError
 from torchyard.machine.limits import MachineLimits
@@ -78,7 +78,7 @@ def test_a_request_is_kept_and_its_consequence_reported() -> None:
 @pytest.mark.parametrize("jobs", [0, -3])
 def test_no_jobs_is_rejected(jobs: int) -> None:
     with pytest.raises(UsageError, match=str(jobs)):
-        choose(limits(2, 4096), requested=jobs)
+        parse_jobs(str(jobs))
 
 
 def test_measured_files_replace_the_recipes_number() -> None:
@@ -90,13 +90,6 @@ def test_measured_files_replace_the_recipes_number() -> None:
     assert "Files that need more (up to 2.1 GiB) wait until it is free." in choice.why
     few = choose(limits(16, 6 * 1024), history=measured(10.0, 10.0))
     assert few.jobs == 5, "two files say nothing"
-
-
-def test_the_table_puts_measured_names_before_patterns() -> None:
-    recipe = Recipe(name="x", heavy={"Register*": 4000, "huge*": 9000})
-    table = memory_table(recipe, measured(100.0))
-    assert table == {"0.o": 111, "Register*": 4000, "huge*": 9000}
-    assert list(table) == ["0.o", "Register*", "huge*"]
 
 
 @given(

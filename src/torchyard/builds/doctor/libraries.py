@@ -81,7 +81,8 @@ def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Itera
                 fix="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
             )
         return
-    if name not in _LIBRARIES or _built_first(context, recipe, name):
+    built_first = name in recipe.needs or any(other.name == name for other in context.recipes)
+    if name not in _LIBRARIES or built_first:
         return
     if not _is_installed(context, recipe, name):
         yield blocker(
@@ -89,10 +90,6 @@ def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Itera
             why=f"the configure step would fail with `Preferred BLAS ({requested}) cannot be found`",
             fix=_PACKAGES.get(name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"),
         )
-
-
-def _built_first(context: DoctorContext, recipe: Recipe, name: str) -> bool:
-    return name in recipe.needs or any(other.name == name for other in context.recipes)
 
 
 def _is_installed(context: DoctorContext, recipe: Recipe, name: str) -> bool:

@@ -152,7 +152,8 @@ def _missing_for_plan(context: DoctorContext, plan: Plan) -> Iterator[DoctorFind
                 continue
             program = action.argv[0]
             search = {**variables, **dict(action.variables)}.get("PATH", "")
-            if _made_by_the_build(program, plan) or program in missing:
+            made_by_build = "/" in program and Path(program).is_relative_to(plan.folder)
+            if made_by_build or program in missing:
                 continue
             if Path(program).name in brought:
                 continue
@@ -160,10 +161,6 @@ def _missing_for_plan(context: DoctorContext, plan: Plan) -> Iterator[DoctorFind
                 missing[program] = step.name
     for program, step_name in missing.items():
         yield _missing(program, f"the step {step_name} runs it")
-
-
-def _made_by_the_build(program: str, plan: Plan) -> bool:
-    return "/" in program and Path(program).is_relative_to(plan.folder)
 
 
 def _missing_for_recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:

@@ -130,11 +130,6 @@ def _prefix_route(name: str, release: str) -> Route:
     return "cmake"
 
 
-def reaches_cmake(name: str, release: str) -> bool:
-    """Return whether a variable becomes a CMake variable in that PyTorch release."""
-    return route_of(name, release) == "cmake"
-
-
 def looks_like_option(name: str) -> bool:
     """Return whether a variable is probably meant as an option of the PyTorch build.
 
@@ -182,7 +177,7 @@ def _check_variable(name: str, kind: str, facts: ReleaseFacts) -> Iterator[Docto
             " CMake variables; all others are silently ignored",
             fix=_suggestion(name, near),
         )
-    elif near and reaches_cmake(name, facts.version):
+    elif near and route_of(name, facts.version) == "cmake":
         yield warning(
             f"{kind} {name} is passed to CMake, which has no option of that name",
             why="a misspelt option is silently ignored",

@@ -156,15 +156,9 @@ def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
 
 def _system_toolkits(plan: Plan) -> set[str]:
     """Return the variables that refer to a GPU toolkit outside the folder of the build."""
-    return {name for name, value in _all_variables(plan) if not value.startswith(plan.folder)} & {
-        "CUDA_HOME",
-        "ROCM_PATH",
-    }
-
-
-def _all_variables(plan: Plan) -> Iterator[tuple[str, str]]:
-    for step in plan.steps:
-        yield from step.variables
+    variables = [pair for step in plan.steps for pair in step.variables]
+    outside = {name for name, value in variables if not value.startswith(plan.folder)}
+    return outside & {"CUDA_HOME", "ROCM_PATH"}
 
 
 def _python_version(plan: Plan) -> str:

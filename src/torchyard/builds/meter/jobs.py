@@ -48,10 +48,6 @@ def choose_jobs(
     limits: MachineLimits,
 ) -> JobChoice:
     """Return the requested number of jobs, else one per core, or fewer if memory is short."""
-    if requested is not None and requested < 1:
-        raise UsageError(
-            f"--jobs {requested}: at least one job is needed", hint="use --jobs auto, or a number"
-        )
     margin = max(_MIN_MARGIN_MIB, round(limits.total_mib * _MARGIN_SHARE))
     # With less memory than the margin, small files can still be compiled one by one.
     memory = max(limits.available_mib - margin, limits.available_mib // 2, UNIT_MIB)
@@ -76,11 +72,6 @@ def choose_jobs(
     if largest * jobs > memory:
         why += f" Files that need more (up to {_gib(largest)}) wait until it is free."
     return JobChoice(jobs=jobs, memory_mib=memory, default_mib=default, why=why)
-
-
-def memory_table(recipe: Recipe, history: ComponentHistory) -> dict[str, int]:
-    """Return the memory table of the meter: measurements, then the patterns of the recipe."""
-    return {**history.needs_mib(), **recipe.heavy}
 
 
 def _job_memory(recipe: Recipe, history: ComponentHistory) -> tuple[int, int, str]:

@@ -38,7 +38,6 @@ from torchyard.builds.plan import (
     fingerprints,
 )
 from torchyard.builds.planner import make_plan
-from torchyard.builds.recipe import Recipe
 from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, resolve
 from torchyard.builds.record import (
     RecipeIdentity,
@@ -216,7 +215,7 @@ class BuildSession:
 
     def _cache_for(self, step: Step) -> tuple[CacheDecision, tuple[str, ...]]:
         recipe = self.plan.component(step.component).recipe
-        key = (step.root, _has_precompiled_headers(recipe))
+        key = (step.root, bool(recipe.options.get("USE_PRECOMPILED_HEADERS")))
         with self._cache_lock:
             if key not in self._caches:
                 self._caches[key] = self._choose_cache(step, precompiled=key[1])
@@ -242,10 +241,6 @@ class BuildSession:
             self.choices.cache, variables=full, base_folder=self.folder.folder, before=before
         )
         return decision, before
-
-
-def _has_precompiled_headers(recipe: Recipe) -> bool:
-    return bool(recipe.options.get("USE_PRECOMPILED_HEADERS"))
 
 
 def _verification_error(report: VerifyReport, path: str) -> StepFailed:

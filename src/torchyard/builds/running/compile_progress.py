@@ -35,7 +35,7 @@ from torchyard.builds.meter.compiler_launcher import (
     step_variables,
     write_table,
 )
-from torchyard.builds.meter.jobs import JobChoice, history_name, memory_table
+from torchyard.builds.meter.jobs import JobChoice, history_name
 from torchyard.builds.plan import BuildEvent, Component, Plan, Step
 from torchyard.builds.recipe import Recipe
 from torchyard.builds.record import StepTimes
@@ -364,7 +364,8 @@ class CompileMonitor:
         if log.exists():
             # make compares time stamps only, and would accept a partly written object file.
             remove_unfinished(read_meter_log(log), below=self.folder.folder)
-        write_table(table, memory_table(recipe, history))
+        # Measurements, then the patterns of the recipe.
+        write_table(table, {**history.needs_mib(), **recipe.heavy})
         decision, before = self.cache_for(step)
         variables |= meter_variables(
             self.folder.meter,

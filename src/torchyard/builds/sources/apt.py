@@ -67,7 +67,8 @@ def read_machine_apt() -> MachineApt:
             "apt-get, which a Debian source package requires, is not installed",
             hint="use another source of the recipe (`--set source.use=git`) or a Debian machine",
         )
-    configuration = tuple(_parse_dump(_output("apt-config", "dump", "--format", "%F %v%n")))
+    dump = _output("apt-config", "dump", "--format", "%F %v%n").splitlines()
+    configuration = tuple((name, value) for name, _, value in (one.partition(" ") for one in dump))
     paths = _parse_shell(
         _output(
             *("apt-config", "shell"),
@@ -206,12 +207,6 @@ def _stanzas(text: str) -> Iterator[dict[str, str]]:
 def _origins(text: str) -> dict[str, str]:
     pairs = (line.split("\t") for line in text.splitlines())
     return {pair[0].rstrip("/"): pair[1] for pair in pairs if len(pair) == 2 and pair[1]}  # noqa: PLR2004
-
-
-def _parse_dump(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        yield name, value
 
 
 def _parse_shell(text: str) -> dict[str, str]:

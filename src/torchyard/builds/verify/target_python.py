@@ -65,9 +65,9 @@ class SnippetOutcome:
         """Whether it succeeded."""
         return self.returncode == 0 and not self.timed_out
 
-    def tail(self, count: int = 12) -> str:
+    def tail(self) -> str:
         """Return the last lines of its output."""
-        return last_lines(self.stderr or self.stdout, count)
+        return last_lines(self.stderr or self.stdout, 12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,12 +394,10 @@ def list_packages(target: TargetPython) -> tuple[PackageRecord, ...]:
     answer = _answer(target.query(_PACKAGES), target, "did not list its packages")
     return tuple(
         PackageRecord(name=name, version=str(version), origin=str(origin))
-        for name, (version, origin) in sorted(answer["packages"].items(), key=_by_lower_name)
+        for name, (version, origin) in sorted(
+            answer["packages"].items(), key=lambda item: str(item[0]).lower()
+        )
     )
-
-
-def _by_lower_name(item: tuple[str, object]) -> str:
-    return item[0].lower()
 
 
 def _answer(outcome: SnippetOutcome, target: TargetPython, problem: str) -> dict[str, Any]:
