@@ -12,7 +12,6 @@ from torchyard.builds.compatibility import (
     check_versions,
     cuda_toolkit,
     known_releases,
-    matching_companions,
     onednn_acl,
     parse_version,
     release_facts,
@@ -51,7 +50,7 @@ class TestTable:
 
     def test_companions_agree_in_both_directions(self) -> None:
         for version in TORCH_RELEASES:
-            for project, own in matching_companions(version).items():
+            for project, own in release_facts("pytorch", version).companions.items():
                 assert supports_torch(project, own, version), (project, own, version)
 
     def test_toolkits_are_in_order(self) -> None:
@@ -142,7 +141,10 @@ class TestCompanions:
         ],
     )
     def test_belong_to_their_torch(self, torch: str, vision: str, audio: str) -> None:
-        assert matching_companions(torch) == {"torchvision": vision, "torchaudio": audio}
+        assert release_facts("pytorch", torch).companions == {
+            "torchvision": vision,
+            "torchaudio": audio,
+        }
 
     def test_vision_of_another_torch_does_not_fit(self) -> None:
         assert supports_torch("torchvision", "0.21.0", "2.6.0")

@@ -188,11 +188,6 @@ def _inexact(facts: ReleaseFacts, note: str) -> ReleaseFacts:
     return replace(facts, exact=False, notes=(note, *facts.notes))
 
 
-def matching_companions(torch_version: str) -> dict[str, str]:
-    """Return the releases of torchvision and torchaudio that match a PyTorch release."""
-    return dict(release_facts("pytorch", torch_version).companions)
-
-
 def supports_torch(project: str, version: str, torch_version: str) -> bool:
     """Whether a release of a companion supports a PyTorch version."""
     facts = release_facts(project, version)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from torchyard.builds.compatibility import matching_companions, release_facts
+from torchyard.builds.compatibility import release_facts
 from torchyard.builds.recipe import ComponentTable, EnvironmentTable, Recipe, Scalar
 from torchyard.core.records import decode, nearest_hint
 from torchyard.core.toml_file import MAX_DEPTH, parse_toml, read_toml
@@ -404,9 +404,8 @@ def _matching_version(name: str, parts: Mapping[str, Recipe]) -> str:
     torch = parts.get("pytorch")
     if torch is None:
         return ""
-    if name == "arm-compute-library":
-        return release_facts("pytorch", torch.version).acl
-    return matching_companions(torch.version).get(name, "")
+    facts = release_facts("pytorch", torch.version)
+    return facts.acl if name == "arm-compute-library" else facts.companions.get(name, "")
 
 
 def _ordered(parts: Mapping[str, Recipe]) -> tuple[Recipe, ...]:

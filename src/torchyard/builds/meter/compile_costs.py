@@ -14,13 +14,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from torchyard.builds.build_folders import open_lock_file
 from torchyard.errors import TorchyardError
 from torchyard.files.safe_writing import replace_file, to_json_text
 
@@ -306,9 +306,13 @@ class History:
     ) -> bool:
         path = self._path(component)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock")):
+            descriptor = open_lock_file(path.with_suffix(".lock"))
+            try:
+                # Locked, so that reading, merging and replacing is atomic.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
                 replace_file(path, _history_text(change(self.read(component))))
+            finally:
+                os.close(descriptor)
         except (OSError, TorchyardError):
             return False
         return True
@@ -404,14 +408,3 @@ def _history_text(history: ComponentHistory) -> str:
         for name, run in history.steps.items()
     }
     return to_json_text({"format": _FORMAT, "files": files, "steps": steps}) + "\n"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, so that reading, merging and replacing is atomic."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

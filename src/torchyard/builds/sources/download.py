@@ -29,6 +29,7 @@ from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from torchyard import __version__
+from torchyard.builds.build_folders import open_lock_file
 from torchyard.builds.sources.fetch_plan import (
     check_sha256,
     local_path,
@@ -292,11 +293,7 @@ def download_lock(path: Path) -> Iterator[None]:
     """Lock a download against other processes; waits for the lock."""
     lock = path.with_name(path.name + ".part.lock")
     while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise write_error(path, error, kept="what was there before") from error
+        descriptor = open_lock_file(lock)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         # The previous holder removed the lock file, and a third process may have created a new one.
         with suppress(FileNotFoundError):
