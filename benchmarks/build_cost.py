@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from process_cost import Cost, percent_more, run, seconds_more
-from torchyard.builds.meter import read_meter_log
+from torchyard.builds.meter.compile_costs import read_meter_log
 
 FILE = (
     "#include <functional>\n#include <iostream>\n#include <map>\n#include <regex>\n#include <string>\n"

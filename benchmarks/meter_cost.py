@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from process_cost import Cost, percent_more, run
-from torchyard.builds.meter import meter_actions, meter_variables, read_meter_log
+from torchyard.builds.meter.compile_costs import read_meter_log
+from torchyard.builds.meter.compiler_launcher import meter_actions, meter_variables
 from torchyard.builds.plan import Command, WriteFile
 
 C_FILE = '#include <stdio.h>\nint f{n}(int x) {{ return printf("%d", x + {n}); }}\n'
@@ -115,9 +116,8 @@ def main() -> None:
             print(f"{count} {title}, cmake --build -j2")
             compare(tree, environments, options.rounds)
         log = read_meter_log(Path(variables["TORCHYARD_METER_LOG"]))
-        print(
-            f"metered: {len(log.compiles)} compiles, {log.waited_s:.2f} s waited for slots in all"
-        )
+        waited_s = sum(one.waited_s for one in log.compiles)
+        print(f"metered: {len(log.compiles)} compiles, {waited_s:.2f} s waited for slots in all")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from torchyard.builds import compatibility
 from torchyard.builds import recipe as grammar
-from torchyard.builds.diagnosis import signature_rows
+from torchyard.builds.diagnosis.signature import load_signatures, worded
 from torchyard.builds.doctor.examination import CHECKS
 from torchyard.builds.recipe_file import load_recipe_file, shipped_recipes
 
@@ -218,13 +218,33 @@ def versions_page(written_by: str) -> str:
 
 def failures_page(written_by: str) -> str:
     """Return the list of known failures; `torchyard explain` has cause and fix of each."""
-    rows = signature_rows()
+    rows = [worded(row) for row in load_signatures()]
     lines = [written_by, "# Failures of builds\n", _FAILURES_HEAD.format(count=len(rows)).rstrip()]
     for row in rows:
-        signs = [sign.strip() for sign in row.signs if sign.strip()][:_MAX_SIGNS]
-        shown = ", ".join(f"`{sign}`" for sign in signs)
+        signs = [readable(pattern) for pattern in row.any]
+        signs += [f"exit code {code}" for code in row.exit_codes]
+        shown = ", ".join([f"`{sign}`" for sign in dict.fromkeys(signs) if sign][:_MAX_SIGNS])
         lines.append(_row(f"`{row.id}`", row.level, row.title.rstrip("."), shown))
     return "\n".join(lines) + "\n"
+
+
+_NAMED = re.compile(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)")
+_READABLE = (
+    (re.compile(r"\(\?[!=][^)]*\)|\\b|\^(?:\\s\*)?|\$"), ""),
+    (re.compile(r"(?:\[[^\]]*\]|\\[dwSs]|\.)(?:[*+]|\{[^}]*\})\??"), "..."),
+    (re.compile(r"\(\?:"), "("),
+    (re.compile(r"\.?\[`'\]|\\W\?"), "'"),
+    (re.compile(r"\\([^\w\s])"), r"\1"),
+    (re.compile(r"(?:\.\.\. ?){2,}"), "... "),
+)
+
+
+def readable(pattern: str) -> str:
+    """Return a pattern as a readable log line."""
+    text = _NAMED.sub(lambda match: match[1].upper(), pattern)
+    for searched, replacement in _READABLE:
+        text = searched.sub(replacement, text)
+    return " ".join(text.split())
 
 
 def doctor_page(written_by: str) -> str:

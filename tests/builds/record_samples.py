@@ -18,7 +18,6 @@ from torchyard.builds.record import (
     SmokeResult,
     SourceIdentity,
     StepTimes,
-    TestFileReport,
     ToolRecord,
     VerifyReport,
     WheelRecord,
@@ -57,9 +56,6 @@ REPORT = VerifyReport(
     libraries=(LinkedLibrary(name="libc.so.6", path="/lib/libc.so.6", wanted_by=("libtorch.so",)),),
     loaded=("/lib/libc.so.6",),
     smoke=(SmokeResult(name="matmul", passed=True, duration_s=1.5),),
-    tests=(
-        TestFileReport(path="test/test_nn.py", passed=2500, failed=2, known_failures=("a", "b")),
-    ),
     duration_s=12.5,
 )
 

@@ -11,12 +11,8 @@ from torchyard.builds import compatibility
 from torchyard.builds.compatibility import (
     check_versions,
     cuda_toolkit,
-    host_clang_limit,
-    host_gcc_limit,
     known_releases,
-    matching_companions,
     onednn_acl,
-    onednn_acl_range,
     parse_version,
     release_facts,
     rocm_notes,
@@ -54,7 +50,7 @@ class TestTable:
 
     def test_companions_agree_in_both_directions(self) -> None:
         for version in TORCH_RELEASES:
-            for project, own in matching_companions(version).items():
+            for project, own in release_facts("pytorch", version).companions.items():
                 assert supports_torch(project, own, version), (project, own, version)
 
     def test_toolkits_are_in_order(self) -> None:
@@ -145,7 +141,10 @@ class TestCompanions:
         ],
     )
     def test_belong_to_their_torch(self, torch: str, vision: str, audio: str) -> None:
-        assert matching_companions(torch) == {"torchvision": vision, "torchaudio": audio}
+        assert release_facts("pytorch", torch).companions == {
+            "torchvision": vision,
+            "torchaudio": audio,
+        }
 
     def test_vision_of_another_torch_does_not_fit(self) -> None:
         assert supports_torch("torchvision", "0.21.0", "2.6.0")
@@ -173,7 +172,9 @@ class TestOneDnnAndAcl:
         ],
     )
     def test_range(self, onednn: str, acl: str, fits: bool) -> None:
-        assert version_in_range(onednn_acl_range(onednn), acl) is fits
+        limits = onednn_acl(onednn)
+        assert limits is not None
+        assert version_in_range(limits.accepts, acl) is fits
 
     def test_limits_are_marked_where_they_were_not_read_in_the_release(self) -> None:
         read, taken_over = onednn_acl("3.7.2"), onednn_acl("3.12.0")
@@ -182,13 +183,15 @@ class TestOneDnnAndAcl:
         assert (read.confirmed, taken_over.confirmed) == (True, False)
 
     def test_oldest_known(self) -> None:
-        assert onednn_acl_range("2.6.3") == ""
-        assert onednn_acl_range("no version") == ""
+        assert onednn_acl("2.6.3") is None
+        assert onednn_acl("no version") is None
 
     def test_acl_of_each_release_fits_its_onednn(self) -> None:
         for version in TORCH_RELEASES:
             facts = release_facts("pytorch", version)
-            assert version_in_range(onednn_acl_range(facts.onednn), facts.acl), version
+            limits = onednn_acl(facts.onednn)
+            assert limits is not None
+            assert version_in_range(limits.accepts, facts.acl), version
 
 
 class TestCuda:
@@ -204,12 +207,14 @@ class TestCuda:
         ],
     )
     def test_host_compiler_limits(self, cuda: str, gcc: int, clang: int) -> None:
-        assert (host_gcc_limit(cuda), host_clang_limit(cuda)) == (gcc, clang)
+        toolkit = cuda_toolkit(cuda)
+        assert toolkit is not None
+        assert (toolkit.gcc_most, toolkit.clang_most) == (gcc, clang)
 
     def test_toolkits_before_the_table_are_unknown(self) -> None:
         assert cuda_toolkit("10.2") is None
-        assert host_gcc_limit("10.2") is None
-        assert host_clang_limit("rubbish") is None
+        assert cuda_toolkit("10.2") is None
+        assert cuda_toolkit("rubbish") is None
 
     @pytest.mark.parametrize(
         ("cuda", "capability", "known"),

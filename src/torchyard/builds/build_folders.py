@@ -174,17 +174,22 @@ class BuildFolder:
         return self.meter / f"{component}.log"
 
 
+def open_lock_file(path: Path) -> int:
+    """Return the descriptor of a lock file, which is created; the lock is not taken yet."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise write_error(path, error, kept="what is there") from error
+
+
 @contextmanager
 def exclusive_run_lock(lock_file: Path) -> Iterator[None]:
     """Lock the build folder exclusively; raise NotAllowed if another process holds the lock.
 
     The kernel releases the lock when the process ends, however it ends.
     """
-    try:
-        lock_file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise write_error(lock_file, error, kept="what is there") from error
+    descriptor = open_lock_file(lock_file)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -254,11 +259,7 @@ def source_lock(
     Calls `waiting` once if the lock is held, and stops waiting when `stopped` returns True.
     """
     path = source.with_name(source.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise write_error(path, error, kept="what is there") from error
+    descriptor = open_lock_file(path)
     try:
         kind = fcntl.LOCK_EX if alone else fcntl.LOCK_SH
         reported = False

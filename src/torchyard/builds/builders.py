@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from torchyard.builds.cmake_cache import cmake_value
 from torchyard.builds.plan import Action, Command, Component, Step
 from torchyard.builds.recipe import BuilderKind, Recipe, Scalar
 from torchyard.core.records import nearest_hint
@@ -30,7 +31,6 @@ class BuilderContext:
     dist: Path
     """Output folder of the component's wheel."""
     front_end: str = ""
-    inputs: tuple[tuple[str, str], ...] = ()
 
     @property
     def recipe(self) -> Recipe:
@@ -63,7 +63,6 @@ class BuilderContext:
             root=self.root,
             compiles=compiles,
             creates=creates,
-            inputs=self.inputs,
         )
 
 
@@ -78,13 +77,6 @@ def options_variable(options: dict[str, str]) -> tuple[tuple[str, str], ...]:
             )
     lines = "".join(f"{pattern}\t{words}\n" for pattern, words in options.items())
     return (("TORCHYARD_METER_OPTIONS", lines),) if lines else ()
-
-
-def cmake_value(value: Scalar) -> str:
-    """Format an option value for CMake."""
-    if isinstance(value, bool):
-        return "ON" if value else "OFF"
-    return str(value)
 
 
 def variable_value(value: Scalar) -> str:

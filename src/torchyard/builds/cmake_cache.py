@@ -1,4 +1,4 @@
-"""Read CMakeCache.txt: requested and effective values of CMake variables."""
+"""Values of CMake variables: requested ones as text, effective ones from CMakeCache.txt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CacheEntry", "cmake_bool", "find_cache", "parse_cache", "read_cache", "same_value"]
+from torchyard.builds.recipe import Scalar
 
 # CMake quotes keys that contain a colon or look like a comment. `-ADVANCED` and similar are entries
 # of type INTERNAL.
@@ -85,6 +85,13 @@ def cmake_bool(value: str) -> bool | None:
     if upper in _FALSE or upper.endswith("-NOTFOUND"):
         return False
     return None
+
+
+def cmake_value(value: Scalar) -> str:
+    """Format an option value for CMake."""
+    if isinstance(value, bool):
+        return "ON" if value else "OFF"
+    return str(value)
 
 
 def same_value(left: str, right: str) -> bool:

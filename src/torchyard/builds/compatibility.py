@@ -20,30 +20,6 @@ from torchyard.builds.doctor.finding import DoctorFinding, Severity
 from torchyard.core.records import decode
 from torchyard.errors import UsageError
 
-__all__ = [
-    "AclRange",
-    "BadCombination",
-    "CudaToolkit",
-    "FrontEnd",
-    "ReleaseFacts",
-    "check_versions",
-    "cuda_toolkit",
-    "debian_toolchain",
-    "host_clang_limit",
-    "host_gcc_limit",
-    "known_releases",
-    "matching_companions",
-    "onednn_acl",
-    "onednn_acl_range",
-    "parse_version",
-    "release_facts",
-    "rocm_notes",
-    "supported_capabilities",
-    "supports_torch",
-    "toolkit_supports",
-    "version_in_range",
-]
-
 FrontEnd = Literal["setup.py", "setuptools", "scikit-build-core"]
 
 _TABLE = Path(__file__).with_name("compatibility.toml")
@@ -212,11 +188,6 @@ def _inexact(facts: ReleaseFacts, note: str) -> ReleaseFacts:
     return replace(facts, exact=False, notes=(note, *facts.notes))
 
 
-def matching_companions(torch_version: str) -> dict[str, str]:
-    """Return the releases of torchvision and torchaudio that match a PyTorch release."""
-    return dict(release_facts("pytorch", torch_version).companions)
-
-
 def supports_torch(project: str, version: str, torch_version: str) -> bool:
     """Whether a release of a companion supports a PyTorch version."""
     facts = release_facts(project, version)
@@ -234,29 +205,11 @@ def onednn_acl(version: str) -> AclRange | None:
     return _table().onednn_acl[not_newer[-1]] if not_newer else None
 
 
-def onednn_acl_range(version: str) -> str:
-    """Return the version range of the Arm Compute Library for a oneDNN; empty if unknown."""
-    acl_range = onednn_acl(version)
-    return acl_range.accepts if acl_range else ""
-
-
 def cuda_toolkit(version: str) -> CudaToolkit | None:
     """Return the limits of a toolkit; those of the next older one if the table lacks it."""
     requested = parse_version(version)
     not_newer = [name for name in _table().cuda if requested and Version(name) <= requested]
     return _table().cuda[not_newer[-1]] if not_newer else None
-
-
-def host_gcc_limit(cuda: str) -> int | None:
-    """Return the newest major gcc version that the toolkit's nvcc accepts."""
-    toolkit = cuda_toolkit(cuda)
-    return toolkit.gcc_most if toolkit else None
-
-
-def host_clang_limit(cuda: str) -> int | None:
-    """Return the newest major clang version that the toolkit's nvcc accepts."""
-    toolkit = cuda_toolkit(cuda)
-    return toolkit.clang_most if toolkit else None
 
 
 def toolkit_supports(cuda: str, capability: str) -> bool | None:

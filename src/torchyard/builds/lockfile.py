@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -90,56 +89,6 @@ def _toml_key_name(key: str) -> str:
     return key.replace("_", "-")
 
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def to_toml(table: Mapping[str, object]) -> str:
-    """Format a table as TOML: plain values first, then tables, in the given order."""
-    return "".join(_toml_lines(table, ())).lstrip("\n")
-
-
-def _toml_lines(table: Mapping[str, object], path: tuple[str, ...]) -> Iterator[str]:
-    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    if path and (plain or not table):
-        yield f"\n[{'.'.join(_key(part) for part in path)}]\n"
-    for key, value in plain.items():
-        yield f"{_key(key)} = {_value(value)}\n"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _toml_lines(value, (*path, key))
-
-
-def _key(key: str) -> str:
-    return key if _BARE.fullmatch(key) else _basic_string(key)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        return _basic_string(value)
-    if isinstance(value, Sequence):
-        return f"[{', '.join(_value(item) for item in value)}]"
-    raise TypeError(f"TOML has no form for {type(value).__name__}")
-
-
-def _basic_string(text: str) -> str:
-    """Format a TOML basic string."""
-    characters = (
-        _ESCAPES.get(character)
-        or (f"\\u{ord(character):04x}" if _is_control(character) else character)
-        for character in text
-    )
-    return f'"{"".join(characters)}"'
-
-
-def _is_control(character: str) -> bool:
-    return ord(character) < ord(" ") or character == "\x7f"
-
-
 LOCK_VERSION: Final = 1
 _RENEW: Final = "build without --locked and write a new lock file with `torchyard build lock`"
 _NOT_PINNED: Final = frozenset({"pip", "uv"})
@@ -207,7 +156,9 @@ def make_lock(record: BuildRecord, build: ResolvedBuild) -> Lock:
 
 def write_lock(path: Path, lock: Lock) -> None:
     """Write the lock file atomically."""
-    replace_file(path, f"{_HEADER}\n{to_toml(_lock_table(lock))}")
+    import tomli_w
+
+    replace_file(path, f"{_HEADER}\n{tomli_w.dumps(_lock_table(lock))}")
 
 
 def read_lock(path: Path) -> Lock:

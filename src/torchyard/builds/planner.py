@@ -1,7 +1,7 @@
 """Turn resolved recipes into a plan: steps, their order, their variables. Runs nothing.
 
 Combines the actions of sources, environments and builders. The steps that every component has,
-whatever builds it (fetch, working copy, verification), are component_steps here. Decisions component_steps for the user
+whatever builds it (fetch, working copy, verification), are made here. Decisions made for the user
 are written into the notes of the plan.
 """
 
@@ -16,24 +16,29 @@ from typing import Final
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
-from torchyard.builds.environments import EnvironmentPlan, plan_environment
-from torchyard.builds.environments.model import join_paths
-from torchyard.builds.meter import meter_actions
+from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.model import EnvironmentPlan, join_paths
+from torchyard.builds.meter.compiler_launcher import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
 from torchyard.builds.recipe import Recipe, fill_placeholders
 from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, patch_checksum, resolve
 from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
+from torchyard.builds.sources.fetch_plan import FetchPlace
 
 
-def fetch_step(component: Component, home: BuildsDirectory, variables: Variables) -> Step:
-    """Return the step that fetches the source of a component."""
-    fetch = fetch_actions(
-        component.recipe.source,
+def fetch_place(component: Component, home: BuildsDirectory) -> FetchPlace:
+    """Return where the source of a component is fetched to."""
+    return FetchPlace(
         destination=Path(component.source),
         downloads=home.downloads,
         where=f"{component.name}: source",
     )
+
+
+def fetch_step(component: Component, home: BuildsDirectory, variables: Variables) -> Step:
+    """Return the step that fetches the source of a component."""
+    fetch = fetch_actions(component.recipe.source, fetch_place(component, home))
     # Fetching uses system programs only: the environment may not exist yet.
     kept = tuple((name, value) for name, value in variables if name in ("HOME", "LANG", "LC_ALL"))
     return Step(
@@ -49,34 +54,22 @@ def fetch_step(component: Component, home: BuildsDirectory, variables: Variables
     )
 
 
-def tree_step(
-    component: Component, *, needs: tuple[str, ...], variables: Variables, root: str
-) -> Step:
+def tree_step(context: BuilderContext, *, needs: tuple[str, ...]) -> Step:
     """Return the step that makes the patched and prepared working copy of the source.
 
     Builds write into the source tree (e.g. PyTorch's code generation), so each has its own copy. The
     copy gets its name only when all patches and prepare commands have succeeded.
     """
-    part = f"{component.tree}.part"
-    copy, inputs = copy_actions(component, part)
+    tree = context.component.tree
+    copy, inputs = copy_actions(context.component, f"{tree}.part")
     actions = (
-        Command(argv=("rm", "-rf", part, component.tree)),
-        Command(argv=("mkdir", "-p", str(Path(component.tree).parent))),
+        Command(argv=("rm", "-rf", f"{tree}.part", tree)),
+        Command(argv=("mkdir", "-p", str(Path(tree).parent))),
         *copy,
-        Command(argv=("mv", part, component.tree)),
+        Command(argv=("mv", f"{tree}.part", tree)),
     )
-    return Step(
-        name=f"{component.name}/tree",
-        component=component.name,
-        title="make the working copy",
-        actions=actions,
-        needs=needs,
-        variables=variables,
-        root=root,
-        creates=(component.tree,),
-        kept=False,
-        inputs=inputs,
-    )
+    step = context.step("tree", "make the working copy", actions, needs=needs, creates=(tree,))
+    return replace(step, kept=False, inputs=inputs)
 
 
 def copy_actions(
@@ -95,22 +88,6 @@ def copy_actions(
         for command in recipe.prepare
     ]
     return tuple(actions), tuple(inputs)
-
-
-def verify_step(
-    component: Component, *, needs: tuple[str, ...], variables: Variables, root: str, report: Path
-) -> Step:
-    """Return the step that verifies a component."""
-    return Step(
-        name=f"{component.name}/verify",
-        component=component.name,
-        title="check the result",
-        actions=(Verify(component=component.name, report=str(report)),),
-        needs=needs,
-        variables=variables,
-        root=root,
-        creates=(str(report),),
-    )
 
 
 _METER: Final = "environment/meter"
@@ -286,29 +263,23 @@ def _component_steps(
 ) -> tuple[Step, ...]:
     environment = context.environment
     fetch = fetch_step(component, context.home, environment.variables)
-    variables = _variables(component, environment)
-    tree = tree_step(
-        component,
-        needs=(fetch.name, *environment.last_step),
-        variables=variables,
-        root=environment.root,
-    )
-    site = BuilderContext(
+    builder = BuilderContext(
         component=component,
-        needs=(tree.name, _METER, *before),
-        variables=variables,
+        needs=(f"{component.name}/tree", _METER, *before),
+        variables=_variables(component, environment),
         root=environment.root,
         dist=context.folder.dist(component.name),
         front_end=_front_end(component.recipe),
     )
-    built = BUILDERS[component.recipe.builder](site)
-    last = (built or (tree,))[-1].name
-    verify = verify_step(
-        component,
-        needs=(last,),
-        variables=variables,
-        root=environment.root,
-        report=context.folder.report(component.name),
+    tree = tree_step(builder, needs=(fetch.name, *environment.last_step))
+    built = BUILDERS[component.recipe.builder](builder)
+    report = str(context.folder.report(component.name))
+    verify = builder.step(
+        "verify",
+        "check the result",
+        (Verify(component=component.name, report=report),),
+        needs=((built or (tree,))[-1].name,),
+        creates=(report,),
     )
     return (fetch, tree, *built, verify)
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from torchyard.builds.compatibility import matching_companions, release_facts
+from torchyard.builds.compatibility import release_facts
 from torchyard.builds.recipe import ComponentTable, EnvironmentTable, Recipe, Scalar
 from torchyard.core.records import decode, nearest_hint
 from torchyard.core.toml_file import MAX_DEPTH, parse_toml, read_toml
@@ -41,17 +41,17 @@ class Choice:
     machine: str
 
 
-def parse_setting(text: str, *, where: str = "--set") -> tuple[str, str, Any]:
+def parse_setting(text: str) -> tuple[str, str, Any]:
     """Split `[COMPONENT/]KEY=VALUE`; parse the value as TOML, else take it as a string."""
     key, equals, raw = text.partition("=")
     component, slash, rest = key.rpartition("/")
     if not equals or not (rest if slash else key):
         raise UsageError(
-            f"{where}: {text!r} is not KEY=VALUE",
+            f"--set: {text!r} is not KEY=VALUE",
             hint="write USE_CUDA=0, version=2.6.0 or source.git.ref=main",
         )
     try:
-        value: Any = parse_toml(f"value = {raw}", where=where)["value"]
+        value: Any = parse_toml(f"value = {raw}", where="--set")["value"]
     except UsageError as error:
         if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
             raise
@@ -404,9 +404,8 @@ def _matching_version(name: str, parts: Mapping[str, Recipe]) -> str:
     torch = parts.get("pytorch")
     if torch is None:
         return ""
-    if name == "arm-compute-library":
-        return release_facts("pytorch", torch.version).acl
-    return matching_companions(torch.version).get(name, "")
+    facts = release_facts("pytorch", torch.version)
+    return facts.acl if name == "arm-compute-library" else facts.companions.get(name, "")
 
 
 def _ordered(parts: Mapping[str, Recipe]) -> tuple[Recipe, ...]:

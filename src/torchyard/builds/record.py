@@ -18,7 +18,7 @@ from torchyard.builds.recipe import Scalar, SourceKind
 from torchyard.core.records import decode, encode, nearest_hint, renamed
 from torchyard.core.study import Target
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import replace_json
 
 RECORD_VERSION: Final = 1
 """Increased only if an older Torchyard would misread the file."""
@@ -232,7 +232,6 @@ class VerifyReport:
     loaded: tuple[str, ...] = ()
     """Shared libraries loaded after the import."""
     smoke: tuple[SmokeResult, ...] = ()
-    tests: tuple[TestFileReport, ...] = ()
     duration_s: float = 0.0
 
     @property
@@ -321,11 +320,7 @@ class BuildEntry:
 def write_record(folder: Path, record: BuildRecord) -> Path:
     """Write the record atomically and return its path."""
     path = BuildFolder(folder=folder).record_file
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(path, error, kept="what is there") from error
-    replace_file(path, to_json_text(encode(record), indent=1) + "\n")
+    replace_json(path, encode(record))
     return path
 
 

@@ -111,10 +111,10 @@ def _patterns() -> dict[str, dict[str, str]]:
 
 def _signatures() -> dict[str, dict[str, str]]:
     """Return the known causes of failed builds: not part of the list, which would triple."""
-    from torchyard.builds.diagnosis import signature_rows
+    from torchyard.builds.diagnosis.signature import load_signatures, worded
 
     entries = {}
-    for row in signature_rows():
+    for row in map(worded, load_signatures()):
         fixes = "".join(f" {_sentence(remedy)}" for remedy in row.remedy)
         references = f" See {', '.join(row.references)}." if row.references else ""
         text = f"{_sentence(row.cause)} Suggested fix:{fixes}{references}"

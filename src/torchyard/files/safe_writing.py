@@ -15,7 +15,7 @@ from pathlib import Path
 
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
-__all__ = ["RecordFile", "replace_file", "to_json_text", "write_error"]
+__all__ = ["RecordFile", "replace_file", "replace_json", "to_json_text", "write_error"]
 
 _SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PLACE_ERRORS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
@@ -53,6 +53,15 @@ def replace_file(path: Path, text: str) -> None:
             with suppress(OSError):
                 temporary.unlink()
         raise write_error(path, error, kept="the earlier version of this file") from error
+
+
+def replace_json(path: Path, value: object) -> None:
+    """Replace a JSON file atomically; its directory is created."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(path, error, kept="what is there") from error
+    replace_file(path, to_json_text(value, indent=1) + "\n")
 
 
 def write_error(path: Path, error: OSError, *, kept: str) -> TorchyardError:

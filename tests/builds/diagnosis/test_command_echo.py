@@ -7,7 +7,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.builds.diagnosis import diagnose
+from torchyard.builds.diagnosis.diagnose import diagnose
 from torchyard.builds.diagnosis.scan import CommandEcho
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.diagnosis import Diagnosis, describe, diagnose
+from torchyard.builds.diagnosis.diagnose import diagnose
+from torchyard.builds.diagnosis.model import Diagnosis, describe
 from torchyard.core.records import decode, encode
 from torchyard.errors import NotAllowed, UsageError
 

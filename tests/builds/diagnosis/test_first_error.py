@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.builds.diagnosis import FirstError, diagnose
+from torchyard.builds.diagnosis.diagnose import diagnose
 from torchyard.builds.diagnosis.first_error import is_error
+from torchyard.builds.diagnosis.model import FirstError
 
 
 def first(log: str) -> FirstError:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchyard.builds.diagnosis import load_signatures
 from torchyard.builds.diagnosis.matching import FragmentSearch
-from torchyard.builds.diagnosis.signature import required_fragments
+from torchyard.builds.diagnosis.signature import load_signatures, required_fragments
 
 PATTERNS = sorted({p for s in load_signatures() for p in (*s.any, *s.all)})
 

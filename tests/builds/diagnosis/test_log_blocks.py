@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchyard.builds.diagnosis import diagnose, log_blocks
+from torchyard.builds.diagnosis import log_blocks
+from torchyard.builds.diagnosis.diagnose import diagnose
 from torchyard.builds.diagnosis.log_blocks import (
     LINE_LIMIT_BYTES,
     MATCH_LIMIT,

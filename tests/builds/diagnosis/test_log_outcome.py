@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 from tests.builds.diagnosis.outcome_logs import FAILED, SUCCEEDED, Failure
 from torchyard.builds.commands.show import explain
-from torchyard.builds.diagnosis import describe, diagnose
+from torchyard.builds.diagnosis.diagnose import diagnose
 from torchyard.builds.diagnosis.first_error import is_command
+from torchyard.builds.diagnosis.model import describe
 
 
 def test_the_corpus_is_large_enough() -> None:

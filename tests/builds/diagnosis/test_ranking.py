@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.builds.diagnosis import diagnose
-from torchyard.builds.diagnosis.diagnose import BuildFacts, _command, rank
+from torchyard.builds.diagnosis.diagnose import BuildFacts, _command, diagnose, rank
 from torchyard.builds.diagnosis.matching import CompiledSignatures, Detection, Matcher
 from torchyard.builds.diagnosis.model import Cause
 from torchyard.builds.diagnosis.signature import Case, Level, Signature

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.diagnosis import Diagnosis, diagnose
+from torchyard.builds.diagnosis.diagnose import diagnose
+from torchyard.builds.diagnosis.model import Diagnosis
 
 BROKEN = "int f() {\n  int a = 1\n  return a;\n}\n"
 

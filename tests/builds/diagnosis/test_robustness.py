@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from torchyard.builds.diagnosis import describe, diagnose, load_signatures
-from torchyard.builds.diagnosis.signature import required_fragments
+from torchyard.builds.diagnosis.diagnose import diagnose
+from torchyard.builds.diagnosis.model import describe
+from torchyard.builds.diagnosis.signature import load_signatures, required_fragments
 
 LOGS = sorted((Path(__file__).parent / "logs").glob("*.log"))
 FRAGMENTS = sorted(

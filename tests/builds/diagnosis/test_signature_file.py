@@ -6,13 +6,12 @@ import re
 
 import pytest
 
-from torchyard.builds.diagnosis import load_signatures, signature_rows
 from torchyard.builds.diagnosis.signature import (
     Signature,
     _check_together,
     all_remedies,
+    load_signatures,
     parse_signatures,
-    readable,
 )
 from torchyard.errors import UsageError
 
@@ -121,26 +120,3 @@ def test_every_shipped_signature_is_written_out(signature: Signature) -> None:
         assert re.fullmatch(r"[\w./-]+#\d+|[\w-]+:[\w./ -]+", reference), reference
     for command in signature.commands:
         assert "\n" not in command
-
-
-def test_there_are_rows_for_the_reference_page() -> None:
-    rows = {row.id: row for row in signature_rows()}
-    assert set(rows) == {signature.id for signature in load_signatures()}
-    row = rows["cmake-too-old"]
-    assert row.title == "CMake is too old: FOUND, required is NEEDED"
-    assert row.signs == ("CMake NEEDED or higher is required....You are running version FOUND",)
-    assert "exit code 137" in rows["process-killed"].signs
-    assert not any("(?" in sign or "\\" in sign for row in rows.values() for sign in row.signs)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "text"),
-    [
-        (r"^\s*virtual memory exhausted", "virtual memory exhausted"),
-        (r"cannot find -l(?P<library>[\w.+-]+)", "cannot find -lLIBRARY"),
-        (r"error: .*\[-Werror=(?P<warning>[\w+=-]+)\]", "error: ...[-Werror=WARNING]"),
-        (r"version [`'](?P<v>(?:GLIBCXX|CXXABI)_[\d.]+)' not found", "version 'V' not found"),
-    ],
-)
-def test_patterns_are_shown_readably(pattern: str, text: str) -> None:
-    assert readable(pattern) == text

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.diagnosis import Diagnosis, diagnose, load_signatures
+from torchyard.builds.diagnosis.diagnose import diagnose
+from torchyard.builds.diagnosis.model import Diagnosis
+from torchyard.builds.diagnosis.signature import load_signatures
 
 LOGS = Path(__file__).parent / "logs"
 OWNER = {name: signature.id for signature in load_signatures() for name in signature.examples}

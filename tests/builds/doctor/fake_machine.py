@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchyard.builds.doctor.context import DoctorContext
-from torchyard.builds.doctor.examination import CHECKS, Check, examine
+from torchyard.builds.doctor.context import Check, DoctorContext
+from torchyard.builds.doctor.examination import CHECKS, examine
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.plan import Command, Component, Plan, Step
 from torchyard.builds.recipe import Recipe

@@ -90,7 +90,6 @@ class TestParsing:
             "/opt/rocm/include",
         )
         assert listed.missing == ("/usr/lib/x86_64-conda/include",)
-        assert listed.duplicates == ("/opt/rocm/include",)
 
     def test_no_list(self) -> None:
         assert parse_search_list("cc", "error: no input files") is None

@@ -14,8 +14,7 @@ import pytest
 _EXAMINE = """
 import json, sys
 from pathlib import Path
-from torchyard.builds.doctor.examination import examine
-from torchyard.builds.doctor.capacity import DISK_CHECK
+from torchyard.builds.doctor.examination import CHECKS, examine
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 folder, scratch, disk_gib, cuda = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4] == "1"
@@ -23,7 +22,7 @@ recipe = Recipe(name="x", disk_gib=disk_gib, environment=EnvironmentTable(use="c
                 options={"USE_CUDA": cuda})
 part = Component(name="x", recipe=recipe, source="", tree="", prefix="", wheels="", python="")
 plan = Plan(name="x", folder=folder, components=(part,), steps=(), jobs=1, jobs_why="")
-found = examine(plan, environ={"TMPDIR": scratch}, checks=(DISK_CHECK,))
+found = examine(plan, environ={"TMPDIR": scratch}, checks=[c for c in CHECKS if c.name == "disk"])
 print(json.dumps([[f.severity, f.what, f.fix] for f in found]))
 """
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.doctor.context import TOOL_NAMES, Tool, Toolbox, find_tool, installed_versions
+from torchyard.builds.doctor.context import TOOL_NAMES, Tool, Toolbox, installed_versions
 
 # What real programs of these versions print.
 OUTPUTS = {
@@ -73,6 +73,10 @@ def put_program(folder: Path, name: str, said: str, *, exit_code: int = 0) -> Pa
 def times_started(folder: Path, name: str) -> int:
     count = folder / f"{name}.started"
     return len(count.read_text(encoding="utf-8").split()) if count.exists() else 0
+
+
+def find_tool(name: str, path: str) -> Tool | None:
+    return Toolbox(search_path=path, variables=os.environ).find(name)
 
 
 def search(folder: Path) -> str:
@@ -175,7 +179,7 @@ class TestFinding:
 
     def test_real_programs_of_this_machine(self) -> None:
         for name in ("cmake", "ninja", "g++", "git", "glibc"):
-            tool = find_tool(name)
+            tool = find_tool(name, os.environ["PATH"])
             if tool is None:
                 continue
             assert tool.version, tool

@@ -7,7 +7,6 @@ import pytest
 from torchyard.builds.doctor.variables import (
     looks_like_option,
     nearest_option,
-    reaches_cmake,
     route_of,
 )
 
@@ -31,7 +30,7 @@ from torchyard.builds.doctor.variables import (
 )
 @pytest.mark.parametrize("release", ["2.4", "2.6.0", "2.13", "2.15"])
 def test_reaches_cmake(name: str, release: str) -> None:
-    assert reaches_cmake(name, release)
+    assert route_of(name, release) == "cmake"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,7 @@ def test_reaches_cmake(name: str, release: str) -> None:
 def test_is_not_forwarded_although_it_resembles_an_option(name: str) -> None:
     assert looks_like_option(name)
     assert route_of(name, "2.6") == "nowhere"
-    assert not reaches_cmake(name, "2.6")
+    assert route_of(name, "2.6") != "cmake"
 
 
 @pytest.mark.parametrize(

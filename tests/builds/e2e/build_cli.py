@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchyard.builds.meter import read_meter_log
+from torchyard.builds.meter.compile_costs import read_meter_log
 
 __all__ = ["LIMIT_S", "Cli", "CompletedCommand", "call", "processes_with", "wait_until"]
 

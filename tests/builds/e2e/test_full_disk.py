@@ -17,7 +17,7 @@ import pytest
 from tests.builds.e2e.build_cli import LIMIT_S, Cli
 from tests.builds.e2e.projects import write
 from tests.builds.sandbox.sandbox_commands import needs_mounts
-from torchyard.builds.meter import read_meter_log
+from torchyard.builds.meter.compile_costs import read_meter_log
 
 pytestmark = [
     needs_mounts,

@@ -18,8 +18,9 @@ from tests.builds.sandbox.sandbox_commands import STANDARD_LIBRARY, make_root, n
 from torchyard.builds.activation import write_runtime_files
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, exclusive_run_lock
 from torchyard.builds.commands.run import build_request
-from torchyard.builds.environments import EnvironmentPlan, plan_environment
+from torchyard.builds.environments import plan_environment
 from torchyard.builds.environments.base_interpreter import base_builds, find_base, resolve_base
+from torchyard.builds.environments.model import EnvironmentPlan
 from torchyard.builds.plan import BuildEvent, Command
 from torchyard.builds.recipe import EnvironmentTable
 from torchyard.builds.record import RecipeIdentity, WheelRecord, read_record, write_record

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.environments import EnvironmentPlan, plan_environment
-from torchyard.builds.environments.model import SYSTEM_PATH
+from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.model import SYSTEM_PATH, EnvironmentPlan
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import CondaTable, EnvironmentTable
 from torchyard.errors import UsageError

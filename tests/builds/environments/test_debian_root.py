@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.environments import EnvironmentPlan, inherited_variables, plan_environment
-from torchyard.builds.environments.model import SYSTEM_PATH
+from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.model import SYSTEM_PATH, EnvironmentPlan, inherited_variables
 from torchyard.builds.plan import Command, Plan, Step, WriteFile, fingerprints
 from torchyard.builds.recipe import DebianRootTable, EnvironmentTable
 from torchyard.builds.sandbox import Sandbox, abilities

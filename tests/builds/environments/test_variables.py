@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.builds.environments import base_variables, dropped_notes, inherited_variables
-from torchyard.builds.environments.model import SYSTEM_PATH, join_paths
+from torchyard.builds.environments.model import (
+    SYSTEM_PATH,
+    base_variables,
+    dropped_notes,
+    inherited_variables,
+    join_paths,
+)
 
 
 def test_base_is_the_same_whatever_the_shell_has() -> None:

@@ -14,7 +14,9 @@ import pytest
 
 from tests.builds.environments.tiny_wheels import put_installed, write_wheel
 from torchyard.builds import environments
-from torchyard.builds.environments import EnvironmentPlan, plan_environment
+from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.model import EnvironmentPlan, pip_installer
+from torchyard.builds.plan import Command
 from torchyard.builds.recipe import EnvironmentTable
 
 Perform = Callable[..., str]
@@ -115,7 +117,7 @@ def test_layer_over_a_base(
 
     # Any pip of a later step is held to the base's torch.
     result = subprocess.run(
-        [*made.installer, "torch==9.9"],
+        [*pip_installer(made.python), "torch==9.9"],
         env={**dict(made.variables), **offline},
         capture_output=True,
         text=True,
@@ -171,7 +173,9 @@ def test_real_uv(tmp_path: Path, offline: dict[str, str], perform: Perform) -> N
     }
     folder = tmp_path / "a plan"
     made = plan(folder, environ, "tiny")
-    assert made.installer[0] == shutil.which("uv")
+    install = made.steps[-1].actions[-1]
+    assert isinstance(install, Command)
+    assert install.argv[0] == shutil.which("uv")
     for step in (*made.steps, *made.steps):
         perform(step, folder=folder, added=environ)
     assert ask(made, "import tiny, pip; print(tiny.version)") == "1.5"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.environments import EnvironmentPlan, plan_environment
-from torchyard.builds.environments.model import SYSTEM_PATH
+from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.model import SYSTEM_PATH, EnvironmentPlan
 from torchyard.builds.plan import Command, Plan, fingerprints
 from torchyard.builds.recipe import EnvironmentTable, VenvTable
 from torchyard.errors import UsageError
@@ -55,7 +55,6 @@ def test_venv_is_used_without_uv(tmp_path: Path) -> None:
     (install,) = commands(made, "environment/packages")
     assert install[:4] == (made.python, "-m", "pip", "install")
     assert install[-3:] == ("--", "numpy", "setuptools<80")
-    assert made.installer == install[:-3]
     assert made.missing == ()
 
 
@@ -141,18 +140,18 @@ def test_pip_where_uv_would_miss_its_settings(
     make_program("uv")
     environ = {"PATH": str(programs), "PIP_FIND_LINKS": "/wheels"}
     made = plan(tmp_path, environ, packages=("numpy",))
-    assert made.installer[0] == made.python
+    assert commands(made, "environment/packages")[0][0] == made.python
     assert "PIP_FIND_LINKS" in made.notes[0]
     assert "/wheels" not in made.notes[0]
     told = plan(tmp_path, {**environ, "UV_FIND_LINKS": "/wheels"}, packages=("numpy",))
-    assert told.installer[0] == str(programs / "uv")
+    assert commands(told, "environment/packages")[0][0] == str(programs / "uv")
 
 
 def test_pip_over_a_base(tmp_path: Path, programs: Path, make_program: Callable[..., Path]) -> None:
     make_program("uv")
     table = EnvironmentTable(base=sys.executable)
     made = plan(tmp_path / "a b", {"PATH": str(programs)}, table=table, packages=("numpy",))
-    assert made.installer[0] == made.python
+    assert commands(made, "environment/packages")[0][0] == made.python
     assert "uv does not see the packages of the base" in made.notes[0]
     assert sys.executable in made.notes[1]
     constraint = dict(made.variables)["PIP_CONSTRAINT"]

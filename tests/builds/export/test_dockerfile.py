@@ -26,7 +26,8 @@ from tests.builds.export.sample_plans import (
     small_project,
 )
 from torchyard.builds.environments.model import SYSTEM_PATH
-from torchyard.builds.export import ExportFacts, export_plan
+from torchyard.builds.export import export_plan
+from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import Command, Plan, WriteFile
 from torchyard.errors import UsageError
 

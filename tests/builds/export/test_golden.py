@@ -13,12 +13,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.builds.export.sample_plans import FACTS, REQUESTS, shipped_plan
 from torchyard import __version__
-from torchyard.builds.export import DEFAULT_EXPORT, EXPORTS, export_plan
-from torchyard.errors import UsageError
+from torchyard.builds.commands.run import run
+from torchyard.builds.export import EXPORTS, export_plan
 
 GOLDEN = Path(__file__).parent / "golden"
 ALL = ("text", "script", "dockerfile", "apptainer", "devcontainer")
@@ -91,9 +92,7 @@ def test_the_development_container_builds_the_dockerfile(tmp_path: Path) -> None
     assert said["runArgs"] == ["--gpus", "all"]
 
 
-def test_an_unknown_format_is_named_with_the_nearest() -> None:
-    assert DEFAULT_EXPORT in EXPORTS
-    plan = None
-    with pytest.raises(UsageError, match="--format dokerfile") as caught:
-        export_plan(plan, "dokerfile", FACTS)  # type: ignore[arg-type]  # it is not looked at
-    assert "dockerfile" in caught.value.hint
+def test_the_command_offers_every_format() -> None:
+    option = next(one for one in run.params if one.name == "plan_format")
+    assert isinstance(option.type, click.Choice)
+    assert set(option.type.choices) == set(EXPORTS)

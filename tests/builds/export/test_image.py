@@ -18,8 +18,9 @@ from tests.builds.export.sample_plans import (
     small_project,
 )
 from torchyard.builds.build_folders import BuildsDirectory
-from torchyard.builds.export import ExportFacts, export_plan
+from torchyard.builds.export import export_plan
 from torchyard.builds.export.image import image_of
+from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe import (

@@ -15,7 +15,8 @@ from tests.builds.export.sample_plans import (
     small_plan,
     small_project,
 )
-from torchyard.builds.export import ExportFacts, export_plan
+from torchyard.builds.export import export_plan
+from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import (
     AptSources,
     Command,

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from torchyard.builds.meter import MeterLog, meter_actions, read_meter_log
+from torchyard.builds.meter.compile_costs import MeterLog, read_meter_log
+from torchyard.builds.meter.compiler_launcher import meter_actions
 from torchyard.builds.plan import WriteFile
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.meter import Compile, MeterLog
 from torchyard.builds.meter.compile_costs import (
+    Compile,
     ComponentHistory,
     CurvePoint,
     FileCost,
     History,
+    MeterLog,
     StepRun,
 )
 

@@ -12,15 +12,16 @@ from pathlib import Path
 import pytest
 
 from tests.builds.meter.metered_commands import MeteredCommands, open_metered_commands, wait_for
-from torchyard.builds.meter import (
+from torchyard.builds.meter.compile_costs import read_meter_log, remove_unfinished
+from torchyard.builds.meter.compiler_launcher import (
+    DEFAULT_PATH,
+    UNIT_MIB,
+    CacheChoice,
     meter_actions,
     meter_variables,
-    read_meter_log,
-    remove_unfinished,
     step_variables,
     write_table,
 )
-from torchyard.builds.meter.compiler_launcher import DEFAULT_PATH, UNIT_MIB, CacheChoice
 from torchyard.builds.plan import Command, WriteFile
 from torchyard.errors import UsageError
 

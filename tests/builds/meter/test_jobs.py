@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from torchyard.builds.meter.compile_costs import ComponentHistory, FileCost
 from torchyard.builds.meter.compiler_launcher import UNIT_MIB
-from torchyard.builds.meter.jobs import JobChoice, choose_jobs, memory_table
+from torchyard.builds.meter.jobs import JobChoice, choose_jobs, parse_jobs
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError
 from torchyard.machine.limits import MachineLimits
@@ -47,7 +47,6 @@ def test_one_job_per_core_where_memory_allows() -> None:
     choice = choose(limits(8, 32 * 1024))
     assert choice.jobs == 8
     assert choice.memory_mib == 32 * 1024 - 3277
-    assert choice.units == choice.memory_mib // UNIT_MIB
     assert choice.default_mib == 1024
     assert choice.why == (
         "8 jobs for 8 cores: 28.8 GiB for compiles (32.0 GiB available on this machine, minus a "
@@ -64,7 +63,7 @@ def test_fewer_where_memory_is_short() -> None:
 def test_a_tiny_machine_still_builds() -> None:
     choice = choose(limits(4, 600))
     assert (choice.jobs, choice.memory_mib) == (1, 300)
-    assert choose(limits(1, 0)).units == 1
+    assert choose(limits(1, 0)).memory_mib == UNIT_MIB
 
 
 def test_a_request_is_kept_and_its_consequence_reported() -> None:
@@ -79,7 +78,7 @@ def test_a_request_is_kept_and_its_consequence_reported() -> None:
 @pytest.mark.parametrize("jobs", [0, -3])
 def test_no_jobs_is_rejected(jobs: int) -> None:
     with pytest.raises(UsageError, match=str(jobs)):
-        choose(limits(2, 4096), requested=jobs)
+        parse_jobs(str(jobs))
 
 
 def test_measured_files_replace_the_recipes_number() -> None:
@@ -91,13 +90,6 @@ def test_measured_files_replace_the_recipes_number() -> None:
     assert "Files that need more (up to 2.1 GiB) wait until it is free." in choice.why
     few = choose(limits(16, 6 * 1024), history=measured(10.0, 10.0))
     assert few.jobs == 5, "two files say nothing"
-
-
-def test_the_table_puts_measured_names_before_patterns() -> None:
-    recipe = Recipe(name="x", heavy={"Register*": 4000, "huge*": 9000})
-    table = memory_table(recipe, measured(100.0))
-    assert table == {"0.o": 111, "Register*": 4000, "huge*": 9000}
-    assert list(table) == ["0.o", "Register*", "huge*"]
 
 
 @given(
@@ -115,7 +107,6 @@ def test_never_more_than_there_is(
     choice = choose(machine, recipe=recipe, history=measured(*peaks))
     assert 1 <= choice.jobs <= cores
     assert choice.memory_mib <= max(available, UNIT_MIB)
-    assert choice.units >= 1
     assert choice.default_mib >= 1
     assert choice.jobs == 1 or choice.jobs * min(choice.default_mib, 64) <= choice.memory_mib
     assert str(choice.jobs) in choice.why

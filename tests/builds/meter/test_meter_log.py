@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.builds.meter import MeterLog, read_meter_log, remove_unfinished
+from torchyard.builds.meter.compile_costs import MeterLog, read_meter_log, remove_unfinished
 
 END: dict[str, Any] = {
     "event": "end",
@@ -53,7 +53,7 @@ def read(path: Path, *records: object) -> MeterLog:
 def test_a_log_that_is_missing_is_empty(tmp_path: Path) -> None:
     log = read_meter_log(tmp_path / "none")
     assert log == MeterLog()
-    assert (log.cpu_s, log.peak_mib, log.waited_s, log.together_mib()) == (0, 0, 0, 0)
+    assert (log.cpu_s, log.peak_mib, log.busy_s) == (0, 0, 0)
 
 
 def test_sums_and_orders(tmp_path: Path) -> None:
@@ -68,8 +68,6 @@ def test_sums_and_orders(tmp_path: Path) -> None:
     )
     assert log.cpu_s == 1.5 + 9.0 + 0.1 + 3 * 0.25
     assert log.peak_mib == 10.0
-    assert log.waited_s == 3.0
-    assert log.together_mib() == 10.0, "c begins when b has ended; a and b take 3 together"
     assert log.unfinished == ()
     assert [one.name for one in log.since(11.0).compiles] == ["b.o", "c.o"]
 

@@ -15,15 +15,14 @@ import pytest
 
 from tests.builds.plans import PATH, plan_of, shell, step
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.meter import meter_actions, read_meter_log
-from torchyard.builds.meter.compile_costs import History
-from torchyard.builds.meter.compiler_launcher import CacheChoice, CacheDecision
+from torchyard.builds.meter.compile_costs import History, read_meter_log
+from torchyard.builds.meter.compiler_launcher import CacheChoice, CacheDecision, meter_actions
 from torchyard.builds.meter.jobs import JobChoice
 from torchyard.builds.plan import Command, Step, WriteFile
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
 from torchyard.builds.running.compile_progress import CompileMonitor
 
-CHOICE = JobChoice(jobs=2, memory_mib=4096, units=64, default_mib=512, why="said by the test")
+CHOICE = JobChoice(jobs=2, memory_mib=4096, default_mib=512, why="said by the test")
 NO_CACHE = CacheDecision(choice=None, why="none")
 
 

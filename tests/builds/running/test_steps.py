@@ -19,7 +19,7 @@ from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Action, Command, Download, Step, Verify, WriteFile
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
 from torchyard.builds.sandbox import requested_hosts
-from torchyard.builds.verify import RunInTarget
+from torchyard.builds.verify.target_python import RunInTarget
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
 

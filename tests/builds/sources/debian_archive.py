@@ -28,7 +28,7 @@ def make_source_package(folder: Path, name: str, version: str) -> list[Path]:
         f"Package: {name}\nArchitecture: any\nDescription: x\n",
         "changelog": f"{name} ({version}) there; urgency=low\n\n  * x\n\n"
         " -- A <a@example.org>  Thu, 01 Jan 2026 00:00:00 +0000\n",
-        "patches/series": "# first\nmend.patch\n",
+        "patches/series": "# first\nfix.patch\n",
         "patches/fix.patch": "--- a/file\n+++ b/file\n@@ -1 +1 @@\n-upstream\n+patched\n",
     }
     for path_name, text in debian.items():

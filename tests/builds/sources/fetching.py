@@ -8,9 +8,10 @@ from pathlib import Path
 
 from torchyard.builds.plan import AptSources, Command, Download, SdistDownload
 from torchyard.builds.recipe import SourceTable
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.running.steps import perform_fetch
-from torchyard.builds.sources import FetchPlan, fetch_actions, source_identity, update_actions
-from torchyard.builds.sources.fetch_plan import SourceIdentity
+from torchyard.builds.sources import fetch_actions, source_identity, update_actions
+from torchyard.builds.sources.fetch_plan import FetchPlace, FetchPlan
 
 
 class CommandFailed(Exception):
@@ -51,19 +52,18 @@ class Place:
         self.destination = folder / "sources" / "the source"
         self.part = folder / "sources" / "the source.part"
         self.destination.parent.mkdir(parents=True)
+        self._place = FetchPlace(
+            destination=self.destination, downloads=self.downloads, where="source"
+        )
 
     def plan(self, source: SourceTable) -> FetchPlan:
-        return fetch_actions(
-            source, destination=self.destination, downloads=self.downloads, where="source"
-        )
+        return fetch_actions(source, self._place)
 
     def fetch(self, source: SourceTable) -> list[str]:
         return carry_out(self.plan(source), self.destination.parent)
 
     def plan_update(self, source: SourceTable) -> FetchPlan:
-        return update_actions(
-            source, destination=self.destination, downloads=self.downloads, where="source"
-        )
+        return update_actions(source, self._place)
 
     def update(self, source: SourceTable) -> list[str]:
         return carry_out(self.plan_update(source), self.destination.parent)

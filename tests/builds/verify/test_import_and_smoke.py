@@ -11,9 +11,9 @@ from tests.builds.verify.sample_components import make_component, make_target, m
 from torchyard.builds import recipe as grammar
 from torchyard.builds.plan import Component
 from torchyard.builds.record import VerifyReport
-from torchyard.builds.verify import list_packages, open_target, perform_verify
-from torchyard.builds.verify.probe import probe_environment, probe_module
 from torchyard.builds.verify.project_tests import exit_text
+from torchyard.builds.verify.target_python import list_packages, probe_environment, probe_module
+from torchyard.builds.verify.verification import open_target, perform_verify
 from torchyard.errors import StepFailed
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.builds.verify.sample_components import make_component, make_venv, run_here
-from torchyard.builds import recipe as grammar
 from torchyard.builds.record import TestFileReport
-from torchyard.builds.verify import perform_verify, run_test_file
+from torchyard.builds.verify.project_tests import run_test_file
 from torchyard.errors import MissingTool, UsageError
 
 SEEN = """
@@ -216,15 +215,3 @@ def test_a_second_run_starts_afresh(tmp_path: Path) -> None:
     found = account(tmp_path, "def test_x(): pass")
     assert found.good
     assert found.failed == 0
-
-
-def test_within_a_verification(tmp_path: Path) -> None:
-    component = make_component(tmp_path, python=sys.executable)
-    folder = Path(component.tree, "test")
-    folder.mkdir()
-    (folder / "test_nn.py").write_text("def test_a(): assert False\ndef test_b(): assert False\n")
-    tests = (grammar.TestFile(path="test/test_nn.py", known_failures=("test_a",)),)
-    report = perform_verify(component, root="", run=run_bare, tests=tests)
-    assert [finding.what for finding in report.findings] == ["test_nn.py: 1 new failure"]
-    assert report.tests[0].failed == 2
-    assert not report.good

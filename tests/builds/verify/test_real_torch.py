@@ -9,7 +9,7 @@ import pytest
 
 from tests.builds.verify.sample_components import make_component, run_here
 from torchyard.builds import recipe as grammar
-from torchyard.builds.verify import perform_verify
+from torchyard.builds.verify.verification import perform_verify
 
 pytestmark = pytest.mark.torch
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.builds.verify.sample_components import make_target
-from torchyard.builds.verify.probe import (
+from torchyard.builds.verify.target_python import (
     config_name,
     config_value,
     parse_parallel_info,

@@ -8,8 +8,6 @@ import click
 
 from torchyard.cli.group import CommandTable, RunningGroup
 
-__all__ = ["BUILD_COMMANDS", "build"]
-
 BUILD_COMMANDS: Final[CommandTable] = {
     "recipes": ("torchyard.builds.commands.show:recipes", "list the recipes, or show one"),
     "list": ("torchyard.builds.commands.show:list_builds", "list the builds of this machine"),

@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchyard.builds.commands.progress_display import time_text
+from torchyard.builds.commands.progress_display import show_build_progress, time_text
+from torchyard.builds.commands.run import print_outcome
 from torchyard.cli.options import Number
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+
+if TYPE_CHECKING:
+    from torchyard.builds.record import TestFileReport
 
 _UPDATE_HELP = """
 \b
@@ -64,12 +68,11 @@ def update(
     as_json: bool,
 ) -> None:
     """Update the sources of a build and rebuild it."""
-    from torchyard.builds.commands.progress_display import show_build_progress
     from torchyard.builds.running.existing_build import update_build
 
     with show_build_progress(quiet=quiet) as listener:
         outcome = update_build(build, components, jobs=jobs, discard=discard, listener=listener)
-    _print_outcome(outcome, as_json)
+    print_outcome(outcome, as_json)
 
 
 @click.command("rebuild", help=_REBUILD_HELP)
@@ -92,7 +95,6 @@ def rebuild(
     as_json: bool,
 ) -> None:
     """Rebuild an edited component."""
-    from torchyard.builds.commands.progress_display import show_build_progress
     from torchyard.builds.running.existing_build import rebuild_component
 
     with show_build_progress(quiet=quiet) as listener:
@@ -104,7 +106,7 @@ def rebuild(
             jobs=jobs,
             listener=listener,
         )
-    _print_outcome(outcome, as_json)
+    print_outcome(outcome, as_json)
 
 
 @click.command("clean", help=_CLEAN_HELP)
@@ -130,23 +132,6 @@ def clean(build: str, components: tuple[str, ...], level: str, as_json: bool) ->
     else:
         lines = [f"removed {path}" for path in removed]
         print_data(printable("\n".join(lines) or "nothing to remove"))
-
-
-def _print_outcome(outcome: object, as_json: bool) -> None:
-    from torchyard.builds.commands.run import outcome_json, outcome_text
-    from torchyard.builds.running.build import BuildOutcome
-
-    assert isinstance(outcome, BuildOutcome)  # noqa: S101  # a type that is imported lazily
-    if outcome.errors:
-        raise outcome.errors[0]
-    if as_json:
-        print_json(outcome_json(outcome))
-    else:
-        print_data(outcome_text(outcome))
-
-
-if TYPE_CHECKING:
-    from torchyard.builds.record import TestFileReport
 
 
 _TEST_HELP = """

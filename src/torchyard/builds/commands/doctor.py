@@ -7,8 +7,6 @@ import click
 from torchyard.builds.commands.run import build_request
 from torchyard.cli.output import common_options, print_data, print_json, printable
 
-__all__ = ["doctor"]
-
 _HELP = """
 \b
 Examples:

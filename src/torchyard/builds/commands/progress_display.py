@@ -15,8 +15,6 @@ from torchyard.cli.output import print_message, printable
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["show_build_progress", "time_text"]
-
 _PROGRESS_INTERVAL_S: Final = 30.0
 """Time between two progress lines of one step when stderr is not a terminal."""
 _MINUTE_S: Final = 60

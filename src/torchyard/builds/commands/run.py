@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchyard.builds.commands.progress_display import time_text
+from torchyard.builds.commands.progress_display import show_build_progress, time_text
 from torchyard.cli.options import SectionedCommand, section
 from torchyard.cli.output import (
     common_options,
@@ -187,10 +187,13 @@ def run(
         form = "json" if as_json else plan_format
         _print_plan(planned, choices.selection, form, output, base_image)
         return
-    from torchyard.builds.commands.progress_display import show_build_progress
-
     with show_build_progress(quiet=quiet) as listener:
         outcome = run_build(planned, choices, listener)
+    print_outcome(outcome, as_json)
+
+
+def print_outcome(outcome: BuildOutcome, as_json: bool) -> None:
+    """Print the summary of a build; raise the error of the first failed step."""
     for error in outcome.errors[1:]:
         print_message(f"also failed: {error.what}")
     if outcome.errors:
@@ -205,7 +208,8 @@ def _print_plan(
     planned: PlannedBuild, selection: Selection, plan_format: str, output: str, base_image: str
 ) -> None:
     from torchyard.builds.build_folders import BuildFolder
-    from torchyard.builds.export import ExportFacts, export_plan
+    from torchyard.builds.export import export_plan
+    from torchyard.builds.export.model import ExportFacts
     from torchyard.builds.running.runner import unfinished_steps
 
     plan = planned.plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -162,24 +162,20 @@ List the recipes, or show one with a variant applied.
 @common_options
 def recipes(recipe: str | None, variant: str, version: str, as_json: bool) -> None:
     """List the recipes, or show one."""
+    from torchyard.builds.recipe import SourceKind
     from torchyard.builds.recipe_file import load_recipe_file, read_recipe, shipped_recipes
     from torchyard.core.records import encode
 
     if recipe is None:
         rows = [
-            {
-                "name": file.name,
-                "summary": str(file.table.get("summary", "")),
-                "variants": list(file.variants),
-            }
+            (file.name, str(file.table.get("summary", "")), list(file.variants))
             for file in map(load_recipe_file, shipped_recipes())
         ]
         if as_json:
-            print_json({"recipes": rows})
+            keys = ("name", "summary", "variants")
+            print_json({"recipes": [dict(zip(keys, row, strict=True)) for row in rows]})
         else:
-            print_data(
-                "\n".join(_recipe_row(row["name"], row["summary"], row["variants"]) for row in rows)
-            )
+            print_data("\n".join(_recipe_row(*row) for row in rows))
         return
     file = load_recipe_file(recipe)
     merged = read_recipe(file, variant=variant, version=version, machine=platform.machine())
@@ -189,11 +185,7 @@ def recipes(recipe: str | None, variant: str, version: str, as_json: bool) -> No
     lines = [f"{merged.name} {merged.version}", f"  {merged.summary}"]
     for name, table in file.table.get("variants", {}).items():
         lines.append(f"  variant {name:<14} {table.get('summary', '')}")
-    kinds = [
-        kind
-        for kind in ("git", "folder", "tarball", "sdist", "debian")
-        if getattr(merged.source, kind)
-    ]
+    kinds = [kind for kind in get_args(SourceKind) if getattr(merged.source, kind)]
     lines.append(f"  sources {', '.join(kinds) or 'none: set one with --set source...'}")
     lines.append(f"  environment {merged.environment.use}")
     lines += [f"  option {key} = {value}" for key, value in merged.options.items()]
@@ -204,9 +196,9 @@ def recipes(recipe: str | None, variant: str, version: str, as_json: bool) -> No
     print_data(printable("\n".join(lines)))
 
 
-def _recipe_row(name: object, summary: object, variants: object) -> str:
+def _recipe_row(name: str, summary: str, variants: list[str]) -> str:
     text = f"{name:<20} {summary}"
-    if isinstance(variants, list) and variants:
+    if variants:
         text += f"\n{'':<20} variants: {', '.join(variants)}"
     return printable(text)
 
@@ -310,7 +302,8 @@ without a failure ("No failure found"); --json has the field `failed`.
 @common_options
 def explain(log: str, exit_code: int | None, as_json: bool) -> None:
     """Explain why a build failed."""
-    from torchyard.builds.diagnosis import describe, diagnose
+    from torchyard.builds.diagnosis.diagnose import diagnose
+    from torchyard.builds.diagnosis.model import describe
     from torchyard.core.records import encode
 
     diagnosis = diagnose(sys.stdin.buffer if log == "-" else Path(log), exit_code=exit_code)

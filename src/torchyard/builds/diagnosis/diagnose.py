@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import shlex
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,6 +17,7 @@ from torchyard.builds.diagnosis.model import Cause, Diagnosis, Evidence
 from torchyard.builds.diagnosis.scan import LogScan, fragment_search
 from torchyard.builds.diagnosis.signature import Case, Signature, load_signatures
 from torchyard.errors import NotAllowed, UsageError
+from torchyard.files.safe_reading import open_regular_file
 
 _ORDER = {"fatal": 0, "general": 1, "loss": 2, "notice": 3}
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -290,30 +289,25 @@ def _shipped() -> tuple[CompiledSignatures, FragmentSearch]:
 def _opened(path: Path) -> BinaryIO:
     """Open a log. Devices and FIFOs are rejected: reading them may never end."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        inherited = path.parent in (Path("/dev/fd"), Path("/proc/self/fd"))
+        if (inherited or path == Path("/dev/stdin")) and path.is_fifo():
+            return path.open("rb")  # as with `<(command)`
+        return open_regular_file(path)
     except FileNotFoundError:
         raise UsageError(f"there is no log {path}", hint="give the path of a log file") from None
     except PermissionError:
         raise NotAllowed(
             f"cannot read {path}", hint="ask its owner for permission or a copy"
         ) from None
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a folder", hint="give a log file in it") from None
     except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else None
         raise UsageError(
-            f"cannot read {str(path)!r}", why=str(error), hint="give the path of a log file"
+            f"cannot read {str(path)!r}",
+            why=why or str(error),
+            hint="give the path of a log file, or pipe the log and use `-`",
         ) from None
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind) and not (stat.S_ISFIFO(kind) and _is_open_already(path)):
-        os.close(descriptor)
-        what = "a folder" if stat.S_ISDIR(kind) else "a device, a socket or a FIFO"
-        hint = "give a log file in it" if stat.S_ISDIR(kind) else "pipe the log and use `-`"
-        raise UsageError(f"{path} is {what}", hint=hint)
-    os.set_blocking(descriptor, True)
-    return os.fdopen(descriptor, "rb")
-
-
-def _is_open_already(path: Path) -> bool:
-    """Return whether the path is an inherited pipe, as with `<(command)`."""
-    return path.parent in (Path("/dev/fd"), Path("/proc/self/fd")) or path == Path("/dev/stdin")
 
 
 def _read(file: BinaryIO, facts: BuildFacts, *, log: str) -> Diagnosis:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-__all__ = ["LINE_LIMIT_BYTES", "MATCH_LIMIT", "Block", "as_text", "read_blocks", "shortened"]
-
 BLOCK_BYTES = 256 * 1024
 LINE_LIMIT_BYTES = 64 * 1024
 _HEAD_BYTES = 48 * 1024

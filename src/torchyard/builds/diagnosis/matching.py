@@ -113,11 +113,8 @@ class Matcher:
         self._companions: dict[tuple[int, int], tuple[int, dict[str, str]]] = {}
         self.detections: dict[int, Detection] = {}
         self.attempt = 0
+        """Number of the attempt that is being scanned: matches of earlier ones did not end the build."""
         self.last_fatal_line = 0
-
-    def begin_attempt(self) -> None:
-        """Start a new attempt: previous matches did not end the build."""
-        self.attempt += 1
 
     def process(
         self,

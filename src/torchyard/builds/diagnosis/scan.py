@@ -322,7 +322,7 @@ class LogScan:
         if self.finder.first_error is not None or self.finder.failed_command is not None:
             self._previous_finder = self.finder
         self.finder = FirstErrorFinder()
-        self.matcher.begin_attempt()
+        self.matcher.attempt += 1
 
     def end(self) -> None:
         """The log is over."""

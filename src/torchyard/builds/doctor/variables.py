@@ -16,8 +16,8 @@ from torchyard.builds.compatibility import (
     release_facts,
     version_in_range,
 )
-from torchyard.builds.doctor.context import Check, DoctorContext
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext
+from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 
 Route = Literal["cmake", "environment", "front end", "nowhere"]
 """`cmake`: becomes a CMake variable. `environment`: read by find modules. `front end`: read by the
@@ -130,11 +130,6 @@ def _prefix_route(name: str, release: str) -> Route:
     return "cmake"
 
 
-def reaches_cmake(name: str, release: str) -> bool:
-    """Return whether a variable becomes a CMake variable in that PyTorch release."""
-    return route_of(name, release) == "cmake"
-
-
 def looks_like_option(name: str) -> bool:
     """Return whether a variable is probably meant as an option of the PyTorch build.
 
@@ -156,11 +151,9 @@ def nearest_option(name: str) -> str:
     return close[0] if close and name not in _PASSED else ""
 
 
-def _examine_variables(context: DoctorContext) -> Iterator[DoctorFinding]:
-    for recipe in context.recipes:
-        facts = context.facts(recipe)
-        if facts is None or facts.project != "pytorch":
-            continue
+def examine_variables(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check options and variables without effect."""
+    for recipe, facts in context.pytorch_recipes():
         options = dict.fromkeys(recipe.options, "the option")
         variables = dict.fromkeys(recipe.environment.variables, "the variable")
         if context.plan is None:
@@ -178,19 +171,15 @@ def _examine_variables(context: DoctorContext) -> Iterator[DoctorFinding]:
 def _check_variable(name: str, kind: str, facts: ReleaseFacts) -> Iterator[DoctorFinding]:
     near = nearest_option(name)
     if route_of(name, facts.version) == "nowhere":
-        yield DoctorFinding(
-            check=VARIABLES_CHECK.name,
-            severity="warns",
-            what=f"{kind} {name} has no effect in pytorch {facts.version}",
+        yield warning(
+            f"{kind} {name} has no effect in pytorch {facts.version}",
             why="names that start with BUILD_, USE_ or CMAKE_, and a fixed list of others, become"
             " CMake variables; all others are silently ignored",
             fix=_suggestion(name, near),
         )
-    elif near and reaches_cmake(name, facts.version):
-        yield DoctorFinding(
-            check=VARIABLES_CHECK.name,
-            severity="warns",
-            what=f"{kind} {name} is passed to CMake, which has no option of that name",
+    elif near and route_of(name, facts.version) == "cmake":
+        yield warning(
+            f"{kind} {name} is passed to CMake, which has no option of that name",
             why="a misspelt option is silently ignored",
             fix=f"did you mean {near}?",
         )
@@ -210,23 +199,14 @@ def _suggestion(name: str, near: str) -> str:
 
 def _install_prefix(settings: dict[str, str], facts: ReleaseFacts) -> Iterator[DoctorFinding]:
     if settings.get("CMAKE_INSTALL_PREFIX") and version_in_range("<2.14", facts.version):
-        yield DoctorFinding(
-            check=VARIABLES_CHECK.name,
-            severity="blocks",
-            what="CMAKE_INSTALL_PREFIX is set",
+        yield blocker(
+            "CMAKE_INSTALL_PREFIX is set",
             why=f"setup.py of pytorch {facts.version} then exits at once: it installs into its own tree",
             fix="unset CMAKE_INSTALL_PREFIX",
         )
     if settings.get("CFLAGS") and not settings.get("CXXFLAGS"):
-        yield DoctorFinding(
-            check=VARIABLES_CHECK.name,
-            severity="notes",
-            what="CFLAGS is set and CXXFLAGS is not",
+        yield note(
+            "CFLAGS is set and CXXFLAGS is not",
             why="PyTorch then also uses CFLAGS for C++",
             fix="set CXXFLAGS as well",
         )
-
-
-VARIABLES_CHECK = Check(
-    name="variables", subject="options and variables without effect", run=_examine_variables
-)

@@ -25,8 +25,8 @@ from torchyard.builds.compatibility import (
     supports_torch,
     version_in_range,
 )
-from torchyard.builds.doctor.context import Check, DoctorContext, installed_versions
-from torchyard.builds.doctor.finding import DoctorFinding
+from torchyard.builds.doctor.context import DoctorContext, installed_versions
+from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.environments.base_interpreter import find_interpreter
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 from torchyard.errors import UsageError
@@ -164,7 +164,8 @@ def cudnn_version(context: DoctorContext) -> str:
     return ""
 
 
-def _examine_versions(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_versions(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check versions of tools against those of the release."""
     if not context.recipes:
         yield from _without_recipe(context)
     for recipe in context.recipes:
@@ -178,8 +179,8 @@ def _examine_versions(context: DoctorContext) -> Iterator[DoctorFinding]:
             architecture=context.architecture,
             variables=context.settings(recipe),
         )
-        for note in facts.notes:
-            yield DoctorFinding(check=VERSIONS_CHECK.name, severity="notes", what=note)
+        for text in facts.notes:
+            yield note(text)
 
 
 def _without_recipe(context: DoctorContext) -> Iterator[DoctorFinding]:
@@ -192,17 +193,11 @@ def _without_recipe(context: DoctorContext) -> Iterator[DoctorFinding]:
         yield replace(finding, severity="notes")
 
 
-VERSIONS_CHECK = Check(
-    name="versions",
-    subject="versions of tools against those of the release",
-    run=_examine_versions,
-)
-
-
 _ONEDNN_FOLDER: Final = "third_party/ideep/mkl-dnn"
 
 
-def _examine_stack(context: DoctorContext) -> Iterator[DoctorFinding]:
+def examine_stack(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check versions of the components of a stack."""
     torch, origin = _torch_version(context)
     for recipe in context.recipes:
         facts = context.facts(recipe)
@@ -219,10 +214,8 @@ def _examine_stack(context: DoctorContext) -> Iterator[DoctorFinding]:
 
 def _torch_version(context: DoctorContext) -> tuple[str, str]:
     """Return the version of torch that companions are built against, and where it comes from."""
-    for recipe in context.recipes:
-        facts = context.facts(recipe)
-        if facts is not None and facts.project == "pytorch":
-            return recipe.version, "the stack"
+    for recipe, _ in context.pytorch_recipes():
+        return recipe.version, "the stack"
     base = context.environment.base if context.environment else ""
     if base and Path(base).exists():
         return installed_versions(base, ("torch",), environ=context.variables).get(
@@ -236,10 +229,8 @@ def _companion(recipe: Recipe, project: str, torch: str, origin: str) -> Iterato
         return
     own = release_facts(project, recipe.version).companions.get("pytorch", "")
     right = release_facts("pytorch", torch).companions.get(project, "")
-    yield DoctorFinding(
-        check=STACK_CHECK.name,
-        severity="warns",
-        what=f"{project} {recipe.version} belongs to torch {own}, but {origin} has torch {torch}",
+    yield warning(
+        f"{project} {recipe.version} belongs to torch {own}, but {origin} has torch {torch}",
         why="each release supports one version of torch; with another it may not compile, or may lack"
         " operators at run time",
         fix=f"--set {recipe.name}/version={right}.0" if right else "",
@@ -257,10 +248,8 @@ def _acl(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
         origin, usual = f"the override of {_ONEDNN_FOLDER}", ""
     settings = context.settings(recipe)
     if not settings.get("ACL_ROOT_DIR"):
-        yield DoctorFinding(
-            check=STACK_CHECK.name,
-            severity="blocks",
-            what="USE_MKLDNN_ACL is on and ACL_ROOT_DIR is not set",
+        yield blocker(
+            "USE_MKLDNN_ACL is on and ACL_ROOT_DIR is not set",
             why="Arm Compute Library is searched for only there",
             fix="build the variant cpu-arm, or set environment.variables.ACL_ROOT_DIR",
         )
@@ -279,7 +268,6 @@ def _acl_fits(
         return
     doubt = "" if limits.confirmed else "; the exact limit of this oneDNN is not confirmed"
     yield DoctorFinding(
-        check=STACK_CHECK.name,
         severity="blocks" if limits.confirmed else "warns",
         what=f"oneDNN {onednn} ({origin}) does not support Arm Compute Library {acl}",
         why=f"it accepts {limits.accepts}{doubt}. CMake would fail with"
@@ -296,8 +284,3 @@ def _acl_version(root: Path) -> str:
         if match:
             return match[1].rstrip(".")
     return ""
-
-
-STACK_CHECK = Check(
-    name="stack", subject="versions of the components of a stack", run=_examine_stack
-)

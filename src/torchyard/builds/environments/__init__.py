@@ -7,39 +7,25 @@ in ENVIRONMENTS.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.builds.environments.conda import Conda
-from torchyard.builds.environments.current import Current
-from torchyard.builds.environments.debian_root import DebianRoot
-from torchyard.builds.environments.model import (
-    Environment,
-    EnvironmentPlan,
-    EnvironmentRequest,
-    base_variables,
-    dropped_notes,
-    inherited_variables,
-)
-from torchyard.builds.environments.venv import Venv
-from torchyard.builds.recipe import EnvironmentTable
+from torchyard.builds.environments.conda import plan_conda
+from torchyard.builds.environments.current import plan_current
+from torchyard.builds.environments.debian_root import plan_debian_root
+from torchyard.builds.environments.model import EnvironmentPlan, EnvironmentRequest, dropped_notes
+from torchyard.builds.environments.venv import plan_venv
+from torchyard.builds.recipe import EnvironmentKind, EnvironmentTable
 
-__all__ = [
-    "ENVIRONMENTS",
-    "Environment",
-    "EnvironmentPlan",
-    "EnvironmentRequest",
-    "base_variables",
-    "dropped_notes",
-    "inherited_variables",
-    "plan_environment",
-]
-
-ENVIRONMENTS: Final[Mapping[str, Environment]] = {
-    environment.kind: environment for environment in (Venv(), Conda(), DebianRoot(), Current())
+ENVIRONMENTS: Final[Mapping[EnvironmentKind, Callable[[EnvironmentRequest], EnvironmentPlan]]] = {
+    "venv": plan_venv,
+    "conda": plan_conda,
+    "debian-root": plan_debian_root,
+    "current": plan_current,
 }
+"""Functions that examine the machine and return the plan of an environment."""
 
 
 def plan_environment(
@@ -61,5 +47,5 @@ def plan_environment(
         where=where,
         environ=os.environ if environ is None else environ,
     )
-    plan = ENVIRONMENTS[table.use].plan(request)
+    plan = ENVIRONMENTS[table.use](request)
     return replace(plan, notes=(*plan.notes, *dropped_notes(request.environ)))

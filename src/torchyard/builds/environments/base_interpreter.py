@@ -25,6 +25,7 @@ from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.plan import Variables
 from torchyard.builds.record import BuildRecord, read_earlier, target_of_build
 from torchyard.errors import TorchyardError, UsageError
+from torchyard.process.capture import capture
 
 _VERSION: Final = re.compile(r"3\.\d+")
 _INTERPRETER_LIMIT_S: Final = 20.0
@@ -91,13 +92,8 @@ def _query_interpreter(path: str, where: str) -> Interpreter:
     """Query an interpreter; takes about 30 ms, therefore cached."""
     try:
         # -I: independent of the current folder and the user's variables.
-        answer = subprocess.run(
-            [path, "-I", "-S", "-c", _QUERY],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_INTERPRETER_LIMIT_S,
-            check=True,
-        )
+        answer = capture([path, "-I", "-S", "-c", _QUERY], limit_s=_INTERPRETER_LIMIT_S)
+        answer.check_returncode()
         version, implementation, has_pip = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise UsageError(
@@ -191,14 +187,9 @@ def _folder_of(python: Path) -> BuildFolder | None:
 def _executable(starter: str, where: str) -> str:
     """Return sys.executable of the interpreter: its path inside the root."""
     try:
-        answer = subprocess.run(
-            [starter, "-I", "-S", "-c", "import sys; print(sys.executable)"],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_BASE_LIMIT_S,
-            check=True,
-        )
+        query = "import sys; print(sys.executable)"
+        answer = capture([starter, "-I", "-S", "-c", query], limit_s=_BASE_LIMIT_S)
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(
             f"{where}: {starter} does not start",

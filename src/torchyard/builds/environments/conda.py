@@ -20,10 +20,10 @@ from torchyard.builds.environments.model import (
     EnvironmentRequest,
     base_variables,
     ordered_variables,
+    packages_steps,
+    pip_installer,
 )
-from torchyard.builds.environments.python_packages import packages_steps, pip_installer
 from torchyard.builds.plan import Action, Command, Step, Variables, WriteFile
-from torchyard.builds.recipe import EnvironmentKind
 from torchyard.errors import UsageError
 
 _PACKAGE: Final = re.compile(
@@ -157,39 +157,33 @@ _COMPILER_TRIPLES: Final = {
 _CUDA_PACKAGES: Final = ("cuda", "cuda-toolkit", "cuda-nvcc", "cuda-compiler")
 
 
-class Conda:
-    """The environment kind `conda`."""
-
-    kind: EnvironmentKind = "conda"
-
-    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Return the plan: write the environment file, create `env` from it, then run pip."""
-        if request.table.base:
-            raise UsageError(
-                f"{request.where}.base: a conda environment cannot have a base",
-                hint='use = "venv" creates an environment with that base',
-            )
-        packages = _packages(request)
-        tool, path = _tool(request)
-        prefix = str(request.folder / "env")
-        python = f"{prefix}/bin/python"
-        variables = _variables(request, packages, prefix)
-        installer = pip_installer(python)
-        notes = [f"the environment is created by {tool}"] if path else []
-        if any(package.channel == "defaults" for package in packages):
-            notes.append("the channel `defaults` is subject to Anaconda's terms of use")
-        return EnvironmentPlan(
-            kind=self.kind,
-            python=python,
-            steps=(
-                _python_step(request, tool, path or tool, packages, prefix),
-                *packages_steps(request, installer, variables),
-            ),
-            variables=variables,
-            installer=installer,
-            missing=() if path else (f"one of {', '.join(TOOLS)}",),
-            notes=tuple(notes),
+def plan_conda(request: EnvironmentRequest) -> EnvironmentPlan:
+    """Return the plan: write the environment file, create `env` from it, then run pip."""
+    if request.table.base:
+        raise UsageError(
+            f"{request.where}.base: a conda environment cannot have a base",
+            hint='use = "venv" creates an environment with that base',
         )
+    packages = _packages(request)
+    tool, path = _tool(request)
+    prefix = str(request.folder / "env")
+    python = f"{prefix}/bin/python"
+    variables = _variables(request, packages, prefix)
+    installer = pip_installer(python)
+    notes = [f"the environment is created by {tool}"] if path else []
+    if any(package.channel == "defaults" for package in packages):
+        notes.append("the channel `defaults` is subject to Anaconda's terms of use")
+    return EnvironmentPlan(
+        kind="conda",
+        python=python,
+        steps=(
+            _python_step(request, tool, path or tool, packages, prefix),
+            *packages_steps(request, installer, variables),
+        ),
+        variables=variables,
+        missing=() if path else (f"one of {', '.join(TOOLS)}",),
+        notes=tuple(notes),
+    )
 
 
 def _tool(request: EnvironmentRequest) -> tuple[str, str]:

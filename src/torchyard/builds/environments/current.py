@@ -10,53 +10,44 @@ from torchyard.builds.environments.model import (
     EnvironmentPlan,
     EnvironmentRequest,
     ordered_variables,
+    required_packages,
 )
-from torchyard.builds.environments.python_packages import pip_installer, required_packages
 from torchyard.builds.plan import Variables
-from torchyard.builds.recipe import EnvironmentKind
 from torchyard.errors import UsageError
 
-__all__ = ["Current"]
 
-
-class Current:
-    """The environment kind `current`."""
-
-    kind: EnvironmentKind = "current"
-
-    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Return a plan without steps, with variables that put the interpreter first."""
-        named, packages = request.table.python, required_packages(request)
-        if request.table.base:
-            raise UsageError(
-                f"{request.where}.base: the environment 'current' cannot have a base",
-                hint='use = "venv" creates an environment with that base',
-            )
-        if not named:
-            if packages:
-                raise UsageError(
-                    f"{request.where}.python is missing, but the build requires {', '.join(packages)}",
-                    hint='give environment.python, or use = "venv" to have them installed',
-                )
-            return EnvironmentPlan(kind=self.kind, python="", variables=ordered_variables(request))
-        interpreter = find_interpreter(named, request.environ, where=f"{request.where}.python")
-        if not interpreter.version:
-            return EnvironmentPlan(
-                kind=self.kind,
-                python=interpreter.path,
-                variables=ordered_variables(request),
-                missing=(f"{interpreter.path} (install it, or give another environment.python)",),
-            )
-        notes = [f"the build uses {interpreter.path} unchanged (Python {interpreter.version})"]
-        if packages:
-            notes.append(f"not installed into your environment: {', '.join(packages)}")
-        return EnvironmentPlan(
-            kind=self.kind,
-            python=interpreter.path,
-            variables=_variables(request, Path(interpreter.path).parent),
-            installer=pip_installer(interpreter.path),
-            notes=tuple(notes),
+def plan_current(request: EnvironmentRequest) -> EnvironmentPlan:
+    """Return a plan without steps, with variables that put the interpreter first."""
+    named, packages = request.table.python, required_packages(request)
+    if request.table.base:
+        raise UsageError(
+            f"{request.where}.base: the environment 'current' cannot have a base",
+            hint='use = "venv" creates an environment with that base',
         )
+    if not named:
+        if packages:
+            raise UsageError(
+                f"{request.where}.python is missing, but the build requires {', '.join(packages)}",
+                hint='give environment.python, or use = "venv" to have them installed',
+            )
+        return EnvironmentPlan(kind="current", python="", variables=ordered_variables(request))
+    interpreter = find_interpreter(named, request.environ, where=f"{request.where}.python")
+    if not interpreter.version:
+        return EnvironmentPlan(
+            kind="current",
+            python=interpreter.path,
+            variables=ordered_variables(request),
+            missing=(f"{interpreter.path} (install it, or give another environment.python)",),
+        )
+    notes = [f"the build uses {interpreter.path} unchanged (Python {interpreter.version})"]
+    if packages:
+        notes.append(f"not installed into your environment: {', '.join(packages)}")
+    return EnvironmentPlan(
+        kind="current",
+        python=interpreter.path,
+        variables=_variables(request, Path(interpreter.path).parent),
+        notes=tuple(notes),
+    )
 
 
 def _variables(request: EnvironmentRequest, programs: Path) -> Variables:

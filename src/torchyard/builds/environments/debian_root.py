@@ -13,20 +13,16 @@ from torchyard.builds.environments.model import (
     EnvironmentPlan,
     EnvironmentRequest,
     base_variables,
-    ordered_variables,
-)
-from torchyard.builds.environments.python_packages import (
     layer_actions,
+    ordered_variables,
     packages_steps,
     pip_installer,
     python_variables,
     resolv_conf_command,
 )
 from torchyard.builds.plan import Command, Step, Variables, WriteFile
-from torchyard.builds.recipe import DebianRootTable, EnvironmentKind
+from torchyard.builds.recipe import DebianRootTable
 from torchyard.errors import UsageError
-
-__all__ = ["DebianRoot"]
 
 BASE_PACKAGES: Final = ("ca-certificates",)
 """Installed when the root is created, before the machine's certificates replace its own."""
@@ -51,42 +47,36 @@ _ROOT_LAYOUT: Final = "1"
 _APT: Final = ("apt-get", "--yes", "--no-install-recommends")
 
 
-class DebianRoot:
-    """The environment kind `debian-root`."""
-
-    kind: EnvironmentKind = "debian-root"
-
-    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Return the plan: create the root, install Debian packages, then Python packages."""
-        table = request.table.debian_root
-        _check(table, request.where)
-        _check_base(request)
-        root = str(request.folder / "root")
-        environment = str(request.folder / "env")
-        python = f"{environment}/bin/python"
-        variables = ordered_variables(
-            request,
-            programs=(f"{environment}/bin",),
-            prefixes=(environment,),
-            more=python_variables(request, environment),
-        )
-        base = base_variables(request.environ)
-        installer = pip_installer(python)
-        return EnvironmentPlan(
-            kind=self.kind,
-            python=python,
-            root=root,
-            steps=(
-                _root_step(table, request, root, base),
-                _debian_packages_step(table, request, root, base),
-                _python_step(request, root, environment, base),
-                *packages_steps(request, installer, variables, root=root),
-            ),
-            variables=variables,
-            installer=installer,
-            missing=_missing(table, request),
-            notes=(f"the build runs in a Debian {table.suite} root folder, {root}",),
-        )
+def plan_debian_root(request: EnvironmentRequest) -> EnvironmentPlan:
+    """Return the plan: create the root, install Debian packages, then Python packages."""
+    table = request.table.debian_root
+    _check(table, request.where)
+    _check_base(request)
+    root = str(request.folder / "root")
+    environment = str(request.folder / "env")
+    python = f"{environment}/bin/python"
+    variables = ordered_variables(
+        request,
+        programs=(f"{environment}/bin",),
+        prefixes=(environment,),
+        more=python_variables(request, environment),
+    )
+    base = base_variables(request.environ)
+    installer = pip_installer(python)
+    return EnvironmentPlan(
+        kind="debian-root",
+        python=python,
+        root=root,
+        steps=(
+            _root_step(table, request, root, base),
+            _debian_packages_step(table, request, root, base),
+            _python_step(request, root, environment, base),
+            *packages_steps(request, installer, variables, root=root),
+        ),
+        variables=variables,
+        missing=_missing(table, request),
+        notes=(f"the build runs in a Debian {table.suite} root folder, {root}",),
+    )
 
 
 def _root_step(

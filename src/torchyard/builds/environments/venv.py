@@ -24,16 +24,13 @@ from torchyard.builds.environments.model import (
     COMPONENT,
     EnvironmentPlan,
     EnvironmentRequest,
-    ordered_variables,
-)
-from torchyard.builds.environments.python_packages import (
     layer_actions,
+    ordered_variables,
     packages_steps,
     pip_installer,
     python_variables,
 )
 from torchyard.builds.plan import Action, Command, Step, Variables
-from torchyard.builds.recipe import EnvironmentKind
 from torchyard.core.toml_file import read_toml
 from torchyard.errors import UsageError
 
@@ -121,53 +118,45 @@ def _settings_of(file: Path) -> list[str]:
     return sorted(names.intersection(_SETTINGS))
 
 
-class Venv:
-    """The environment kind `venv`."""
+def plan_venv(request: EnvironmentRequest) -> EnvironmentPlan:
+    """Return the plan: create `env` in the build folder and install the requirements.
 
-    kind: EnvironmentKind = "venv"
-
-    def plan(self, request: EnvironmentRequest) -> EnvironmentPlan:
-        """Return the plan: create `env` in the build folder and install the requirements.
-
-        With a base in a root folder, the environment is created and used in that root.
-        """
-        where, table = request.where, request.table
-        base = find_base(table.base, request.environ, where=f"{where}.base") if table.base else None
-        interpreter = _interpreter(request, base)
-        uv, notes = _choose_uv(request)
-        if base:
-            notes = (*notes, *_base_notes(base))
-        environment = str(request.folder / "env")
-        python = f"{environment}/bin/python"
-        base_variables = dict(base.variables) if base else {}
-        modules = base_variables.get("PYTHONPATH")
-        variables = ordered_variables(
-            request,
-            programs=(f"{environment}/bin",),
-            loaded=(base_variables["LD_LIBRARY_PATH"],)
-            if "LD_LIBRARY_PATH" in base_variables
-            else (),
-            prefixes=(environment,),
-            more=(
-                *python_variables(request, environment),
-                *((("PYTHONPATH", modules),) if modules else ()),
-            ),
-        )
-        installer = _uv_installer(uv, environment) if uv else pip_installer(python)
-        root = base.root if base else ""
-        return EnvironmentPlan(
-            kind=self.kind,
-            python=python,
-            root=root,
-            steps=(
-                _python_step(request, interpreter, uv, variables, base),
-                *packages_steps(request, installer, variables, root=root),
-            ),
-            variables=variables,
-            installer=installer,
-            missing=_missing(interpreter, uv),
-            notes=notes,
-        )
+    With a base in a root folder, the environment is created and used in that root.
+    """
+    where, table = request.where, request.table
+    base = find_base(table.base, request.environ, where=f"{where}.base") if table.base else None
+    interpreter = _interpreter(request, base)
+    uv, notes = _choose_uv(request)
+    if base:
+        notes = (*notes, *_base_notes(base))
+    environment = str(request.folder / "env")
+    python = f"{environment}/bin/python"
+    base_variables = dict(base.variables) if base else {}
+    modules = base_variables.get("PYTHONPATH")
+    variables = ordered_variables(
+        request,
+        programs=(f"{environment}/bin",),
+        loaded=(base_variables["LD_LIBRARY_PATH"],) if "LD_LIBRARY_PATH" in base_variables else (),
+        prefixes=(environment,),
+        more=(
+            *python_variables(request, environment),
+            *((("PYTHONPATH", modules),) if modules else ()),
+        ),
+    )
+    installer = _uv_installer(uv, environment) if uv else pip_installer(python)
+    root = base.root if base else ""
+    return EnvironmentPlan(
+        kind="venv",
+        python=python,
+        root=root,
+        steps=(
+            _python_step(request, interpreter, uv, variables, base),
+            *packages_steps(request, installer, variables, root=root),
+        ),
+        variables=variables,
+        missing=_missing(interpreter, uv),
+        notes=notes,
+    )
 
 
 def _interpreter(request: EnvironmentRequest, base: Base | None) -> Interpreter:

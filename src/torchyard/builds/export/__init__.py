@@ -14,17 +14,6 @@ from torchyard.builds.export.listing import export_json, export_text
 from torchyard.builds.export.model import Export, ExportedFile, ExportFacts
 from torchyard.builds.export.shell_script import export_script
 from torchyard.builds.plan import Plan
-from torchyard.core.records import nearest_hint
-from torchyard.errors import UsageError
-
-__all__ = [
-    "DEFAULT_EXPORT",
-    "EXPORTS",
-    "Export",
-    "ExportFacts",
-    "ExportedFile",
-    "export_plan",
-]
 
 EXPORTS: Final[Mapping[str, Export]] = {
     "text": export_text,
@@ -34,14 +23,8 @@ EXPORTS: Final[Mapping[str, Export]] = {
     "apptainer": export_apptainer,
     "devcontainer": export_devcontainer,
 }
-DEFAULT_EXPORT: Final = "text"
 
 
 def export_plan(plan: Plan, name: str, facts: ExportFacts) -> tuple[ExportedFile, ...]:
     """Return the files of a plan in a format; the first one is the main file."""
-    if name not in EXPORTS:
-        raise UsageError(
-            f"--format {name}: there is no such format",
-            hint=nearest_hint(name, tuple(EXPORTS), what="format"),
-        )
     return EXPORTS[name](plan, facts)

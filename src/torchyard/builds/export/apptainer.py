@@ -29,8 +29,6 @@ from torchyard.builds.export.shell import (
 from torchyard.builds.plan import Plan
 from torchyard.errors import UsageError
 
-__all__ = ["export_apptainer"]
-
 _MOST_BYTES: Final = 60 * 1024
 _LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _GPU_FILES: Final = {"cuda": "/dev/nvidiactl", "rocm": "/dev/kfd"}

@@ -56,7 +56,8 @@ def dockerfile_text(image: Image) -> str:
     has_jobs = False
     for step in plan.steps:
         if step.compiles and not has_jobs:
-            parts += ["", "# Number of compile jobs; empty for one per core.", _jobs(plan)]
+            parts += ["", "# Number of compile jobs; empty for one per core."]
+            parts.append(f"ARG JOBS={plan.jobs or ''}")
             has_jobs = True
         parts += ["", f"# {comment(step.name)}: {comment(step.title)}"]
         parts.append(_run(one_step(image, step, jobs=_JOBS)))
@@ -71,7 +72,8 @@ def dockerfile_text(image: Image) -> str:
     parts += ["", *_environment(image.variables)]
     if not image.rooted:
         parts += ["", *_runtime(image)]
-    return "\n".join((*parts, "", *_start(image))) + "\n"
+    start = f"CMD {json.dumps([image.python or '/bin/sh'])}"
+    return "\n".join((*parts, "", start)) + "\n"
 
 
 def _head(image: Image) -> list[str]:
@@ -111,10 +113,6 @@ def _run(statements: list[str]) -> str:
     return text
 
 
-def _jobs(plan: Plan) -> str:
-    return f"ARG JOBS={plan.jobs or ''}"
-
-
 def _copy(source: str, target: str, *, stage: str = "") -> str:
     option = f"--from={stage} " if stage else ""
     return f"COPY {option}{json.dumps([source, target])}"
@@ -148,11 +146,6 @@ def _runtime(image: Image) -> list[str]:
     if not image.gpu and (checks := check_statements(image, one_line=True)):
         lines.append(_run(checks))
     return lines
-
-
-def _start(image: Image) -> list[str]:
-    program = image.python or "/bin/sh"
-    return [f"CMD {json.dumps([program])}"]
 
 
 _FOLDER: Final = ".devcontainer"

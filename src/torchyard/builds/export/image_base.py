@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import debian_toolchain
 from torchyard.builds.environments.conda import TOOLS
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export.model import ExportFacts
 from torchyard.builds.plan import AptSources, Command, Component, Plan, SdistDownload, Step
-from torchyard.builds.recipe import Recipe, Scalar, SourceTable
+from torchyard.builds.recipe import Recipe, SourceTable
+from torchyard.builds.sources import used_source_kind
 from torchyard.builds.sources.fetch_plan import local_path
 from torchyard.errors import UsageError
 
@@ -154,15 +156,9 @@ def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
 
 def _system_toolkits(plan: Plan) -> set[str]:
     """Return the variables that refer to a GPU toolkit outside the folder of the build."""
-    return {name for name, value in _all_variables(plan) if not value.startswith(plan.folder)} & {
-        "CUDA_HOME",
-        "ROCM_PATH",
-    }
-
-
-def _all_variables(plan: Plan) -> Iterator[tuple[str, str]]:
-    for step in plan.steps:
-        yield from step.variables
+    variables = [pair for step in plan.steps for pair in step.variables]
+    outside = {name for name, value in variables if not value.startswith(plan.folder)}
+    return outside & {"CUDA_HOME", "ROCM_PATH"}
 
 
 def _python_version(plan: Plan) -> str:
@@ -181,8 +177,7 @@ def _python_version(plan: Plan) -> str:
 
 
 def _is_on(recipe: Recipe, option: str) -> bool:
-    value: Scalar = recipe.options.get(option, False)
-    return str(value).lower() in ("1", "on", "yes", "true", "y")
+    return cmake_bool(str(recipe.options.get(option, ""))) is True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,15 +209,13 @@ def _paths(component: Component) -> Iterator[tuple[str, str]]:
 
 
 def _source_path(source: SourceTable) -> str:
-    tables = (source.git, source.folder, source.tarball, source.sdist, source.debian)
-    given = [table for table in tables if table is not None]
-    only = given[0] if len(given) == 1 else None
-    chosen = getattr(source, source.use) if source.use else only
-    if chosen is None:
+    try:
+        kind = used_source_kind(source, "source")
+    except UsageError:
         return ""
-    if chosen is source.folder and source.folder:
+    if kind == "folder" and source.folder:
         return str(Path(source.folder.path).expanduser().absolute())
-    address = getattr(chosen, "url", "")
+    address = getattr(getattr(source, kind), "url", "")
     # `github.com:owner/name` is an address, not a path.
     starts = ("/", "./", "../", "~", "file://")
     path = local_path(address) if address.startswith(starts) else None

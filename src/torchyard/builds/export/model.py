@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Protocol
 
 from torchyard.builds.plan import Plan
-
-__all__ = ["Export", "ExportFacts", "ExportedFile"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +45,5 @@ class ExportFacts:
         return str(PurePosixPath(self.home, "downloads"))
 
 
-class Export(Protocol):
-    """An export format."""
-
-    def __call__(self, plan: Plan, facts: ExportFacts, /) -> tuple[ExportedFile, ...]:
-        """Return the files of the plan; the first one is the main file."""
-        ...
+Export = Callable[[Plan, ExportFacts], tuple[ExportedFile, ...]]
+"""An export format: returns the files of a plan, the main file first."""

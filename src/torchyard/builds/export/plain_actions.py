@@ -138,12 +138,10 @@ def _python_for_sdist(plan: Plan, path: str) -> str:
     """
     if any(step.root for step in plan.steps):
         return "python3"
-    owners = [part for part in plan.components if _is_source_of(part, path)]
+    owners = [
+        part for part in plan.components if path.startswith((f"{part.source}/", f"{part.source}."))
+    ]
     return next((part.python for part in owners if part.python), "python3")
-
-
-def _is_source_of(component: Component, path: str) -> bool:
-    return path.startswith((f"{component.source}/", f"{component.source}."))
 
 
 def _apt(action: AptSources) -> tuple[PlainAction, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
-from torchyard.builds.export.plain_actions import PlainAction, plain_actions
+from torchyard.builds.export.plain_actions import plain_actions
 from torchyard.builds.plan import Command, Plan, Step, Variables, WriteFile
 from torchyard.errors import UsageError
 
@@ -178,14 +178,12 @@ JOB_VARIABLES: Final = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL")
 _INDENT: Final = "    "
 
 
-def step_statements(
-    plan: Plan, step: Step, *, one_line: bool, more: tuple[PlainAction, ...] = ()
-) -> list[str]:
-    """Return the statements of a step, followed by those of `more`."""
+def step_statements(plan: Plan, step: Step, *, one_line: bool) -> list[str]:
+    """Return the statements of a step."""
     actions = [plain for action in step.actions for plain in plain_actions(plan, action)]
     statements: list[str] = []
     here = ""
-    for action in (*actions, *more):
+    for action in actions:
         if isinstance(action, WriteFile):
             statements += file_statements(action, one_line=one_line)
             continue

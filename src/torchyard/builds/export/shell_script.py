@@ -208,7 +208,7 @@ def _own_variables(plan: Plan, step: Step, names: Mapping[Difference, str]) -> l
 
 def _freeze(plan: Plan, names: Mapping[Difference, str]) -> tuple[str, ...]:
     """Return the function that lists Python packages, updated at every run: it takes a second."""
-    command = freeze_command(plan, str(_freeze_file(plan)))
+    command = freeze_command(plan, str(BuildFolder(folder=Path(plan.folder)).freeze_file))
     if command is None or not plan.steps:
         return ()
     last = plan.steps[-1]
@@ -216,10 +216,6 @@ def _freeze(plan: Plan, names: Mapping[Difference, str]) -> tuple[str, ...]:
     statements = step_statements(plan, step, one_line=False)
     lines = ["freeze() (", *_own_variables(plan, last, names), *statements, ") </dev/null", ""]
     return ("\n".join(lines),)
-
-
-def _freeze_file(plan: Plan) -> Path:
-    return BuildFolder(folder=Path(plan.folder)).freeze_file
 
 
 def _calls(plan: Plan) -> str:

@@ -14,13 +14,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from torchyard.builds.build_folders import open_lock_file
 from torchyard.errors import TorchyardError
 from torchyard.files.safe_writing import replace_file, to_json_text
 
@@ -88,16 +88,6 @@ class MeterLog:
         """Peak memory of the largest compile."""
         return max((compile_.peak_mib for compile_ in self.compiles), default=0.0)
 
-    @property
-    def waited_s(self) -> float:
-        """Total time that compiles waited for a job slot or memory."""
-        return sum(compile_.waited_s for compile_ in self.compiles)
-
-    @property
-    def retried(self) -> tuple[Compile, ...]:
-        """Compiles that were killed for lack of memory and retried alone."""
-        return tuple(compile_ for compile_ in self.compiles if compile_.retried)
-
     def since(self, start_s: float) -> MeterLog:
         """Return only the compiles started at or after a time (seconds since 1970)."""
         return replace(self, compiles=tuple(one for one in self.compiles if one.start_s >= start_s))
@@ -116,19 +106,6 @@ class MeterLog:
             total += max(end_s - max(start_s, until), 0.0)
             until = max(until, end_s)
         return total
-
-    def together_mib(self) -> float:
-        """Return an upper bound of the memory used by simultaneous compiles."""
-        changes = sorted(
-            change
-            for one in self.compiles
-            for change in ((one.start_s, one.peak_mib), (one.end_s, -one.peak_mib))
-        )
-        maximum = current = 0.0
-        for _, change in changes:
-            current += change
-            maximum = max(maximum, current)
-        return maximum
 
 
 def read_meter_log(path: Path) -> MeterLog:
@@ -329,9 +306,13 @@ class History:
     ) -> bool:
         path = self._path(component)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with _locked(path.with_suffix(".lock")):
+            descriptor = open_lock_file(path.with_suffix(".lock"))
+            try:
+                # Locked, so that reading, merging and replacing is atomic.
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
                 replace_file(path, _history_text(change(self.read(component))))
+            finally:
+                os.close(descriptor)
         except (OSError, TorchyardError):
             return False
         return True
@@ -427,14 +408,3 @@ def _history_text(history: ComponentHistory) -> str:
         for name, run in history.steps.items()
     }
     return to_json_text({"format": _FORMAT, "files": files, "steps": steps}) + "\n"
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock, so that reading, merging and replacing is atomic."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal, get_args
 from torchyard.builds.plan import Action, Command, WriteFile
 from torchyard.errors import UsageError
 from torchyard.files.safe_writing import replace_file
+from torchyard.process.capture import capture
 
 CacheName = Literal["ccache", "sccache"]
 CacheRequest = Literal["auto", "ccache", "sccache", "none"]
@@ -108,7 +109,7 @@ def read_counts(
     options: tuple[str, ...] = ("--print-stats",)
     if choice.name == "sccache":
         options = ("--show-stats", "--stats-format=json")
-    result = _run(choice, variables, (*before, choice.program, *options))
+    result = _run({**variables, **choice.variables}, (*before, choice.program, *options))
     if result is None or result.returncode:
         return None
     try:
@@ -159,38 +160,28 @@ def _cache_variables(
 
 
 def _find(name: CacheName, variables: Mapping[str, str], before: Sequence[str]) -> str:
-    try:
-        result = subprocess.run(
-            (*before, "/bin/sh", "-c", f"command -v {name}"),
-            env=dict(variables),
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    path = result.stdout.strip()
-    return path if result.returncode == 0 and path.startswith("/") else ""
+    result = _run(variables, (*before, "/bin/sh", "-c", f"command -v {name}"))
+    path = result.stdout.strip() if result is not None and result.returncode == 0 else ""
+    return path if path.startswith("/") else ""
 
 
 def _problem_with(
     choice: CacheChoice, variables: Mapping[str, str], compiler: str, before: Sequence[str]
 ) -> str:
     """Return why the cache cannot be used; empty if it can."""
+    full = {**variables, **choice.variables}
     with tempfile.TemporaryDirectory(prefix="torchyard-cache-") as name:
         source, output = Path(name) / "probe.c", Path(name) / "probe.o"
         source.write_text(_PROBE_SOURCE, encoding="ascii")
         plain = (*before, compiler, "-c", str(source), "-o", str(output))
-        result = _run(choice, variables, plain)
+        result = _run(full, plain)
         if result is None or result.returncode or not output.is_file():
             return f"{compiler} fails even without it: {_last_line(result)}"
         cached = (*before, choice.program, *plain[len(before) :])
         earlier = read_counts(choice, variables=variables, before=before)
         for _ in range(2):
             output.unlink(missing_ok=True)
-            result = _run(choice, variables, cached)
+            result = _run(full, cached)
             if result is None or result.returncode:
                 return f"{shlex.join(cached)} failed: {_last_line(result)}"
             if not output.is_file() or not output.stat().st_size:
@@ -202,19 +193,10 @@ def _problem_with(
 
 
 def _run(
-    choice: CacheChoice, variables: Mapping[str, str], argv: Sequence[str]
+    variables: Mapping[str, str], argv: Sequence[str]
 ) -> subprocess.CompletedProcess[str] | None:
     try:
-        return subprocess.run(
-            argv,
-            env={**variables, **choice.variables},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return capture(argv, variables=variables, limit_s=_LIMIT_S)
     except (OSError, subprocess.SubprocessError):
         return None
 

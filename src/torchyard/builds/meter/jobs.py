@@ -13,7 +13,7 @@ from typing import Final
 
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.meter.compile_costs import ComponentHistory, History
-from torchyard.builds.meter.compiler_launcher import UNIT_MIB, memory_units
+from torchyard.builds.meter.compiler_launcher import UNIT_MIB
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError
@@ -35,8 +35,6 @@ class JobChoice:
     jobs: int
     memory_mib: int
     """Total memory of all compiles."""
-    units: int
-    """The same in units of the meter."""
     default_mib: int
     """Reserved for a file without a measurement."""
     why: str
@@ -50,10 +48,6 @@ def choose_jobs(
     limits: MachineLimits,
 ) -> JobChoice:
     """Return the requested number of jobs, else one per core, or fewer if memory is short."""
-    if requested is not None and requested < 1:
-        raise UsageError(
-            f"--jobs {requested}: at least one job is needed", hint="use --jobs auto, or a number"
-        )
     margin = max(_MIN_MARGIN_MIB, round(limits.total_mib * _MARGIN_SHARE))
     # With less memory than the margin, small files can still be compiled one by one.
     memory = max(limits.available_mib - margin, limits.available_mib // 2, UNIT_MIB)
@@ -77,14 +71,7 @@ def choose_jobs(
     largest = max([*history.needs_mib().values(), *recipe.heavy.values(), 0])
     if largest * jobs > memory:
         why += f" Files that need more (up to {_gib(largest)}) wait until it is free."
-    return JobChoice(
-        jobs=jobs, memory_mib=memory, units=memory_units(memory), default_mib=default, why=why
-    )
-
-
-def memory_table(recipe: Recipe, history: ComponentHistory) -> dict[str, int]:
-    """Return the memory table of the meter: measurements, then the patterns of the recipe."""
-    return {**history.needs_mib(), **recipe.heavy}
+    return JobChoice(jobs=jobs, memory_mib=memory, default_mib=default, why=why)
 
 
 def _job_memory(recipe: Recipe, history: ComponentHistory) -> tuple[int, int, str]:

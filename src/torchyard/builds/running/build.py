@@ -23,8 +23,8 @@ from torchyard.builds.build_folders import (
     source_lock,
 )
 from torchyard.builds.doctor.examination import can_build, examine
-from torchyard.builds.environments import inherited_variables
 from torchyard.builds.environments.base_interpreter import base_builds, resolve_base
+from torchyard.builds.environments.model import inherited_variables
 from torchyard.builds.lockfile import Lock, apply_lock, check_source, read_lock, write_lock
 from torchyard.builds.meter.compile_costs import History
 from torchyard.builds.meter.compiler_launcher import CacheDecision, choose_cache
@@ -36,10 +36,8 @@ from torchyard.builds.plan import (
     Step,
     Verify,
     fingerprints,
-    ignore_build_events,
 )
 from torchyard.builds.planner import make_plan
-from torchyard.builds.recipe import Recipe
 from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, resolve
 from torchyard.builds.record import (
     RecipeIdentity,
@@ -62,10 +60,11 @@ from torchyard.builds.running.runner import (
 from torchyard.builds.running.steps import StepPerformer, explain_failure
 from torchyard.builds.running.sync_tree import list_files
 from torchyard.builds.sandbox import Sandbox
-from torchyard.builds.verify import RunInTarget, perform_verify
+from torchyard.builds.verify.target_python import RunInTarget
+from torchyard.builds.verify.verification import perform_verify
 from torchyard.core.records import encode
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
-from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.files.safe_writing import replace_file, replace_json
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.limits import read_limits
 from torchyard.process.tree import sweep_orphans
@@ -78,20 +77,13 @@ _COPY_SOURCE: Final = ("tree", "update-tree")
 class BuildSession:
     """One run of a plan in its locked build folder."""
 
-    plan: Plan
-    home: BuildsDirectory
-    choice: JobChoice
-    cache: str = "auto"
-    listener: BuildListener = ignore_build_events
-    selection: Selection = field(default_factory=Selection)
-    keep_going: bool = False
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    planned: PlannedBuild
+    choices: BuildChoices
+    listener: BuildListener
     identity: RecipeIdentity | None = None
     """The requested recipe and settings; without it no record is written."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     """Facts of the machine, for the record."""
-    lock: Lock | None = None
-    """Lock file that fetched sources must match."""
     bases: tuple[BuildFolder, ...] = ()
     """Builds that this one uses as its base; they are locked while it runs."""
     times: Mapping[str, StepTimes] = field(default_factory=dict)
@@ -100,6 +92,11 @@ class BuildSession:
         default_factory=dict
     )
     _cache_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan to run."""
+        return self.planned.plan
 
     @property
     def folder(self) -> BuildFolder:
@@ -111,22 +108,22 @@ class BuildSession:
         base_locks = [base.lock_file for base in self.bases]
         with exclusive_run_lock(self.folder.lock_file), base_build_locks(base_locks):
             sweep_orphans()
-            replace_file(self.folder.plan_file, to_json_text(encode(self.plan), indent=1) + "\n")
+            replace_json(self.folder.plan_file, encode(self.plan))
             if self.identity is not None:
                 # With the requested cache, for `rebuild` and `update`.
-                request = {**encode(self.identity), "cache": self.cache}
-                replace_file(self.folder.request_file, to_json_text(request, indent=1) + "\n")
-                if self.lock is not None:
-                    write_lock(self.folder.used_lock_file, self.lock)
+                request = {**encode(self.identity), "cache": self.choices.cache}
+                replace_json(self.folder.request_file, request)
+                if self.planned.lock is not None:
+                    write_lock(self.folder.used_lock_file, self.planned.lock)
                 else:
                     self.folder.used_lock_file.unlink(missing_ok=True)
             watch = CompileMonitor(
                 plan=self.plan,
                 folder=self.folder,
-                choice=self.choice,
-                history=History(folder=self.home.history),
+                choice=self.planned.jobs,
+                history=History(folder=self.planned.home.history),
                 cache_for=self._cache_for,
-                passed=inherited_variables(self.environ),
+                passed=inherited_variables(os.environ),
             )
             self.times = watch.times
             runner = Runner(
@@ -138,8 +135,8 @@ class BuildSession:
                 ),
                 watch=watch,
                 listener=self.listener,
-                selection=self.selection,
-                keep_going=self.keep_going,
+                selection=self.choices.selection,
+                keep_going=self.choices.keep_going,
             )
             result = runner.run()
             if result.good and not unfinished_steps(self.plan, self.folder):
@@ -153,9 +150,8 @@ class BuildSession:
             return
         python = write_runtime_files(self.plan, folder)
         last = self.plan.steps[-1]
-        performer = self._performer(
-            last, {**inherited_variables(self.environ), **dict(last.variables)}, lambda _: None
-        )
+        variables = {**inherited_variables(os.environ), **dict(last.variables)}
+        performer = self._performer(last, variables, lambda _: None)
         record = make_record(
             self.plan,
             RecordInputs(
@@ -200,7 +196,7 @@ class BuildSession:
             waiting=lambda: self.listener(BuildEvent(kind="note", step=step.name, text=text)),
         ):
             if what == "tree":
-                check_source(part, self.lock)
+                check_source(part, self.planned.lock)
             yield
             if what == "tree":
                 # An update removes the files of this list that the new source lacks.
@@ -209,8 +205,7 @@ class BuildSession:
     def _verify(self, action: Verify, step: Step, run: RunInTarget) -> None:
         component = self.plan.component(action.component)
         report = perform_verify(component, root=step.root, run=run)
-        Path(action.report).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(Path(action.report), to_json_text(encode(report), indent=1) + "\n")
+        replace_json(Path(action.report), encode(report))
         for finding in report.findings:
             self.listener(
                 BuildEvent(kind="note", step=step.name, text=f"{finding.level}: {finding.what}")
@@ -220,7 +215,7 @@ class BuildSession:
 
     def _cache_for(self, step: Step) -> tuple[CacheDecision, tuple[str, ...]]:
         recipe = self.plan.component(step.component).recipe
-        key = (step.root, _has_precompiled_headers(recipe))
+        key = (step.root, bool(recipe.options.get("USE_PRECOMPILED_HEADERS")))
         with self._cache_lock:
             if key not in self._caches:
                 self._caches[key] = self._choose_cache(step, precompiled=key[1])
@@ -233,23 +228,19 @@ class BuildSession:
     def _choose_cache(
         self, step: Step, *, precompiled: bool
     ) -> tuple[CacheDecision, tuple[str, ...]]:
-        if precompiled and self.cache == "auto":
+        if precompiled and self.choices.cache == "auto":
             # ccache tracks a precompiled header only with gcc's -fpch-preprocess, which CMake does
             # not pass: a changed header could produce a stale cache hit.
             return CacheDecision(choice=None, why="none, because of precompiled headers"), ()
-        variables = {**inherited_variables(self.environ), **dict(step.variables)}
+        variables = {**inherited_variables(os.environ), **dict(step.variables)}
         shown = self.folder.shown_in(step.root)
         sandbox = Sandbox(root=step.root, network=False, writable=shown)
         argv, full = sandbox.command(("true",), folder=self.plan.folder, variables=variables)
         before = tuple(argv[:-1])
         decision = choose_cache(
-            self.cache, variables=full, base_folder=self.folder.folder, before=before
+            self.choices.cache, variables=full, base_folder=self.folder.folder, before=before
         )
         return decision, before
-
-
-def _has_precompiled_headers(recipe: Recipe) -> bool:
-    return bool(recipe.options.get("USE_PRECOMPILED_HEADERS"))
 
 
 def _verification_error(report: VerifyReport, path: str) -> StepFailed:
@@ -358,13 +349,9 @@ def run_build(
     ):
         _check_prerequisites(planned, listener)
     session = BuildSession(
-        plan=planned.plan,
-        home=planned.home,
-        choice=planned.jobs,
-        cache=choices.cache,
+        planned=planned,
+        choices=choices,
         listener=listener,
-        selection=choices.selection,
-        keep_going=choices.keep_going,
         identity=RecipeIdentity(
             name=planned.request.recipe,
             variant=planned.resolved.recipe.variant,
@@ -374,7 +361,6 @@ def run_build(
             },
         ),
         machine=read_facts(),
-        lock=planned.lock,
         bases=base_builds(planned.resolved.recipe.environment.base, planned.home),
     )
     result = session.run()

@@ -18,22 +18,24 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.meter import (
-    meter_variables,
+from torchyard.builds.meter.compile_costs import (
+    CurvePoint,
+    History,
+    StepRun,
     read_meter_log,
     remove_unfinished,
-    step_variables,
-    write_table,
 )
-from torchyard.builds.meter.compile_costs import CurvePoint, History, StepRun
 from torchyard.builds.meter.compiler_launcher import (
     CacheCounts,
     CacheDecision,
     cache_statistics,
     logged_counts,
+    meter_variables,
     read_counts,
+    step_variables,
+    write_table,
 )
-from torchyard.builds.meter.jobs import JobChoice, history_name, memory_table
+from torchyard.builds.meter.jobs import JobChoice, history_name
 from torchyard.builds.plan import BuildEvent, Component, Plan, Step
 from torchyard.builds.recipe import Recipe
 from torchyard.builds.record import StepTimes
@@ -362,7 +364,8 @@ class CompileMonitor:
         if log.exists():
             # make compares time stamps only, and would accept a partly written object file.
             remove_unfinished(read_meter_log(log), below=self.folder.folder)
-        write_table(table, memory_table(recipe, history))
+        # Measurements, then the patterns of the recipe.
+        write_table(table, {**history.needs_mib(), **recipe.heavy})
         decision, before = self.cache_for(step)
         variables |= meter_variables(
             self.folder.meter,

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -22,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 
 from torchyard.builds import BUILD_PREFIX
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory, exclusive_run_lock
-from torchyard.builds.environments import inherited_variables
+from torchyard.builds.environments.model import inherited_variables
 from torchyard.builds.plan import (
     Action,
     BuildEvent,
@@ -34,7 +33,7 @@ from torchyard.builds.plan import (
     fingerprints,
     ignore_build_events,
 )
-from torchyard.builds.planner import copy_actions
+from torchyard.builds.planner import copy_actions, fetch_place
 from torchyard.builds.recipe_file import BuildRequest
 from torchyard.builds.record import RecipeIdentity, TestFileReport
 from torchyard.builds.running.build import (
@@ -49,7 +48,8 @@ from torchyard.builds.running.runner import Selection, touch
 from torchyard.builds.running.steps import StepPerformer
 from torchyard.builds.running.sync_tree import first_edit
 from torchyard.builds.sources import fetch_actions, update_actions, used_source_kind
-from torchyard.builds.verify import run_test_file
+from torchyard.builds.sources.git import commit_of, git_output
+from torchyard.builds.verify.project_tests import run_test_file
 from torchyard.core.records import decode, nearest_hint
 from torchyard.errors import NotAllowed, NothingToDo, ResultsDamaged, UsageError
 from torchyard.files.safe_writing import write_error
@@ -232,32 +232,16 @@ def local_changes(part: Component) -> str:
         return f"{tree} has edits: {changed}" if changed else ""
     if not (tree / ".git").exists() or not (source / ".git").exists():
         return ""
-    if _git(tree, "rev-parse", "HEAD") != _git(source, "rev-parse", "HEAD"):
-        # The source may have been updated by another build: only commits local_commits here are local.
-        local_commits = [
-            line
-            for line in _git(tree, "reflog", "--format=%gs").splitlines()
-            if _IS_LOCAL_COMMIT(line)
-        ]
+    if commit_of(tree) != commit_of(source):
+        # The source may have been updated by another build: only commits made here are local.
+        reflog = (git_output(tree, "reflog", "--format=%gs") or "").splitlines()
+        local_commits = [line for line in reflog if _IS_LOCAL_COMMIT(line)]
         if local_commits:
             return f"{tree} has commits that are not in its source: {local_commits[0]}"
     if part.recipe.patches or part.recipe.prepare:
         return ""
-    edited = _git(tree, "status", "--porcelain", "--untracked-files=no")
+    edited = git_output(tree, "status", "--porcelain", "--untracked-files=no")
     return f"{tree} has edits: {edited.splitlines()[0].strip()}" if edited else ""
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    # The working copy may belong to another user.
-    trust_folder = ("-c", f"safe.directory={folder}")
-    completed = subprocess.run(
-        ["git", *trust_folder, "-C", str(folder), *arguments],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    return completed.stdout.strip()
 
 
 def mark_updated(plan: Plan, updates: Plan) -> None:
@@ -279,16 +263,12 @@ def mark_updated(plan: Plan, updates: Plan) -> None:
 
 
 def _update_steps(plan: Plan, part: Component, home: BuildsDirectory) -> tuple[Step, ...]:
-    source, where = Path(part.source), f"{part.name}: source"
-    fetch_newest = update_actions(
-        part.recipe.source, destination=source, downloads=home.downloads, where=where
-    )
+    source, place = Path(part.source), fetch_place(part, home)
+    fetch_newest = update_actions(part.recipe.source, place)
     if not fetch_newest.actions:
         return ()
     if not source.exists():  # removed to save space
-        fetch_newest = fetch_actions(
-            part.recipe.source, destination=source, downloads=home.downloads, where=where
-        )
+        fetch_newest = fetch_actions(part.recipe.source, place)
     fetch = next(step for step in plan.steps if step.name == f"{part.name}/fetch")
     tree = next(step for step in plan.steps if step.name == f"{part.name}/tree")
     folder = BuildFolder(folder=Path(plan.folder))
@@ -359,14 +339,11 @@ def update_build(
         listener(BuildEvent(kind="note", text="nothing to update: all sources are pinned"))
     else:
         session = BuildSession(
-            plan=updates,
-            home=planned.home,
-            choice=planned.jobs,
+            planned=replace(planned, plan=updates, lock=None),
+            choices=BuildChoices(selection=Selection(force=True)),
             listener=listener,
-            selection=Selection(force=True),
         )
-        result = session.run()
-        for error in result.failed.values():
+        for error in session.run().failed.values():
             raise error
         mark_updated(planned.plan, updates)
     return run_build(planned, choices, listener)
@@ -382,15 +359,15 @@ def rebuild_component(
     listener: BuildListener,
 ) -> BuildOutcome:
     """Rebuild the edited working copy of a component, install and check it."""
-    planned = _plan_existing(name, _earlier_choices(name, jobs=jobs))
+    choices = _earlier_choices(name, jobs=jobs)
+    planned = _plan_existing(name, choices)
     part = select_components(planned.plan, (component,) if component else ())[-1]
     steps = component_build_steps(planned.plan, part.name, from_configure=from_configure)
     selection = Selection(start_from=steps[:1]) if dependents else Selection(only=steps)
-    choices = replace(_earlier_choices(name, jobs=jobs), selection=selection, doctor=False)
     mark = planned.home.build(name).edited(part.name)
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
-    return run_build(planned, choices, listener)
+    return run_build(planned, replace(choices, selection=selection, doctor=False), listener)
 
 
 def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Path, ...]:
@@ -406,13 +383,13 @@ def clean_build(name: str, components: tuple[str, ...], level: str) -> tuple[Pat
         read_request(name, home)  # raises for an unknown name, before its lock file is created
         with exclusive_run_lock(folder.lock_file):
             return remove_build(name, home)
-    planned = _plan_existing(name, _earlier_choices(name, jobs="auto"))
+    planned = _plan_existing(name, _earlier_choices(name))
     chosen: CleanLevel = next(item for item in get_args(CleanLevel) if item == level)
     with exclusive_run_lock(folder.lock_file):
         return clean(planned.plan, folder, select_components(planned.plan, components), chosen)
 
 
-def _earlier_choices(name: str, *, jobs: str) -> BuildChoices:
+def _earlier_choices(name: str, *, jobs: str = "auto") -> BuildChoices:
     """Return the choices the build was made with."""
     home = BuildsDirectory.default()
     return BuildChoices(
@@ -439,9 +416,7 @@ def run_build_tests(
 
     Relative paths start at the component's working copy.
     """
-    home = BuildsDirectory.default()
-    choices = BuildChoices(name=name, lock_file=used_lock_path(name, home))
-    planned = plan_build(read_request(name, home), choices)
+    planned = _plan_existing(name, _earlier_choices(name))
     part = select_components(planned.plan, (component,) if component else ())[-1]
     known_failures = {test.path: test.known_failures for test in part.recipe.verify.tests}
     paths = files or tuple(known_failures)

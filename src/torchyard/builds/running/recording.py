@@ -16,7 +16,7 @@ from typing import Any, Final
 from torchyard import __version__
 from torchyard.builds.activation import runtime_variables
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.meter import read_meter_log
+from torchyard.builds.meter.compile_costs import read_meter_log
 from torchyard.builds.plan import Component, Plan, Step, fingerprints
 from torchyard.builds.record import (
     BuildRecord,
@@ -33,11 +33,10 @@ from torchyard.builds.record import (
 from torchyard.builds.running.runner import read_state
 from torchyard.builds.sources import source_identity, used_source_kind
 from torchyard.builds.sources.fetch_plan import sha256_of
-from torchyard.builds.verify import RunInTarget, list_packages, open_target
+from torchyard.builds.verify.target_python import RunInTarget, list_packages
+from torchyard.builds.verify.verification import open_target
 from torchyard.core.records import decode
 from torchyard.errors import TorchyardError, UsageError
-
-__all__ = ["RecordInputs", "make_record"]
 
 _TOOLS: Final = ("cc", "c++", "ld", "cmake", "ninja", "nvcc", "hipcc")
 _VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)")

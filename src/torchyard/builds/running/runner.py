@@ -22,7 +22,7 @@ from torchyard.builds.plan import BuildEvent, BuildListener, Plan, Step, fingerp
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
 from torchyard.core.records import decode, encode, nearest_hint
 from torchyard.errors import StepFailed, TorchyardError, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import replace_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,11 +127,7 @@ def read_state(path: Path) -> StepState | None:
 
 def write_state(path: Path, state: StepState) -> None:
     """Write the state atomically."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(path, error, kept="what was built") from error
-    replace_file(path, to_json_text(encode(state), indent=1) + "\n")
+    replace_json(path, encode(state))
 
 
 def touch(step: Step, path: Path, fingerprint: str) -> bool:

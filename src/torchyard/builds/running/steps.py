@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.diagnosis import diagnose
+from torchyard.builds.diagnosis.diagnose import diagnose
 from torchyard.builds.plan import (
     Action,
     AptSources,
@@ -36,9 +36,10 @@ from torchyard.builds.sandbox import Sandbox, requested_hosts
 from torchyard.builds.sources.apt import write_apt_sources
 from torchyard.builds.sources.download import download
 from torchyard.builds.sources.package_index import download_sdist
-from torchyard.builds.verify import RunInTarget
+from torchyard.builds.verify.target_python import RunInTarget
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
 from torchyard.files.safe_writing import replace_file, write_error
+from torchyard.process.capture import capture
 from torchyard.process.start import start_in_long_lived_thread
 from torchyard.process.tree import (
     CONTROLLER_VARIABLE,
@@ -220,16 +221,7 @@ class StepPerformer:
         folder = str(self.folder.folder)
         full_argv, full = sandbox.command(argv, folder=folder, variables=environment)
         marks = {LAUNCH_VARIABLE: new_launch_mark(), CONTROLLER_VARIABLE: controller_mark()}
-        return subprocess.run(
-            full_argv,
-            cwd=folder,
-            env={**full, **marks},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        return capture(full_argv, variables={**full, **marks}, folder=folder)
 
     def _perform(self, action: Action, log: BinaryIO) -> None:
         if isinstance(action, Command):

@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["first_edit", "list_files", "sync"]
-
 _CHUNK_BYTES = 1 << 20
 
 

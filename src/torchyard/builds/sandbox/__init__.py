@@ -18,9 +18,8 @@ from typing import Final
 
 import torchyard
 from torchyard.errors import NotAllowed
+from torchyard.process.capture import capture
 from torchyard.process.tree import start_ticks
-
-__all__ = ["Abilities", "Sandbox", "abilities", "requested_hosts", "root_python_script"]
 
 _PROGRAM: Final = str(Path(__file__).resolve().with_name("sandbox_program.py"))
 _PACKAGE: Final = str(Path(torchyard.__file__).resolve().parent)
@@ -147,22 +146,13 @@ def abilities() -> Abilities:
 def _refusal(options: tuple[str, ...]) -> str:
     """Return the reason why a sandbox with these options cannot be created; empty if it can."""
     try:
-        completed = subprocess.run(
-            [*_program_command(), *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PROBE_LIMIT_S,
-            check=False,
-            env={},
-        )
+        completed = capture([*_program_command(), *options], variables={}, limit_s=_PROBE_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    message = completed.stderr.decode(errors="replace").strip().removeprefix("torchyard sandbox: ")
-    return (
-        ""
-        if completed.returncode == 0
-        else message or f"the probe exited with {completed.returncode}"
-    )
+    if completed.returncode == 0:
+        return ""
+    message = completed.stderr.strip().removeprefix("torchyard sandbox: ")
+    return message or f"the probe exited with {completed.returncode}"
 
 
 def _hint() -> str:

@@ -375,10 +375,6 @@ class DnsStub:
         poll.register(self._datagrams, select.POLLIN)
         poll.register(self._streams, select.POLLIN)
 
-    def files(self) -> set[int]:
-        """Return the file descriptors of the server."""
-        return {self._datagrams.fileno(), self._streams.fileno(), self._note_file}
-
     def serve(self, ready: int, poll: select.poll) -> None:
         """Answer the query on a ready descriptor; drop clients that violate the protocol."""
         try:

@@ -46,8 +46,6 @@ from torchyard.builds.sandbox.supervisor import (
     print_error,
 )
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str]) -> int:
     """Run the command in its sandbox; return its exit code, or 125 if that failed."""

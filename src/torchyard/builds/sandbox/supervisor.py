@@ -71,11 +71,7 @@ class Order:
     def environment(self) -> dict[bytes, bytes]:
         """Return the environment of the command."""
         inherited = {**os.environb, **self.variables}
-        if not self.no_network:
-            return inherited
-        from torchyard.builds.sandbox.namespaces import without_proxies
-
-        return without_proxies(inherited)
+        return mounts.without_proxies(inherited) if self.no_network else inherited
 
 
 def print_error(text: str) -> None:
@@ -294,10 +290,8 @@ class _InnerProcess:
             mounts.mount_proc()
         if not order.no_network:
             return None
-        from torchyard.builds.sandbox.namespaces import DnsStub, hide_resolvers
-
-        hide_resolvers()
-        return DnsStub(self._wanted_file)
+        mounts.hide_resolvers()
+        return mounts.DnsStub(self._wanted_file)
 
     def _start_and_wait(self, dns_stub: DnsStub | None, lifeline: int) -> int:
         if not self._order.command:

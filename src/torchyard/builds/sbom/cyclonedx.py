@@ -21,8 +21,6 @@ from packageurl import PackageURL
 
 from torchyard.builds.sbom import Bill, BillItem, Role
 
-__all__ = ["to_text"]
-
 _TYPES: Final[dict[Role, ComponentType]] = {
     "build": ComponentType.APPLICATION,
     "tool": ComponentType.APPLICATION,

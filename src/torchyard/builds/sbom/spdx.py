@@ -24,8 +24,6 @@ from spdx_tools.spdx.validation.uri_validators import validate_download_location
 
 from torchyard.builds.sbom import Bill, BillItem
 
-__all__ = ["make_document", "to_text"]
-
 _DOCUMENT = "SPDXRef-DOCUMENT"
 
 

@@ -7,37 +7,24 @@ as actions, so that it can be printed and exported; `running.steps` performs the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from torchyard.builds.recipe import SourceKind, SourceTable
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources import debian, git, local_folder, sdist, tarball
-from torchyard.builds.sources.fetch_plan import FetchPlan, SourceIdentity
+from torchyard.builds.sources.fetch_plan import FetchPlace, FetchPlan
 from torchyard.errors import UsageError
-
-__all__ = [
-    "SOURCES",
-    "FetchPlan",
-    "Source",
-    "SourceIdentity",
-    "fetch_actions",
-    "source_identity",
-    "update_actions",
-    "used_source_kind",
-]
 
 
 class Source(Protocol):
     """The interface of a source module; `table` is the recipe's table of its kind."""
 
-    def fetch_actions(
-        self, table: Any, *, destination: Path, downloads: Path, where: str
-    ) -> FetchPlan:
-        """Return the actions that fetch the source; `where` is the recipe key, for errors."""
+    def fetch_actions(self, table: Any, place: FetchPlace) -> FetchPlan:
+        """Return the actions that fetch the source."""
 
-    def update_actions(
-        self, table: Any, *, destination: Path, downloads: Path, where: str
-    ) -> FetchPlan:
+    def update_actions(self, table: Any, place: FetchPlace) -> FetchPlan:
         """Return the actions that update a fetched source; none if it is pinned."""
 
     def source_identity(self, table: Any, destination: Path) -> SourceIdentity:
@@ -53,30 +40,21 @@ SOURCES: Mapping[SourceKind, Source] = {
 }
 
 
-def fetch_actions(
-    source: SourceTable, *, destination: Path, downloads: Path, where: str
-) -> FetchPlan:
-    """Return the actions that fetch the recipe's source to `destination` atomically.
-
-    `where` names the recipe's table in errors: `pytorch: source`.
-    """
-    kind = used_source_kind(source, where)
-    return SOURCES[kind].fetch_actions(
-        getattr(source, kind), destination=destination, downloads=downloads, where=f"{where}.{kind}"
-    )
+def fetch_actions(source: SourceTable, place: FetchPlace) -> FetchPlan:
+    """Return the actions that fetch the recipe's source atomically."""
+    kind = used_source_kind(source, place.where)
+    place = replace(place, where=f"{place.where}.{kind}")
+    return SOURCES[kind].fetch_actions(getattr(source, kind), place)
 
 
-def update_actions(
-    source: SourceTable, *, destination: Path, downloads: Path, where: str
-) -> FetchPlan:
+def update_actions(source: SourceTable, place: FetchPlace) -> FetchPlan:
     """Return the actions that update a fetched source; none for a pinned source.
 
     A git checkout moves to the tip of its branch, a copied folder to the folder's present content.
     """
-    kind = used_source_kind(source, where)
-    return SOURCES[kind].update_actions(
-        getattr(source, kind), destination=destination, downloads=downloads, where=f"{where}.{kind}"
-    )
+    kind = used_source_kind(source, place.where)
+    place = replace(place, where=f"{place.where}.{kind}")
+    return SOURCES[kind].update_actions(getattr(source, kind), place)
 
 
 def source_identity(source: SourceTable, destination: Path) -> SourceIdentity:

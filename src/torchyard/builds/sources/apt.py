@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchyard.builds.plan import AptSources
 from torchyard.errors import MissingTool, UsageError
 from torchyard.files.safe_writing import replace_file, write_error
+from torchyard.process.capture import capture
 
 # Fields of a deb822 stanza about the trust in a mirror; the one-line format has them in lower case.
 # Architectures, languages and targets are not copied.
@@ -67,15 +67,12 @@ def read_machine_apt() -> MachineApt:
             "apt-get, which a Debian source package requires, is not installed",
             hint="use another source of the recipe (`--set source.use=git`) or a Debian machine",
         )
-    configuration = tuple(_parse_dump(_output("apt-config", "dump", "--format", "%F %v%n")))
+    dump = _output("apt-config", "dump", "--format", "%F %v%n").splitlines()
+    configuration = tuple((name, value) for name, _, value in (one.partition(" ") for one in dump))
     paths = _parse_shell(
         _output(
-            "apt-config",
-            "shell",
-            "LIST",
-            "Dir::Etc::sourcelist/f",
-            "PARTS",
-            "Dir::Etc::sourceparts/d",
+            *("apt-config", "shell"),
+            *("LIST", "Dir::Etc::sourcelist/f", "PARTS", "Dir::Etc::sourceparts/d"),
         )
     )
     files = [Path(paths["LIST"])] if paths.get("LIST") else []
@@ -212,38 +209,20 @@ def _origins(text: str) -> dict[str, str]:
     return {pair[0].rstrip("/"): pair[1] for pair in pairs if len(pair) == 2 and pair[1]}  # noqa: PLR2004
 
 
-def _parse_dump(text: str) -> Iterator[tuple[str, str]]:
-    for line in text.splitlines():
-        name, _, value = line.partition(" ")
-        yield name, value
-
-
 def _parse_shell(text: str) -> dict[str, str]:
     pairs = (line.partition("=") for line in text.splitlines())
     return {name: value.strip("'") for name, _, value in pairs}
 
 
 def _output(*argv: str) -> str:
-    completed = subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
+    completed = capture(argv, variables={**os.environ, "LC_ALL": "C"})
     if completed.returncode != 0:
         raise MissingTool(
             f"`{' '.join(argv)}` failed with exit code {completed.returncode}",
-            why=_last_line(completed.stderr.splitlines()),
+            why=completed.stderr.strip().rpartition("\n")[2],
             hint="run the command yourself, and fix the apt configuration of this machine",
         )
     return completed.stdout
-
-
-def _last_line(lines: Iterable[str]) -> str:
-    return next((line for line in reversed(list(lines)) if line.strip()), "")
 
 
 _FOLDERS = (

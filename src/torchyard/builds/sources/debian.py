@@ -10,21 +10,19 @@ from pathlib import Path
 
 from torchyard.builds.plan import Action, AptSources
 from torchyard.builds.recipe import DebianSource
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources.fetch_plan import (
+    FetchPlace,
     FetchPlan,
-    SourceIdentity,
     files_of,
     keep_files,
     move_to_destination,
     nothing_to_update,
     on_this_machine,
-    part_of,
     recreate_part_folder,
     sha256_of,
 )
 from torchyard.errors import UsageError
-
-__all__ = ["fetch_actions", "source_identity", "update_actions"]
 
 _INDEX = "index"
 """File with the package's entry in the archive index, stored with the package files."""
@@ -67,14 +65,11 @@ for archive in files/*.orig-*.tar.*; do
 done"""
 
 
-def fetch_actions(
-    table: DebianSource, *, destination: Path, downloads: Path, where: str
-) -> FetchPlan:
+def fetch_actions(table: DebianSource, place: FetchPlace) -> FetchPlan:
     """Return the actions: private apt state, update, download, unpack."""
-    _check(table, where)
-    part = part_of(destination)
+    _check(table, place.where)
     # One apt folder per package: apt locks its state, and components are fetched in parallel.
-    apt = downloads / "apt" / (table.suite or "own-suites") / table.package
+    apt = place.downloads / "apt" / (table.suite or "own-suites") / table.package
     configured = ("-c", str(apt / "apt.conf"))
     package = f"{table.package}={table.version}" if table.version else table.package
     suite = table.suite or "this machine's suites"
@@ -83,21 +78,23 @@ def fetch_actions(
     script = _DOWNLOAD.format(
         index=shlex.join(("apt-cache", *configured, "showsrc", "--only-source", table.package)),
         download=shlex.join(("apt-get", *configured, *download)),
-        unknown=shlex.quote(f"no source package {package} in {suite}: correct {where}.package"),
+        unknown=shlex.quote(
+            f"no source package {package} in {suite}: correct {place.where}.package"
+        ),
     )
     unpack = _UNPACK_UPSTREAM if table.upstream_only else "dpkg-source -x files/*.dsc tree"
     # The index of binary packages is not needed.
     no_binaries = "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false"
     strict = "APT::Update::Error-Mode=any"
     actions: tuple[Action, ...] = (
-        *recreate_part_folder(destination),
-        on_this_machine("mkdir", "--", str(part / "files")),
+        *recreate_part_folder(place.destination),
+        on_this_machine("mkdir", "--", str(place.part / "files")),
         AptSources(folder=str(apt), suite=table.suite),
         on_this_machine("apt-get", *configured, "-o", no_binaries, "-o", strict, "update"),
-        on_this_machine("sh", "-c", script, folder=part / "files"),
-        on_this_machine("sh", "-c", unpack, folder=part),
-        *keep_files(destination),
-        *move_to_destination(destination, part / "tree"),
+        on_this_machine("sh", "-c", script, folder=place.part / "files"),
+        on_this_machine("sh", "-c", unpack, folder=place.part),
+        *keep_files(place.destination),
+        *move_to_destination(place.destination, place.part / "tree"),
     )
     what = "upstream archive only" if table.upstream_only else "with Debian's patches"
     return FetchPlan(
@@ -105,13 +102,11 @@ def fetch_actions(
     )
 
 
-def update_actions(
-    table: DebianSource, *, destination: Path, downloads: Path, where: str
-) -> FetchPlan:
+def update_actions(table: DebianSource, place: FetchPlace) -> FetchPlan:
     """Return the actions that fetch the newest version, unless the recipe pins one."""
     if table.version:
         return nothing_to_update("debian", f"{table.package} {table.version} is a release")
-    return fetch_actions(table, destination=destination, downloads=downloads, where=where)
+    return fetch_actions(table, place)
 
 
 def source_identity(table: DebianSource, destination: Path) -> SourceIdentity:

@@ -22,13 +22,14 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPException, HTTPMessage, IncompleteRead
+from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from torchyard import __version__
+from torchyard.builds.build_folders import open_lock_file
 from torchyard.builds.sources.fetch_plan import (
     check_sha256,
     local_path,
@@ -59,26 +60,12 @@ class TransferSettings:
     proxy: str = ""
 
 
-class HttpReply(Protocol):
-    """The used part of http.client.HTTPResponse."""
-
-    status: int
-    headers: HTTPMessage
-    url: str
-
-    def read(self, amount: int = ..., /) -> bytes:
-        """Read some bytes; empty at the end."""
-
-    def close(self) -> None:
-        """Close the connection."""
-
-
 def open_address(
     address: str,
     *,
     headers: Mapping[str, str] | None = None,
     settings: TransferSettings | None = None,
-) -> HttpReply:
+) -> HTTPResponse:
     """Request a URL; raises HTTPError, URLError, OSError or HTTPException."""
     settings = settings or TransferSettings()
     parts = urlsplit(address)
@@ -94,10 +81,14 @@ def open_address(
     if login:
         # Unredirected headers are not sent to the target of a redirect.
         request.add_unredirected_header("Authorization", login)
-    reply: HttpReply = _opener(parts.hostname or "", host, settings).open(
+    reply: HTTPResponse = _opener(parts.hostname or "", host, settings).open(
         request, timeout=_TIMEOUT_S
     )
     return reply
+
+
+class _Incomplete(HTTPException):
+    """The server closed the connection early, or sent another range than requested."""
 
 
 def transfer_error(address: str, error: Exception) -> TorchyardError:
@@ -110,6 +101,12 @@ def transfer_error(address: str, error: Exception) -> TorchyardError:
             f"cannot fetch {shown}",
             why=f"the server responded with {error.code} {error.reason}",
             hint=hint,
+        )
+    if isinstance(error, _Incomplete):
+        return StepFailed(
+            f"the download of {shown} is incomplete",
+            why=str(error),
+            hint="fetch again; the partial file is kept",
         )
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     why = without_credentials(str(reason)) or type(error).__name__
@@ -296,11 +293,7 @@ def download_lock(path: Path) -> Iterator[None]:
     """Lock a download against other processes; waits for the lock."""
     lock = path.with_name(path.name + ".part.lock")
     while True:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            raise write_error(path, error, kept="what was there before") from error
+        descriptor = open_lock_file(lock)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         # The previous holder removed the lock file, and a third process may have created a new one.
         with suppress(FileNotFoundError):
@@ -323,10 +316,6 @@ _PARTIAL_CONTENT = 206
 _RANGE_NOT_SATISFIABLE = 416
 
 Progress = Callable[[str], None]
-
-
-class _Incomplete(HTTPException):
-    """The server closed the connection early, or sent another range than requested."""
 
 
 def download(
@@ -408,9 +397,9 @@ def _receive_with_retries(
                 # The partial file is at least as long as the file on the server.
                 part.forget()
             elif not is_temporary(error):
-                raise _transfer_error(part, address, error) from error
+                raise transfer_error(address, error) from error
             if attempt == _ATTEMPTS:
-                raise _transfer_error(part, address, error) from error
+                raise transfer_error(address, error) from error
             if isinstance(error, HTTPError):
                 error.close()
             progress(f"{part.name}: {without_credentials(str(error))}; trying again")
@@ -447,14 +436,14 @@ def _receive(
     return resumed
 
 
-def _validator(reply: HttpReply) -> str:
+def _validator(reply: HTTPResponse) -> str:
     """Return a strong ETag or the Last-Modified date; a weak ETag does not identify bytes."""
     tag = reply.headers.get("ETag", "")
     return tag if tag.startswith('"') else reply.headers.get("Last-Modified", "")
 
 
 def _write_reply(
-    reply: HttpReply, part: PartialFile, start: int, total: int | None, progress: Progress
+    reply: HTTPResponse, part: PartialFile, start: int, total: int | None, progress: Progress
 ) -> int:
     received, reported_at = start, time.monotonic()
     with part.opened(keep=start) as target:
@@ -473,13 +462,3 @@ def _write_reply(
                 reported_at = time.monotonic()
                 of = f" of {total / 1e6:.1f}" if total else ""
                 progress(f"{part.name}: {received / 1e6:.1f}{of} MB")
-
-
-def _transfer_error(part: PartialFile, address: str, error: Exception) -> TorchyardError:
-    if not isinstance(error, _Incomplete):
-        return transfer_error(address, error)
-    return StepFailed(
-        f"the download of {without_credentials(address)} is incomplete",
-        why=str(error),
-        hint=f"fetch again; the partial file is {part.path}",
-    )

@@ -13,28 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from torchyard.builds.plan import Action, Command
 from torchyard.builds.recipe import SourceKind
-from torchyard.builds.record import SourceIdentity
 from torchyard.errors import StepFailed, UsageError
-
-__all__ = [
-    "FetchPlan",
-    "SourceIdentity",
-    "check_sha256",
-    "checked_address",
-    "checked_checksum",
-    "file_name_of",
-    "files_of",
-    "keep_files",
-    "local_path",
-    "move_to_destination",
-    "nothing_to_update",
-    "on_this_machine",
-    "part_of",
-    "recreate_part_folder",
-    "sha256_of",
-    "unpack_command",
-    "without_credentials",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +27,22 @@ class FetchPlan:
     """Empty if an update has nothing to do."""
     inputs: tuple[tuple[str, str], ...] = ()
     """Inputs that the actions do not contain, for `Step.inputs`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchPlace:
+    """Where a source is fetched to."""
+
+    destination: Path
+    downloads: Path
+    """Folder of archives and apt state, shared by all builds."""
+    where: str
+    """The recipe's table of the source, for errors: `pytorch: source.git`."""
+
+    @property
+    def part(self) -> Path:
+        """Temporary folder of the fetch."""
+        return part_of(self.destination)
 
 
 def part_of(destination: Path) -> Path:

@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import GitSource
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources.fetch_plan import (
+    FetchPlace,
     FetchPlan,
-    SourceIdentity,
     checked_address,
     move_to_destination,
     nothing_to_update,
     on_this_machine,
-    part_of,
     recreate_part_folder,
     without_credentials,
 )
@@ -32,23 +32,23 @@ def commit_of(tree: Path) -> str:
     # git would also find a repository in a parent folder.
     if not (tree / ".git").exists():
         return ""
-    return _git_output(tree, "rev-parse", "--verify", "HEAD^{commit}") or ""
+    return git_output(tree, "rev-parse", "--verify", "HEAD^{commit}") or ""
 
 
 def is_dirty(tree: Path) -> bool:
     """Whether the tree has uncommitted changes or untracked files."""
-    return bool(_git_output(tree, "status", "--porcelain", "--untracked-files=normal"))
+    return bool(git_output(tree, "status", "--porcelain", "--untracked-files=normal"))
 
 
 def submodule_commits(tree: Path) -> dict[str, str]:
     """Return path -> checked-out commit of all submodules, recursively."""
     print_commit = 'printf "%s\\t%s\\n" "$displaypath" "$(git rev-parse HEAD)"'
-    text = _git_output(tree, "submodule", "--quiet", "foreach", "--recursive", print_commit) or ""
+    text = git_output(tree, "submodule", "--quiet", "foreach", "--recursive", print_commit) or ""
     pairs = (line.rpartition("\t") for line in text.splitlines())
     return {path: commit for path, _, commit in pairs if path}
 
 
-def _git_output(tree: Path, *arguments: str) -> str | None:
+def git_output(tree: Path, *arguments: str) -> str | None:
     """Return the output of git; None if it fails or is not installed."""
     # Read trees of other users, too; these commands execute nothing from the tree.
     argv = ("git", "-c", "safe.directory=*", "-C", str(tree), *arguments)
@@ -117,55 +117,42 @@ rm -rf {tree}
 mv -T {part} {tree}"""
 
 
-def fetch_actions(
-    table: GitSource,
-    *,
-    destination: Path,
-    downloads: Path,  # noqa: ARG001 - interface of all sources
-    where: str,
-) -> FetchPlan:
+def fetch_actions(table: GitSource, place: FetchPlace) -> FetchPlan:
     """Return the actions: empty repository, revision, submodules, overrides."""
-    url = _check(table, where)
-    part = part_of(destination)
+    url = _check(table, place.where)
     return FetchPlan(
         kind="git",
         summary=f"git {without_credentials(url)} at {table.ref}",
         actions=(
-            *recreate_part_folder(destination),
-            _git_command(part, "init", "-q"),
-            _git_command(part, "remote", "add", "--", "origin", url),
-            _script(part, _steps(table, where)),
-            *move_to_destination(destination, part),
+            *recreate_part_folder(place.destination),
+            _git_command(place.part, "init", "-q"),
+            _git_command(place.part, "remote", "add", "--", "origin", url),
+            _script(place.part, _steps(table, place.where)),
+            *move_to_destination(place.destination, place.part),
         ),
     )
 
 
-def update_actions(
-    table: GitSource,
-    *,
-    destination: Path,
-    downloads: Path,  # noqa: ARG001 - interface of all sources
-    where: str,
-) -> FetchPlan:
+def update_actions(table: GitSource, place: FetchPlace) -> FetchPlan:
     """Return the actions that move the checkout to the tip of its branch, if it is on one."""
-    url = _check(table, where)
+    url = _check(table, place.where)
     if _COMMIT.fullmatch(table.ref) or table.ref.startswith("refs/tags/"):
         return nothing_to_update("git", f"{table.ref} is not a branch")
     checkout = f"{without_credentials(url)} at {table.ref}"
     script = _UPDATE.format(
-        tree=shlex.quote(str(destination)),
-        part=shlex.quote(str(part_of(destination))),
+        tree=shlex.quote(str(place.destination)),
+        part=shlex.quote(str(place.part)),
         # `ls-remote main` would also match `refs/heads/other/main`.
         head=shlex.quote(table.ref if table.ref.startswith("refs/") else f"refs/heads/{table.ref}"),
         no_branch=shlex.quote(f"nothing to update: {table.ref} is no branch"),
         at_tip=shlex.quote(f"nothing to update: {checkout} is at the tip"),
         # A submodule that was removed in the new revision leaves its folder behind.
-        steps="\n".join((*_steps(table, where), "git clean -ffdxq")),
+        steps="\n".join((*_steps(table, place.where), "git clean -ffdxq")),
     )
     return FetchPlan(
         kind="git",
         summary=f"update git {checkout}",
-        actions=(_script(destination.parent, [script]),),
+        actions=(_script(place.destination.parent, [script]),),
     )
 
 

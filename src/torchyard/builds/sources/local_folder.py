@@ -9,37 +9,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchyard.builds.recipe import FolderSource
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources.fetch_plan import (
+    FetchPlace,
     FetchPlan,
-    SourceIdentity,
     move_to_destination,
     on_this_machine,
-    part_of,
     recreate_part_folder,
 )
 from torchyard.builds.sources.git import commit_of, is_dirty, submodule_commits
 from torchyard.errors import UsageError
 
-__all__ = ["fetch_actions", "source_identity", "tree_digest", "update_actions"]
 
-
-def fetch_actions(
-    table: FolderSource,
-    *,
-    destination: Path,
-    downloads: Path,  # noqa: ARG001 - interface of all sources
-    where: str,
-) -> FetchPlan:
-    """Return the actions that copy the folder, with shared blocks where possible."""
-    folder = _checked_folder(table, destination, where)
-    part = part_of(destination)
+def fetch_actions(table: FolderSource, place: FetchPlace) -> FetchPlan:
+    """Return the actions that copy the folder, with shared blocks place.where possible."""
+    folder = _checked_folder(table, place.destination, place.where)
     return FetchPlan(
         kind="folder",
         summary=f"copy of {folder}",
         actions=(
-            *recreate_part_folder(destination),
-            on_this_machine("cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(part)),
-            *move_to_destination(destination, part),
+            *recreate_part_folder(place.destination),
+            on_this_machine("cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(place.part)),
+            *move_to_destination(place.destination, place.part),
         ),
         # The command does not depend on the content; this input makes the step run again.
         inputs=(("folder", tree_digest(folder)),),
@@ -63,11 +54,9 @@ def source_identity(table: FolderSource, destination: Path) -> SourceIdentity:
     )
 
 
-def update_actions(
-    table: FolderSource, *, destination: Path, downloads: Path, where: str
-) -> FetchPlan:
+def update_actions(table: FolderSource, place: FetchPlace) -> FetchPlan:
     """Return the actions that copy the folder again."""
-    return fetch_actions(table, destination=destination, downloads=downloads, where=where)
+    return fetch_actions(table, place)
 
 
 def tree_digest(folder: Path) -> str:

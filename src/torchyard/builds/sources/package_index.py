@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from http.client import HTTPException
@@ -32,6 +32,7 @@ from torchyard.builds.sources.download import (
 )
 from torchyard.builds.sources.fetch_plan import local_path, sha256_of, without_credentials
 from torchyard.errors import MissingTool, StepFailed
+from torchyard.process.capture import capture
 
 # In order of precedence, lowest first: pip reads the section of its command after [global], and
 # variables last.
@@ -127,7 +128,7 @@ def _configuration() -> tuple[tuple[str, ...], str]:
 
 
 def _run(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    environment: Mapping[str, str] = {
+    variables = {
         **os.environ,
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_COLOR": "1",
@@ -135,15 +136,7 @@ def _run(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         "COLUMNS": "1000",
         "LC_ALL": "C.UTF-8",
     }
-    return subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        env=environment,
-    )
+    return capture(argv, variables=variables)
 
 
 def _is_true(text: str) -> bool:

@@ -9,48 +9,39 @@ from packaging.version import InvalidVersion, Version
 
 from torchyard.builds.plan import SdistDownload
 from torchyard.builds.recipe import SdistSource
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources.fetch_plan import (
+    FetchPlace,
     FetchPlan,
-    SourceIdentity,
     checked_checksum,
     files_of,
     keep_files,
     move_to_destination,
     nothing_to_update,
     on_this_machine,
-    part_of,
     recreate_part_folder,
     sha256_of,
     unpack_command,
 )
 from torchyard.errors import UsageError
 
-__all__ = ["fetch_actions", "source_identity", "update_actions"]
-
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-def fetch_actions(
-    table: SdistSource,
-    *,
-    destination: Path,
-    downloads: Path,  # noqa: ARG001 - interface of all sources
-    where: str,
-) -> FetchPlan:
+def fetch_actions(table: SdistSource, place: FetchPlace) -> FetchPlan:
     """Return the actions: download, check, unpack; the archive is kept beside the source."""
-    sha256 = _check(table, where)
-    part = part_of(destination)
-    archive = part / "files" / f"{table.name}-{table.version}.sdist"
+    sha256 = _check(table, place.where)
+    archive = place.part / "files" / f"{table.name}-{table.version}.sdist"
     return FetchPlan(
         kind="sdist",
         summary=f"sdist {table.name} {table.version}",
         actions=(
-            *recreate_part_folder(destination),
+            *recreate_part_folder(place.destination),
             on_this_machine("mkdir", "--", str(archive.parent)),
             SdistDownload(name=table.name, version=table.version, path=str(archive), sha256=sha256),
-            unpack_command(archive, part=part, strip=1),
-            *keep_files(destination),
-            *move_to_destination(destination, part / "tree"),
+            unpack_command(archive, part=place.part, strip=1),
+            *keep_files(place.destination),
+            *move_to_destination(place.destination, place.part / "tree"),
         ),
     )
 
@@ -66,15 +57,9 @@ def source_identity(table: SdistSource, destination: Path) -> SourceIdentity:
     )
 
 
-def update_actions(
-    table: SdistSource,
-    *,
-    destination: Path,  # noqa: ARG001 - interface of all sources
-    downloads: Path,  # noqa: ARG001 - interface of all sources
-    where: str,
-) -> FetchPlan:
+def update_actions(table: SdistSource, place: FetchPlace) -> FetchPlan:
     """Return a plan without actions: a release does not change."""
-    _check(table, where)
+    _check(table, place.where)
     return nothing_to_update("sdist", f"{table.name} {table.version} is a release")
 
 

@@ -6,45 +6,42 @@ from pathlib import Path
 
 from torchyard.builds.plan import Download
 from torchyard.builds.recipe import TarballSource
+from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources.fetch_plan import (
+    FetchPlace,
     FetchPlan,
-    SourceIdentity,
     checked_address,
     checked_checksum,
     file_name_of,
     move_to_destination,
     nothing_to_update,
-    part_of,
     recreate_part_folder,
     unpack_command,
     without_credentials,
 )
 from torchyard.errors import UsageError
 
-__all__ = ["fetch_actions", "source_identity", "update_actions"]
 
-
-def fetch_actions(
-    table: TarballSource, *, destination: Path, downloads: Path, where: str
-) -> FetchPlan:
+def fetch_actions(table: TarballSource, place: FetchPlace) -> FetchPlan:
     """Return the actions: download, check, unpack."""
     url = checked_address(
-        table.url, f"{where}.url", hint="put the login into ~/.netrc, which is used for downloads"
+        table.url,
+        f"{place.where}.url",
+        hint="put the login into ~/.netrc, which is used for place.downloads",
     )
-    sha256 = checked_checksum(table.sha256, f"{where}.sha256")
+    sha256 = checked_checksum(table.sha256, f"{place.where}.sha256")
     if table.strip < 0:
-        raise UsageError(f"{where}.strip is {table.strip}", hint="give 0 or more")
-    # The checksum is part of the name, so that a changed file at the same URL has another name.
-    archive = downloads / "archives" / f"{sha256[:16]}-{file_name_of(url)}"
-    part = part_of(destination)
+        raise UsageError(f"{place.where}.strip is {table.strip}", hint="give 0 or more")
+    # The checksum is place.part of the name, so that a changed file at the same URL has another name.
+    archive = place.downloads / "archives" / f"{sha256[:16]}-{file_name_of(url)}"
     return FetchPlan(
         kind="tarball",
         summary=f"archive {without_credentials(url)}",
         actions=(
             Download(url=url, path=str(archive), sha256=sha256),
-            *recreate_part_folder(destination),
-            unpack_command(archive, part=part, strip=table.strip),
-            *move_to_destination(destination, part / "tree"),
+            *recreate_part_folder(place.destination),
+            unpack_command(archive, part=place.part, strip=table.strip),
+            *move_to_destination(place.destination, place.part / "tree"),
         ),
     )
 
@@ -58,13 +55,7 @@ def source_identity(table: TarballSource, destination: Path) -> SourceIdentity: 
     )
 
 
-def update_actions(
-    table: TarballSource,
-    *,
-    destination: Path,  # noqa: ARG001 - interface of all sources
-    downloads: Path,  # noqa: ARG001 - interface of all sources
-    where: str,
-) -> FetchPlan:
+def update_actions(table: TarballSource, place: FetchPlace) -> FetchPlan:
     """Return a plan without actions: an archive with a checksum does not change."""
-    checked_checksum(table.sha256, f"{where}.sha256")
+    checked_checksum(table.sha256, f"{place.where}.sha256")
     return nothing_to_update("tarball", "an archive with a checksum never changes")

@@ -6,21 +6,19 @@ each.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Final
 
 from torchyard.builds.record import CheckFinding, FindingLevel, LinkedLibrary
 from torchyard.builds.verify.target_python import CheckResult, RunInTarget, Subject
 
-_MAGIC: Final = b"\x7fELF"
-_PT_LOAD, _PT_DYNAMIC = 1, 2
-_NULL, _NEEDED, _STRTAB, _SONAME, _RPATH, _RUNPATH = 0, 1, 5, 14, 15, 29
+_MOST_ENTRIES: Final = 100_000
+"""A damaged file may lack the entry that ends the dynamic section."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,77 +32,30 @@ class DynamicSection:
     runpath: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Segment:
-    kind: int
-    offset: int
-    address: int
-    size: int
-
-
 def read_dynamic(path: Path) -> DynamicSection | None:
     """Return the dynamic section; None for a file that is damaged or not a dynamic ELF file."""
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.dynamic import DynamicSegment
+    from elftools.elf.elffile import ELFFile
+
+    entries: dict[str, list[str]] = {"soname": [], "needed": [], "rpath": [], "runpath": []}
     try:
         with path.open("rb") as file:
-            if file.read(4) != _MAGIC:
+            dynamic = next(ELFFile(file).iter_segments("PT_DYNAMIC"), None)
+            if not isinstance(dynamic, DynamicSegment):
                 return None
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _parse(data)
-    except (OSError, ValueError, OverflowError, IndexError, struct.error):
+            for tag in islice(dynamic.iter_tags(), _MOST_ENTRIES):
+                name = str(tag.entry.d_tag).removeprefix("DT_").lower()
+                if name in entries:
+                    entries[name].append(getattr(tag, name))
+    except (ELFError, AssertionError, OSError, ValueError, OverflowError):  # damaged files
         return None
-
-
-def _parse(data: mmap.mmap) -> DynamicSection | None:
-    wide = data[4] == 2  # noqa: PLR2004
-    order = "<" if data[5] == 1 else ">"
-    segments = _segments(data, order, wide=wide)
-    dynamic = next((segment for segment in segments if segment.kind == _PT_DYNAMIC), None)
-    if dynamic is None:
-        return None
-    layout = struct.Struct(order + ("qQ" if wide else "iI"))
-    entries: list[tuple[int, int]] = []
-    for place in range(dynamic.offset, dynamic.offset + dynamic.size, layout.size):
-        tag, value = layout.unpack_from(data, place)
-        if tag == _NULL:
-            break
-        entries.append((tag, value))
-    table = next((_offset_of(value, segments) for tag, value in entries if tag == _STRTAB), 0)
-
-    def texts(selected: int) -> list[str]:
-        return [_text(data, table + value) for tag, value in entries if tag == selected]
-
     return DynamicSection(
-        soname=next(iter(texts(_SONAME)), ""),
-        needed=tuple(texts(_NEEDED)),
-        rpath=_folders(texts(_RPATH)),
-        runpath=_folders(texts(_RUNPATH)),
+        soname=next(iter(entries["soname"]), ""),
+        needed=tuple(entries["needed"]),
+        rpath=_folders(entries["rpath"]),
+        runpath=_folders(entries["runpath"]),
     )
-
-
-def _segments(data: mmap.mmap, order: str, *, wide: bool) -> list[_Segment]:
-    (start,) = struct.unpack_from(order + ("Q" if wide else "I"), data, 32 if wide else 28)
-    size, count = struct.unpack_from(order + "HH", data, 54 if wide else 42)
-    segments: list[_Segment] = []
-    for index in range(count):
-        place = start + index * size
-        if wide:
-            kind, _, offset, address, _, length = struct.unpack_from(order + "IIQQQQ", data, place)
-        else:
-            kind, offset, address, _, length = struct.unpack_from(order + "IIIII", data, place)
-        segments.append(_Segment(kind=kind, offset=offset, address=address, size=length))
-    return segments
-
-
-def _offset_of(address: int, segments: list[_Segment]) -> int:
-    for segment in segments:
-        if segment.kind == _PT_LOAD and 0 <= address - segment.address < segment.size:
-            return segment.offset + address - segment.address
-    raise ValueError("an address outside every segment")
-
-
-def _text(data: mmap.mmap, start: int) -> str:
-    end = data.find(b"\0", start)
-    return data[start:end].decode("utf-8", "replace")
 
 
 def _folders(texts: list[str]) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Reporter"]
-
 
 class Reporter:
     """Hooks of pytest; `done` are tests that an earlier start has run."""

@@ -12,34 +12,34 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final
 
-from torchyard.builds.cmake_cache import CacheEntry, cmake_bool, find_cache, read_cache, same_value
+from torchyard.builds.cmake_cache import (
+    CacheEntry,
+    cmake_bool,
+    cmake_value,
+    find_cache,
+    read_cache,
+    same_value,
+)
 from torchyard.builds.plan import Component
-from torchyard.builds.recipe import Scalar, TestFile
+from torchyard.builds.recipe import Scalar
 from torchyard.builds.record import (
     CheckFinding,
     ImportedModule,
     OptionVerdict,
     OptionVerdictKind,
-    TestFileReport,
     VerifyReport,
 )
 from torchyard.builds.verify.linked_libraries import check_libraries
-from torchyard.builds.verify.probe import (
+from torchyard.builds.verify.project_tests import check_smoke
+from torchyard.builds.verify.target_python import (
     IMPLIED,
     READ_FROM_ENVIRONMENT,
     RENAMED,
-    config_name,
-    config_value,
-    probe_environment,
-    probe_module,
-)
-from torchyard.builds.verify.project_tests import check_smoke, run_test_file
-from torchyard.builds.verify.target_python import (
     Check,
     CheckResult,
     EnvironmentFolders,
@@ -47,6 +47,10 @@ from torchyard.builds.verify.target_python import (
     RunInTarget,
     Subject,
     TargetPython,
+    config_name,
+    config_value,
+    probe_environment,
+    probe_module,
 )
 from torchyard.errors import StepFailed
 
@@ -250,7 +254,7 @@ def option_verdict(
     excused: bool = False,
 ) -> OptionVerdict:
     """Return the verdict on one option, from the built module if it tells, else from the cache."""
-    request = _text(requested)
+    request = cmake_value(requested)
     name = name.partition(":")[0]
     cached_as, expected = name, request
     if is_torch:
@@ -325,12 +329,6 @@ def _option_finding(verdict: OptionVerdict, path: Path | None) -> CheckFinding |
     return None
 
 
-def _text(value: Scalar) -> str:
-    if isinstance(value, bool):
-        return "ON" if value else "OFF"
-    return str(value)
-
-
 CHECKS: Final[tuple[Check, ...]] = (
     check_import,
     check_options,
@@ -347,13 +345,8 @@ def perform_verify(
     root: str,
     run: RunInTarget,
     smoke_limit_s: float = 300.0,
-    tests: Sequence[TestFile] = (),
-    results: Path | None = None,
 ) -> VerifyReport:
-    """Run all checks on a finished component. Problems are findings of the report.
-
-    `tests` can take hours, so they are run on request only. Their logs go to `results`.
-    """
+    """Run all checks on a finished component. Problems are findings of the report."""
     started = time.monotonic()
     with open_target(component, run) as target:
         environment = probe_environment(target) if target is not None else EnvironmentFolders()
@@ -368,19 +361,15 @@ def perform_verify(
             smoke_limit_s=smoke_limit_s,
         )
         checked = [check(subject) for check in CHECKS]
-        accounts = tuple(_accounts(component, run, tests, results))
-    findings = [finding for one in checked for finding in one.findings]
-    findings += [finding for account in accounts for finding in _test_findings(account)]
     return VerifyReport(
         component=component.name,
-        findings=tuple(findings),
+        findings=tuple(finding for one in checked for finding in one.findings),
         imported=next((one.imported for one in checked if one.imported is not None), None),
         options=tuple(verdict for one in checked for verdict in one.options),
         config=next((one.config for one in checked if one.config), {}),
         libraries=tuple(library for one in checked for library in one.libraries),
         loaded=next((one.loaded for one in checked if one.loaded), ()),
         smoke=tuple(result for one in checked for result in one.smoke),
-        tests=accounts,
         duration_s=time.monotonic() - started,
     )
 
@@ -406,34 +395,3 @@ def open_target(component: Component, run: RunInTarget) -> Iterator[TargetPython
         ) from error
     with folder as name:
         yield TargetPython(python=component.python, run=run, folder=name)
-
-
-def _accounts(
-    component: Component, run: RunInTarget, tests: Sequence[TestFile], results: Path | None
-) -> Iterator[TestFileReport]:
-    for test in tests:
-        yield run_test_file(
-            str(Path(component.tree) / test.path),
-            test.known_failures,
-            python=component.python,
-            run=run,
-            results=results or Path(component.wheels).parent / "tests" / component.name,
-            import_name=component.recipe.verify.import_name,
-        )
-
-
-def _test_findings(account: TestFileReport) -> Iterator[CheckFinding]:
-    if account.good:
-        return
-    count = len(account.new_failures)
-    parts = [f"{count} new failure{'s' if count != 1 else ''}"] if count else []
-    parts += [f"{len(account.crashes)} crashes of the interpreter"] if account.crashes else []
-    parts += [f"{account.not_run} tests not run"] if account.not_run else []
-    parts += ["time limit exceeded"] if account.timed_out else []
-    yield CheckFinding(
-        check="tests",
-        level="failure",
-        what=f"{Path(account.path).name}: {', '.join(parts) or 'errors'}",
-        why=", ".join(account.new_failures[:5]) + (" ..." if len(account.new_failures) > 5 else ""),  # noqa: PLR2004
-        fix=f"see {account.log}; add known failures to verify.tests.known-failures",
-    )
