@@ -13,19 +13,6 @@ import click
 
 from torchyard.errors import TorchyardError, UsageError
 
-__all__ = [
-    "SCHEMA",
-    "check_writable",
-    "common_options",
-    "print_data",
-    "print_error",
-    "print_json",
-    "print_message",
-    "printable",
-    "wants_color",
-    "write_file",
-]
-
 SCHEMA: Final = 1
 """Version of every JSON object that commands print."""
 

@@ -18,8 +18,6 @@ from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, ge
 
 from torchyard.errors import UsageError
 
-__all__ = ["decode", "encode", "nearest_hint", "renamed", "shown"]
-
 T = TypeVar("T")
 
 _FORMERLY: Final = "formerly"
@@ -64,8 +62,9 @@ def decode(kind: type[T], value: object, *, where: str, strict: bool = True) -> 
     """Return the value as `kind`; raise UsageError with the location and the expected type."""
     import msgspec
 
-    if strict or _has_renamed_fields(kind):
-        value = _with_field_names(kind, value, where, strict)
+    target: Any = kind
+    if strict or _has_renamed_fields(target):
+        value = _with_field_names(target, value, where, strict)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -96,7 +95,7 @@ def _with_field_names(kind: Any, value: Any, where: str, strict: bool) -> Any:
     """
     kind = _without_none(kind)
     arguments = get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+    if _is_dataclass(kind) and isinstance(value, Mapping):
         hints, former = _hints(kind), _renamed_fields(kind)
         named: dict[str, Any] = {}
         for raw, item in value.items():
@@ -174,7 +173,7 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is tuple:
         items = get_args(kind)
         return "a list" if items[-1] is Ellipsis else f"a list of {len(items)}"
-    if get_origin(kind) is dict or dataclasses.is_dataclass(kind):
+    if get_origin(kind) is dict or _is_dataclass(kind):
         return "a table"
     if _is_union(kind):
         return " or ".join(_describe(part) for part in get_args(kind) if part is not type(None))
@@ -184,6 +183,10 @@ def _describe(kind: Any) -> str:
 
 def _is_union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
+
+
+def _is_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
 
 
 def _is_enum(kind: Any) -> bool:
@@ -217,6 +220,6 @@ def _renamed_fields(kind: Any) -> dict[str, str]:
 @cache
 def _has_renamed_fields(kind: Any) -> bool:
     """Return whether the type or a type inside it has a renamed field."""
-    if dataclasses.is_dataclass(kind):
+    if _is_dataclass(kind):
         return bool(_renamed_fields(kind)) or any(map(_has_renamed_fields, _hints(kind).values()))
     return any(map(_has_renamed_fields, get_args(kind)))

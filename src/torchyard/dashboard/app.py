@@ -49,7 +49,7 @@ from torchyard.dashboard.views import (
     read_history,
 )
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
-from torchyard.results.compare.report import finite
+from torchyard.presentation.tables import finite
 from torchyard.results.model import RunEntry
 from torchyard.results.run_reader import read_run
 

@@ -16,8 +16,6 @@ from urllib.parse import urlencode
 from torchyard.core.records import encode
 from torchyard.results.model import Series
 
-__all__ = ["Address", "Links", "ServedLinks", "SiteLinks", "file_stem", "series_query"]
-
 Pairs = list[tuple[str, str]]
 
 _STEM_LETTERS: Final = 60

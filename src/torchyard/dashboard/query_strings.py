@@ -17,21 +17,6 @@ from torchyard.errors import UsageError
 from torchyard.results.directory import format_utc
 from torchyard.results.model import METRICS, Metric, RunFilter, Series
 
-__all__ = [
-    "PAGE_SIZE",
-    "CompareRequest",
-    "Query",
-    "RunColumn",
-    "RunsRequest",
-    "WorkloadsRequest",
-    "compare_request",
-    "history_request",
-    "plain_request",
-    "run_request",
-    "runs_request",
-    "workloads_request",
-]
-
 Query = Iterable[tuple[str, str]]
 """Names and values in the order of the query string."""
 RunColumn = Literal["started", "study", "machine", "torch", "revision", "comparisons", "slower"]

@@ -19,25 +19,6 @@ from torchyard.core.comparison import (
 from torchyard.core.units import format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 
-__all__ = [
-    "ABSENT",
-    "MARKS",
-    "about_duration",
-    "accuracy_text",
-    "break_even_text",
-    "failure_text",
-    "interval_text",
-    "notes_of",
-    "number_text",
-    "p_text",
-    "pairs_text",
-    "speedup_text",
-    "time_text",
-    "title_of",
-    "verdict_text",
-    "workload_text",
-]
-
 ABSENT: Final = "–"
 
 MARKS: Final[dict[Verdict, str]] = {

@@ -14,8 +14,6 @@ from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import new_run_folder
 
-__all__ = ["find_profile_file", "new_output_folder", "read_profile_file", "write_profile_file"]
-
 T = TypeVar("T")
 _AGAIN = "profile the program again"
 LARGEST_PROFILE_BYTES: Final = 1 << 30

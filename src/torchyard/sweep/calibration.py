@@ -27,14 +27,6 @@ from torchyard.process.tree import peak_resident_bytes
 from torchyard.sweep.cost_estimate import KnownCost, Range, measuring_s
 from torchyard.sweep.model import Cell, SweepPlan
 
-__all__ = [
-    "CALIBRATION_FILE",
-    "Calibration",
-    "calibrate",
-    "costs_from_calibration",
-    "read_calibrations",
-]
-
 CALIBRATION_FILE: Final = "calibration.json"
 CALIBRATION_FORMAT: Final = 1
 CHECK_ITERATIONS: Final = 20

@@ -43,8 +43,6 @@ from torchyard.sweep.model import (
     SweepPlan,
 )
 
-__all__ = ["PLAN_FILE", "SweepFolder", "sweeps_home"]
-
 PLAN_FILE: Final = "sweep.json"
 RUNS_FILE: Final = "runs.json"
 LOCK_FILE: Final = "driver.lock"
@@ -141,7 +139,10 @@ class SweepFolder:
         number = len(self.attempts(cell_id)) + 1
         while True:
             attempt = Attempt(
-                number=number, began=_now(), place=place, log=f"{LOGS_FOLDER}/{cell_id}.log"
+                number=number,
+                began=utc_timestamp("milliseconds"),
+                place=place,
+                log=f"{LOGS_FOLDER}/{cell_id}.log",
             )
             claimed = {**encode(attempt), "owner": this_process()}
             if heartbeat:
@@ -168,7 +169,7 @@ class SweepFolder:
         path = self._cell_folder(cell_id) / f"attempt-{number}.json"
         record = _read_json(path) or encode(Attempt(number=number))
         if record.get("outcome") in (None, "interrupted"):
-            record.update(ended=_now(), outcome=outcome, why=why)
+            record.update(ended=utc_timestamp("milliseconds"), outcome=outcome, why=why)
             replace_file(path, to_json_text(record) + "\n")
         claim = self._claims.pop(path, None)
         if claim is not None:
@@ -363,7 +364,3 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise unreadable_error(path, error) from error
     return record if isinstance(record, dict) else {}
-
-
-def _now() -> str:
-    return utc_timestamp("milliseconds")

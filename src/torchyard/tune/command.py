@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torchyard.tune.folder import RaceFolder
     from torchyard.tune.model import Race
 
-__all__ = ["tune"]
 
 DEFAULT_BUDGET = "10m"
 _VALID_WITH_RESUME = frozenset({"resume", "budget", "html", "env_file", "quiet"})

@@ -21,8 +21,6 @@ from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import home_folder
 from torchyard.tune.model import RACE_FORMAT, Race
 
-__all__ = ["RACE_FILE", "RaceFolder", "races_home", "read_race"]
-
 RACE_FILE: Final = "race.json"
 HEATS_FOLDER: Final = "heats"
 

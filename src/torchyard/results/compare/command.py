@@ -19,7 +19,6 @@ from torchyard.results.commands.options import percent, session_option
 if TYPE_CHECKING:
     from torchyard.results.compare.model import CrossComparison
 
-__all__ = ["compare"]
 
 # Repeated here because `--help` must not load the reports; a test compares the two.
 FORMATS: Final = ("terminal", "json", "csv", "html", "markdown")

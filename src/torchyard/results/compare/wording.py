@@ -22,26 +22,6 @@ from torchyard.results.compare.model import (
     Unpaired,
 )
 
-__all__ = [
-    "LEGEND",
-    "NO_VERDICT",
-    "assumption_text",
-    "counts_text",
-    "drift_text",
-    "mean_text",
-    "notes_of_row",
-    "p_of_row",
-    "ratio_text",
-    "row_title",
-    "side_lines",
-    "side_speedup",
-    "side_text",
-    "side_time",
-    "state_text",
-    "unpaired_text",
-    "verdict_of_row",
-]
-
 NO_VERDICT: Final = "no verdict"
 LEGEND: Final = "ratio: time of A / time of B; above 1, B is faster. Verdicts are about B."
 _SMALLEST_P: Final = 0.001

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from torchyard.results.gate.model import GateOutcome
     from torchyard.results.run_reader import Run
 
-__all__ = ["gate"]
 
 # Repeated here because `--help` must not load other modules; a test compares them.
 METRICS: Final = ("speedup", "time", "compile", "memory")

@@ -14,7 +14,6 @@ from torchyard.cli.output import common_options, print_data, print_message, prin
 if TYPE_CHECKING:
     from torchyard.results.model import Metric, SeriesHistory
 
-__all__ = ["history"]
 
 # Repeated here because `--help` must not load `results.model` and the reports; a test compares them.
 METRICS: Final = ("speedup", "time", "compile", "memory")

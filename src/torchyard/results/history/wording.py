@@ -11,22 +11,6 @@ from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import number_text
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory, SeriesPoint
 
-__all__ = [
-    "METHOD",
-    "METRIC_NAMES",
-    "change_interval",
-    "change_sentence",
-    "change_size",
-    "changed_title",
-    "counts_text",
-    "p_text",
-    "range_text",
-    "revision_text",
-    "series_title",
-    "value_text",
-    "when_text",
-]
-
 METRIC_NAMES: Final[dict[Metric, str]] = {
     "speedup": "speedup",
     "time": "time",

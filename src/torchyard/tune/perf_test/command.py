@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torchyard.core.study import Study, Variant
     from torchyard.tune.perf_test.model import PerfTest
 
-__all__ = ["perf_test"]
 
 _HELP = """
 \b

@@ -21,8 +21,6 @@ from torchyard.tune.model import Contender
 from torchyard.tune.perf_test.model import PerfTest
 from torchyard.tune.perf_test.operator_tables import operator_tables
 
-__all__ = ["run_perf_test", "settings_of", "tuned_variant"]
-
 
 def run_perf_test(
     study: Study,

@@ -16,8 +16,6 @@ from torchyard.core.records import decode
 from torchyard.core.study import Study, Workload
 from torchyard.tune.perf_test.model import OperatorRow, OperatorTable
 
-__all__ = ["operator_tables"]
-
 WARM_S: Final = 3.0
 
 

@@ -24,8 +24,6 @@ from torchyard.files.safe_writing import replace_file, to_json_text
 from torchyard.process.timing_turn import DRIVER_VARIABLE, FIRST_TURN_VARIABLE, TURN_VARIABLE
 from torchyard.sweep.executors.slurm.job_states import TIME_LIMIT_CODE, is_void, run_slurm
 
-__all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end", "read_time_left"]
-
 SLURM_FOLDER: Final = "slurm"
 """Subfolder of the sweep for files of submitit, output of jobs, and end records."""
 _BEFORE_SLURM_S: Final = 10.0
