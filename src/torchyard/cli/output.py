@@ -49,8 +49,18 @@ def print_data(text: str) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Write one JSON object to stdout, with the schema version first."""
-    print_data(json.dumps({"schema": SCHEMA, **data}, indent=2))
+    """Write one JSON object to stdout, with the schema version first; dataclasses are encoded."""
+    from torchyard.core.records import encode
+
+    print_data(json.dumps({"schema": SCHEMA, **encode(data)}, indent=2))
+
+
+def print_result(data: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Write the data as JSON, or the text without control characters, to stdout."""
+    if as_json:
+        print_json(data)
+    else:
+        print_data(printable(text))
 
 
 def print_message(text: str) -> None:

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -99,6 +99,26 @@ def new_run_folder(home: Path) -> Path:
         # Within the same millisecond, the next folder could sort before this one.
         time.sleep(0.001)
         return folder
+
+
+def create_folder(folder: Path, *, what: str, subfolders: Sequence[str] = ()) -> Path:
+    """Create the folder of a sweep or a race with subfolders; it must be new or empty."""
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(
+                f"{folder} is not empty",
+                why=f"a {what} needs a folder of its own",
+                hint=f"use another folder, or resume the {what} with --resume FOLDER",
+            )
+        for name in subfolders:
+            (folder / name).mkdir()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} is not a folder", hint="use another folder") from error
+    except OSError as error:
+        raise write_error(folder, error, kept="what is there") from error
+    return folder
 
 
 def latest_run(home: Path) -> Path | None:

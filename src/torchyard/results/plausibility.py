@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from torchyard.core.block import Block, GuardReading
@@ -119,14 +120,30 @@ def decode_possible(kind: type[T], value: object) -> T:
     return record
 
 
-def decode_stored(kind: type[T], value: object, *, place: str, hint: str) -> T:
-    """Decode a record of a file; raise ResultsDamaged with its place and a hint."""
+def decode_stored(
+    kind: type[T], value: object, *, place: object, hint: str = "", what: str = ""
+) -> T:
+    """Decode a record of a file; raise ResultsDamaged with its place, what it should be, and a hint."""
     try:
         return decode_possible(kind, value)
     except ValueError as error:
         raise ResultsDamaged(
-            f"{place}: not a {kind.__name__.lower()}", why=str(error), hint=hint
+            f"{place}: not {what or f'a {kind.__name__.lower()}'}",
+            why=str(error),
+            hint=hint or "restore the file from a backup",
         ) from error
+
+
+def check_format(path: Path, record: Mapping[str, Any], newest: int) -> None:
+    """Raise ResultsDamaged if the record is of a newer format than this Torchyard reads."""
+    version = record.get("format")
+    if isinstance(version, int) and version > newest:
+        writer = f" ({record['torchyard']})" if record.get("torchyard") else ""
+        raise ResultsDamaged(
+            f"{path} was written by a newer Torchyard{writer}",
+            why=f"its format is {version}; this Torchyard reads up to {newest}",
+            hint="update Torchyard to read it",
+        )
 
 
 def impossible_in(record: object) -> str:

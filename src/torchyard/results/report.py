@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torchyard.core.units import format_count
 from torchyard.errors import MissingTool
 from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.tables import csv_text
@@ -94,7 +95,7 @@ def _results(run: RunEntry) -> str:
         return f"unreadable: {run.damage}"
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in run.verdicts)
     state = "" if run.state == "finished" else run.state
-    marks = f"{len(run.notes)} note{'s' if len(run.notes) > 1 else ''}" if run.notes else ""
+    marks = format_count(len(run.notes), "note") if run.notes else ""
     return "; ".join(part for part in (counts or "no comparisons", state, marks) if part)
 
 

@@ -36,7 +36,7 @@ from torchyard.results.directory import (
     SAMPLES_FILE,
     STATES,
 )
-from torchyard.results.plausibility import decode_stored
+from torchyard.results.plausibility import check_format, decode_stored
 
 CI_VARIABLES: Final = (
     "GITHUB_SHA",
@@ -169,12 +169,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise ResultsDamaged(
             f"{path}, line 1: not the facts of a run", hint="restore the file from a backup"
         )
-    if version > FORMAT_VERSION:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard ({info.get('torchyard', 'unknown')})",
-            why=f"its format is {version}; this Torchyard reads up to {FORMAT_VERSION}",
-            hint="update Torchyard to read it",
-        )
+    check_format(path, info, FORMAT_VERSION)
     return info
 
 
@@ -198,5 +193,5 @@ def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
 
 
 def _decode(kind: type[T], value: object, path: Path, number: int | None) -> T:
-    place = f"{path}, line {number}" if number is not None else str(path)
-    return decode_stored(kind, value, place=place, hint="restore the file from a backup")
+    place = f"{path}, line {number}" if number is not None else path
+    return decode_stored(kind, value, place=place)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from torchyard.cli.options import FILE
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -69,7 +70,7 @@ latest]
 @click.option(
     "--limits",
     "limits_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="A TOML file with a [gate] table, such as a study file; options override it.",
 )
@@ -99,10 +100,7 @@ latest]
 )
 @session_option
 @click.option(
-    "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a Markdown summary for a pull request.",
+    "--markdown", type=FILE, metavar="FILE", help="Write a Markdown summary for a pull request."
 )
 @click.option(
     "--step-summary",

@@ -14,7 +14,7 @@ from typing import Final
 
 from torchyard.bench.report.suite_summary import pass_text
 from torchyard.core.comparison import Interval, Verdict
-from torchyard.core.units import format_percent
+from torchyard.core.units import format_count, format_percent
 from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, MARKS, number_text, verdict_text
 from torchyard.sweep.model import (
@@ -149,8 +149,8 @@ def verdict_lines(summary: SweepSummary) -> list[str]:
         if counts[verdict]
     )
     total = len(summary.rows)
-    noun = "comparison" if total == 1 else "comparisons"
-    return [f"{total} {noun}: {verdicts}" if total else "no comparisons", *family_lines(summary)]
+    counted = f"{format_count(total, 'comparison')}: {verdicts}" if total else "no comparisons"
+    return [counted, *family_lines(summary)]
 
 
 def family_lines(summary: SweepSummary) -> list[str]:
@@ -164,8 +164,7 @@ def family_lines(summary: SweepSummary) -> list[str]:
         f"(Benjamini-Hochberg at {format_percent(summary.alpha)})"
     )
     if demoted:
-        noun = "verdict" if demoted == 1 else "verdicts"
-        text += f"; {demoted} {noun} became undecided by the correction"
+        text += f"; {format_count(demoted, 'verdict')} became undecided by the correction"
     return [text]
 
 
