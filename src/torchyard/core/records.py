@@ -59,7 +59,10 @@ def encode(value: object) -> Any:
 
 
 def decode(kind: type[T], value: object, *, where: str, strict: bool = True) -> T:
-    """Return the value as `kind`; raise UsageError with the location and the expected type."""
+    """Return the value as `kind`; raise UsageError with the location and the expected type.
+
+    Defaults stay in the class: use `encode` or `dataclasses.fields`, not `vars`, on the result.
+    """
     import msgspec
 
     target: Any = kind

@@ -64,7 +64,10 @@ _RULES: Final[Mapping[type, Mapping[Rule, str]]] = {
         _COUNT: "compared",
     },
     GuardSummary: {},
-    Block: {_COUNT: "launch round position seat started_ns wall_ns", _COUNTED: "inner"},
+    Block: {
+        _COUNT: " ".join(("launch", "round", "position", "seat", "started_ns", "wall_ns")),  # noqa: FLY002
+        _COUNTED: "inner",
+    },
     GuardReading: {
         _COUNT: "cpu_ns run_queue_wait_ns involuntary_switches major_faults steal_ns watched_ns "
         "swapped_pages memory_stall_ns throttle_events cooling_state probe_before_ns "

@@ -198,6 +198,7 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         Patterns,
         SweepRequest,
         check_executor,
+        executor_options,
         parse_shard,
         read_modes,
         read_precisions,
@@ -235,23 +236,13 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         null=options["null"],
         largest_batches=True if search_batch else None,
         executor=None if executor is None else check_executor(executor, where="--executor"),
-        executor_options=_executor_options(options),
+        executor_options=executor_options(options, map(_sbatch_option, options["slurm"])),
     )
 
 
-def _executor_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the executor options by the names that executors use."""
-    names = {"job_time": "time", "job_memory": "memory", "at_most": "at-most"}
-    slurm = ("partition", "account", "qos", "gpus", "cpus", "job_memory", "exclusive", "job_time")
-    executor_options = {
-        names.get(name, name): options[name]
-        for name in (*slurm, "at_most")
-        if options[name] is not None
-    }
-    for text in options["slurm"]:
-        name, equals, value = text.partition("=")
-        executor_options[f"slurm-{name.strip()}"] = value if equals else True
-    return executor_options
+def _sbatch_option(text: str) -> tuple[str, str | bool]:
+    name, equals, value = text.partition("=")
+    return name.strip(), value if equals else True
 
 
 def _listed(texts: Sequence[str]) -> list[str]:

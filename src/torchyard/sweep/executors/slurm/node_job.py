@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class CellJob:
         code = self._command()
         end = {
             "cell": self.cell,
-            "job": _job(),
+            "job": job_id(os.environ),
             "place": socket.gethostname(),
             "code": code,
         }
@@ -142,6 +143,7 @@ def _remaining_s() -> float | None:
     return read_time_left(output) if code == 0 else None
 
 
-def _job() -> str:
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+def job_id(environment: Mapping[str, str]) -> str:
+    """Return the id of the job that this process runs in, such as `12_3`; empty outside of one."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
