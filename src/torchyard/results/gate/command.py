@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -167,20 +167,13 @@ def _gate(options: dict[str, Any]) -> Gate:
             "no limit given",
             hint="use --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE",
         )
-    default = Policy()
-    missing = "fail" if options["require_all"] else table.on_missing or default.on_missing
+    given = {**options, "on_missing": "fail" if options["require_all"] else None}
+    actions = {item.name: given[item.name] or getattr(table, item.name) for item in fields(Policy)}
     return Gate(
         max_slowdown=None if common is None else read_limit(common, where="--max-slowdown"),
         limits=tuple(limits),
         metric=options["metric"] or table.metric or "speedup",
-        policy=Policy(
-            on_undecided=options["on_undecided"] or table.on_undecided or default.on_undecided,
-            on_unsupported=(
-                options["on_unsupported"] or table.on_unsupported or default.on_unsupported
-            ),
-            on_missing=missing,
-            on_failing=options["on_failing"] or table.on_failing or default.on_failing,
-        ),
+        policy=Policy(**{name: action for name, action in actions.items() if action}),
     )
 
 

@@ -56,7 +56,7 @@ def places_for(home: Path) -> list[Path]:
 
 def is_local(folder: Path) -> bool:
     """Return whether the folder's file system has reliable locks."""
-    return file_system_of(folder) in _LOCAL
+    return folder.exists() and file_system_of(folder) in _LOCAL
 
 
 def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
