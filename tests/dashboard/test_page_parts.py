@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.core.comparison import Verdict
-from torchyard.dashboard.links import Address, ServedLinks, SiteLinks
+from torchyard.dashboard.links import Address, Links, SiteLinks
 from torchyard.dashboard.lists import HEIGHT, WIDTH, page_of, sparkline
 from torchyard.dashboard.query_strings import (
     compare_request,
@@ -84,14 +84,14 @@ def test_an_address_of_a_history_leads_back_to_it(
         machine=texts[3],
         metric=next(one for one in METRICS if one == metric),
     )
-    assert history_request(query_of(ServedLinks().history(series))) == series
+    assert history_request(query_of(Links().history(series))) == series
 
 
 @given(names, names)
 def test_addresses_of_runs_lead_back_to_them(before: str, after: str) -> None:
     one, other = before[:400], after[:400]
-    assert run_request(query_of(ServedLinks().run(one))) == one
-    wanted = compare_request(query_of(ServedLinks().compare(one, other)))
+    assert run_request(query_of(Links().run(one))) == one
+    wanted = compare_request(query_of(Links().compare(one, other)))
     assert (wanted.before, wanted.after) == (one, other)
     assert compare_request(wanted.query) == wanted
 
@@ -103,10 +103,10 @@ def test_a_list_of_runs_leads_back_to_itself(
     query = [("study", text[:400]), ("verdict", verdict.value), ("page", str(page))]
     query += [] if falling else [("order", "rising")]
     wanted = runs_request(query)
-    assert runs_request(query_of(ServedLinks().runs(wanted.query()))) == wanted
+    assert runs_request(query_of(Links().runs(wanted.query()))) == wanted
     assert runs_request(wanted.query(page="")).page == 1
     listed = workloads_request([("workload", text[:400]), ("page", str(page))])
-    assert workloads_request(query_of(ServedLinks().workloads(listed.query()))) == listed
+    assert workloads_request(query_of(Links().workloads(listed.query()))) == listed
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from tests.results.run_samples import STUDY
 from torchyard.errors import UsageError
-from torchyard.results.run_reader import latest_run, new_run_folder, replace_run, runs_home
+from torchyard.results.directory import latest_run, new_run_folder, replace_run, runs_home
 from torchyard.results.run_writer import RunWriter
 
 

@@ -316,7 +316,7 @@ def test_totals_are_shown_for_several_groups_only() -> None:
 def test_one_launch_describes_its_own_processes_only() -> None:
     found = summary_of(comparison(workload("a"), launches=1, sd=0.0))
     row = found.rows[0]
-    assert row.has_number
+    assert row.speedup is not None
     assert row.verdict is Verdict.UNDECIDED
     assert found.groups[0].own is None  # one pair is no interval
 

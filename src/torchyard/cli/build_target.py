@@ -11,8 +11,6 @@ from torchyard.builds import BUILD_PREFIX
 if TYPE_CHECKING:
     from torchyard.core.study import Target
 
-__all__ = ["target_of_option", "with_build_folder"]
-
 
 def with_build_folder(text: str) -> str:
     """Replace the build in `[NAME=]build:BUILD` by its interpreter; return other texts unchanged."""

@@ -6,8 +6,6 @@ import click
 
 from torchyard.cli.output import common_options, print_data, print_json
 
-__all__ = ["completion"]
-
 SHELLS = ("bash", "zsh", "fish")
 
 _HELP = """

@@ -17,8 +17,6 @@ import click
 from torchyard.cli.output import common_options, print_data, print_json
 from torchyard.errors import UsageError
 
-__all__ = ["explain", "load_explanations", "load_synonyms", "term_key"]
-
 PATTERN = "pattern of wasted work"
 
 _HELP = """

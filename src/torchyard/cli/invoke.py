@@ -18,8 +18,6 @@ from torchyard.cli.streams import ClosedOutput, discard_stdout
 from torchyard.errors import NotAllowed, TorchyardError, UsageError
 from torchyard.process.signals import EndedBySignal, SignalsRaise, ending_signal
 
-__all__ = ["INTERRUPTED", "READER_GONE", "invoke", "output_failed", "reader_gone"]
-
 INTERRUPTED = 130
 READER_GONE = 141
 """Exit code that a shell reports for a program ended by SIGPIPE."""

@@ -121,25 +121,30 @@ class Number(click.FloatRange):
         return super().convert(value, param, ctx)
 
 
-def report_options(formats: Sequence[str], *, usual: str, left_out: str) -> Callable[[F], F]:
-    """Return --format, --output and --share; `left_out` names what --share removes."""
-    return all_options(
-        (
-            click.option(
-                "--format",
-                "format_name",
-                type=click.Choice(formats),
-                help=f"Output format [default: from the extension of --output, else {usual}].",
-            ),
-            click.option(
-                "--output",
-                type=click.Path(dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="Write to this file [default: stdout].",
-            ),
-            click.option("--share", is_flag=True, help=f"Redact {left_out}."),
-        )
-    )
+FILE: Final = click.Path(dir_okay=False, path_type=Path)
+FOLDER: Final = click.Path(file_okay=False, path_type=Path)
+
+
+def report_options(
+    formats: Sequence[str],
+    *,
+    usual: str,
+    left_out: str = "",
+    option: Callable[..., Callable[[Any], Any]] = click.option,
+) -> Callable[[F], F]:
+    """Return --format and --output, and --share if `left_out` names what it removes."""
+    options = [
+        option(
+            "--format",
+            "format_name",
+            type=click.Choice(formats),
+            help=f"Output format. [default: from the suffix of --output, else {usual}]",
+        ),
+        option("--output", type=FILE, metavar="FILE", help="Output file. [default: stdout]"),
+    ]
+    if left_out:
+        options.append(option("--share", is_flag=True, help=f"Redact {left_out}."))
+    return all_options(options)
 
 
 def chosen_format(
@@ -155,7 +160,7 @@ def chosen_format(
 
     if as_json and format_name not in (None, "json"):
         raise UsageError(
-            f"--json and --format {format_name} exclude each other", hint="use one of them"
+            f"--json cannot be combined with --format {format_name}", hint="remove one of them"
         )
     if as_json or format_name is not None:
         return format_name or "json"

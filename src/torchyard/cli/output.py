@@ -17,20 +17,6 @@ from torchyard.errors import TorchyardError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "SCHEMA",
-    "check_writable",
-    "common_options",
-    "data_console",
-    "print_data",
-    "print_error",
-    "print_json",
-    "print_message",
-    "printable",
-    "wants_color",
-    "write_file",
-]
-
 SCHEMA: Final = 1
 """Version of every JSON object that commands print."""
 
@@ -79,8 +65,18 @@ def data_console(*, markup: bool = True) -> Console:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Write one JSON object to stdout, with the schema version first."""
-    print_data(json.dumps({"schema": SCHEMA, **data}, indent=2))
+    """Write one JSON object to stdout, with the schema version first; dataclasses are encoded."""
+    from torchyard.core.records import encode
+
+    print_data(json.dumps({"schema": SCHEMA, **encode(data)}, indent=2))
+
+
+def print_result(data: Mapping[str, Any], text: str, *, as_json: bool) -> None:
+    """Write the data as JSON, or the text without control characters, to stdout."""
+    if as_json:
+        print_json(data)
+    else:
+        print_data(printable(text))
 
 
 def print_message(text: str) -> None:

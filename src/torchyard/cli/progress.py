@@ -20,7 +20,6 @@ from torchyard.core.events import Event, Listener
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["ComparisonCollector", "show_progress"]
 
 _LINE_PAUSE_S = 10.0
 """Minimum time between two log lines about launches and interim analyses."""

@@ -11,8 +11,6 @@ import io
 import os
 import sys
 
-__all__ = ["ClosedOutput", "discard_stdout", "make_streams_safe"]
-
 
 class ClosedOutput(io.TextIOBase):
     """Replacement for a stdout that was closed before the program started."""

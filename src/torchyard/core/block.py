@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["Block", "GuardReading"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GuardReading:

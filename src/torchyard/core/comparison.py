@@ -14,23 +14,6 @@ from typing import Final, Literal
 from torchyard.core.study import Workload
 from torchyard.core.units import format_duration
 
-__all__ = [
-    "BUSY_NOTE_PREFIX",
-    "TIME_RATIO_TOLERANCE",
-    "UNTRUSTED",
-    "WITHOUT_SPEED",
-    "Accuracy",
-    "AccuracyStatus",
-    "Comparison",
-    "Estimate",
-    "Failure",
-    "GuardSummary",
-    "Interval",
-    "Scope",
-    "VariantMetrics",
-    "Verdict",
-]
-
 Scope = Literal["launches", "processes"]
 
 BUSY_NOTE_PREFIX: Final = "busy machine"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["cpu_list", "cpu_mask", "cpus_of_list", "cpus_of_mask", "split_cpus"]
-
 MAX_CPUS: Final = 1 << 16
 """Eight times the largest NR_CPUS of Linux."""
 _MASK_LETTERS: Final = frozenset("0123456789abcdefABCDEF,")

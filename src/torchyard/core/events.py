@@ -8,8 +8,6 @@ from typing import Literal
 
 from torchyard.core.comparison import Comparison
 
-__all__ = ["Event", "EventKind", "Listener", "ignore_events"]
-
 EventKind = Literal["run", "workload", "phase", "launch", "look", "comparison", "warning"]
 
 

@@ -17,8 +17,6 @@ from torchyard.core.records import shown
 from torchyard.core.units import parse_bytes, parse_duration_s, parse_fraction
 from torchyard.errors import UsageError
 
-__all__ = ["CHECKS", "Check", "max_threads"]
-
 _LONGEST_S: Final = 10 * 365 * 24 * 3600.0
 # ASCII only, without underscores: int() and float() accept digits of every script.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,30}")

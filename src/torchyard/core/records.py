@@ -1,29 +1,32 @@
 """Convert dataclasses to JSON values and back, with errors that name the location and the fix.
 
-One converter serves study files, run folders and messages. Strict decoding rejects unknown keys and
-suggests the nearest name; lenient decoding skips them, so that a file of a newer minor version
-stays readable. No I/O.
+One converter, made with msgspec, serves study files, run folders and messages. Strict decoding
+rejects unknown keys and suggests the nearest name; lenient decoding skips them, so that a file of a
+newer minor version stays readable. No I/O.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from torchyard.errors import UsageError
 
-__all__ = ["decode", "encode", "nearest_hint", "renamed", "shown"]
-
 T = TypeVar("T")
 
-_FORMERLY = "formerly"
-_LONGEST_SHOWN = 300
+_FORMERLY: Final = "formerly"
+_LONGEST_SHOWN: Final = 300
 """Characters of a value in a message."""
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+_STEP: Final = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+"""A step of a path in a message of msgspec, such as `$.items[1].table[...]`."""
+_MISSING: Final = re.compile(r"missing required field `(\w+)`")
 
 
 def renamed(default: T, *, formerly: str) -> T:
@@ -37,8 +40,10 @@ def renamed(default: T, *, formerly: str) -> T:
 
 def encode(value: object) -> Any:
     """Return the JSON values of a tree of dataclasses and named tuples."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        encoded = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        encoded = {name: encode(getattr(value, name)) for name in _hints(type(value))}
         for name, field in _renamed_fields(type(value)).items():
             encoded[name] = encoded[field]
         return encoded
@@ -54,9 +59,19 @@ def encode(value: object) -> Any:
 
 
 def decode(kind: type[T], value: object, *, where: str, strict: bool = True) -> T:
-    """Return the value as `kind`; raise UsageError with the location and the expected type."""
-    result: T = _convert(kind, value, where, strict)
-    return result
+    """Return the value as `kind`; raise UsageError with the location and the expected type.
+
+    Defaults stay in the class: use `encode` or `dataclasses.fields`, not `vars`, on the result.
+    """
+    import msgspec
+
+    target: Any = kind
+    if strict or _has_renamed_fields(target):
+        value = _with_field_names(target, value, where, strict)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _located(kind, value, where, strict, str(error)) from error
 
 
 def nearest_hint(name: str, valid: Sequence[str], *, what: str = "name") -> str:
@@ -68,125 +83,6 @@ def nearest_hint(name: str, valid: Sequence[str], *, what: str = "name") -> str:
     return f"valid {what}s: {', '.join(sorted(valid)) or 'none'}"
 
 
-def _convert(kind: Any, value: object, where: str, strict: bool) -> Any:
-    origin = _origin(kind)
-    if origin in (Union, types.UnionType):
-        return _convert_union(kind, value, where, strict)
-    if origin is Literal:
-        return _convert_choice(get_args(kind), value, where)
-    if origin is tuple:
-        return _convert_tuple(get_args(kind), value, where, strict)
-    if origin is dict:
-        key_kind, item_kind = get_args(kind)
-        mapping = _expect(value, Mapping, "a table", where)
-        return {
-            _convert(key_kind, k, where, strict): _convert(item_kind, v, f"{where}.{k}", strict)
-            for k, v in mapping.items()
-        }
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind(_convert_choice(_enum_values(kind), value, where))
-    if dataclasses.is_dataclass(kind):
-        return _convert_dataclass(kind, value, where, strict)
-    return _convert_scalar(kind, value, where)
-
-
-def _convert_union(kind: Any, value: object, where: str, strict: bool) -> Any:
-    choices = get_args(kind)
-    if value is None and type(None) in choices:
-        return None
-    rest = [choice for choice in choices if choice is not type(None)]
-    if len(rest) == 1:
-        return _convert(rest[0], value, where, strict)
-    if type(value) in rest:
-        return value
-    raise _wrong(value, " or ".join(_describe(choice) for choice in rest), where)
-
-
-def _convert_choice(choices: tuple[Any, ...], value: object, where: str) -> Any:
-    if value in choices:
-        return value
-    raise UsageError(
-        f"{where}: {shown(value)} is not a valid value",
-        hint=nearest_hint(str(value), [str(choice) for choice in choices], what="value"),
-    )
-
-
-def _convert_tuple(items: tuple[Any, ...], value: object, where: str, strict: bool) -> Any:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise _wrong(value, "a list", where)
-    if len(items) == 2 and items[1] is Ellipsis:  # noqa: PLR2004
-        if _plain_types(items[0]).issuperset(map(type, value)):
-            return tuple(value)
-        return tuple(
-            _convert(items[0], item, f"{where}[{index}]", strict)
-            for index, item in enumerate(value)
-        )
-    if len(items) != len(value):
-        raise _wrong(value, f"a list of {len(items)}", where)
-    return tuple(
-        _convert(item_kind, item, f"{where}[{index}]", strict)
-        for index, (item_kind, item) in enumerate(zip(items, value, strict=True))
-    )
-
-
-def _convert_dataclass(kind: Any, value: object, where: str, strict: bool) -> Any:
-    mapping = _expect(value, Mapping, "a table", where)
-    fields, required = _fields_of(kind)
-    former = _renamed_fields(kind)
-    values: dict[str, Any] = {}
-    for raw, item in mapping.items():
-        name = str(raw).replace("-", "_")
-        if name in former:
-            name = former[name]
-            if name in mapping:
-                continue
-        field = fields.get(name)
-        if field is not None:
-            hint, plain = field
-            values[name] = (
-                item
-                if type(item) in plain
-                else _convert(hint, item, f"{where}.{raw}" if where else raw, strict)
-            )
-        elif strict:
-            names = [valid.replace("_", "-") for valid in fields]
-            raise UsageError(
-                f"{where + ': ' if where else ''}unknown key {shown(raw)}",
-                hint=nearest_hint(str(raw), names, what="key"),
-            )
-    for name in required:
-        if name not in values:
-            raise UsageError(
-                f"{where + ': ' if where else ''}the key {name.replace('_', '-')!r} is missing",
-                hint=f"add {name.replace('_', '-')} = ... there",
-            )
-    return kind(**values)
-
-
-def _convert_scalar(kind: Any, value: object, where: str) -> Any:
-    if kind is Any or kind is object:
-        return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind in (int, float) and isinstance(value, bool):
-        raise _wrong(value, _describe(kind), where)
-    if isinstance(value, kind):
-        return value
-    raise _wrong(value, _describe(kind), where)
-
-
-def _expect(value: object, kind: type[Any], expected: str, where: str) -> Any:
-    if isinstance(value, kind):
-        return value
-    raise _wrong(value, expected, where)
-
-
-def _wrong(value: object, expected: str, where: str) -> UsageError:
-    return UsageError(
-        f"{where or 'the file'}: {shown(value)} is not {expected}", hint=f"give {expected}"
-    )
-
-
 def shown(value: object) -> str:
     """Return a value for a message, with bounded length: it may come from any file."""
     text = repr(value)
@@ -195,19 +91,123 @@ def shown(value: object) -> str:
     return f"{text[: _LONGEST_SHOWN - 50]} ... {text[-20:]}"
 
 
+def _with_field_names(kind: Any, value: Any, where: str, strict: bool) -> Any:
+    """Return the value with field names as keys; reject unknown keys when strict.
+
+    Keys may have dashes or be former names, and msgspec has one name for each field.
+    """
+    kind = _without_none(kind)
+    arguments = get_args(kind)
+    if _is_dataclass(kind) and isinstance(value, Mapping):
+        hints, former = _hints(kind), _renamed_fields(kind)
+        named: dict[str, Any] = {}
+        for raw, item in value.items():
+            name = str(raw).replace("-", "_")
+            if former.get(name) in value:
+                continue
+            name = former.get(name, name)
+            if name in hints:
+                place = f"{where}.{raw}" if where else str(raw)
+                named[name] = _with_field_names(hints[name], item, place, strict)
+            elif strict:
+                names = [valid.replace("_", "-") for valid in hints]
+                raise UsageError(
+                    f"{where + ': ' if where else ''}unknown key {shown(raw)}",
+                    hint=nearest_hint(str(raw), names, what="key"),
+                )
+        return named
+    if get_origin(kind) is dict and isinstance(value, Mapping):
+        return {
+            key: _with_field_names(arguments[1], item, f"{where}.{key}", strict)
+            for key, item in value.items()
+        }
+    if get_origin(kind) is tuple and arguments[-1] is Ellipsis and isinstance(value, list):
+        return [
+            _with_field_names(arguments[0], item, f"{where}[{index}]", strict)
+            for index, item in enumerate(value)
+        ]
+    return value
+
+
+def _located(kind: Any, value: Any, where: str, strict: bool, message: str) -> UsageError:
+    """Return the error for the value that a message of msgspec is about."""
+    for name, index in _STEP.findall(message.rpartition(" - at `$")[2]):
+        kind = _without_none(kind)
+        if name:
+            kind, value = _hints(kind)[name], value[name]
+            key = name.replace("_", "-") if strict else name
+            where = f"{where}.{key}" if where else key
+        elif index == "...":
+            kind = get_args(kind)[1]
+            key = next(key for key, item in value.items() if not _converts(kind, item))
+            where, value = f"{where}.{key}", value[key]
+        else:
+            items = get_args(kind)
+            kind = items[0] if items[-1] is Ellipsis else items[int(index)]
+            where, value = f"{where}[{index}]", value[int(index)]
+    if missing := _MISSING.search(message):
+        name = missing[1].replace("_", "-")
+        return UsageError(
+            f"{where + ': ' if where else ''}the key {name!r} is missing",
+            hint=f"add {name} = ... there",
+        )
+    kind = _without_none(kind)
+    choices = [item.value for item in kind] if _is_enum(kind) else list(get_args(kind))
+    if _is_enum(kind) or get_origin(kind) is Literal:
+        return UsageError(
+            f"{where}: {shown(value)} is not a valid value",
+            hint=nearest_hint(str(value), list(map(str, choices)), what="value"),
+        )
+    expected = _describe(kind)
+    return UsageError(
+        f"{where or 'the file'}: {shown(value)} is not {expected}", hint=f"give {expected}"
+    )
+
+
+def _converts(kind: Any, value: object) -> bool:
+    try:
+        decode(kind, value, where="", strict=False)
+    except UsageError:
+        return False
+    return True
+
+
 def _describe(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        items = get_args(kind)
+        return "a list" if items[-1] is Ellipsis else f"a list of {len(items)}"
+    if get_origin(kind) is dict or _is_dataclass(kind):
+        return "a table"
+    if _is_union(kind):
+        return " or ".join(_describe(part) for part in get_args(kind) if part is not type(None))
     names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-@cache
-def _origin(kind: Any) -> Any:
-    return get_origin(kind)
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+def _is_dataclass(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
 
 
 @cache
-def _enum_values(kind: type[Enum]) -> tuple[Any, ...]:
-    return tuple(item.value for item in kind)
+def _without_none(kind: Any) -> Any:
+    """Return X for `X | None`, and any other type as it is."""
+    rest = [part for part in get_args(kind) if part is not type(None)]
+    return rest[0] if _is_union(kind) and len(rest) == 1 else kind
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 @cache
@@ -221,27 +221,8 @@ def _renamed_fields(kind: Any) -> dict[str, str]:
 
 
 @cache
-def _fields_of(kind: Any) -> tuple[dict[str, tuple[Any, frozenset[type]]], tuple[str, ...]]:
-    """Return the fields with their type and its plain types, and the fields without default."""
-    hints, fields = get_type_hints(kind), dataclasses.fields(kind)
-    required = (
-        field.name
-        for field in fields
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-    )
-    named = {field.name: (hints[field.name], _plain_types(hints[field.name])) for field in fields}
-    return named, tuple(required)
-
-
-@cache
-def _plain_types(kind: Any) -> frozenset[type]:
-    """Return the types whose values need no conversion; most values of a record have one of them."""
-    if kind in (str, int, float, bool):
-        return frozenset({kind})
-    if get_origin(kind) in (Union, types.UnionType):
-        parts = [
-            frozenset({part}) if part is type(None) else _plain_types(part)
-            for part in get_args(kind)
-        ]
-        return frozenset().union(*parts)
-    return frozenset()
+def _has_renamed_fields(kind: Any) -> bool:
+    """Return whether the type or a type inside it has a renamed field."""
+    if _is_dataclass(kind):
+        return bool(_renamed_fields(kind)) or any(map(_has_renamed_fields, _hints(kind).values()))
+    return any(map(_has_renamed_fields, get_args(kind)))

@@ -13,19 +13,6 @@ from typing import Final
 
 from torchyard.core.comparison import VariantMetrics
 
-__all__ = [
-    "ARITHMETIC",
-    "CACHE",
-    "MEMORY",
-    "Attainment",
-    "MachinePeak",
-    "ProductRate",
-    "StreamRate",
-    "attainment_of",
-    "bytes_per_second",
-    "intensity",
-]
-
 ARITHMETIC: Final = "arithmetic"
 MEMORY: Final = "memory"
 CACHE: Final = "cache"

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from torchyard.errors import UsageError
 
-__all__ = ["LARGEST_BYTES", "MAX_DEPTH", "parse_toml", "read_text_file", "read_toml"]
-
 LARGEST_BYTES: Final = 2 * 2**20
 MAX_DEPTH: Final = 32
 """Nesting depth of tables and lists; recipes and studies have at most six."""

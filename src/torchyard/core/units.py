@@ -11,18 +11,6 @@ import re
 
 from torchyard.errors import UsageError
 
-__all__ = [
-    "format_bandwidth",
-    "format_bytes",
-    "format_duration",
-    "format_energy",
-    "format_flops",
-    "format_percent",
-    "parse_bytes",
-    "parse_duration_s",
-    "parse_fraction",
-]
-
 _DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZE_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _NUMBER = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z%]{0,10})")

@@ -23,8 +23,6 @@ from typing import Final
 from torchyard.errors import UsageError
 from torchyard.files.safe_reading import open_regular_file
 
-__all__ = ["SHORTEST_TOKEN", "Access", "is_loopback", "new_token", "read_token"]
-
 SHORTEST_TOKEN: Final = 16
 _LONGEST_TOKEN: Final = 512
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")

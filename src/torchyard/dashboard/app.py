@@ -28,7 +28,7 @@ from torchyard.core.records import encode
 from torchyard.dashboard.access import Access
 from torchyard.dashboard.assets import asset_kinds, asset_text
 from torchyard.dashboard.feeds import Feeds
-from torchyard.dashboard.links import ServedLinks
+from torchyard.dashboard.links import Links
 from torchyard.dashboard.lists import run_record, runs_data, workloads_data
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.pages import Pages
@@ -49,7 +49,7 @@ from torchyard.dashboard.views import (
     read_history,
 )
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
-from torchyard.results.compare.report import finite
+from torchyard.presentation.tables import finite
 from torchyard.results.model import RunEntry
 from torchyard.results.run_reader import read_run
 
@@ -206,7 +206,7 @@ class _Handlers:
         self._live_store = live_store
         self._feeds = feeds
         self._pages = Pages(live_store)
-        self._links = ServedLinks()
+        self._links = Links()
 
     def runs(self, request: Request) -> Response:
         return _page(self._pages.runs(self._links, runs_request(_query(request))))

@@ -14,16 +14,6 @@ from typing import Final
 from torchyard.presentation.html_page import asset
 from torchyard.presentation.vega import VEGA_LITE, charts_available, runtime_script
 
-__all__ = [
-    "asset_kinds",
-    "asset_text",
-    "charts_name",
-    "runtime_name",
-    "script_name",
-    "style_name",
-    "theme_name",
-]
-
 _DIGEST_LETTERS: Final = 10
 
 

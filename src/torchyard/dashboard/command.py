@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
 import click
 
-from torchyard.cli.options import Count
-from torchyard.cli.output import common_options, print_data, print_json, print_message
+from torchyard.cli.options import FILE, FOLDER, Count
+from torchyard.cli.output import common_options, print_message, print_result
 
 _SERVE_HELP = """
 \b
@@ -32,7 +30,7 @@ the printed URL contains a token, which the browser then stores as a cookie. Ctr
 @click.command(help=_SERVE_HELP)
 @click.option(
     "--home",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Folder of the runs. [default: the results directory]",
 )
@@ -50,7 +48,7 @@ the printed URL contains a token, which the browser then stores as a cookie. Ctr
 )
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Use the token in this file instead of a new one.",
 )
@@ -74,21 +72,20 @@ def serve(
     require_dashboard()
     from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.server import listen, serve_until_stopped
+    from torchyard.results.commands.options import counted
 
     with ExitStack() as stack:
         listening = stack.enter_context(
             listen(host, port, token_file=token_file, no_token=no_token)
         )
         address = listening.address
-        live_store = LiveStore(home, progress=_report_reading)
+        live_store = LiveStore(home, progress=counted("reading runs"))
         for warning in live_store.warnings:
             print_message(f"warning: {warning}")
 
         def ready() -> None:
-            if as_json:
-                print_json({"url": address.url, "home": str(live_store.home)})
-            else:
-                print_data(address.url)
+            record = {"url": address.url, "home": str(live_store.home)}
+            print_result(record, address.url, as_json=as_json)
             sys.stdout.flush()
             if address.token_is_new:
                 print_message("the token in this URL is shown only once")
@@ -137,12 +134,6 @@ def require_dashboard() -> None:
         )
 
 
-def _report_reading(done: int, total: int) -> None:
-    print_message(f"reading runs: {done} of {total}")
-
-
-_LINE_PAUSE_S: Final = 5.0
-
 _SITE_HELP = """
 \b
 Examples:
@@ -159,10 +150,10 @@ to any web server. Later calls only replace changed files. A folder with other f
 
 
 @click.command(help=_SITE_HELP)
-@click.argument("folder", metavar="OUTDIR", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", metavar="OUTDIR", type=FOLDER)
 @click.option(
     "--home",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Folder of the runs. [default: the results directory]",
 )
@@ -176,38 +167,18 @@ def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
     """Write the dashboard as static files."""
     from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.site import write_site
+    from torchyard.results.commands.options import counted
 
-    live_store = LiveStore(home, progress=_Lines("reading runs"))
+    live_store = LiveStore(home, progress=counted("reading runs"))
     for warning in live_store.warnings:
         print_message(f"warning: {warning}")
-    written = write_site(live_store, folder, share=share, progress=_Lines("writing files"))
+    written = write_site(live_store, folder, share=share, progress=counted("writing files"))
     live_store.close()
-    if as_json:
-        print_json(
-            {
-                "folder": str(written.folder),
-                "index": str(written.folder / "index.html"),
-                "written": written.written,
-                "unchanged": written.unchanged,
-                "removed": written.removed,
-            }
+    index = str(written.folder / "index.html")
+    record = {**vars(written), "folder": str(written.folder), "index": index}
+    print_result(record, index, as_json=as_json)
+    if not as_json:
+        print_message(
+            f"{written.written} files written, {written.unchanged} unchanged, "
+            f"{written.removed} removed"
         )
-        return
-    print_data(str(written.folder / "index.html"))
-    print_message(
-        f"{written.written} files written, {written.unchanged} unchanged, {written.removed} removed"
-    )
-
-
-class _Lines:
-    """Progress callback that prints a line every few seconds."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._next_s = time.monotonic() + _LINE_PAUSE_S
-
-    def __call__(self, done: int, total: int) -> None:
-        """Report progress."""
-        if time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + _LINE_PAUSE_S
-            print_message(f"{self._what}: {done} of {total}")

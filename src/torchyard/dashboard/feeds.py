@@ -15,10 +15,8 @@ import anyio
 from anyio.to_thread import run_sync
 
 from torchyard.dashboard.live_store import RunState
-from torchyard.results.compare.report import finite
+from torchyard.presentation.tables import finite
 from torchyard.results.run_writer import ProgressTail
-
-__all__ = ["MOST_WATCHERS", "Feeds"]
 
 MOST_WATCHERS: Final = 500
 """Maximum number of streams; each is an open connection."""

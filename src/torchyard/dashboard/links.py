@@ -10,13 +10,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlencode
 
 from torchyard.core.records import encode
 from torchyard.results.model import Series
-
-__all__ = ["Address", "Links", "ServedLinks", "SiteLinks", "file_stem", "series_query"]
 
 Pairs = list[tuple[str, str]]
 
@@ -30,91 +28,57 @@ class Address(str):
     __slots__ = ()
 
 
-class Links(Protocol):
-    """Links to other pages, relative to one page."""
+class Links:
+    """Links from one page of the server to others; `SiteLinks` are those between files."""
 
-    @property
-    def is_served(self) -> bool:
-        """Whether there is a server, which provides filters, live pages and JSON."""
-
-    def runs(self, query: Pairs | None = None) -> str:
-        """The list of runs."""
-
-    def run(self, run: str) -> str:
-        """One run."""
-
-    def workloads(self, query: Pairs | None = None) -> str:
-        """The list of workloads."""
-
-    def history(self, series: Series) -> str:
-        """One workload over time."""
-
-    def compare(self, before: str = "", after: str = "") -> str:
-        """Two runs; without ids, the page to choose them."""
-
-    def live(self) -> str:
-        """Running runs."""
-
-    def events(self, run: str) -> str:
-        """The stream of a run's progress."""
-
-    def data(self, page: str, query: Pairs | None = None) -> str:
-        """The content of a page as JSON; empty without a server."""
-
-    def asset(self, name: str) -> str:
-        """A style sheet or script."""
-
-
-class ServedLinks:
-    """Links between pages of the server."""
-
-    is_served: Final = True
+    is_served = True
+    """Whether there is a server, which provides filters, live pages and JSON."""
 
     def runs(self, query: Pairs | None = None) -> str:
-        """The first page."""
+        """Return the link to the list of runs."""
         return _with("./", query)
 
     def run(self, run: str) -> str:
-        """By id."""
+        """Return the link to one run."""
         return _with("run", [("id", run)])
 
     def workloads(self, query: Pairs | None = None) -> str:
-        """With filters."""
+        """Return the link to the list of workloads."""
         return _with("workloads", query)
 
     def history(self, series: Series) -> str:
-        """By the fields of the series."""
+        """Return the link to one workload over time."""
         return _with("history", series_query(series))
 
     def compare(self, before: str = "", after: str = "") -> str:
-        """By two ids."""
+        """Return the link to two runs; without ids, to the page to choose them."""
         pairs = [("before", before), ("after", after)]
         return _with("compare", [pair for pair in pairs if pair[1]])
 
     def live(self) -> str:
-        """The live page."""
-        return "live"
+        """Return the link to the running runs; empty without a server."""
+        return "live" if self.is_served else ""
 
     def events(self, run: str) -> str:
-        """By id."""
-        return _with("events", [("id", run)])
+        """Return the link to the stream of a run's progress; empty without a server."""
+        return _with("events", [("id", run)]) if self.is_served else ""
 
     def data(self, page: str, query: Pairs | None = None) -> str:
-        """Below `api/`, with the same queries."""
-        return _with(f"api/{page}", query)
+        """Return the link to the content of a page as JSON; empty without a server."""
+        return _with(f"api/{page}", query) if self.is_served else ""
 
     def asset(self, name: str) -> str:
-        """Below `assets/`."""
+        """Return the link to a style sheet or script."""
         return f"assets/{name}"
 
 
-class SiteLinks:
+class SiteLinks(Links):
     """Links between files of a site; `depth` is the folder depth of the linking page.
 
     `clean` redacts names, which also become file names.
     """
 
-    is_served: Final = False
+    is_served = False
 
     def __init__(self, depth: int = 0, *, clean: Callable[[str], str] = str) -> None:
         self._up = "../" * depth
@@ -146,18 +110,6 @@ class SiteLinks:
         key = json.dumps([self._clean(before), self._clean(after)])
         return self._file(f"compare/{self._stem(after, key=key)}.html")
 
-    def live(self) -> str:
-        """Not available without a server."""
-        return ""
-
-    def events(self, run: str) -> str:  # noqa: ARG002
-        """Not available without a server."""
-        return ""
-
-    def data(self, page: str, query: Pairs | None = None) -> str:  # noqa: ARG002
-        """Not available without a server."""
-        return ""
-
     def asset(self, name: str) -> str:
         """Below `assets/`, shared by all pages."""
         return self._file(f"assets/{name}")
@@ -171,14 +123,7 @@ class SiteLinks:
 
 def series_query(series: Series) -> Pairs:
     """Return the fields of a series as a query."""
-    pairs = [
-        ("workload", series.workload),
-        ("baseline", series.baseline),
-        ("candidate", series.candidate),
-        ("machine", series.machine),
-        ("metric", "" if series.metric == "speedup" else series.metric),
-    ]
-    return [pair for pair in pairs if pair[1]]
+    return [pair for pair in encode(series).items() if pair[1] and pair != ("metric", "speedup")]
 
 
 def file_stem(name: str, *, key: str = "") -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.core.records import encode
+from torchyard.core.units import format_count
 from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
 from torchyard.dashboard.query_strings import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
 from torchyard.presentation.wording import ABSENT, number_text
@@ -177,7 +178,7 @@ class WorkloadRow:
         """The number of runs as text."""
         if self.runs >= MOST_RECENT:
             return f"{MOST_RECENT} or more runs"
-        return f"{self.runs} run{'s' if self.runs != 1 else ''}"
+        return format_count(self.runs, "run")
 
     @property
     def verdict_rank(self) -> int:

@@ -54,7 +54,6 @@ from torchyard.results.run_reader import read_run
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["PAGE_POLICY", "Pages", "run_mark"]
 
 PAGE_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "

@@ -8,29 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import MAXYEAR, UTC, datetime, timedelta
-from typing import Final, Literal, get_args
+from datetime import MAXYEAR, timedelta
+from typing import Any, Final, Literal, get_args
 
 from torchyard.core.comparison import Verdict
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
-from torchyard.results.directory import format_utc
+from torchyard.results.directory import format_utc, parse_utc
 from torchyard.results.model import METRICS, Metric, RunFilter, Series
-
-__all__ = [
-    "PAGE_SIZE",
-    "CompareRequest",
-    "Query",
-    "RunColumn",
-    "RunsRequest",
-    "WorkloadsRequest",
-    "compare_request",
-    "history_request",
-    "plain_request",
-    "run_request",
-    "runs_request",
-    "workloads_request",
-]
 
 Query = Iterable[tuple[str, str]]
 """Names and values in the order of the query string."""
@@ -60,13 +45,8 @@ class RunsRequest:
     @property
     def filters(self) -> RunFilter:
         """The filter for the store; a text without wildcards matches anywhere."""
-        texts = {name: _anywhere(text) for name, text in self.texts}
         return RunFilter(
-            study=texts.get("study", ""),
-            workload=texts.get("workload", ""),
-            candidate=texts.get("candidate", ""),
-            machine=texts.get("machine", ""),
-            revision=texts.get("revision", ""),
+            **_patterns(self.texts),
             verdicts=(self.verdict,) if self.verdict is not None else (),
             since=_moment(self.since, "since") if self.since else "",
             until=_moment(self.until, "until", end=True) if self.until else "",
@@ -97,12 +77,7 @@ class WorkloadsRequest:
     @property
     def filters(self) -> RunFilter:
         """The filter for the store."""
-        texts = {name: _anywhere(text) for name, text in self.texts}
-        return RunFilter(
-            workload=texts.get("workload", ""),
-            candidate=texts.get("candidate", ""),
-            machine=texts.get("machine", ""),
-        )
+        return RunFilter(**_patterns(self.texts))
 
     def query(self, **changes: str) -> list[tuple[str, str]]:
         """Return the query of this request with changes."""
@@ -123,13 +98,7 @@ class CompareRequest:
     @property
     def query(self) -> list[tuple[str, str]]:
         """The request as a query."""
-        values = [
-            ("before", self.before),
-            ("after", self.after),
-            ("before_variant", self.before_variant),
-            ("after_variant", self.after_variant),
-        ]
-        return [pair for pair in values if pair[1]]
+        return [pair for pair in vars(self).items() if pair[1]]
 
 
 def runs_request(query: Query) -> RunsRequest:
@@ -165,8 +134,7 @@ def run_request(query: Query) -> str:
 
 def history_request(query: Query) -> Series:
     """Parse the series of a history."""
-    names = ("workload", "baseline", "candidate", "machine", "metric")
-    values = _values(query, names)
+    values = _values(query, Series.__annotations__)
     return Series(
         workload=_required(values, "workload"),
         baseline=_required(values, "baseline"),
@@ -183,14 +151,7 @@ def plain_request(query: Query) -> None:
 
 def compare_request(query: Query) -> CompareRequest:
     """Parse the query of a comparison."""
-    names = ("before", "after", "before_variant", "after_variant")
-    values = _values(query, names)
-    return CompareRequest(
-        before=values.get("before", ""),
-        after=values.get("after", ""),
-        before_variant=values.get("before_variant", ""),
-        after_variant=values.get("after_variant", ""),
-    )
+    return CompareRequest(**_values(query, CompareRequest.__annotations__))
 
 
 def _values(query: Query, valid: Iterable[str]) -> dict[str, str]:
@@ -252,15 +213,15 @@ def _page(values: dict[str, str]) -> int:
     return int(text[:9])
 
 
-def _anywhere(text: str) -> str:
-    return text if "*" in text or "?" in text else f"*{text}*"
+def _patterns(texts: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return filters by name; a text without wildcards matches anywhere."""
+    return {name: text if "*" in text or "?" in text else f"*{text}*" for name, text in texts}
 
 
 def _moment(text: str, name: str, *, end: bool = False) -> str:
     """Parse a day or time to the format of the store; `end` of a day is the start of the next."""
     try:
-        moment = datetime.fromisoformat(text)
-        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        moment = parse_utc(text)
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"invalid query parameter {name!r}: {text!r}", hint="use a day such as 2025-01-31"

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from torchyard.core.units import format_bytes
 from torchyard.presentation.safe_text import one_line, plain_lines
 
-__all__ = ["fact_rows"]
-
 
 def fact_rows(facts: object, prefix: str = "") -> list[tuple[str, str]]:
     """One row per fact; a nested fact is named `outer.inner`."""

@@ -20,8 +20,6 @@ from torchyard.presentation.safe_text import without_controls
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["asset", "fingerprint", "json_for_script", "template_engine"]
-
 
 _PACKAGES: Final = (
     "presentation",

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-__all__ = ["Redactor", "home_users"]
-
 _WORD: Final = r"[^\s/'\"`:;,()\[\]{}<>|=*?&]"
 _PATH: Final = re.compile(
     rf"(?:(?<![\w./<>~\\])(?:~[\w.-]*|\.{{1,2}})?|(?<=\w/))/(?!/){_WORD}+(?:/{_WORD}*)*"

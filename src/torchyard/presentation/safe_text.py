@@ -10,8 +10,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["aligned", "one_line", "plain_lines", "shortened", "without_controls"]
-
 _ESCAPES: Final = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursor movement
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # titles, links and other strings, up to their end

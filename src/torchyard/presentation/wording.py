@@ -16,27 +16,8 @@ from torchyard.core.comparison import (
     VariantMetrics,
     Verdict,
 )
-from torchyard.core.units import format_duration, format_percent
+from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
-
-__all__ = [
-    "ABSENT",
-    "MARKS",
-    "about_duration",
-    "accuracy_text",
-    "break_even_text",
-    "failure_text",
-    "interval_text",
-    "notes_of",
-    "number_text",
-    "p_text",
-    "pairs_text",
-    "speedup_text",
-    "time_text",
-    "title_of",
-    "verdict_text",
-    "workload_text",
-]
 
 ABSENT: Final = "–"
 
@@ -146,11 +127,7 @@ def accuracy_text(accuracy: Accuracy | None) -> str:
         detail = one_line(accuracy.detail) if accuracy is not None else ""
         return f"not checked: {detail or reason}" if detail or reason else "not checked"
     status = _CHECKED[accuracy.status]
-    parts = (
-        [f"{accuracy.compared} tensor{'s' if accuracy.compared != 1 else ''}"]
-        if accuracy.compared
-        else []
-    )
+    parts = [format_count(accuracy.compared, "tensor")] if accuracy.compared else []
     if accuracy.method:
         parts.append(f"by {one_line(accuracy.method)}")
     if accuracy.without_reference:
@@ -205,7 +182,7 @@ def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> 
         notes.extend(_estimate_notes(comparison.state, comparison.estimate, precision_goal))
     breaks = sum(count for _, count in comparison.candidate_metrics.graph_breaks)
     if breaks:
-        notes.append(f"{breaks} graph break{'s' if breaks != 1 else ''}")
+        notes.append(format_count(breaks, "graph break"))
     notes.extend(one_line(note) for note in comparison.notes)
     return list(dict.fromkeys(notes))
 

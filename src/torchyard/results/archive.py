@@ -22,8 +22,6 @@ from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_reading import open_regular_file
 from torchyard.files.safe_writing import write_error
 
-__all__ = ["LARGEST_BYTES", "is_run_name", "plain_files", "unpack", "write_archive"]
-
 LARGEST_BYTES: Final = 16 * 2**30
 """Default limit on the total size of the files of an archive."""
 _MOST_MEMBERS: Final = 1_000_000

@@ -21,7 +21,7 @@ from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import RUN_FILE, home_folder, runs_home, utc_timestamp
-from torchyard.results.plausibility import decode_possible
+from torchyard.results.plausibility import check_format, decode_stored
 from torchyard.results.run_reader import Run, read_run
 
 T = TypeVar("T")
@@ -128,23 +128,13 @@ def read_document(path: Path) -> dict[str, Any]:
     version = document.get("format") if isinstance(document, dict) else None
     if not isinstance(document, dict) or type(version) is not int or version < 1:
         raise ResultsDamaged(f"{path} is not a baseline", hint="save the baseline again")
-    if version > BASELINE_FORMAT:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard",
-            why=f"its format is {version}; this Torchyard reads up to {BASELINE_FORMAT}",
-            hint="update Torchyard to read it",
-        )
+    check_format(path, document, BASELINE_FORMAT)
     return document
 
 
 def decoded(kind: type[T], value: object, path: Path) -> T:
     """Decode a record; errors name the file."""
-    try:
-        return decode_possible(kind, value)
-    except ValueError as error:
-        raise ResultsDamaged(
-            f"{path}: not a {kind.__name__.lower()}", why=str(error), hint="save the baseline again"
-        ) from error
+    return decode_stored(kind, value, place=path, hint="save the baseline again")
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -39,9 +39,13 @@ LAUNCHES_FILE: Final = "launches.jsonl"
 SAMPLES_FILE: Final = "samples.jsonl"
 COMPARISONS_FILE: Final = "comparisons.jsonl"
 RECORD_FILES: Final = (LAUNCHES_FILE, SAMPLES_FILE, COMPARISONS_FILE)
+REQUIRED_FACTS: Final = frozenset({"format", "id", "state", "torchyard", "study"})
+"""Keys of every `run.json`."""
 LOGS_FOLDER: Final = "logs"
 PROGRESS_FILE: Final = "progress.jsonl"
 """Progress for live views; not a record file, and may be missing or incomplete."""
+REMOVED_MARK: Final = ".removed-"
+"""Part of the name of a folder that is being deleted."""
 
 
 def utc_timestamp(timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
@@ -52,6 +56,12 @@ def utc_timestamp(timespec: Literal["seconds", "milliseconds"] = "seconds") -> s
 def format_utc(moment: datetime, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
     """Format a time in UTC as stored in files: `2025-01-02T03:04:05Z`."""
     return moment.isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def parse_utc(text: str) -> datetime:
+    """Parse an ISO 8601 time, in UTC if it has no time zone; raise ValueError or OverflowError."""
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def home_folder() -> Path:
@@ -91,6 +101,26 @@ def new_run_folder(home: Path) -> Path:
         return folder
 
 
+def create_folder(folder: Path, *, what: str, subfolders: Sequence[str] = ()) -> Path:
+    """Create the folder of a sweep or a race with subfolders; it must be new or empty."""
+    folder = folder.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(
+                f"{folder} is not empty",
+                why=f"a {what} needs a folder of its own",
+                hint=f"use another folder, or resume the {what} with --resume FOLDER",
+            )
+        for name in subfolders:
+            (folder / name).mkdir()
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} is not a folder", hint="use another folder") from error
+    except OSError as error:
+        raise write_error(folder, error, kept="what is there") from error
+    return folder
+
+
 def latest_run(home: Path) -> Path | None:
     """Return the newest run by name; None if there is none."""
     try:
@@ -121,13 +151,20 @@ def replace_run(folder: Path) -> None:
             why=f"process {(facts.get('owner') or {}).get('pid')} is writing to it",
             hint="wait until it has finished, stop it, or use another folder",
         )
-    # Renamed first, so that an interrupted deletion leaves no partial run.
-    removed = folder.with_name(f".{folder.name}.removed-{secrets.token_hex(4)}")
+    remove_run_folder(folder)
+
+
+def remove_run_folder(folder: Path) -> None:
+    """Delete a folder; renamed first, so that an interrupted deletion leaves no partial run."""
+    removed = folder.with_name(f".{folder.name}{REMOVED_MARK}{secrets.token_hex(4)}")
     try:
         folder.rename(removed)
+    except OSError as error:
+        raise write_error(folder, error, kept="the run") from error
+    try:
         shutil.rmtree(removed)
     except OSError as error:
-        raise write_error(folder, error, kept="the rest of it") from error
+        raise write_error(removed, error, kept="the rest of it") from error
 
 
 def _run_facts(folder: Path) -> Mapping[str, Any] | None:
@@ -135,8 +172,7 @@ def _run_facts(folder: Path) -> Mapping[str, Any] | None:
         facts = read_json(folder / RUN_FILE)
     except (OSError, ValueError):
         return None
-    keys = ("format", "id", "state", "torchyard", "study")
-    return facts if isinstance(facts, dict) and all(key in facts for key in keys) else None
+    return facts if isinstance(facts, dict) and facts.keys() >= REQUIRED_FACTS else None
 
 
 def _not_a_run_error(folder: Path, why: str) -> UsageError:

@@ -13,8 +13,7 @@ from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.directory import new_run_folder
-
-__all__ = ["find_profile_file", "new_output_folder", "read_profile_file", "write_profile_file"]
+from torchyard.results.plausibility import check_format
 
 T = TypeVar("T")
 _AGAIN = "profile the program again"
@@ -64,11 +63,7 @@ def read_profile_file(kind: type[T], path: Path, *, newest: int) -> T:
         raise ResultsDamaged(f"{path} cannot be read: {error}", hint=_AGAIN) from error
     if not isinstance(data, dict) or not isinstance(data.get("format"), int):
         raise ResultsDamaged(f"{path} is not a profile", hint=_AGAIN)
-    if data["format"] > newest:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard (format {data['format']}; supported: {newest})",
-            hint="update Torchyard",
-        )
+    check_format(path, data, newest)
     values = {key: value for key, value in data.items() if value is not None}
     try:
         return decode(kind, values, where=str(path), strict=False)

@@ -6,46 +6,30 @@ run but without the host name. New columns are only added at the end; `FORMS` li
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torchyard.core.units import format_count
 from torchyard.errors import MissingTool
+from torchyard.presentation.safe_text import aligned, one_line
+from torchyard.presentation.tables import csv_text
 from torchyard.results.model import ComparisonEntry, RunEntry
 
 _COMMIT_LETTERS: Final = 10
 _COMMIT_WHOLE: Final = 40
 
 
-def columns(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return aligned columns with a heading."""
-    table = [list(heading), *([_one_line(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[place]) for row in table) for place in range(len(heading))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    )
-
-
 def run_table(runs: Sequence[RunEntry]) -> str:
     """Return a table with one line per run."""
-    return columns(
-        ("RUN", "STARTED", "STUDY", "REVISION", "MACHINE", "RESULTS"),
-        (
-            (
-                run.id,
-                when(run.started),
-                run.study,
-                _short(run.revision),
-                run.machine,
-                _results(run),
-            )
-            for run in runs
-        ),
-    )
+    heading = ("RUN", "STARTED", "STUDY", "REVISION", "MACHINE", "RESULTS")
+    rows = [
+        (run.id, when(run.started), run.study, _short(run.revision), run.machine, _results(run))
+        for run in runs
+    ]
+    return aligned([heading, *rows])
 
 
 def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = True) -> str:
@@ -72,12 +56,12 @@ def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = Tru
         heading += ("UNTRUSTED BECAUSE",)
         rows = [(*row, entry.untrusted) for row, entry in zip(rows, entries, strict=True)]
     if not with_run:
-        return columns(heading, rows)
-    runs = [(entry.run, _short(entry.revision), entry.machine) for entry in entries]
-    return columns(
-        ("RUN", *heading, "REVISION", "MACHINE"),
-        [(run, *row, *rest) for (run, *rest), row in zip(runs, rows, strict=True)],
-    )
+        return aligned([heading, *rows])
+    rows = [
+        (entry.run, *row, _short(entry.revision), entry.machine)
+        for entry, row in zip(entries, rows, strict=True)
+    ]
+    return aligned([("RUN", *heading, "REVISION", "MACHINE"), *rows])
 
 
 def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
@@ -94,8 +78,8 @@ def run_text(run: RunEntry, comparisons: Sequence[ComparisonEntry]) -> str:
         "folder": run.folder,
         "unreadable": run.damage,
     }
-    lines = [run.id, *(f"  {name:<10} {_one_line(text)}" for name, text in facts.items() if text)]
-    lines += [f"  {'note':<10} {_one_line(note)}" for note in run.notes]
+    lines = [run.id, *(f"  {name:<10} {one_line(text)}" for name, text in facts.items() if text)]
+    lines += [f"  {'note':<10} {one_line(note)}" for note in run.notes]
     if comparisons:
         lines += ["", comparison_table(comparisons, with_run=False)]
     return "\n".join(lines)
@@ -111,7 +95,7 @@ def _results(run: RunEntry) -> str:
         return f"unreadable: {run.damage}"
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in run.verdicts)
     state = "" if run.state == "finished" else run.state
-    marks = f"{len(run.notes)} note{'s' if len(run.notes) > 1 else ''}" if run.notes else ""
+    marks = format_count(len(run.notes), "note") if run.notes else ""
     return "; ".join(part for part in (counts or "no comparisons", state, marks) if part)
 
 
@@ -130,10 +114,6 @@ def _bracketed(entry: ComparisonEntry, text: str) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 Row = Mapping[str, Any]
@@ -166,7 +146,6 @@ COLUMNS: Final[Mapping[str, type]] = {
     "torchyard": str,
     "notes": str,
 }
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def rows_of(
@@ -187,12 +166,8 @@ def rows_of(
 
 def to_csv(rows: Iterable[Row]) -> bytes:
     """Return CSV with a heading; text that looks like a formula is prefixed with an apostrophe."""
-    page = io.StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows:
-        writer.writerow(_cell(row[name]) for name in COLUMNS)
-    return page.getvalue().encode("utf-8")
+    cells = ([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
+    return csv_text([COLUMNS, *cells]).encode("utf-8")
 
 
 def to_json_lines(rows: Iterable[Row]) -> bytes:
@@ -225,12 +200,8 @@ FORMS: Final[Mapping[str, Callable[[Sequence[Row]], bytes]]] = {
 }
 
 
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA_STARTS) else value
-    return _plain(value)
+def _csv_cell(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _plain(value: object) -> object:

@@ -28,14 +28,19 @@ from torchyard.files.safe_writing import to_json_text, write_error
 from torchyard.process.owner import is_gone
 from torchyard.results.archive import LARGEST_BYTES, is_run_name, plain_files, unpack
 from torchyard.results.baselines import Baseline, list_baselines
-from torchyard.results.directory import RUN_FILE, runs_home
+from torchyard.results.directory import (
+    REMOVED_MARK,
+    REQUIRED_FACTS,
+    RUN_FILE,
+    remove_run_folder,
+    runs_home,
+)
 from torchyard.results.index.folders import full_mark
 from torchyard.results.integrity import replace_facts
 from torchyard.results.run_reader import read_info
 
 STAGING_PREFIX: Final = ".import-"
 """Prefix of the hidden folders in which runs are assembled."""
-_REMOVED_MARK: Final = ".removed-"
 _LEFTOVER_S: Final = 24 * 3600.0
 """Age after which a hidden folder counts as a leftover of a killed process."""
 _NOTE_LETTERS: Final = 10_000
@@ -75,16 +80,7 @@ def check_may_delete(folder: Path) -> None:
 def delete_run(folder: Path) -> None:
     """Delete a run folder."""
     check_may_delete(folder)
-    # Renamed first, so that an interrupted deletion leaves no partial run.
-    removed = folder.with_name(f".{folder.name}{_REMOVED_MARK}{secrets.token_hex(4)}")
-    try:
-        folder.rename(removed)
-    except OSError as error:
-        raise write_error(folder, error, kept="the run") from error
-    try:
-        shutil.rmtree(removed)
-    except OSError as error:
-        raise write_error(removed, error, kept="the rest of it") from error
+    remove_run_folder(folder)
 
 
 def sweep_leftovers(home: Path) -> int:
@@ -95,7 +91,7 @@ def sweep_leftovers(home: Path) -> int:
     except OSError:
         return 0
     for folder in folders:
-        leftover = folder.name.startswith(STAGING_PREFIX) or _REMOVED_MARK in folder.name
+        leftover = folder.name.startswith(STAGING_PREFIX) or REMOVED_MARK in folder.name
         with suppress(OSError):
             if leftover and time.time() - folder.lstat().st_ctime > _LEFTOVER_S:
                 shutil.rmtree(folder)
@@ -171,7 +167,6 @@ def _is_named(folder: Path, facts: Mapping[str, Any], baseline: Baseline) -> boo
 
 Progress = Callable[[int, int], None]
 _OUR_ID: Final = re.compile(r"\d{8}T\d{6}\.\d{3}Z-[0-9a-f]{4}")
-_REQUIRED_KEYS: Final = ("format", "id", "state", "torchyard", "study")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +255,7 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
         facts: Any = parse_json(text)
     except (OSError, ValueError):
         return "", f"its {RUN_FILE} is missing or cannot be read"
-    if not isinstance(facts, dict) or not all(mark in facts for mark in _REQUIRED_KEYS):
+    if not isinstance(facts, dict) or not facts.keys() >= REQUIRED_FACTS:
         return "", f"its {RUN_FILE} was not written by Torchyard"
     owner = facts.get("owner")
     if (

@@ -35,28 +35,8 @@ from torchyard.results.directory import (
     RUN_FILE,
     SAMPLES_FILE,
     STATES,
-    latest_run,
-    new_run_folder,
-    replace_run,
-    runs_home,
 )
-from torchyard.results.plausibility import decode_possible
-
-__all__ = [
-    "CI_VARIABLES",
-    "Run",
-    "latest_run",
-    "new_run_folder",
-    "read_info",
-    "read_run",
-    "replace_run",
-    "revision_from_ci",
-    "revision_of_run",
-    "revision_of_variant",
-    "runs_home",
-    "target_facts",
-]
-
+from torchyard.results.plausibility import check_format, decode_stored
 
 CI_VARIABLES: Final = (
     "GITHUB_SHA",
@@ -189,12 +169,7 @@ def read_info(folder: Path) -> dict[str, Any]:
         raise ResultsDamaged(
             f"{path}, line 1: not the facts of a run", hint="restore the file from a backup"
         )
-    if version > FORMAT_VERSION:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard ({info.get('torchyard', 'unknown')})",
-            why=f"its format is {version}; this Torchyard reads up to {FORMAT_VERSION}",
-            hint="update Torchyard to read it",
-        )
+    check_format(path, info, FORMAT_VERSION)
     return info
 
 
@@ -218,12 +193,5 @@ def _read_comparisons(path: Path) -> tuple[Comparison, ...]:
 
 
 def _decode(kind: type[T], value: object, path: Path, number: int | None) -> T:
-    place = f"{path}, line {number}" if number is not None else str(path)
-    try:
-        return decode_possible(kind, value)
-    except ValueError as error:
-        raise ResultsDamaged(
-            f"{place}: not a {kind.__name__.lower()}",
-            why=str(error),
-            hint="restore the file from a backup",
-        ) from error
+    place = f"{path}, line {number}" if number is not None else path
+    return decode_stored(kind, value, place=place)

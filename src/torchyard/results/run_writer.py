@@ -144,7 +144,7 @@ class RunWriter:
             "torchyard": __version__,
             "method": METHOD_VERSION,
             "command": list(command),
-            "started": _now(),
+            "started": utc_timestamp("milliseconds"),
             "finished": None,
             "owner": this_process(),
             "revision": revision,
@@ -209,7 +209,7 @@ class RunWriter:
                 for file in files:
                     file.sync()
             self._facts["state"] = state
-            self._facts["finished"] = _now()
+            self._facts["finished"] = utc_timestamp("milliseconds")
             self._facts[CHECKSUMS_KEY] = SUMS_FILE
             # The checksums first: if killed in between, the run counts as interrupted.
             write_sums(self.folder, self._facts_text())
@@ -231,7 +231,3 @@ def _not_empty_error(folder: Path) -> UsageError:
         why="a run needs an empty folder",
         hint="use another folder, or --replace to delete the earlier run",
     )
-
-
-def _now() -> str:
-    return utc_timestamp("milliseconds")

@@ -27,8 +27,6 @@ from typing import Any, Final
 
 from torchyard.process.owner import is_alive
 
-__all__ = ["HEARTBEAT_S", "LOST_S", "AttemptClaim", "is_lost"]
-
 HEARTBEAT_S: Final = 20.0
 LOST_S: Final = 120.0
 """Time without a heartbeat after which an attempt of another host or PID namespace counts as lost."""

@@ -18,22 +18,15 @@ from typing import Any, Final
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import FIRST_WARM_UP_LIMIT_S
 from torchyard.core.comparison import Failure
-from torchyard.core.records import decode, encode
+from torchyard.core.records import encode
 from torchyard.core.study import Variant, Workload
-from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.errors import ResultsDamaged
 from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text
 from torchyard.process.tree import peak_resident_bytes
+from torchyard.results.plausibility import decode_stored
 from torchyard.sweep.cost_estimate import KnownCost, Range, measuring_s
 from torchyard.sweep.model import Cell, SweepPlan
-
-__all__ = [
-    "CALIBRATION_FILE",
-    "Calibration",
-    "calibrate",
-    "costs_from_calibration",
-    "read_calibrations",
-]
 
 CALIBRATION_FILE: Final = "calibration.json"
 CALIBRATION_FORMAT: Final = 1
@@ -104,16 +97,11 @@ def read_calibrations(folder: Path) -> list[Calibration]:
         ) from error
     if not isinstance(record, dict) or record.get("format") != CALIBRATION_FORMAT:
         return []  # another format version: --calibrate replaces it
-    try:
-        return [
-            decode(Calibration, one, where="", strict=False) for one in record.get("workloads", [])
-        ]
-    except UsageError as error:
-        raise ResultsDamaged(
-            f"{path} is not a calibration",
-            why=error.what,
-            hint="delete the file and run with --calibrate again",
-        ) from error
+    again = "delete the file and run with --calibrate again"
+    return [
+        decode_stored(Calibration, one, place=path, hint=again)
+        for one in record.get("workloads", [])
+    ]
 
 
 def costs_from_calibration(

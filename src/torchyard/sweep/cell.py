@@ -22,6 +22,7 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Event, Listener, ignore_events
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE, TimingTurn
+from torchyard.sweep.executors.slurm.node_job import job_id
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Cell, CellBatch, Outcome
 
@@ -131,8 +132,7 @@ def end_with_driver(environment: Mapping[str, str] = os.environ) -> bool:
 def place_of_job(environment: Mapping[str, str] = os.environ) -> str:
     """Return the host name, with the job id on a cluster."""
     host = socket.gethostname()
-    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-    job = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+    job = job_id(environment)
     return f"{host}, job {job}" if job else host
 
 

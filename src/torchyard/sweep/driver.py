@@ -16,8 +16,6 @@ from torchyard.sweep.executors.interface import Ended, Executor, Job
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import CellStatus, SweepView
 
-__all__ = ["SweepDriver", "SweepListener"]
-
 SweepListener = Callable[[SweepView], None]
 PAUSE_S: Final = 0.5
 _LIMITS: Final = frozenset({"time-limit", "memory-limit", "node-failed"})

@@ -24,12 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.core.records import decode, encode
-from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.core.records import encode
+from torchyard.errors import UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.process.owner import this_process
-from torchyard.results.directory import home_folder, utc_timestamp
+from torchyard.results.directory import create_folder, home_folder, utc_timestamp
+from torchyard.results.plausibility import check_format, decode_stored
 from torchyard.results.run_writer import ProgressTail
 from torchyard.sweep.attempt_claim import HEARTBEAT_S, AttemptClaim, is_lost
 from torchyard.sweep.model import (
@@ -42,8 +43,6 @@ from torchyard.sweep.model import (
     Outcome,
     SweepPlan,
 )
-
-__all__ = ["PLAN_FILE", "SweepFolder", "sweeps_home"]
 
 PLAN_FILE: Final = "sweep.json"
 RUNS_FILE: Final = "runs.json"
@@ -77,21 +76,7 @@ class SweepFolder:
     @classmethod
     def create(cls, folder: Path, plan: SweepPlan) -> SweepFolder:
         """Create a sweep in a new or empty folder."""
-        folder = folder.absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise UsageError(
-                    f"{folder} is not empty",
-                    why="a sweep needs a folder of its own",
-                    hint="name another folder, or resume a sweep with --resume FOLDER",
-                )
-            for name in (CELLS_FOLDER, LOGS_FOLDER):
-                (folder / name).mkdir()
-        except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"{folder} is not a folder", hint="name another folder") from error
-        except OSError as error:
-            raise write_error(folder, error, kept="what is there") from error
+        folder = create_folder(folder, what="sweep", subfolders=(CELLS_FOLDER, LOGS_FOLDER))
         replace_file(folder / PLAN_FILE, to_json_text(encode(plan), indent=1) + "\n")
         return cls(folder, plan)
 
@@ -107,22 +92,8 @@ class SweepFolder:
                 why=f"it contains no {PLAN_FILE}",
                 hint="list the sweeps with `torchyard sweep list`",
             )
-        version = record.get("format")
-        if not isinstance(version, int) or version > SWEEP_FORMAT:
-            raise ResultsDamaged(
-                f"{path} was written by a newer Torchyard ({record.get('torchyard', 'unknown')})",
-                why=f"its format is {version}; this Torchyard reads up to {SWEEP_FORMAT}",
-                hint="update Torchyard to read it",
-            )
-        try:
-            plan = decode(SweepPlan, record, where="", strict=False)
-        except UsageError as error:
-            raise ResultsDamaged(
-                f"{path}: not the plan of a sweep",
-                why=error.what,
-                hint="restore the file from a backup",
-            ) from error
-        return cls(folder, plan)
+        check_format(path, record, SWEEP_FORMAT)
+        return cls(folder, decode_stored(SweepPlan, record, place=path, what="the plan of a sweep"))
 
     def cell(self, cell_id: str) -> Cell:
         """Return the cell with that id."""
@@ -141,7 +112,10 @@ class SweepFolder:
         number = len(self.attempts(cell_id)) + 1
         while True:
             attempt = Attempt(
-                number=number, began=_now(), place=place, log=f"{LOGS_FOLDER}/{cell_id}.log"
+                number=number,
+                began=utc_timestamp("milliseconds"),
+                place=place,
+                log=f"{LOGS_FOLDER}/{cell_id}.log",
             )
             claimed = {**encode(attempt), "owner": this_process()}
             if heartbeat:
@@ -168,7 +142,7 @@ class SweepFolder:
         path = self._cell_folder(cell_id) / f"attempt-{number}.json"
         record = _read_json(path) or encode(Attempt(number=number))
         if record.get("outcome") in (None, "interrupted"):
-            record.update(ended=_now(), outcome=outcome, why=why)
+            record.update(ended=utc_timestamp("milliseconds"), outcome=outcome, why=why)
             replace_file(path, to_json_text(record) + "\n")
         claim = self._claims.pop(path, None)
         if claim is not None:
@@ -293,12 +267,7 @@ class SweepFolder:
         if not self.plan.largest_batches:
             return CellBatch()
         path = self._cell_folder(cell_id) / BATCH_FILE
-        try:
-            return decode(CellBatch, _read_json(path) or {}, where="", strict=False)
-        except UsageError as error:
-            raise ResultsDamaged(
-                f"{path}: not a batch size", why=error.what, hint="restore the file from a backup"
-            ) from error
+        return decode_stored(CellBatch, _read_json(path) or {}, place=path, what="a batch size")
 
     def save_runs(self, runs: Mapping[str, str]) -> None:
         """Save the joined runs: run folder by name."""
@@ -320,15 +289,14 @@ class SweepFolder:
         folder = self._cell_folder(cell_id)
         attempts: list[tuple[Attempt, Mapping[str, Any]]] = []
         number = 1
-        while (record := _read_json(folder / f"attempt-{number}.json")) is not None:
-            try:
-                attempt = decode(Attempt, {**record, "number": number}, where="", strict=False)
-            except UsageError as error:
-                raise ResultsDamaged(
-                    f"{folder / f'attempt-{number}.json'}: not an attempt",
-                    why=error.what,
-                    hint="delete the file to measure the cell again",
-                ) from error
+        while (record := _read_json(path := folder / f"attempt-{number}.json")) is not None:
+            attempt = decode_stored(
+                Attempt,
+                {**record, "number": number},
+                place=path,
+                what="an attempt",
+                hint="delete the file to measure the cell again",
+            )
             attempts.append((attempt, record))
             number += 1
         return attempts
@@ -363,7 +331,3 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise unreadable_error(path, error) from error
     return record if isinstance(record, dict) else {}
-
-
-def _now() -> str:
-    return utc_timestamp("milliseconds")

@@ -25,8 +25,6 @@ from torchyard.results.run_writer import RunWriter
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Attempt, CellStatus, Outcome
 
-__all__ = ["join_sweep"]
-
 FAILURE_KINDS: Final[dict[Outcome, str]] = {
     "died": "crashed",
     "time-limit": "timeout",

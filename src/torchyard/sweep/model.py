@@ -248,11 +248,6 @@ class SweepRow:
     """Id of the run that contains the comparison."""
 
     @property
-    def has_number(self) -> bool:
-        """Whether there is a speedup, even of wrong results."""
-        return self.speedup is not None
-
-    @property
     def trusted(self) -> bool:
         """Whether its numbers can be trusted."""
         return not self.untrusted

@@ -25,8 +25,6 @@ from torchyard.sweep.executors.interface import check_choice
 from torchyard.sweep.model import Cell, ExecutorChoice, SweepLimits, SweepPlan
 from torchyard.sweep.sweep_file import SweepRequest
 
-__all__ = ["all_cells", "plan_sweep", "unmatched_patterns"]
-
 _NAME_LETTERS: Final = 48
 _DIGEST_LETTERS: Final = 6
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._]+")

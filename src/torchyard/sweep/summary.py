@@ -40,8 +40,6 @@ from torchyard.sweep.rows import (
     row_without_result,
 )
 
-__all__ = ["sweep_summary"]
-
 _EXTREMES: Final = 5
 _CLAIMS: Final = frozenset({Verdict.FASTER, Verdict.SLOWER})
 Measured = dict[int, Estimate]

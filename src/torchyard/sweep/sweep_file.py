@@ -7,7 +7,7 @@ Study files and options each produce a `SweepRequest`, in which None and empty m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +22,7 @@ from torchyard.bench.study_file import (
 )
 from torchyard.bench.workload_text import check_suite
 from torchyard.core.number_checks import CHECKS
-from torchyard.core.records import nearest_hint
+from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import MODES, PRECISIONS, Mode, Precision, Scalar, Workload
 from torchyard.errors import UsageError
 from torchyard.sweep.model import EXECUTORS, ExecutorName
@@ -183,7 +183,11 @@ _ABBREVIATIONS: Final = {
 }
 
 
-Quantity = str | int | float
+_EXECUTOR_KEYS: Final = (
+    *("partition", "account", "qos", "gpus", "cpus"),
+    *("job_memory", "exclusive", "job_time", "at_most"),
+)
+_EXECUTOR_NAMES: Final = {"job_memory": "memory", "job_time": "time", "at_most": "at-most"}
 
 
 def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepRequest:
@@ -208,23 +212,16 @@ def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepReques
         null=table.null,
         largest_batches=True if table.batch_size else None,
         executor=table.executor,
-        executor_options=_executor_options(table),
+        executor_options=executor_options(encode(table), table.slurm.items()),
     )
 
 
-def _executor_options(table: SweepTable) -> dict[str, Scalar]:
-    options: dict[str, Scalar | None] = {
-        "partition": table.partition,
-        "account": table.account,
-        "qos": table.qos,
-        "gpus": table.gpus,
-        "cpus": table.cpus,
-        "memory": table.job_memory,
-        "exclusive": table.exclusive,
-        "time": table.job_time,
-        "at-most": table.at_most,
-        **{f"slurm-{name}": value for name, value in table.slurm.items()},
-    }
+def executor_options(
+    values: Mapping[str, Any], slurm: Iterable[tuple[str, Scalar]]
+) -> dict[str, Scalar]:
+    """Return the given options by the names that executors use; `slurm` are other sbatch options."""
+    options = {_EXECUTOR_NAMES.get(key, key): values[key] for key in _EXECUTOR_KEYS}
+    options |= {f"slurm-{name}": value for name, value in slurm}
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchyard.bench.commands.options import DEVICE_OPTIONS, MEMORY_LIMIT, PLACE_OPTIONS, step_limit
-from torchyard.cli.options import SectionedCommand, all_options, given_options, section
+from torchyard.cli.options import (
+    FILE,
+    FOLDER,
+    SectionedCommand,
+    all_options,
+    given_options,
+    section,
+)
 from torchyard.cli.output import (
     check_writable,
     common_options,
-    print_data,
-    print_json,
     print_message,
-    printable,
+    print_result,
     write_file,
 )
 
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
     from torchyard.tune.folder import RaceFolder
     from torchyard.tune.model import Race
 
-__all__ = ["tune"]
 
 DEFAULT_BUDGET = "10m"
 _VALID_WITH_RESUME = frozenset({"resume", "budget", "html", "env_file", "quiet"})
@@ -100,28 +104,23 @@ _OPTIONS = (
     step_limit("a quarter of the budget"),
     _out(
         "--run-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         metavar="FOLDER",
         help="Store the race here instead of in the results directory.",
     ),
     _out(
         "--resume",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         metavar="FOLDER",
         help="Resume an interrupted race; finished rounds are not repeated.",
     ),
     _out(
         "--env-file",
-        type=click.Path(dir_okay=False, path_type=Path),
+        type=FILE,
         metavar="FILE",
         help="Write the environment variables of the winner as NAME=value lines.",
     ),
-    _out(
-        "--html",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Write the race with charts as one HTML file.",
-    ),
+    _out("--html", type=FILE, metavar="FILE", help="Write the race with charts as one HTML file."),
     _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 )
 
@@ -135,20 +134,23 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     from torchyard.bench.target_checks import check_devices
     from torchyard.cli.invoke import INTERRUPTED
     from torchyard.errors import Untrustworthy
+    from torchyard.tune.report import race_text, space_text
 
     for name in ("html", "env_file"):
         if options[name] is not None:
             check_writable(options[name], option="--" + name.replace("_", "-"))
     folder, race = _begin(workload, options)
     if options["dry_run"]:
-        _show_space(race, as_json=as_json)
+        record = {"space": race.space, "workload": race.workload}
+        print_result(record, space_text(race), as_json=as_json)
         return 0
     if folder is None:
         check_devices([_as_study(race)])
         folder = _new_folder(options["run_dir"])
         folder.write(race)
     race, interrupted = _run(folder, race, quiet=options["quiet"])
-    _show(race, folder, as_json=as_json, program=_program(workload, options))
+    text = race_text(race, program=_program(workload, options))
+    print_result({"race": race, "folder": str(folder.folder)}, text, as_json=as_json)
     _write(race, folder, html=options["html"], env_file=options["env_file"])
     if not options["quiet"]:
         print_message(f"race folder: {folder.folder}")
@@ -274,26 +276,6 @@ def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
 
 def _program(workload: str | None, options: dict[str, Any]) -> tuple[str, ...]:
     return ("python", workload) if options["program"] and workload else ("python", "PROGRAM.py")
-
-
-def _show(race: Race, folder: RaceFolder, *, as_json: bool, program: tuple[str, ...]) -> None:
-    from torchyard.core.records import encode
-    from torchyard.tune.report import race_text
-
-    if as_json:
-        print_json({"race": encode(race), "folder": str(folder.folder)})
-    else:
-        print_data(printable(race_text(race, program=program)))
-
-
-def _show_space(race: Race, *, as_json: bool) -> None:
-    from torchyard.core.records import encode
-    from torchyard.tune.report import space_text
-
-    if as_json:
-        print_json({"space": encode(race.space), "workload": encode(race.workload)})
-    else:
-        print_data(printable(space_text(race)))
 
 
 def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path | None) -> None:

@@ -14,14 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.core.records import decode, encode
+from torchyard.core.records import encode
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
-from torchyard.results.directory import home_folder
+from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.results.directory import create_folder, home_folder
+from torchyard.results.plausibility import check_format, decode_stored
 from torchyard.tune.model import RACE_FORMAT, Race
-
-__all__ = ["RACE_FILE", "RaceFolder", "races_home", "read_race"]
 
 RACE_FILE: Final = "race.json"
 HEATS_FOLDER: Final = "heats"
@@ -42,21 +41,7 @@ class RaceFolder:
     @classmethod
     def create(cls, folder: Path) -> RaceFolder:
         """Create the folder of a new race; it must be empty."""
-        folder = folder.absolute()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise UsageError(
-                    f"{folder} is not empty",
-                    why="a race needs its own folder",
-                    hint="use another folder, or resume the race with --resume FOLDER",
-                )
-            (folder / HEATS_FOLDER).mkdir()
-        except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"{folder} is not a folder", hint="use another path") from error
-        except OSError as error:
-            raise write_error(folder, error, kept="what is there") from error
-        return cls(folder)
+        return cls(create_folder(folder, what="race", subfolders=(HEATS_FOLDER,)))
 
     @classmethod
     def open(cls, folder: Path) -> RaceFolder:
@@ -97,21 +82,10 @@ def read_race(folder: Path) -> Race:
         raise unreadable_error(path, error) from error
     except ValueError as error:
         raise ResultsDamaged(
-            f"{path}: not JSON", why=str(error), hint="put the file back from a copy"
+            f"{path}: not JSON", why=str(error), hint="restore the file from a backup"
         ) from error
-    version = record.get("format") if isinstance(record, dict) else None
-    if isinstance(version, int) and version > RACE_FORMAT:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard",
-            why=f"its format is {version}; this Torchyard reads up to {RACE_FORMAT}",
-            hint="update Torchyard to read it",
-        )
-    try:
-        return _with_times(decode(Race, record, where="", strict=False))
-    except UsageError as error:
-        raise ResultsDamaged(
-            f"{path}: not a race", why=error.what, hint="put the file back from a copy"
-        ) from error
+    check_format(path, record if isinstance(record, dict) else {}, RACE_FORMAT)
+    return _with_times(decode_stored(Race, record, place=path))
 
 
 def _with_times(race: Race) -> Race:

@@ -13,24 +13,6 @@ from typing import Final, Literal, get_args
 from torchyard.core.comparison import Accuracy, Interval
 from torchyard.core.study import Environment, MeasureSettings, Scalar, Variant, Workload
 
-__all__ = [
-    "DEFAULT_NAME",
-    "GOALS",
-    "RACE_FORMAT",
-    "STAGES",
-    "STAGE_LABELS",
-    "Choice",
-    "Contender",
-    "Goal",
-    "Missing",
-    "Race",
-    "RaceRound",
-    "Share",
-    "Space",
-    "Stage",
-    "Standing",
-]
-
 RACE_FORMAT: Final = 1
 DEFAULT_NAME: Final = "default"
 

@@ -31,8 +31,6 @@ from torchyard.tune.race_rounds import (
     screening_rounds,
 )
 
-__all__ = ["RaceListener", "RaceRun", "RoundSource"]
-
 RaceListener = Callable[[Race, str], None]
 """Progress callback: the current race, and a description of the next round."""
 

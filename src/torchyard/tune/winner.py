@@ -15,15 +15,6 @@ from torchyard.core.study import Environment, Variant
 from torchyard.machine.system.cores import cores_of
 from torchyard.tune.model import Contender
 
-__all__ = [
-    "code_lines",
-    "environment_file",
-    "is_set_outside",
-    "shell_line",
-    "study_text",
-    "variables_of",
-]
-
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _INTEROP = "TORCHYARD_INTEROP_THREADS"
 """Understood by the Torchyard worker only; programs use `Choice.code`."""

@@ -165,7 +165,7 @@ def test_no_run_at_all(capsys: Capture, tmp_path: Path, monkeypatch: pytest.Monk
 def test_json_and_another_format_exclude_each_other(capsys: Capture, home: Path) -> None:
     ended = call(capsys, "report", "--json", "--format", "csv")
     assert ended.code == 2
-    assert "exclude each other" in json.loads(ended.out)["error"]["what"]
+    assert "cannot be combined" in json.loads(ended.out)["error"]["what"]
 
 
 def test_a_copy_for_sharing(capsys: Capture, home: Path) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+from torchyard.cli.options import FILE
+from torchyard.cli.output import (
+    common_options,
+    print_data,
+    print_json,
+    print_message,
+    print_result,
+)
 from torchyard.results.commands.options import find_run
 
 _HELP = """
@@ -27,11 +34,7 @@ without samples, logs, paths and host names; `compare` and `gate` accept the fil
 @click.option("--note", default="", metavar="TEXT", help="A note to store with the baseline.")
 @click.option("--replace", "replace_existing", is_flag=True, help="Overwrite an existing baseline.")
 @click.option(
-    "--file",
-    "path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write the comparisons to a file instead.",
+    "--file", "path", type=FILE, metavar="FILE", help="Write the comparisons to a file instead."
 )
 @common_options
 def save(
@@ -43,7 +46,6 @@ def save(
     as_json: bool,
 ) -> None:
     """Save runs as a baseline."""
-    from torchyard.core.records import encode
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.baselines import check_baseline_name, save_baseline, write_baseline_file
     from torchyard.results.run_reader import read_run
@@ -56,48 +58,41 @@ def save(
     chosen = tuple(by_id.values())
     if path is None:
         saved = save_baseline(name, chosen, note=note, replace_existing=replace_existing)
-        if as_json:
-            print_json({"baseline": encode(saved)})
-        else:
-            print_data(f"{name}: {', '.join(saved.runs)}")
+        print_result({"baseline": saved}, f"{name}: {', '.join(saved.runs)}", as_json=as_json)
         return
     if path.exists() and not replace_existing:
         raise UsageError(f"{str(path)!r} already exists", hint="use --replace to overwrite it")
     write_baseline_file(path, name, chosen, note=note)
-    if as_json:
-        print_json({"file": str(path), "runs": list(by_id)})
-    else:
-        print_data(f"{path}: {', '.join(by_id)}")
+    record = {"file": str(path), "runs": list(by_id)}
+    print_result(record, f"{path}: {', '.join(by_id)}", as_json=as_json)
 
 
 @click.command(name="list", help="\b\nExamples:\n  torchyard baseline list\n\nList the baselines.")
 @common_options
 def list_all(as_json: bool) -> None:
     """List baselines."""
-    from torchyard.core.records import encode
+    from torchyard.presentation.safe_text import aligned
     from torchyard.results.baselines import list_baselines
 
     baselines, damaged = list_baselines()
     for error in damaged:
         print_message(f"warning: {error.what}")
     if as_json:
-        print_json(
-            {
-                "baselines": [encode(one) for one in baselines],
-                "damaged": [error.what for error in damaged],
-            }
-        )
+        print_json({"baselines": baselines, "damaged": [error.what for error in damaged]})
         return
     if not baselines:
         print_message("there are no baselines; save one with `torchyard baseline save NAME`")
         return
-    width = max(len(one.name) for one in baselines)
-    for one in baselines:
-        runs = (
-            one.runs[-1] if len(one.runs) == 1 else f"{len(one.runs)} runs, latest {one.runs[-1]}"
+    rows = [
+        (
+            one.name,
+            one.saved,
+            one.runs[-1] if len(one.runs) == 1 else f"{len(one.runs)} runs, latest {one.runs[-1]}",
+            one.note,
         )
-        line = f"{one.name:<{width}}  {one.saved}  {runs}  {one.note}"
-        print_data(printable(line.rstrip()))
+        for one in baselines
+    ]
+    print_data(aligned(rows))
 
 
 @click.command(help="\b\nExamples:\n  torchyard baseline show main\n\nShow the runs of a baseline.")
@@ -105,20 +100,15 @@ def list_all(as_json: bool) -> None:
 @common_options
 def show(name: str, as_json: bool) -> None:
     """Show the runs of a baseline."""
-    from torchyard.core.records import encode
     from torchyard.results.baselines import read_baseline, runs_of
 
     saved = read_baseline(name)
-    runs = runs_of(saved)
-    if as_json:
-        print_json({"baseline": encode(saved)})
-        return
-    print_data(printable(f"{saved.name}, saved {saved.saved}"))
-    if saved.note:
-        print_data(printable(saved.note))
-    for run in runs:
-        facts = f"{run.state}, {len(run.comparisons)} comparisons, {run.study.name}"
-        print_data(printable(f"  {run.id}  {facts}"))
+    lines = [f"{saved.name}, saved {saved.saved}", *filter(None, [saved.note])]
+    lines += [
+        f"  {run.id}  {run.state}, {len(run.comparisons)} comparisons, {run.study.name}"
+        for run in runs_of(saved)
+    ]
+    print_result({"baseline": saved}, "\n".join(lines), as_json=as_json)
 
 
 @click.command(
@@ -131,7 +121,4 @@ def delete(name: str, as_json: bool) -> None:
     from torchyard.results.baselines import delete_baseline
 
     delete_baseline(name)
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        print_data(f"deleted {name}")
+    print_result({"deleted": name}, f"deleted {name}", as_json=as_json)

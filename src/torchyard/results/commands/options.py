@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from torchyard.cli.options import Count, section
+from torchyard.cli.options import Count, all_options, section
 from torchyard.cli.output import print_message
 from torchyard.errors import NothingToDo
 
@@ -136,13 +136,7 @@ def filter_options(limit: int | None) -> Callable[[F], F]:
         metavar="N",
         help=f"Maximum number, newest first{default}",
     )
-
-    def decorate(command: F) -> F:
-        for option in reversed((*_OPTIONS, limit_option)):
-            command = option(command)
-        return command
-
-    return decorate
+    return all_options((*_OPTIONS, limit_option))
 
 
 def wanted_of(options: dict[str, Any]) -> RunFilter:
@@ -162,7 +156,7 @@ def wanted_of(options: dict[str, Any]) -> RunFilter:
 def moment_of(text: str, *, option: str) -> str:
     """Parse a date, a time, or a duration before now."""
     from torchyard.errors import UsageError
-    from torchyard.results.directory import format_utc
+    from torchyard.results.directory import format_utc, parse_utc
 
     ago = _AGO.fullmatch(text.strip())
     try:
@@ -170,8 +164,7 @@ def moment_of(text: str, *, option: str) -> str:
             distance = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
             moment = datetime.now(UTC) - distance
         else:
-            moment = datetime.fromisoformat(text.strip())
-            moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+            moment = parse_utc(text.strip())
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"{option}: {text!r} is not a date or time",

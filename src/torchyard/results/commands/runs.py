@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from torchyard.cli.options import SectionedCommand, section
-from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+from torchyard.cli.output import (
+    common_options,
+    print_data,
+    print_json,
+    print_message,
+    print_result,
+    printable,
+)
 from torchyard.results.commands.options import filter_options
 
 _LIST_HELP = """
@@ -30,7 +37,6 @@ runs with at least one matching comparison.
 @common_options
 def list_results(comparisons: bool, as_json: bool, **options: Any) -> None:
     """List runs or comparisons."""
-    from torchyard.core.records import encode
     from torchyard.results.commands.options import fresh_store, wanted_of
     from torchyard.results.report import comparison_table, run_table
 
@@ -39,7 +45,7 @@ def list_results(comparisons: bool, as_json: bool, **options: Any) -> None:
         name = "comparisons" if comparisons else "runs"
         entries: list[Any] = store.comparisons(filters) if comparisons else store.runs(filters)
     if as_json:
-        print_json({name: [encode(entry) for entry in entries]})
+        print_json({name: entries})
         return
     if not entries:
         print_message(f"no matching {name} in {store.home}")
@@ -68,7 +74,6 @@ def show(run: str, as_json: bool) -> int:
     """Show a run."""
     from pathlib import Path
 
-    from torchyard.core.records import encode
     from torchyard.errors import ResultsDamaged
     from torchyard.results.commands.options import fresh_store
     from torchyard.results.index.entries import entries_of
@@ -77,15 +82,8 @@ def show(run: str, as_json: bool) -> int:
     with fresh_store() as store:
         # Read from its folder: a run outside the results directory is not in the index.
         entries = entries_of(Path(store.run(run).folder))
-    if as_json:
-        print_json(
-            {
-                "run": encode(entries.run),
-                "comparisons": [encode(row) for row in entries.comparisons],
-            }
-        )
-    else:
-        print_data(printable(run_text(entries.run, entries.comparisons)))
+    text = run_text(entries.run, entries.comparisons)
+    print_result({"run": entries.run, "comparisons": entries.comparisons}, text, as_json=as_json)
     return ResultsDamaged.exit_code if entries.run.damage else 0
 
 
@@ -108,6 +106,7 @@ def note(run: str, text: str, as_json: bool) -> None:
     """Add a note to a run."""
     from pathlib import Path
 
+    from torchyard.core.units import format_count
     from torchyard.results.commands.options import fresh_store
     from torchyard.results.run_changes import add_note
 
@@ -118,7 +117,7 @@ def note(run: str, text: str, as_json: bool) -> None:
     if as_json:
         print_json({"run": entry.id, "notes": list(notes)})
     else:
-        print_message(f"{entry.id} has {len(notes)} note{'s' if len(notes) > 1 else ''}")
+        print_message(f"{entry.id} has {format_count(len(notes), 'note')}")
 
 
 _DELETE_HELP = """
@@ -161,10 +160,8 @@ def delete(runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
         for entry in entries:
             delete_run(Path(entry.folder))
         store.refresh()
-    if as_json:
-        print_json({"deleted": [entry.id for entry in entries]})
-    else:
-        print_data(printable("\n".join(f"deleted {entry.id}" for entry in entries)))
+    ids = [entry.id for entry in entries]
+    print_result({"deleted": ids}, "\n".join(f"deleted {run}" for run in ids), as_json=as_json)
 
 
 _VERIFY_HELP = """
@@ -189,7 +186,6 @@ def verify(runs: tuple[str, ...], as_json: bool) -> int:
     """Verify runs."""
     from pathlib import Path
 
-    from torchyard.core.records import encode
     from torchyard.core.units import format_bytes
     from torchyard.errors import ResultsDamaged
     from torchyard.results.commands.options import counted, fresh_store
@@ -205,7 +201,7 @@ def verify(runs: tuple[str, ...], as_json: bool) -> int:
         progress(number, len(entries))
     damaged = [verified for verified in results if verified.damage]
     if as_json:
-        print_json({"verified": [encode(verified) for verified in results]})
+        print_json({"verified": results})
     else:
         for verified in damaged:
             for item in verified.damage:
@@ -239,7 +235,6 @@ Every command updates the index automatically and repairs a damaged one, so this
 @common_options
 def reindex(as_json: bool) -> None:
     """Rebuild the index."""
-    from torchyard.core.records import encode
     from torchyard.results.commands.options import counted
     from torchyard.results.index.store import Store
     from torchyard.results.run_changes import sweep_leftovers
@@ -250,8 +245,9 @@ def reindex(as_json: bool) -> None:
         place = str(store.place or "")
     for warning in refreshed.warnings:
         print_message(f"warning: {warning}")
-    if as_json:
-        print_json({"index": place, "refreshed": encode(refreshed), "leftovers_removed": removed})
-    else:
-        damaged = f", {refreshed.damaged} damaged" if refreshed.damaged else ""
-        print_data(f"{refreshed.runs} runs{damaged}: {place or 'the index is not stored'}")
+    damaged = f", {refreshed.damaged} damaged" if refreshed.damaged else ""
+    print_result(
+        {"index": place, "refreshed": refreshed, "leftovers_removed": removed},
+        f"{refreshed.runs} runs{damaged}: {place or 'the index is not stored'}",
+        as_json=as_json,
+    )

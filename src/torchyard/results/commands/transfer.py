@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from torchyard.cli.options import SectionedCommand, section
+from torchyard.cli.options import FILE, SectionedCommand, section
 from torchyard.cli.output import (
     check_writable,
     common_options,
-    print_data,
     print_json,
     print_message,
-    printable,
+    print_result,
 )
 from torchyard.results.commands.options import filter_options
 
@@ -52,15 +51,10 @@ filters, or only the given RUNs. An archive contains logs, command lines and hos
     type=click.Choice(FORMS),
     help="Table format. [default: from the suffix of --output, else csv]",
 )
-@_write(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Output file. [default: stdout]",
-)
+@_write("--output", type=FILE, metavar="FILE", help="Output file. [default: stdout]")
 @_write(
     "--archive",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE.tar.gz",
     help="Write whole run folders to an archive instead of a table.",
 )
@@ -200,7 +194,6 @@ devices, unsafe paths or more content than --max-size is rejected completely, wi
 @common_options
 def import_results(source: Path, max_size: str, as_json: bool) -> int:
     """Import runs."""
-    from torchyard.core.records import encode
     from torchyard.core.units import parse_bytes
     from torchyard.errors import UsageError
     from torchyard.results.commands.options import counted, fresh_store
@@ -216,12 +209,10 @@ def import_results(source: Path, max_size: str, as_json: bool) -> int:
     )
     with fresh_store():
         pass
-    if as_json:
-        print_json({"imported": encode(imported)})
-    else:
-        lines = [*(f"imported {run}" for run in imported.runs)]
-        lines += [f"already present: {run}" for run in imported.same]
-        print_data(printable("\n".join(lines) or "nothing imported"))
+    lines = [f"imported {run}" for run in imported.runs]
+    lines += [f"already present: {run}" for run in imported.same]
+    text = "\n".join(lines) or "nothing imported"
+    print_result({"imported": imported}, text, as_json=as_json)
     for name, why in imported.refused:
         print_message(f"rejected: {name}: {why}")
     return UsageError.exit_code if imported.refused else 0

@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from torchyard.cli.output import (
-    check_writable,
-    common_options,
-    data_console,
-    print_data,
-    print_message,
-    write_file,
-)
+from torchyard.cli.options import chosen_format, deliver, report_options
+from torchyard.cli.output import check_writable, common_options
 from torchyard.results.commands.options import percent, session_option
 
 if TYPE_CHECKING:
     from torchyard.results.compare.model import CrossComparison
 
-__all__ = ["compare"]
 
 # Repeated here because `--help` must not load the reports; a test compares the two.
 FORMATS: Final = ("terminal", "json", "csv", "html", "markdown")
@@ -57,18 +50,7 @@ with the latest run. If the data does not support a verdict, the ratio is shown 
     help="Smaller differences count as the same. [default: the margin of B's run]",
 )
 @session_option
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    help="Output format. [default: from the suffix of --output, else terminal]",
-)
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Output file. [default: stdout]",
-)
+@report_options(FORMATS, usual="terminal")
 @common_options
 def compare(
     one: str | None,
@@ -83,12 +65,7 @@ def compare(
     """Compare two sides."""
     from torchyard.errors import UsageError
 
-    if as_json and format_name not in (None, "json"):
-        raise UsageError(
-            f"--json cannot be combined with --format {format_name}", hint="remove one of them"
-        )
-    ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
-    name = "json" if as_json else format_name or ending
+    name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
     if output is not None:
         check_writable(output, option="--output")
     if over_time is not None:
@@ -107,11 +84,7 @@ def compare(
         from torchyard.results.compare.report import COMPARE_FORMATS
 
         text = COMPARE_FORMATS[name](comparison)
-    if output is None:
-        print_data(text)
-    else:
-        write_file(output, text, option="--output")
-        print_message(f"{name}: {output}")
+    deliver(text, name, output)
 
 
 def _compared(

@@ -34,8 +34,6 @@ from torchyard.results.compare.two_runs import two_run_rows, unmatched_rows
 from torchyard.stats.between_runs import Effect, interval_of, mean_effect
 from torchyard.stats.suite import benjamini_hochberg
 
-__all__ = ["compare_sides"]
-
 
 def compare_sides(one: Side, other: Side, rules: Rules) -> CrossComparison:
     """Compare two sides."""

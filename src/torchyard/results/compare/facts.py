@@ -21,17 +21,6 @@ from torchyard.results.compare.model import FactDifference
 from torchyard.results.directory import FIRST_METHOD
 from torchyard.results.run_reader import Run, revision_of_variant, target_facts
 
-__all__ = [
-    "UNKNOWN",
-    "baseline_facts",
-    "candidate_facts",
-    "condition_facts",
-    "differing",
-    "differing_conditions",
-    "other_facts",
-    "workload_facts",
-]
-
 Facts = dict[str, str]
 
 UNKNOWN: Final = "unknown"

@@ -12,20 +12,6 @@ from typing import Final, Literal, get_args
 
 from torchyard.core.comparison import Interval, Verdict
 
-__all__ = [
-    "SUPPORTS",
-    "Basis",
-    "CrossComparison",
-    "CrossMean",
-    "CrossRow",
-    "CrossSide",
-    "FactDifference",
-    "SideNumbers",
-    "SideState",
-    "Support",
-    "Unpaired",
-]
-
 Support = Literal["interleaved", "common baseline", "not supported"]
 SUPPORTS: Final[tuple[Support, ...]] = get_args(Support)
 """Measured in the same rounds of one run; both measured against the same baseline; neither."""

@@ -6,16 +6,14 @@ gives verdicts between two runs, and `torchyard history` finds change points.
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable, Sequence
-from io import StringIO
+from textwrap import indent
 from typing import Final
 
 from torchyard.core.records import encode
-from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.safe_text import aligned, escaped, one_line
+from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.wording import number_text
-from torchyard.results.compare.report import csv_cell, finite
 from torchyard.results.model import Series, SeriesPoint
 
 HISTORY_SCHEMA: Final = "torchyard.history"
@@ -32,13 +30,8 @@ def history_text(history: History) -> str:
     """Return the series as plain text."""
     lines: list[str] = []
     for series, points in history:
-        rows = [_HEADINGS, *(_cells(point) for point in points)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-        lines.append(_title(series))
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append("  " + "  ".join(cells).rstrip())
-        lines.append("")
+        table = aligned([_HEADINGS, *map(_cells, points)])
+        lines += [_title(series), indent(table, "  "), ""]
     return "\n".join([*lines, _REMARK]) + "\n"
 
 
@@ -46,10 +39,9 @@ def history_markdown(history: History) -> str:
     """Return the series as Markdown tables."""
     lines: list[str] = []
     for series, points in history:
-        lines += [f"## {escaped(_title(series))}", "", f"| {' | '.join(_HEADINGS)} |"]
-        lines.append("| --- | --- | --- | ---: | ---: | --- |")
-        lines += [f"| {' | '.join(map(escaped, _cells(point)))} |" for point in points]
-        lines.append("")
+        rows = escaped_cells(map(_cells, points))
+        lines += [f"## {escaped(_title(series))}", ""]
+        lines += [*markdown_table(_HEADINGS, rows, right=(3, 4)), ""]
     return "\n".join([*lines, escaped(_REMARK)]) + "\n"
 
 
@@ -63,22 +55,18 @@ def history_json(history: History) -> str:
             for series, points in history
         ],
     }
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def history_csv(history: History) -> str:
     """Return the series as CSV, one row per run and series."""
-    page = StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(
-        ("workload", "baseline", "candidate", "machine", "metric", *SeriesPoint.__annotations__)
+    headings = [*Series.__annotations__, *SeriesPoint.__annotations__]
+    rows = (
+        [*encode(series).values(), *encode(point).values()]
+        for series, points in history
+        for point in points
     )
-    for series, points in history:
-        named = (series.workload, series.baseline, series.candidate, series.machine, series.metric)
-        writer.writerows(
-            [*map(csv_cell, named), *map(csv_cell, encode(point).values())] for point in points
-        )
-    return page.getvalue()
+    return csv_text([headings, *rows])
 
 
 HISTORY_FORMATS: Final[dict[str, Callable[[History], str]]] = {

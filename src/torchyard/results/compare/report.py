@@ -5,10 +5,7 @@ The HTML page is one self-contained file. rich and jinja2 are imported when they
 
 from __future__ import annotations
 
-import csv
-import json
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +15,20 @@ from torchyard.core.records import encode
 from torchyard.presentation.chart_layout import speedup_axis
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.tables import (
+    Cell,
+    csv_text,
+    escaped_cells,
+    json_text,
+    markdown_table,
+)
 from torchyard.presentation.wording import number_text
-from torchyard.results.compare.model import CrossComparison, CrossRow, SideNumbers
+from torchyard.results.compare.model import (
+    CrossComparison,
+    CrossRow,
+    FactDifference,
+    SideNumbers,
+)
 from torchyard.results.compare.wording import (
     LEGEND,
     assumption_text,
@@ -45,8 +54,6 @@ COMPARE_SCHEMA: Final = "torchyard.comparison-of-runs"
 COMPARE_SCHEMA_VERSION: Final = 1
 """Incremented when a key changes its meaning or is removed, not when keys are added."""
 
-Cell = str | int | float | None
-_FORMULA_STARTS: Final = ("=", "+", "-", "@")
 _EMPTY_SIDE: Final = SideNumbers(variant="")
 _EMPTY: Final = CrossRow(
     workload="", one=_EMPTY_SIDE, other=_EMPTY_SIDE, support="not supported", basis="times"
@@ -66,39 +73,24 @@ def compare_json(comparison: CrossComparison) -> str:
         **encode(comparison),
         "rows": rows,
     }
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def compare_csv(comparison: CrossComparison) -> str:
     """Render as CSV, one row per workload; workloads that cannot be compared come last."""
-    page = StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(_row_data(_EMPTY))
-    writer.writerows(
-        [csv_cell(cell) for cell in _row_data(row).values()] for row in comparison.rows
-    )
-    for item in comparison.unpaired:
-        cells = dict.fromkeys(_row_data(_EMPTY))
-        cells |= {
+    headings = list(_row_data(_EMPTY))
+    rows = [_row_data(row) for row in comparison.rows]
+    rows += [
+        {
             "workload": item.workload,
             "a_variant": item.variants[0],
             "b_variant": item.variants[1],
             "support": f"A {item.one}, B {item.other}",
             "notes": item.why,
         }
-        writer.writerow([csv_cell(cell) for cell in cells.values()])
-    return page.getvalue()
-
-
-def finite(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON does not support, by None."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        for item in comparison.unpaired
+    ]
+    return csv_text([headings, *([row.get(name) for name in headings] for row in rows)])
 
 
 def _row_data(row: CrossRow) -> dict[str, Cell]:
@@ -137,14 +129,6 @@ def _side(letter: str, numbers: SideNumbers) -> dict[str, Cell]:
         f"{letter}_memory_bytes": numbers.memory_bytes,
         f"{letter}_dirty_share": numbers.dirty_share,
     }
-
-
-def csv_cell(cell: Cell) -> Cell:
-    """Return a cell on one line, without NaN and without text that looks like a formula."""
-    if not isinstance(cell, str):
-        return None if isinstance(cell, float) and not math.isfinite(cell) else cell
-    text = one_line(cell)
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 _STYLES: Final[dict[Verdict | None, str]] = {
@@ -304,10 +288,8 @@ def compare_markdown(comparison: CrossComparison) -> str:
     lines = ["## B compared with A", ""]
     lines += [f"- **{name}**: {escaped(text)}" for name, text in side_lines(comparison)]
     if comparison.rows:
-        rule = ("---:" if index in _RIGHT else "---" for index in range(len(_HEADINGS)))
-        lines += ["", _cells(_HEADINGS), _cells(tuple(rule))]
-        for row in comparison.rows:
-            cells = (
+        cells = [
+            (
                 row_title(row, variants=several),
                 side_time(row.one),
                 side_time(row.other),
@@ -318,7 +300,9 @@ def compare_markdown(comparison: CrossComparison) -> str:
                 verdict_of_row(row),
                 row.support,
             )
-            lines.append(_cells(tuple(escaped(cell) for cell in cells)))
+            for row in comparison.rows
+        ]
+        lines += ["", *markdown_table(_HEADINGS, escaped_cells(cells), right=_RIGHT)]
     summary = [LEGEND, counts_text(comparison), mean_text(comparison)]
     summary += [drift_text(comparison), assumption_text(comparison)]
     lines += ["", *(f"- {escaped(text)}" for text in summary if text)]
@@ -336,15 +320,23 @@ def compare_markdown(comparison: CrossComparison) -> str:
             lines += ["", f"**{heading}**", "", *items]
     if comparison.facts:
         lines += ["", "**Facts that differ** (bold: those that rule out a verdict)", ""]
-        lines += [_cells(("fact", "A", "B")), _cells(("---", "---", "---"))]
-        for fact in comparison.facts:
-            name = f"**{escaped(fact.name)}**" if fact.blocks else escaped(fact.name)
-            lines.append(_cells((name, escaped(fact.one or "none"), escaped(fact.other or "none"))))
+        lines += fact_table(("fact", "A", "B"), comparison.facts)
     return "\n".join(lines) + "\n"
 
 
-def _cells(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |"
+def fact_table(heads: tuple[str, str, str], facts: Iterable[FactDifference]) -> list[str]:
+    """Return facts that differ as a Markdown table; those that rule out a verdict are bold."""
+    return markdown_table(
+        heads,
+        [
+            (
+                f"**{escaped(fact.name)}**" if fact.blocks else escaped(fact.name),
+                escaped(fact.one or "none"),
+                escaped(fact.other or "none"),
+            )
+            for fact in facts
+        ],
+    )
 
 
 def compare_html(comparison: CrossComparison) -> str:

@@ -30,8 +30,6 @@ from torchyard.results.compare.sides import Rules, Side, numbers_of, row_obstacl
 from torchyard.results.run_reader import Run
 from torchyard.stats.between_runs import difference, effect_of, interval_of, p_of, ratio_verdict
 
-__all__ = ["two_run_rows", "unmatched_rows"]
-
 Measured = list[tuple[Run, Comparison]]
 
 _MAX_DIFFERENCES: Final = 4

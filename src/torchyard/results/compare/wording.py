@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 from torchyard.core.comparison import TIME_RATIO_TOLERANCE, UNTRUSTED
-from torchyard.core.units import format_duration, format_percent
+from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text, verdict_text
 from torchyard.results.compare.model import (
@@ -21,26 +21,6 @@ from torchyard.results.compare.model import (
     SideState,
     Unpaired,
 )
-
-__all__ = [
-    "LEGEND",
-    "NO_VERDICT",
-    "assumption_text",
-    "counts_text",
-    "drift_text",
-    "mean_text",
-    "notes_of_row",
-    "p_of_row",
-    "ratio_text",
-    "row_title",
-    "side_lines",
-    "side_speedup",
-    "side_text",
-    "side_time",
-    "state_text",
-    "unpaired_text",
-    "verdict_of_row",
-]
 
 NO_VERDICT: Final = "no verdict"
 LEGEND: Final = "ratio: time of A / time of B; above 1, B is faster. Verdicts are about B."
@@ -150,8 +130,7 @@ def counts_text(comparison: CrossComparison) -> str:
     ]
     untrusted = sum(not row.trusted for row in rows)
     parts += [f"{untrusted} of them untrusted"] if untrusted else []
-    noun = "row" if len(rows) == 1 else "rows"
-    text = f"{len(rows)} {noun}: {', '.join(parts)}" if rows else "no rows"
+    text = f"{format_count(len(rows), 'row')}: {', '.join(parts)}" if rows else "no rows"
     unpaired = len(comparison.unpaired)
     return f"{text}; {unpaired} cannot be compared" if unpaired else text
 
@@ -161,11 +140,10 @@ def mean_text(comparison: CrossComparison) -> str:
     mean = comparison.mean
     if mean is None:
         return "no mean: there are no supported rows"
-    noun = "row" if mean.rows == 1 else "rows"
     return (
         f"B vs A: geometric mean {number_text(mean.ratio)}x "
         f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}] "
-        f"over {mean.rows} supported {noun}"
+        f"over {format_count(mean.rows, 'supported row')}"
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from torchyard.cli.options import FILE
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from torchyard.results.gate.model import GateOutcome
     from torchyard.results.run_reader import Run
 
-__all__ = ["gate"]
 
 # Repeated here because `--help` must not load other modules; a test compares them.
 METRICS: Final = ("speedup", "time", "compile", "memory")
@@ -70,7 +70,7 @@ latest]
 @click.option(
     "--limits",
     "limits_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="A TOML file with a [gate] table, such as a study file; options override it.",
 )
@@ -100,10 +100,7 @@ latest]
 )
 @session_option
 @click.option(
-    "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a Markdown summary for a pull request.",
+    "--markdown", type=FILE, metavar="FILE", help="Write a Markdown summary for a pull request."
 )
 @click.option(
     "--step-summary",
@@ -170,20 +167,13 @@ def _gate(options: dict[str, Any]) -> Gate:
             "no limit given",
             hint="use --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE",
         )
-    default = Policy()
-    missing = "fail" if options["require_all"] else table.on_missing or default.on_missing
+    given = {**options, "on_missing": "fail" if options["require_all"] else None}
+    actions = {item.name: given[item.name] or getattr(table, item.name) for item in fields(Policy)}
     return Gate(
         max_slowdown=None if common is None else read_limit(common, where="--max-slowdown"),
         limits=tuple(limits),
         metric=options["metric"] or table.metric or "speedup",
-        policy=Policy(
-            on_undecided=options["on_undecided"] or table.on_undecided or default.on_undecided,
-            on_unsupported=(
-                options["on_unsupported"] or table.on_unsupported or default.on_unsupported
-            ),
-            on_missing=missing,
-            on_failing=options["on_failing"] or table.on_failing or default.on_failing,
-        ),
+        policy=Policy(**{name: action for name, action in actions.items() if action}),
     )
 
 

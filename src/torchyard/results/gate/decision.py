@@ -32,8 +32,6 @@ from torchyard.results.model import Metric
 from torchyard.stats.between_runs import Effect, beyond_p
 from torchyard.stats.suite import benjamini_hochberg
 
-__all__ = ["Gate", "compare_inside", "run_gate"]
-
 _PLAIN_TIMES: Final = "times of two runs are not interleaved"
 _ONE_READING: Final = "single readings, without a confidence interval"
 

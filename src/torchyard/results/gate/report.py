@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from torchyard.core.records import encode
 from torchyard.core.units import format_percent
-from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.safe_text import aligned, escaped, one_line
+from torchyard.presentation.tables import json_text, markdown_table
 from torchyard.presentation.wording import ABSENT
-from torchyard.results.compare.report import finite
+from torchyard.results.compare.report import fact_table
 from torchyard.results.compare.wording import side_text
 from torchyard.results.gate.model import GateOutcome, GateRow, RowAction, Standing
-
-__all__ = [
-    "GATE_SCHEMA",
-    "GATE_SCHEMA_VERSION",
-    "gate_json",
-    "gate_markdown",
-    "gate_state",
-    "gate_text",
-    "gate_verdict",
-]
 
 GATE_SCHEMA: Final = "torchyard.gate"
 GATE_SCHEMA_VERSION: Final = 1
@@ -94,11 +84,7 @@ def gate_text(outcome: GateOutcome) -> str:
         "",
     ]
     cells = [_HEADINGS, *((row.action, *_cells(outcome, row)) for row in outcome.rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADINGS))]
-    lines += [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    lines.append(aligned(cells))
     notes = _notes(outcome)
     if notes:
         lines += ["", *(f"{_title(outcome, row)}: {text}" for row, text in notes)]
@@ -113,16 +99,9 @@ def gate_markdown(outcome: GateOutcome) -> str:
     """Render a Markdown summary that a bot can post; names in it are escaped."""
     mark = {"failed": "❌", "untrusted": "🚫", "passed": "✅"}[gate_state(outcome)]
     lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
-    lines += [
-        f"Change of {escaped(_what(outcome))}.",
-        "",
-        "| | workload | change | limit | standing |",
-        "| --- | --- | ---: | ---: | --- |",
-    ]
-    lines += [
-        f"| {_MARKS[row.action]} | {' | '.join(map(escaped, _cells(outcome, row)))} |"
-        for row in outcome.rows
-    ]
+    rows = [(_MARKS[row.action], *map(escaped, _cells(outcome, row))) for row in outcome.rows]
+    lines += [f"Change of {escaped(_what(outcome))}.", ""]
+    lines += markdown_table(_HEADINGS, rows, right=(2, 3))
     notes = _notes(outcome)
     if notes:
         lines += ["", "<details><summary>Notes</summary>", ""]
@@ -131,13 +110,7 @@ def gate_markdown(outcome: GateOutcome) -> str:
     facts = [fact for fact in outcome.facts if fact.name not in _PRIVATE]
     if facts:
         lines += ["", "<details><summary>Facts that differ</summary>", ""]
-        lines += ["| fact | before | now |", "| --- | --- | --- |"]
-        for fact in facts:
-            name = f"**{escaped(fact.name)}**" if fact.blocks else escaped(fact.name)
-            lines.append(
-                f"| {name} | {escaped(fact.one or 'none')} | {escaped(fact.other or 'none')} |"
-            )
-        lines += ["", "</details>"]
+        lines += [*fact_table(("fact", "before", "now"), facts), "", "</details>"]
     lines += [
         "",
         f"A, before: {escaped(side_text(outcome.one))}<br>B, now: {escaped(side_text(outcome.other))}",
@@ -156,7 +129,7 @@ def gate_json(outcome: GateOutcome) -> str:
         "counts": outcome.counts(),
         **encode(outcome),
     }
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def _cells(outcome: GateOutcome, row: GateRow) -> tuple[str, ...]:

@@ -42,8 +42,7 @@ def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = F
     """Return the lines of the plot, top to bottom; empty if there are no points."""
     if not history.points:
         return []
-    trusted = [point.value for point in history.points if not point.untrusted]
-    low, high = _value_range(trusted or [point.value for point in history.points])
+    low, high = _value_range(_trusted_values(history), margin=0.05, least=0.005)
     ends = [value_text(history.series.metric, value) for value in (high, low)]
     margin = max(map(len, ends))
     columns = _columns(history, max(width - margin - 3, 10))
@@ -58,11 +57,12 @@ def plot_lines(history: SeriesHistory, *, width: int = 100, ascii_only: bool = F
     return [line.translate(_ASCII) for line in rows] if ascii_only else rows
 
 
-def _value_range(values: Sequence[float]) -> tuple[float, float]:
+def _value_range(values: Sequence[float], *, margin: float, least: float) -> tuple[float, float]:
+    """Return the range of the values without outliers, which would flatten the chart."""
     ordered = sorted(values)
     cut = int(len(ordered) * (1.0 - _SHOWN_SHARE) / 2.0)
     low, high = ordered[cut], ordered[-1 - cut]
-    spare = max((high - low) * 0.05, abs(high) * 0.005)
+    spare = max((high - low) * margin, abs(high) * least)
     return low - spare, high + spare
 
 
@@ -257,13 +257,15 @@ def _every(count: int) -> int:
 
 
 def _ends(history: SeriesHistory, scale: float) -> tuple[float, float]:
-    """Return the axis range, which excludes outliers so that they do not flatten the chart."""
-    trusted = sorted(point.value for point in history.points if not point.untrusted)
-    values = trusted or sorted(point.value for point in history.points) or [1.0]
-    cut = int(len(values) * (1.0 - _SHOWN_SHARE) / 2.0)
-    low, high = values[cut], values[-1 - cut]
-    spare = max(0.15 * (high - low), 0.01 * abs(high))
-    return (low - spare) * scale, (high + spare) * scale
+    """Return the axis range."""
+    low, high = _value_range(_trusted_values(history), margin=0.15, least=0.01)
+    return low * scale, high * scale
+
+
+def _trusted_values(history: SeriesHistory) -> list[float]:
+    """Return the trusted values; all values if none is trusted."""
+    trusted = [point.value for point in history.points if not point.untrusted]
+    return trusted or [point.value for point in history.points] or [1.0]
 
 
 def _rows(history: SeriesHistory, scale: float, ends: tuple[float, float]) -> list[dict[str, Any]]:

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import click
 
-from torchyard.cli.options import SectionedCommand, section
-from torchyard.cli.output import common_options, print_data, print_message, printable, write_file
+from torchyard.cli.options import (
+    SectionedCommand,
+    chosen_format,
+    deliver,
+    report_options,
+    section,
+)
+from torchyard.cli.output import common_options, printable
 
 if TYPE_CHECKING:
     from torchyard.results.model import Metric, SeriesHistory
 
-__all__ = ["history"]
 
 # Repeated here because `--help` must not load `results.model` and the reports; a test compares them.
 METRICS: Final = ("speedup", "time", "compile", "memory")
@@ -76,18 +81,7 @@ _how = section("Output")
     help="Also analyze untrusted results (`torchyard explain untrusted`).",
 )
 @_how("--changes-only", is_flag=True, help="Omit histories without a change.")
-@_how(
-    "--format",
-    "format_name",
-    type=click.Choice(FORMATS),
-    help="Output format. [default: from the suffix of --output, else terminal]",
-)
-@_how(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Output file. [default: stdout]",
-)
+@report_options(FORMATS, usual="terminal", option=_how)
 @common_options
 def history(
     workload: str,
@@ -107,17 +101,11 @@ def history(
 ) -> None:
     """Show changes over time."""
     from torchyard.core.units import parse_fraction
-    from torchyard.errors import UsageError
     from torchyard.results.commands.options import counted, fresh_store, moment_of
     from torchyard.results.history.changes import ChangeCache, histories, ranked
     from torchyard.results.model import Metric, RunFilter
 
-    if as_json and format_name not in (None, "json"):
-        raise UsageError(
-            f"--json cannot be combined with --format {format_name}", hint="remove one of them"
-        )
-    ending = _ENDINGS.get(output.suffix, "terminal") if output is not None else "terminal"
-    name = "json" if as_json else format_name or ending
+    name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
     chosen = next(one for one in get_args(Metric) if one == metric)
     rules = None
     if least is not None or alpha is not None:
@@ -150,11 +138,7 @@ def history(
     changed = ranked(series)
     unchanged = [] if changes_only else [one for one in series if not one.changes]
     text = _render([*changed, *unchanged], chosen, name, one=bool(workload), to_file=bool(output))
-    if output is None:
-        print_data(text if name == "html" else printable(text))
-    else:
-        write_file(output, text, option="--output")
-        print_message(f"{name}: {output}")
+    deliver(text if name == "html" or output else printable(text), name, output)
 
 
 def _render(

@@ -6,19 +6,16 @@ are imported when a page is made.
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Sequence
-from io import StringIO
-from textwrap import wrap
+from textwrap import indent, wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard import __version__
 from torchyard.core.records import encode
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
-from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.presentation.safe_text import aligned, escaped, one_line
+from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.vega import inline_chart
-from torchyard.results.compare.report import csv_cell, finite
 from torchyard.results.history.charts import history_description, history_spec, plot_lines
 from torchyard.results.history.wording import (
     METHOD,
@@ -61,7 +58,8 @@ def changes_text(histories: Sequence[SeriesHistory], metric: Metric, *, width: i
     changed = [one for one in histories if one.changes]
     for one in changed:
         lines += ["", series_title(one)]
-        lines += _table([change_cells(change, metric) for change in one.changes])
+        cells = [change_cells(change, metric) for change in one.changes]
+        lines.append(indent(aligned([CHANGE_HEADINGS, *cells]), "  "))
     lines += ["", *wrap(METHOD, width)]
     return "\n".join(lines) + "\n"
 
@@ -92,17 +90,6 @@ def series_text(
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    shown = [CHANGE_HEADINGS, *rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(CHANGE_HEADINGS))]
-    return [
-        (
-            "  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True))
-        ).rstrip()
-        for row in shown
-    ]
-
-
 HISTORY_SCHEMA: Final = "torchyard.changes"
 HISTORY_SCHEMA_VERSION: Final = 1
 _CSV_HEADINGS: Final = (
@@ -130,14 +117,12 @@ def history_json(histories: Sequence[SeriesHistory], *, points: bool) -> str:
             for one in histories
         ],
     }
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def history_csv(histories: Sequence[SeriesHistory]) -> str:
     """Render the changes as CSV, one row per change."""
-    page = StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(_CSV_HEADINGS)
+    rows: list[Sequence[Any]] = [_CSV_HEADINGS]
     for one in histories:
         series = one.series
         for change in one.changes:
@@ -150,22 +135,22 @@ def history_csv(histories: Sequence[SeriesHistory]) -> str:
             ]
             for point in (change.before, change.after):
                 row += [point.run, point.revision, point.started]
-            writer.writerow([csv_cell(cell) for cell in row])
-    return page.getvalue()
+            rows.append(row)
+    return csv_text(rows)
 
 
 def changes_markdown(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Render all changes as a Markdown table, for a pull request."""
     lines = [f"## {escaped(changed_title(histories, metric))}", ""]
     headings = ("history", "towards", *CHANGE_HEADINGS[1:])
-    changed = [one for one in histories if one.changes]
-    if changed:
-        lines += [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
-    for one in changed:
-        for change in one.changes:
-            cells = (series_title(one), *change_cells(change, metric))
-            lines.append(f"| {' | '.join(map(escaped, cells))} |")
-    return "\n".join([*lines, *([""] if changed else []), escaped(METHOD)]) + "\n"
+    cells = [
+        (series_title(one), *change_cells(change, metric))
+        for one in histories
+        for change in one.changes
+    ]
+    if cells:
+        lines += [*markdown_table(headings, escaped_cells(cells)), ""]
+    return "\n".join([*lines, escaped(METHOD)]) + "\n"
 
 
 def series_markdown(histories: Sequence[SeriesHistory]) -> str:

@@ -6,26 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from torchyard.core.units import format_bytes, format_duration, format_percent
+from torchyard.core.units import format_bytes, format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import number_text
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory, SeriesPoint
-
-__all__ = [
-    "METHOD",
-    "METRIC_NAMES",
-    "change_interval",
-    "change_sentence",
-    "change_size",
-    "changed_title",
-    "counts_text",
-    "p_text",
-    "range_text",
-    "revision_text",
-    "series_title",
-    "value_text",
-    "when_text",
-]
 
 METRIC_NAMES: Final[dict[Metric, str]] = {
     "speedup": "speedup",
@@ -60,7 +44,7 @@ def changed_title(histories: Sequence[SeriesHistory], metric: Metric) -> str:
 
 def counts_text(history: SeriesHistory) -> str:
     """Return the number of points, their period, and what was not analyzed."""
-    parts = [f"{len(history.points)} run{'s' if len(history.points) != 1 else ''}"]
+    parts = [format_count(len(history.points), "run")]
     if history.points:
         parts.append(f"{when_text(history.points[0])} to {when_text(history.points[-1])}")
     if history.left_out:

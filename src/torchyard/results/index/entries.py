@@ -12,7 +12,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Variant
 from torchyard.errors import ResultsDamaged
 from torchyard.machine.identity import machine_name, machine_text
+from torchyard.results.directory import parse_utc
 from torchyard.results.index.database import VERDICTS
 from torchyard.results.index.folders import FullMark
 from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry
@@ -63,10 +63,7 @@ def milliseconds(moment: str) -> int:
 
     Raises ValueError for other texts.
     """
-    parsed = datetime.fromisoformat(moment)
-    if parsed.tzinfo is None:
-        parsed = parsed.replace(tzinfo=UTC)
-    return round(parsed.timestamp() * 1000)
+    return round(parse_utc(moment).timestamp() * 1000)
 
 
 def _run(run: Run) -> RunEntry:

@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +33,8 @@ _LOCAL: Final = frozenset(
     | {"tmpfs", "xfs", "zfs"}
 )
 """Local file systems with reliable locks. All others are treated as network file systems."""
+_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
+"""An octal escape in a mount point."""
 
 
 def places_for(home: Path) -> list[Path]:
@@ -52,40 +56,35 @@ def places_for(home: Path) -> list[Path]:
 
 def is_local(folder: Path) -> bool:
     """Return whether the folder's file system has reliable locks."""
-    return file_system_of(folder) in _LOCAL
+    return folder.exists() and file_system_of(folder) in _LOCAL
 
 
-def file_system_of(folder: Path) -> str:
+def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the file system type of a folder, such as `ext4` or `nfs4`; empty if unknown."""
     try:
-        device = os.stat(folder).st_dev  # noqa: PTH116
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return ""
-    device_number = f"{os.major(device)}:{os.minor(device)}"
-    resolved = str(folder.resolve())
+    device_number = ""
+    with suppress(OSError):
+        device = os.stat(folder).st_dev  # noqa: PTH116
+        device_number = f"{os.major(device)}:{os.minor(device)}"
     by_device, by_path, longest = "", "", -1
-    for line in lines.splitlines():
+    path = folder.resolve()
+    for line in lines:
         before, _, after = line.partition(" - ")
         fields = before.split()
-        if len(fields) < 5 or not after:  # noqa: PLR2004
+        if len(fields) < 5 or not after:  # noqa: PLR2004 - see proc(5)
             continue
         kind = after.split()[0]
         if fields[2] == device_number:
             by_device = kind
-        point = _unescaped(fields[4])
-        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= longest:
-            by_path, longest = kind, len(point)
+        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
+        # The last of several mounts on one directory is the visible one.
+        if path.is_relative_to(point) and len(point.parts) >= longest:
+            by_path, longest = kind, len(point.parts)
     # Device numbers are exact, but stat shows a different one on some file systems (btrfs, overlay).
     return by_device or by_path
-
-
-def _unescaped(point: str) -> str:
-    """Decode the octal escapes of a mount point."""
-    for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        point = point.replace(code, letter)
-    return point
 
 
 def _cache_folder() -> Path | None:

@@ -8,9 +8,10 @@ the cheaper one is used.
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -150,15 +151,14 @@ def _moment(text: str, what: str) -> int:
         ) from error
 
 
-RUN_COLUMNS: Final = (
-    "r.id, r.study, r.state, r.started, r.finished, r.machine, r.machine_text, r.torch,"
-    " r.revision, r.torchyard, r.verdicts, r.notes, r.damage"
-)
+_RUN_FIELDS: Final = [item.name for item in fields(RunEntry) if item.name != "folder"]
+RUN_COLUMNS: Final = ", ".join(f"r.{name}" for name in _RUN_FIELDS)
 _COMPARISON_COLUMNS: Final = (
-    "r.id, r.started, l.machine, b.revision, l.workload, l.suite, l.mode, l.device, l.baseline,"
-    " l.candidate, c.verdict, c.speedup, c.low, c.high, c.launches, c.baseline_ns, c.candidate_ns,"
-    " c.compile_s, c.memory_bytes, b.torch, c.untrusted"
+    "r.id AS run, r.started, l.machine, b.revision, l.workload, l.suite, l.mode, l.device,"
+    " l.baseline, l.candidate, c.verdict, c.speedup, c.low, c.high, c.launches, c.baseline_ns,"
+    " c.candidate_ns, c.compile_s, c.memory_bytes, b.torch, c.untrusted"
 )
+_COMPARISON_FIELDS: Final = re.findall(r"(\w+)(?:,|$)", _COMPARISON_COLUMNS)
 # CROSS JOIN keeps the order of tables. `h` is the index on runs: rows that do not match are skipped
 # without reading the table.
 _THROUGH_RUNS: Final = """
@@ -278,22 +278,10 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
 
 def run_of_row(home: Path, row: Sequence[Any]) -> RunEntry:
     """Convert a row of `RUN_COLUMNS` to an entry."""
-    return RunEntry(
-        id=row[0],
-        folder=f"{home}/{row[0]}",
-        study=row[1],
-        state=row[2],
-        started=row[3],
-        finished=row[4],
-        machine=row[5],
-        machine_text=row[6],
-        torch=row[7],
-        revision=row[8],
-        torchyard=row[9],
-        verdicts=_verdicts(row[10]),
-        notes=() if row[11] == "[]" else tuple(json.loads(row[11])),
-        damage=row[12],
-    )
+    values = dict(zip(_RUN_FIELDS, row, strict=True))
+    values["verdicts"] = _verdicts(values["verdicts"])
+    values["notes"] = () if values["notes"] == "[]" else tuple(json.loads(values["notes"]))
+    return RunEntry(folder=f"{home}/{values['id']}", **values)
 
 
 @lru_cache(maxsize=4096)
@@ -303,29 +291,8 @@ def _verdicts(text: str) -> tuple[tuple[Verdict, int], ...]:
 
 
 def _comparison_of_row(row: Sequence[Any]) -> ComparisonEntry:
-    return ComparisonEntry(
-        run=row[0],
-        started=row[1],
-        machine=row[2],
-        revision=row[3],
-        workload=row[4],
-        suite=row[5],
-        mode=row[6],
-        device=row[7],
-        baseline=row[8],
-        candidate=row[9],
-        verdict=VERDICTS[row[10]],
-        speedup=row[11],
-        low=row[12],
-        high=row[13],
-        launches=row[14],
-        baseline_ns=row[15],
-        candidate_ns=row[16],
-        compile_s=row[17],
-        memory_bytes=row[18],
-        torch=row[19],
-        untrusted=row[20],
-    )
+    values = dict(zip(_COMPARISON_FIELDS, row, strict=True))
+    return ComparisonEntry(**{**values, "verdict": VERDICTS[values["verdict"]]})
 
 
 def _lines_are_few(connection: sqlite3.Connection, lines: Conditions, limit: int | None) -> bool:

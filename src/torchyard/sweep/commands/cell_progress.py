@@ -18,7 +18,8 @@ from torchyard.cli.output import print_message, printable
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.units import format_percent
 from torchyard.errors import TorchyardError
-from torchyard.results.report import columns, when
+from torchyard.presentation.safe_text import aligned, one_line
+from torchyard.results.report import when
 from torchyard.sweep.model import CellState, CellStatus, SweepPlan, SweepView
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ Rows = Mapping[str, Sequence[Comparison]]
 """Comparisons of cells with a finished run, by cell id."""
 
 _STATES: tuple[CellState, ...] = ("done", "running", "queued", "waiting", "failed")
-
-
-def one_line(text: str) -> str:
-    """Collapse white space to single spaces."""
-    return " ".join(text.split())
 
 
 def counts_text(statuses: Iterable[CellStatus]) -> str:
@@ -70,20 +66,18 @@ def verdicts_text(rows: Sequence[Comparison], *, reasons: bool = True) -> str:
 
 def cell_table(statuses: Sequence[CellStatus], rows: Rows) -> str:
     """Return a table with one line per cell, and verdicts of finished cells."""
-    return columns(
-        ("CELL", "STATE", "TRIES", "NOW"),
+    cells = [
         (
-            (
-                status.cell.id,
-                _state(status),
-                str(len(status.attempts) or ""),
-                verdicts_text(rows.get(status.cell.id, ()), reasons=False)
-                if status.state == "done"
-                else status.text,
-            )
-            for status in statuses
-        ),
-    )
+            status.cell.id,
+            _state(status),
+            str(len(status.attempts) or ""),
+            verdicts_text(rows.get(status.cell.id, ()), reasons=False)
+            if status.state == "done"
+            else status.text,
+        )
+        for status in statuses
+    ]
+    return aligned([("CELL", "STATE", "TRIES", "NOW"), *cells])
 
 
 def failed_text(statuses: Sequence[CellStatus], rows: Rows, folder: Path) -> str:
@@ -126,7 +120,7 @@ def sweep_row(folder: Path, plan: SweepPlan, statuses: Sequence[CellStatus]) -> 
 
 def sweep_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table with one line per sweep."""
-    return columns(("SWEEP", "CREATED", "NAME", "EXECUTOR", "CELLS"), rows)
+    return aligned([("SWEEP", "CREATED", "NAME", "EXECUTOR", "CELLS"), *rows])
 
 
 def _state(status: CellStatus) -> str:

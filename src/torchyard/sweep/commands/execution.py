@@ -120,7 +120,18 @@ class SweepSession:
                 "name": self.folder.plan.name,
                 "shard": list(self.folder.plan.shard),
                 "null": self.folder.plan.null,
-                "cells": [_record(status) for status in self.statuses],
+                "cells": [
+                    # Without the study, which `sweep show --json` includes.
+                    {
+                        "id": status.cell.id,
+                        "label": status.cell.label,
+                        "state": status.state,
+                        "text": status.text,
+                        "run": status.run,
+                        "attempts": status.attempts,
+                    }
+                    for status in self.statuses
+                ],
                 "runs": {name: run.id for name, run in self.runs.items()},
                 "comparisons": comparisons,
             }
@@ -167,20 +178,6 @@ class SweepSession:
                 "some results are untrusted: see the notes and `torchyard explain untrusted`"
             )
         return code
-
-
-def _record(status: CellStatus) -> dict[str, Any]:
-    """Return a status as a record without the study; `sweep show --json` includes the study."""
-    from torchyard.core.records import encode
-
-    return {
-        "id": status.cell.id,
-        "label": status.cell.label,
-        "state": status.state,
-        "text": status.text,
-        "run": status.run,
-        "attempts": [encode(attempt) for attempt in status.attempts],
-    }
 
 
 def _running_elsewhere(statuses: Sequence[CellStatus]) -> list[str]:

@@ -139,7 +139,6 @@ access the folder.
 @common_options
 def show(sweep: str, as_json: bool) -> None:
     """Show the cells of a sweep."""
-    from torchyard.core.records import encode
     from torchyard.sweep.commands.cell_progress import cell_table, counts_text, failed_text, rows_of
     from torchyard.sweep.folder import SweepFolder
 
@@ -150,8 +149,8 @@ def show(sweep: str, as_json: bool) -> None:
         print_json(
             {
                 "folder": str(folder.folder),
-                "plan": encode(folder.plan),
-                "cells": [encode(status) for status in statuses],
+                "plan": folder.plan,
+                "cells": statuses,
                 "runs": runs,
             }
         )

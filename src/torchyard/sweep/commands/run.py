@@ -29,8 +29,15 @@ from torchyard.bench.commands.options import (
     request_of_study_options,
     spec_of_option,
 )
-from torchyard.cli.options import SectionedCommand, all_options, given_options, section
-from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+from torchyard.cli.options import (
+    FILE,
+    FOLDER,
+    SectionedCommand,
+    all_options,
+    given_options,
+    section,
+)
+from torchyard.cli.output import common_options, print_message, print_result
 
 if TYPE_CHECKING:
     from torchyard.sweep.folder import SweepFolder
@@ -141,7 +148,7 @@ _OPTIONS: Final = (
     ),
     _out(
         "--run-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         metavar="FOLDER",
         help="Folder of the sweep. [default: a new one in the sweeps directory]",
     ),
@@ -191,6 +198,7 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         Patterns,
         SweepRequest,
         check_executor,
+        executor_options,
         parse_shard,
         read_modes,
         read_precisions,
@@ -228,23 +236,13 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         null=options["null"],
         largest_batches=True if search_batch else None,
         executor=None if executor is None else check_executor(executor, where="--executor"),
-        executor_options=_executor_options(options),
+        executor_options=executor_options(options, map(_sbatch_option, options["slurm"])),
     )
 
 
-def _executor_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the executor options by the names that executors use."""
-    names = {"job_time": "time", "job_memory": "memory", "at_most": "at-most"}
-    slurm = ("partition", "account", "qos", "gpus", "cpus", "job_memory", "exclusive", "job_time")
-    executor_options = {
-        names.get(name, name): options[name]
-        for name in (*slurm, "at_most")
-        if options[name] is not None
-    }
-    for text in options["slurm"]:
-        name, equals, value = text.partition("=")
-        executor_options[f"slurm-{name.strip()}"] = value if equals else True
-    return executor_options
+def _sbatch_option(text: str) -> tuple[str, str | bool]:
+    name, equals, value = text.partition("=")
+    return name.strip(), value if equals else True
 
 
 def _listed(texts: Sequence[str]) -> list[str]:
@@ -273,7 +271,7 @@ code 5 if every cell failed, 6 if a result is untrusted, 130 after Ctrl-C.
     "study",
     required=False,
     metavar="[STUDY.toml]",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
 )
 @sweep_options
 @common_options
@@ -350,11 +348,9 @@ def _show_plan(
         quiet=options["quiet"],
         keep=folder is not None,
     )
-    if as_json:
-        whole = {**encode(estimate), "time_s": encode(estimate.time_s)}
-        print_json({"plan": encode(plan), "estimate": whole, "notes": notes})
-    else:
-        print_data(printable(sweep_plan_text(plan, estimate, all_cells=True, notes=notes)))
+    whole = {**encode(estimate), "time_s": estimate.time_s}
+    text = sweep_plan_text(plan, estimate, all_cells=True, notes=notes)
+    print_result({"plan": plan, "estimate": whole, "notes": notes}, text, as_json=as_json)
     return 0
 
 

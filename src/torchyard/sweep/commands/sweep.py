@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from torchyard.cli.group import CommandTable, RunningGroup
+from torchyard.cli.options import FOLDER
 from torchyard.cli.output import common_options, print_json, print_message
 
 SWEEP_COMMANDS: Final[CommandTable] = {
@@ -72,7 +73,7 @@ Measure one cell of the sweep in FOLDER, in this process. Executors run this.
 
 
 @click.command("sweep-cell", help=_CELL_HELP, hidden=True)
-@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("folder", type=FOLDER)
 @click.argument("cell")
 @common_options
 def sweep_cell(folder: Path, cell: str, as_json: bool) -> int:

@@ -29,8 +29,6 @@ from torchyard.process.timing_turn import (
 )
 from torchyard.sweep.executors.interface import Ended, Job
 
-__all__ = ["LocalExecutor", "read_at_most"]
-
 STOP_TIMEOUT_S: Final = 30.0
 """Time for a cell to save its measurements after an interrupt, before it is killed."""
 

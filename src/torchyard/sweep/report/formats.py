@@ -7,7 +7,6 @@ redacted copy, host names, users, paths and variable values are redacted by the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,22 +18,20 @@ from torchyard.core.units import format_duration
 from torchyard.errors import UsageError
 from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import escaped
+from torchyard.presentation.tables import escaped_cells, json_text, markdown_table
 from torchyard.presentation.wording import ABSENT, verdict_text
-from torchyard.results.compare.report import finite
 from torchyard.results.run_reader import Run
 from torchyard.sweep.model import SweepGroup, SweepRow, SweepSummary
 from torchyard.sweep.report.page import sweep_page
 from torchyard.sweep.report.text import (
     alarm_lines,
     as_selected,
-    break_even_text,
-    compile_text,
+    cost_cells,
     end_mark,
     end_text,
     ends_text,
     group_name,
     mean_cell,
-    memory_text,
     not_wrong_lines,
     passed_text,
     reasons_of,
@@ -91,7 +88,7 @@ def sweep_markdown(summary: SweepSummary) -> str:
             "",
             *_table(
                 ("suite", "candidate", "compilation", "memory", "break-even"),
-                [_cost_cells(group) for group in costs],
+                [cost_cells(group) for group in costs],
                 right=(3,),
             ),
         ]
@@ -124,16 +121,6 @@ def _group_cells(group: SweepGroup) -> list[str]:
     ]
 
 
-def _cost_cells(group: SweepGroup) -> list[str]:
-    return [
-        group_name(group.key),
-        group.key.candidate,
-        compile_text(group),
-        memory_text(group),
-        break_even_text(group),
-    ]
-
-
 def _row_cells(row: SweepRow) -> list[str]:
     times = [
         ABSENT if t is None else format_duration(t) for t in (row.baseline_ns, row.candidate_ns)
@@ -154,12 +141,7 @@ def _failures(rows: Sequence[SweepRow]) -> list[str]:
 def _table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()
 ) -> list[str]:
-    rule = ["---:" if column in right else "---" for column in range(len(heads))]
-    return [
-        "| " + " | ".join(escaped(head) for head in heads) + " |",
-        "| " + " | ".join(rule) + " |",
-        *("| " + " | ".join(escaped(cell) for cell in row) + " |" for row in rows),
-    ]
+    return markdown_table([escaped(head) for head in heads], escaped_cells(rows), right=right)
 
 
 SCHEMA: Final = "torchyard.sweep-summary"
@@ -184,7 +166,7 @@ def sweep_json(summary: SweepSummary) -> str:
     alarms = summary.false_alarms
     if alarms is not None:
         document["false_alarms"]["within"] = alarms.within
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
+    return json_text(document)
 
 
 def _group_json(group: SweepGroup) -> dict[str, Any]:

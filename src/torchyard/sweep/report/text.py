@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from textwrap import indent
 from typing import Final
 
 from torchyard.bench.report.suite_summary import pass_text
 from torchyard.core.comparison import Interval, Verdict
-from torchyard.core.units import format_percent
-from torchyard.presentation.safe_text import one_line
+from torchyard.core.units import format_count, format_percent
+from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, MARKS, number_text, verdict_text
 from torchyard.sweep.model import (
     End,
@@ -148,8 +149,8 @@ def verdict_lines(summary: SweepSummary) -> list[str]:
         if counts[verdict]
     )
     total = len(summary.rows)
-    noun = "comparison" if total == 1 else "comparisons"
-    return [f"{total} {noun}: {verdicts}" if total else "no comparisons", *family_lines(summary)]
+    counted = f"{format_count(total, 'comparison')}: {verdicts}" if total else "no comparisons"
+    return [counted, *family_lines(summary)]
 
 
 def family_lines(summary: SweepSummary) -> list[str]:
@@ -163,8 +164,7 @@ def family_lines(summary: SweepSummary) -> list[str]:
         f"(Benjamini-Hochberg at {format_percent(summary.alpha)})"
     )
     if demoted:
-        noun = "verdict" if demoted == 1 else "verdicts"
-        text += f"; {demoted} {noun} became undecided by the correction"
+        text += f"; {format_count(demoted, 'verdict')} became undecided by the correction"
     return [text]
 
 
@@ -274,27 +274,30 @@ def sweep_text(summary: SweepSummary) -> str:
     lines += [f"! {one_line(doubt)}" for doubt in summary.doubts]
     lines += [""] * bool(summary.doubts)
     if summary.false_alarms is not None:
-        lines += ["false alarm rate of this machine", *_alarms(summary), ""]
+        alarms = [*alarm_lines(summary.false_alarms, summary.margin)]
+        alarms += _histogram(summary.false_alarms)
+        lines += ["false alarm rate of this machine", indent("\n".join(alarms), "  "), ""]
     groups = [*summary.groups, *summary.totals]
     heads = ("suite", "candidate", "passed", "common workloads", "all passed", "did not pass")
-    lines += _aligned([heads, *_named_once(_group_cells(group) for group in groups)])
+    lines.append(aligned([heads, *_named_once(_group_cells(group) for group in groups)]))
     lines += not_wrong_lines(groups)
     costs = [group for group in groups if group.compiled or group.memory_rows]
     if costs:
         cost_heads = ("cost", "candidate", "compilation", "memory", "break-even")
-        lines += ["", *_aligned([cost_heads, *_named_once(_cost_cells(group) for group in costs)])]
+        cost_rows = _named_once(cost_cells(group) for group in costs)
+        lines += ["", aligned([cost_heads, *cost_rows])]
     lines += ["", *verdict_lines(summary)]
     for heading, rows in (("fastest", summary.best), ("slowest", summary.worst)):
         if rows:
             lines += [
                 "",
                 f"{heading}{selection_text(rows)}:",
-                *_indented(_aligned([_row_cells(as_selected(row)) for row in rows])),
+                indent(aligned([_row_cells(as_selected(row)) for row in rows]), "  "),
             ]
     failed = summary.not_passed
     if failed:
         lines += ["", f"did not pass ({len(failed)} of {len(summary.rows)}):", *_failures(failed)]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def _group_cells(group: SweepGroup) -> tuple[str, ...]:
@@ -308,7 +311,8 @@ def _group_cells(group: SweepGroup) -> tuple[str, ...]:
     )
 
 
-def _cost_cells(group: SweepGroup) -> tuple[str, ...]:
+def cost_cells(group: SweepGroup) -> tuple[str, ...]:
+    """Return the cells of a group in the table of costs."""
     return (
         group_name(group.key),
         one_line(group.key.candidate),
@@ -338,14 +342,6 @@ def _failures(rows: Sequence[SweepRow]) -> Iterator[str]:
             yield f"      log: {one_line(row.log)}"
 
 
-def _alarms(summary: SweepSummary) -> list[str]:
-    alarms = summary.false_alarms
-    if alarms is None:
-        return []
-    lines = alarm_lines(alarms, summary.margin)
-    return _indented([*lines, *_histogram(alarms)])
-
-
 def _histogram(alarms: FalseAlarms) -> Iterator[str]:
     """Return the histogram of the p-values as bars."""
     if not alarms.comparisons:
@@ -354,17 +350,5 @@ def _histogram(alarms: FalseAlarms) -> Iterator[str]:
     bins = len(alarms.bins)
     for place, count in enumerate(alarms.bins):
         bar = "#" * round(_BAR * count / most)
-        yield f"p {place / bins:.1f} to {(place + 1) / bins:.1f} {count:>5} {bar}"
+        yield f"p {place / bins:.1f} to {(place + 1) / bins:.1f} {count:>5} {bar}".rstrip()
     yield f"uniform: {alarms.comparisons / bins:.1f} in each bin"
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

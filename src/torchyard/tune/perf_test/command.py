@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from torchyard.bench.commands.options import LIMIT_OPTIONS, PLACE_OPTIONS
-from torchyard.cli.options import Count, SectionedCommand, all_options, section
-from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+from torchyard.cli.options import FOLDER, Count, SectionedCommand, all_options, section
+from torchyard.cli.output import common_options, print_message, print_result
 
 if TYPE_CHECKING:
     from torchyard.core.study import Study, Variant
     from torchyard.tune.perf_test.model import PerfTest
 
-__all__ = ["perf_test"]
 
 _HELP = """
 \b
@@ -53,7 +51,7 @@ _OPTIONS = (
     ),
     _run(
         "--tuned",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         metavar="FOLDER",
         help="Race folder whose winner is compared with the current settings.",
     ),
@@ -81,7 +79,7 @@ _OPTIONS = (
     *LIMIT_OPTIONS,
     _out(
         "--run-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         metavar="FOLDER",
         help="Store the run here instead of in the results directory.",
     ),
@@ -96,16 +94,12 @@ def perf_test(as_json: bool, **options: Any) -> int:
     """Run both workloads."""
     from torchyard.bench.commands.execution import exit_code_of
     from torchyard.bench.target_checks import check_devices
-    from torchyard.core.records import encode
     from torchyard.tune.perf_test.report import perf_text
 
     study = _study(options)
     check_devices([study])
     result = _measure(study, options)
-    if as_json:
-        print_json({"perf_test": encode(result)})
-    else:
-        print_data(printable(perf_text(result)))
+    print_result({"perf_test": result}, perf_text(result), as_json=as_json)
     if not options["quiet"]:
         print_message(f"run folder: {result.run}")
     return exit_code_of(result.comparisons)

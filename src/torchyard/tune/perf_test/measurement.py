@@ -7,21 +7,25 @@ ones, alternating.
 
 from __future__ import annotations
 
+import random
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from torchyard.bench.bench_run import run_bench
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.roofline.machine_peak import PeakRequest, peak_of_machine
 from torchyard.core.events import Listener
+from torchyard.core.records import decode
 from torchyard.core.roofline import MachinePeak
-from torchyard.core.study import Study, Variant
+from torchyard.core.study import Study, Variant, Workload
 from torchyard.errors import TorchyardError
 from torchyard.tune.model import Contender
-from torchyard.tune.perf_test.model import PerfTest
-from torchyard.tune.perf_test.operator_tables import operator_tables
+from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
 
-__all__ = ["run_perf_test", "settings_of", "tuned_variant"]
+WARM_S: Final = 3.0
 
 
 def run_perf_test(
@@ -77,3 +81,41 @@ def _peak(study: Study, listener: Listener) -> tuple[MachinePeak | None, str]:
         return peak_of_machine(request, listener=listener).peak, ""
     except TorchyardError as error:
         return None, error.what + (f": {error.why}" if error.why else "")
+
+
+def operator_tables(study: Study, workload: Workload, *, iterations: int) -> list[OperatorTable]:
+    """Return one table of profiled operators per variant, or why there is none.
+
+    Measured in a launch of their own: a profiler slows down what it observes, so its times are used
+    for shares only.
+    """
+    with tempfile.TemporaryDirectory(prefix="torchyard-operators-") as folder:
+        return [
+            _operator_table(study, workload, variant, Path(folder), iterations)
+            for variant in study.variants
+        ]
+
+
+def _operator_table(
+    study: Study, workload: Workload, variant: Variant, folder: Path, iterations: int
+) -> OperatorTable:
+    settings = study.settings
+    table = OperatorTable(workload=workload.label, variant=variant.name, iterations=0, rows=())
+    limit: dict[str, Any] = {"limit_s": settings.step_limit_s, "variant": variant.name}
+    try:
+        with LaunchProcesses(
+            workload,
+            (variant,),
+            settings,
+            draw=draw_launch(random.Random(settings.seed)),
+            log_folder=folder,
+            scratch=folder,
+        ) as processes:
+            processes.ask(variant, "warm", phase="warm-up", seconds=WARM_S, **limit)
+            answer = processes.ask(
+                variant, "operators", phase="profile", iterations=iterations, **limit
+            )
+    except VariantFailed as failed:
+        return replace(table, why_not=failed.failure.message)
+    rows = tuple(decode(OperatorRow, row, where="row", strict=False) for row in answer["rows"])
+    return replace(table, iterations=int(answer["iterations"]), rows=rows)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from torchyard.core.comparison import Comparison
 from torchyard.core.roofline import MachinePeak
 
-__all__ = ["OperatorRow", "OperatorTable", "PerfTest"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRow:

@@ -9,8 +9,6 @@ from torchyard.core.units import format_duration, format_flops
 from torchyard.presentation.safe_text import aligned, one_line, shortened
 from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
 
-__all__ = ["perf_text"]
-
 _MOST_OPERATORS = 12
 _NAME_WIDTH = 70
 

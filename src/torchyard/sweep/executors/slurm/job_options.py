@@ -17,8 +17,6 @@ from torchyard.core.study import Scalar
 from torchyard.core.units import parse_duration_s
 from torchyard.errors import UsageError
 
-__all__ = ["EXTRA_PREFIX", "OPTION_NAMES", "OWN_OPTIONS", "SlurmOptions", "read_options"]
-
 EXTRA_PREFIX: Final = "slurm-"
 OPTION_NAMES: Final = (
     "partition",

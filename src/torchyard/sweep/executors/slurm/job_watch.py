@@ -27,8 +27,6 @@ from torchyard.sweep.executors.slurm.job_states import (
 )
 from torchyard.sweep.executors.slurm.node_job import read_end
 
-__all__ = ["POLL_INTERVAL_S", "SlurmWatch"]
-
 POLL_INTERVAL_S: Final = 5.0
 MAX_POLL_INTERVAL_S: Final = 60.0
 MAX_OUTAGE_S: Final = 900.0

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,6 @@ from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text
 from torchyard.process.timing_turn import DRIVER_VARIABLE, FIRST_TURN_VARIABLE, TURN_VARIABLE
 from torchyard.sweep.executors.slurm.job_states import TIME_LIMIT_CODE, is_void, run_slurm
-
-__all__ = ["SLURM_FOLDER", "CellJob", "end_path", "read_end", "read_time_left"]
 
 SLURM_FOLDER: Final = "slurm"
 """Subfolder of the sweep for files of submitit, output of jobs, and end records."""
@@ -61,7 +60,7 @@ class CellJob:
         code = self._command()
         end = {
             "cell": self.cell,
-            "job": _job(),
+            "job": job_id(os.environ),
             "place": socket.gethostname(),
             "code": code,
         }
@@ -144,6 +143,7 @@ def _remaining_s() -> float | None:
     return read_time_left(output) if code == 0 else None
 
 
-def _job() -> str:
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+def job_id(environment: Mapping[str, str]) -> str:
+    """Return the id of the job that this process runs in, such as `12_3`; empty outside of one."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")

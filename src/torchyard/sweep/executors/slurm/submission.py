@@ -23,6 +23,7 @@ from typing import Any, Final
 from torchyard.errors import StepFailed, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_tail
 from torchyard.files.safe_writing import write_error
+from torchyard.results.index.folders import file_system_of
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
 from torchyard.sweep.executors.slurm.job_states import (
@@ -43,7 +44,6 @@ from torchyard.sweep.executors.slurm.node_job import SLURM_FOLDER, CellJob, read
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _OF_A_CONTAINER: Final = frozenset({"overlay", "squashfs"})
-_ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def check_sweep_folder(
@@ -65,26 +65,6 @@ def check_sweep_folder(
     if kind in _OF_A_CONTAINER:
         return (f"{folder} is inside a container ({kind}): jobs may not see it",)
     return ()
-
-
-def file_system_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Return the file system type of the folder, such as `nfs4` or `ext4`; empty if unknown."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    best, kind = -1, ""
-    path = folder.resolve()
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        fields, kinds = left.split(), right.split()
-        if len(fields) < 5 or not kinds:  # noqa: PLR2004 - see proc(5)
-            continue
-        point = Path(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), fields[4]))
-        # The last of several mounts on one directory is the visible one.
-        if path.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), kinds[0]
-    return kind
 
 
 _MOST_IN_ARRAY: Final = 1000
