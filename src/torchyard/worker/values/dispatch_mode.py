@@ -19,7 +19,7 @@ from torchyard.worker.values.operators import Operator, operator_of, tensors_in,
 from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
 from torchyard.worker.values.proofs.syntax import site_of
 from torchyard.worker.values.proofs.trial_inputs import flat_results
-from torchyard.worker.values.redispatch import DetachableMode, call_plainly, key_for
+from torchyard.worker.values.redispatch import DetachableMode, call_inside
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory, layout_of
 from torchyard.worker.values.scanning.scanners import DEVICES, Scanners
 from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
@@ -115,14 +115,6 @@ class ValueMode(DetachableMode):
         self._outermost = 0
         self._number = 0
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled.
-
-        Otherwise torch would run them eagerly, and the profile would show a different program.
-        """
-        return True
-
     @property
     def place(self) -> Place:
         """Location of the last operator that the program called."""
@@ -186,12 +178,6 @@ class ValueMode(DetachableMode):
         self._calls.stop()
         super().__exit__(*about)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # By default torch wraps the method below to disable the compiler, which costs about 10 us per
-        # operator. The method compiles nothing, so the wrapper is not needed.
-        return False
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
@@ -223,7 +209,7 @@ class ValueMode(DetachableMode):
         inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
         befores = [self._before(tensor) for tensor in written]
-        result = self._call(func, args, keywords, operator)
+        result = self._call(func, args, keywords)
         if operator.hidden_effects:
             self._forget_arguments(args, keywords)
         self._number = began - self._outermost
@@ -242,21 +228,12 @@ class ValueMode(DetachableMode):
             self._after_operator(func, args, keywords, result)
         return result
 
-    def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
+    def _call(self, func: Any, args: Any, keywords: Any) -> Any:
         if not self.options.deep or not self.active:
             return func(*args, **keywords)
-        key = key_for(func, args, keywords) if operator.name not in self._path else None
-        if key is None:
-            return call_plainly(func, args, keywords)
-        self._path.append(operator.name)
-        try:
-            with self:
-                return func.redispatch(key, *args, **keywords)
-        except NotImplementedError:
-            self.counts.not_deep += 1
-            return call_plainly(func, args, keywords)
-        finally:
-            self._path.pop()
+        result, observed = call_inside(self, self._path, func, args, keywords)
+        self.counts.not_deep += not observed
+        return result
 
     def _reads(
         self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int

@@ -159,9 +159,6 @@ class Observation:
         return flat[::step][:most].clone().cpu()
 
 
-Observations = List[Observation]
-
-
 _MOST_PIECES = 4096
 
 _Piece = Tuple[Tuple[int, ...], Tuple[int, ...], int]

@@ -23,9 +23,9 @@ from multiprocessing import process as processes
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.operators import tensors_in
+from torchyard.worker.values.redispatch import TransparentMode
 from torchyard.worker.values.storages import Storages, StorageState, storage_key
 from torchyard.worker.values.surveys.follower import is_follower
 
@@ -66,7 +66,7 @@ _LOADER = "torch.utils.data"
 _MOST_NAMES = 3
 
 
-class ThreadCount(TorchDispatchMode):
+class ThreadCount(TransparentMode):
     """Dispatch mode that counts the operators of one thread."""
 
     def __init__(self, name: str, storages: Storages) -> None:
@@ -75,11 +75,6 @@ class ThreadCount(TorchDispatchMode):
         self.operators = 0
         self.off = False
         self._storages = storages
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled, as in the profiled thread."""
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
@@ -101,7 +96,6 @@ class OtherThreads:
 
     def __init__(self, storages: Storages, on_fork: Callable[[], None]) -> None:
         self._storages = storages
-        self._on_fork = on_fork
         self._threads: List[ThreadCount] = []
         self._starting: List[bool] = []
         self._on = True
@@ -115,7 +109,7 @@ class OtherThreads:
         if self._bootstrap is not None:
             setattr(threading.Thread, _BOOTSTRAP, self._wrapped_bootstrap())
         processes.BaseProcess.start = self._wrapped_start()  # type: ignore[method-assign]
-        self._fork_hooks = ForkHooks(self._forked, self._in_child)
+        self._fork_hooks = ForkHooks(self._forked, on_fork)
 
     def remove(self) -> None:
         """Restore Python; running threads stop counting."""
@@ -210,9 +204,6 @@ class OtherThreads:
     def _forked(self) -> None:
         if not self._starting:
             self.forks += 1
-
-    def _in_child(self) -> None:
-        self._on_fork()
 
 
 def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:

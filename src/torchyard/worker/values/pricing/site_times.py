@@ -36,18 +36,6 @@ ANY_SHAPES = "*"
 class _Samples:
     """Wall and CPU time of calls at one site, in order."""
 
-    __slots__ = (
-        "_every",
-        "_skipped",
-        "after",
-        "before",
-        "calls",
-        "faults",
-        "made_bytes",
-        "taken",
-        "touched_bytes",
-    )
-
     def __init__(self) -> None:
         self.taken: List[Tuple[int, int]] = []
         self.calls = 0
@@ -99,15 +87,6 @@ class SiteTimes(DetachableMode):
         """Get out of the stack, or in again: what ran in between is no part of a call."""
         self._left, self._last = None, ()
         super().set_detached(detached)
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
