@@ -12,7 +12,7 @@ from typing import Final
 
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import (
+from torchyard.results.profile_files import (
     find_profile_file,
     new_output_folder,
     read_profile_file,

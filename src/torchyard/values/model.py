@@ -16,7 +16,7 @@ from torchyard.core.comparison import Interval
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Target, Workload
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import (
+from torchyard.results.profile_files import (
     find_profile_file,
     new_output_folder,
     read_profile_file,

@@ -26,7 +26,7 @@ from torchyard.values.model import (
     Worth,
 )
 from torchyard.values.pattern_texts import suggestion_for
-from torchyard.values.prices import OF_WHOLE_STEPS, steps_looked_at, steps_of
+from torchyard.values.prices import OF_WHOLE_STEPS, profiled_steps, steps_of
 
 MARKS: Final[dict[Certainty, str]] = {
     Certainty.PROVEN: "●",
@@ -390,7 +390,7 @@ def notes_of_profile(profile: ValueProfile) -> list[str]:
 
 
 def _steps(profile: ValueProfile) -> str:
-    looked = steps_looked_at(profile)
+    looked = profiled_steps(profile)
     left_out = profile.counts.get("steps_left_out", 0)
     text = f"{looked:,} profiled"
     if profile.steps == 1:

@@ -11,9 +11,14 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 import torch
 
 
+def words(text: str) -> FrozenSet[str]:
+    """Return the words of a text as a set."""
+    return frozenset(text.split())
+
+
 def aten(names: str) -> FrozenSet[str]:
     """Return a set of operators of the namespace aten."""
-    return frozenset("aten::" + name for name in names.split())
+    return frozenset("aten::" + name for name in words(names))
 
 
 UNDEFINED = aten(

@@ -51,6 +51,47 @@ class ProgramProfiler:
         """Add a note for the user."""
 
 
+class SteppedProfiler(ProgramProfiler):
+    """Base class of profilers that record some steps of the program."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        options = plan["tool_options"]
+        self._output: str = plan["output"]
+        self._warm_from = int(options.get("skip_steps", 0))
+        self._first = self._warm_from + int(options.get("warm_steps", 0))
+        active = int(options.get("active_steps", 0))
+        self._last: Optional[int] = self._first + active if active else None
+        self._pid = os.getpid()
+        self._steps = 0
+        self._recorded_steps = 0
+        self._phase = "before"
+        self.notes: List[str] = []
+
+    def step(self) -> None:
+        """Handle the end of a step."""
+        if os.getpid() != self._pid:
+            return
+        self._steps += 1
+        if self._phase == "recording":
+            self._recorded_steps += 1
+        self._update_phase()
+
+    def note(self, text: str) -> None:
+        """Add a note to the report."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _update_phase(self) -> None:
+        """Change the phase according to the number of finished steps."""
+        raise NotImplementedError
+
+    def _note_early_end(self) -> None:
+        self.note(
+            "the program ended after %d steps, before step %d, where recording starts"
+            % (self._steps, self._first)
+        )
+
+
 def run_program(words: List[str], surrounding: ProgramProfiler) -> int:
     """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
     return run_callable(lambda: _run(words), surrounding)

@@ -10,12 +10,12 @@ import resource
 import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import torch
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
+from torchyard.worker.values.program import THREADS, Ending, SteppedProfiler
 
 MOST_SHAPES = 3
 _LEFT_OUT = (
@@ -104,30 +104,20 @@ FORMAT = 1
 _TIMER_PERIOD_S = 0.5
 
 
-class TorchProfiled(ProgramProfiler):
+class TorchProfiled(SteppedProfiler):
     """Records the steps that the plan requests."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
-        options = plan["tool_options"]
-        self._output: str = plan["output"]
+        super().__init__(plan)
         self._trace: str = plan["trace"]
-        self._options: Dict[str, Any] = options
-        self._first = int(options.get("skip_steps", 0)) + int(options.get("warm_steps", 0))
-        self._warm_from = int(options.get("skip_steps", 0))
-        active = int(options.get("active_steps", 0))
-        self._last: Optional[int] = self._first + active if active else None
-        self._most_s = float(options.get("most_s", 0)) or None
+        self._options: Dict[str, Any] = plan["tool_options"]
+        self._most_s = float(self._options.get("most_s", 0)) or None
         self._profile: Any = None
-        self._phase = "before"
         self._began_ns = 0
         self._recorded_ns = 0
-        self._recorded_steps = 0
-        self._steps = 0
-        self._pid = os.getpid()
         self._hooks: List[Any] = []
         self._all_threads = False
         self._rows: List[Dict[str, Any]] = []
-        self.notes: List[str] = []
 
     def start(self) -> None:
         """Count optimizer steps, and record from the first requested one."""
@@ -138,25 +128,13 @@ class TorchProfiled(ProgramProfiler):
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
         self._update_phase()
 
-    def step(self) -> None:
-        """Handle the end of a step."""
-        if os.getpid() != self._pid:
-            return
-        self._steps += 1
-        if self._phase == "recording":
-            self._recorded_steps += 1
-        self._update_phase()
-
     def stop(self, ending: Ending) -> None:
         """Write the recorded data."""
         for hook in self._hooks:
             hook.remove()
         if self._phase in ("before", "warming"):
             self._abandon()
-            self.note(
-                "the program ended after %d steps, before step %d, where recording starts"
-                % (self._steps, self._first)
-            )
+            self._note_early_end()
         self._finish()
         self._save(ending.state, ending.exit_code)
 
@@ -178,10 +156,8 @@ class TorchProfiled(ProgramProfiler):
 
     def note(self, text: str) -> None:
         """Add a note to the report."""
-        if self._all_threads and text == THREADS:
-            return
-        if text not in self.notes:
-            self.notes.append(text)
+        if text != THREADS or not self._all_threads:
+            super().note(text)
 
     def _update_phase(self) -> None:
         """Change the phase according to the number of finished steps."""

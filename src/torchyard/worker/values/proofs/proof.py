@@ -395,8 +395,8 @@ class Proofs:
         began_s = time.monotonic()
         record.trials += 1
         try:
-            with TrialContext(func, args, kwargs, self._available_bytes()) as bench:
-                holds, tests = strategy(bench)
+            with TrialContext(func, args, kwargs, self._available_bytes()) as context:
+                holds, tests = strategy(context)
         except (NotTestable, ReplayFailed, CannotCopy) as error:
             self._not_tried(record, str(error))
         except Exception as error:
