@@ -149,7 +149,7 @@ class ValueMode(DetachableMode):
             self.storages.clear()  # memory was not tracked
         if surveying != self.surveying:
             # Hooks slow down every module call.
-            (self.places.close if surveying else self.places.watch_modules)()
+            (self.places.close if surveying else self.places.track_modules)()
         self.surveying = surveying
         if surveying:
             self._calls.begin(alone=self.may_detach and self.can_detach)

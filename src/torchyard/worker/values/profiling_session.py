@@ -96,7 +96,7 @@ class ProfilingSession:
 
     def start(self) -> None:
         """Start profiling this thread."""
-        self.mode.places.watch_modules()
+        self.mode.places.track_modules()
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))

@@ -92,22 +92,22 @@ class SteppedProfiler(ProgramProfiler):
         )
 
 
-def run_program(words: List[str], surrounding: ProgramProfiler) -> int:
+def run_program(words: List[str], profiler: ProgramProfiler) -> int:
     """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
-    return run_callable(lambda: _run(words), surrounding)
+    return run_callable(lambda: _run(words), profiler)
 
 
-def run_callable(body: Callable[[], Any], surrounding: ProgramProfiler) -> int:
+def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
     """Run a function like a program; return the exit code."""
     pid = os.getpid()
-    os.register_at_fork(after_in_child=surrounding.leave_child)
-    _count_threads(surrounding)
+    os.register_at_fork(after_in_child=profiler.leave_child)
+    _count_threads(profiler)
     ended: List[Ending] = []
 
     def end(ending: Ending) -> None:
         if not ended and os.getpid() == pid:
             ended.append(ending)
-            surrounding.stop(ending)
+            profiler.stop(ending)
 
     leave = os._exit
 
@@ -118,7 +118,7 @@ def run_callable(body: Callable[[], Any], surrounding: ProgramProfiler) -> int:
     os._exit = leave_at_once  # type: ignore[assignment]
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
-    surrounding.start()
+    profiler.start()
     try:
         body()
         ending = Ending(0, "finished")
@@ -174,14 +174,14 @@ def _terminate(_number: int, _frame: Any) -> None:
     raise SystemExit(TERMINATED)
 
 
-def _count_threads(surrounding: ProgramProfiler) -> None:
+def _count_threads(profiler: ProgramProfiler) -> None:
     start = threading.Thread.start
     reported: List[bool] = []
 
     def counted(thread: threading.Thread) -> None:
         if not reported:
             reported.append(True)
-            surrounding.note(THREADS)
+            profiler.note(THREADS)
         start(thread)
 
     threading.Thread.start = counted  # type: ignore[method-assign,assignment]
@@ -237,29 +237,29 @@ def main(plan_path: str, words: List[str]) -> int:
         from torchyard.worker.values.pricing.fix_timing import price_plan
 
         return price_plan(plan)
-    surrounding: ProgramProfiler
+    profiler: ProgramProfiler
     if plan.get("tool") == "torch":
         from torchyard.worker.values.profilers.torch_profile import TorchProfiled
 
-        surrounding = TorchProfiled(plan)
-        code = run_program(words, surrounding)
-        surrounding.leave_process(code)
+        profiler = TorchProfiled(plan)
+        code = run_program(words, profiler)
+        profiler.leave_process(code)
         return code
     if plan.get("tool") == "range":
         from torchyard.worker.values.profilers.tool_range import ToolRange
 
-        surrounding = ToolRange(plan)
+        profiler = ToolRange(plan)
     elif plan.get("native"):
         from torchyard.worker.values.pricing.native_run import NativeRunRecorder
 
-        surrounding = NativeRunRecorder(plan)
+        profiler = NativeRunRecorder(plan)
     else:
-        surrounding = ValueProfiledProgram(plan)
+        profiler = ValueProfiledProgram(plan)
     if plan.get("workload"):
         from torchyard.worker.values.workload_run import body_of
 
-        return run_callable(body_of(plan, surrounding), surrounding)
-    return run_program(words, surrounding)
+        return run_callable(body_of(plan, profiler), profiler)
+    return run_program(words, profiler)
 
 
 def _turn_compiler_off() -> None:

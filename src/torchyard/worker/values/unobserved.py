@@ -85,7 +85,7 @@ class ThreadCount(TransparentMode):
             self.operators += 1
             for tensor in tensors_in(args) + tensors_in(keywords.values()):
                 # Only set a flag: the profiled thread may be iterating over the states.
-                state = _known(self._storages, tensor)
+                state = _tracked(self._storages, tensor)
                 if state is not None:
                     state.outside = True
         return func(*args, **keywords)
@@ -206,7 +206,7 @@ class OtherThreads:
             self.forks += 1
 
 
-def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
+def _tracked(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
     """Return the tracked state of a tensor's memory, if any."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
