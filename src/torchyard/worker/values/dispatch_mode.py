@@ -8,7 +8,7 @@ system provides pages only as they are used.
 
 import ctypes
 from contextlib import nullcontext
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -68,6 +68,19 @@ class CopySpace:
 
 _without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
 """Context in which the worker's own operators bypass the mode."""
+
+
+class _Call(NamedTuple):
+    """The operator call that is being observed."""
+
+    func: Any
+    operator: Operator
+    args: Any
+    keywords: Any
+    node: int
+    inputs: Inputs
+    began: int
+    """Number of operators when it began."""
 
 
 class ValueMode(DetachableMode):
@@ -213,17 +226,16 @@ class ValueMode(DetachableMode):
         if operator.hidden_effects:
             self._forget_arguments(args, keywords)
         self._number = began - self._outermost
+        call = _Call(func, operator, args, keywords, node, inputs, began)
         for position, before in enumerate(befores):
             if before is not None:
-                self._wrote(func, operator, args, keywords, before, position, node, inputs)
+                self._wrote(call, before, position)
         self._copies.release(mark)
         if operator.fresh:
             written_ids = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
                 if id(tensor) not in written_ids:
-                    self._made(
-                        func, operator, args, keywords, tensor, position, node, inputs, began
-                    )
+                    self._made(call, tensor, position)
         if not inside and self._after_operator is not None and self.active:
             self._after_operator(func, args, keywords, result)
         return result
@@ -327,35 +339,25 @@ class ValueMode(DetachableMode):
             and flat_memory(tensor) is not None
         )
 
-    def _wrote(
-        self,
-        func: Any,
-        operator: Operator,
-        args: Any,
-        keywords: Any,
-        before: Before,
-        position: int,
-        node: int,
-        inputs: Inputs,
-    ) -> None:
+    def _wrote(self, call: _Call, before: Before, position: int) -> None:
         """Observe a write to existing memory."""
         state, tensor = before.state, before.tensor
         inside = state.hash if state.version > before.version else None
-        if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
+        if call.operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
             return  # resized to the same size
         state.version += 1
         state.reads = state.uses = 0
-        state.node = node
+        state.node = call.node
         state.hash = None
-        if operator.undefined:
+        if call.operator.undefined:
             state.defined, state.fill = False, None
             return
         state.defined = True
         inner = bool(self._path) and state.key in self._given
-        covered = None if inner else covered_fill(operator, before)
+        covered = None if inner else covered_fill(call.operator, before)
         if covered is not None:
-            self._on_fill_covered(covered, operator, self._place)
-        observation = self._observe(func, operator, args, keywords, tensor, before, position, node)
+            self._on_fill_covered(covered, call.operator, self._place)
+        observation = self._observe(call, tensor, before, position)
         if observation is None:
             state.fill = None
             return
@@ -368,69 +370,48 @@ class ValueMode(DetachableMode):
                 observation.compared = True
                 if before.hash == observation.scan.hash:
                     observation.scan.unchanged = observation.scan.count
-        observation.state, observation.inputs = state, inputs
+        observation.state, observation.inputs = state, call.inputs
         observation.given = state.key in self._given
         observation.fresh = False
         observation.whole = before.whole
-        state.fill = fill_held(operator, observation, inside=bool(self._path))
-        observation.was_defined, observation.was_fill, observation.was_reads = (
-            before.defined,
-            before.fill,
-            before.reads,
-        )
+        state.fill = fill_held(call.operator, observation, inside=bool(self._path))
+        observation.was_defined, observation.was_fill = before.defined, before.fill
+        observation.was_reads = before.reads
+        self._deliver(observation)
+
+    def _deliver(self, observation: Observation) -> None:
         self._on_observation(observation)
         observation.release()
         self._scanners.forget()
 
-    def _made(
-        self,
-        func: Any,
-        operator: Operator,
-        args: Any,
-        keywords: Any,
-        tensor: torch.Tensor,
-        position: int,
-        node: int,
-        inputs: Inputs,
-        began: int,
-    ) -> None:
+    def _made(self, call: _Call, tensor: torch.Tensor, position: int) -> None:
         """Observe a tensor that an operator returned."""
         if not _is_strided(tensor):
             self.counts.not_strided += 1
             return
         state = self.storages.of(tensor, self.counts.operators, defined=False)
-        if state.born < began:
+        if state.born < call.began:
             return  # actually a view: contiguous, reshape, to
         inside = state.hash if state.version else None
-        state.node = node
+        state.node = call.node
         state.version += 1
-        if operator.undefined:
+        if call.operator.undefined:
             return
         state.defined = True
-        observation = self._observe(func, operator, args, keywords, tensor, None, position, node)
+        observation = self._observe(call, tensor, None, position)
         if observation is None:
             state.hash, state.fill = None, None
             return
-        observation.state, observation.inputs = state, inputs
+        observation.state, observation.inputs = state, call.inputs
         observation.whole = covers(tensor, state)
         if observation.whole:
             state.hash = observation.scan.hash
             observation.written_inside = inside == observation.scan.hash
-        state.fill = fill_held(operator, observation, inside=bool(self._path))
-        self._on_observation(observation)
-        observation.release()
-        self._scanners.forget()
+        state.fill = fill_held(call.operator, observation, inside=bool(self._path))
+        self._deliver(observation)
 
     def _observe(
-        self,
-        func: Any,
-        operator: Operator,
-        args: Any,
-        keywords: Any,
-        tensor: torch.Tensor,
-        before: Optional[Before],
-        position: int,
-        node: int,
+        self, call: _Call, tensor: torch.Tensor, before: Optional[Before], position: int
     ) -> Optional[Observation]:
         """Scan a tensor; return None if it is not examined."""
         if not self.active:
@@ -445,23 +426,15 @@ class ValueMode(DetachableMode):
             self.counts.not_seen_bytes += size
             return None
         observation = Observation()
-        observation.operator, observation.func = operator, func
-        observation.arguments, observation.keywords = args, keywords
-        observation.place, observation.path, observation.step = (
-            self._place,
-            tuple(self._path),
-            self.step,
-        )
-        observation.position, observation.tensor, observation.layout, observation.node = (
-            position,
-            tensor,
-            layout,
-            node,
-        )
+        observation.operator, observation.func = call.operator, call.func
+        observation.arguments, observation.keywords = call.args, call.keywords
+        observation.place, observation.path = self._place, tuple(self._path)
+        observation.step, observation.position, observation.node = self.step, position, call.node
+        observation.tensor, observation.layout = tensor, layout
         observation.number = self._number
         observation.in_backward = self.places.in_backward
         observation.size_bytes = size
-        if operator.fills:
+        if call.operator.fills:
             frame = calling_frame(ValueMode.__torch_dispatch__.__code__)
             observation.site = None if frame is None else site_of(frame)
         copy = None if before is None else before.copy
@@ -469,8 +442,8 @@ class ValueMode(DetachableMode):
         observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
         observation.compared = copy is not None or earlier is not None
         if not self._path:
-            self.survey.note((node, position), observation.scan, layout)
-        self.flow.wrote(node, size)
+            self.survey.note((call.node, position), observation.scan, layout)
+        self.flow.wrote(call.node, size)
         return observation
 
 
