@@ -20,8 +20,8 @@ from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
 from torchyard.worker.values.proofs.syntax import site_of
 from torchyard.worker.values.proofs.trial_inputs import flat_results
 from torchyard.worker.values.redispatch import DetachableMode, call_inside
-from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory, layout_of
-from torchyard.worker.values.scanning.scanners import DEVICES, Scanners
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, layout_of
+from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
 from torchyard.worker.values.surveys.follower import Follower, FollowLibrary
 from torchyard.worker.values.surveys.recorded_step import Surveyed
@@ -314,7 +314,7 @@ class ValueMode(DetachableMode):
         size = tensor.numel() * tensor.element_size()
         if not self.active or not state.defined or size < self.options.least_bytes:
             return before
-        if not self._can_scan(tensor):
+        if not self._scanners.can_scan(tensor):
             return before
         if not before.whole:
             if tensor.is_cpu:
@@ -330,14 +330,6 @@ class ValueMode(DetachableMode):
                 before = Before(tensor, state)
             state.hash = before.hash = scan.hash
         return before
-
-    def _can_scan(self, tensor: torch.Tensor) -> bool:
-        return (
-            tensor.device.type in DEVICES
-            and tensor.layout is torch.strided
-            and layout_of(tensor.dtype) is not None
-            and flat_memory(tensor) is not None
-        )
 
     def _wrote(self, call: _Call, before: Before, position: int) -> None:
         """Observe a write to existing memory."""
@@ -422,7 +414,7 @@ class ValueMode(DetachableMode):
             self.counts.small_bytes += size
             return None
         layout = layout_of(tensor.dtype)
-        if layout is None or not self._can_scan(tensor):
+        if layout is None or not self._scanners.can_scan(tensor):
             self.counts.not_seen_bytes += size
             return None
         observation = Observation()

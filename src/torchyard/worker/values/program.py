@@ -51,6 +51,50 @@ class ProgramProfiler:
         """Add a note for the user."""
 
 
+class Replacement:
+    """An attribute that is replaced, until removed."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._owner, self._name, self._own = owner, name, getattr(owner, name)
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Restore the attribute."""
+        setattr(self._owner, self._name, self._own)
+
+
+def before_program_profiler(callback: Callable[[Any], None]) -> Optional[Replacement]:
+    """Call back before a torch profiler starts: two cannot be active at once.
+
+    The callback receives the profiler; None if this torch has no such hook.
+    """
+    from torch.autograd import profiler
+
+    prepare = getattr(profiler.profile, "_prepare_trace", None)
+    if prepare is None:
+        return None
+
+    def prepare_alone(of: Any) -> Any:
+        callback(of)
+        return prepare(of)
+
+    return Replacement(profiler.profile, "_prepare_trace", prepare_alone)
+
+
+def start_timer(handler: Callable[[int, Any], None], period_s: float) -> None:
+    """Call a handler periodically in process CPU time, unless the program uses that timer."""
+    if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+        signal.signal(signal.SIGVTALRM, handler)
+        signal.setitimer(signal.ITIMER_VIRTUAL, period_s, period_s)
+
+
+def stop_timer(handler: Callable[[int, Any], None]) -> None:
+    """Stop the timer of a handler."""
+    if signal.getsignal(signal.SIGVTALRM) == handler:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+
+
 class SteppedProfiler(ProgramProfiler):
     """Base class of profilers that record some steps of the program."""
 

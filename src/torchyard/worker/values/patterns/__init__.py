@@ -59,6 +59,14 @@ class Pattern:
     def finish(self) -> None:
         """Make the remaining decisions at the end of the program."""
 
+    def concerns(self, observation: Observation) -> bool:
+        """Return whether it is a large computed result of the forward pass."""
+        return (
+            observation.size_bytes >= LEAST_FINDING_BYTES
+            and observation.computed
+            and not observation.in_backward
+        )
+
     def report(
         self,
         observation: Observation,

@@ -154,14 +154,9 @@ class NeedlessCopy(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Store a copy until it is written or freed."""
-        if not observation.operator.copies or observation.size_bytes < LEAST_FINDING_BYTES:
+        if not observation.operator.copies or not self.concerns(observation):
             return
-        if (
-            not observation.computed
-            or observation.in_backward
-            or observation.converted
-            or not observation.whole
-        ):
+        if observation.converted or not observation.whole:
             return
         source, state = observation.inputs[0]
         if source.numel() != observation.tensor.numel() or not covers(source, state):
@@ -245,11 +240,7 @@ class Unchanged(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Compare a result with that of the same call in the previous step."""
-        if (
-            observation.size_bytes < LEAST_FINDING_BYTES
-            or not observation.computed
-            or observation.in_backward
-        ):
+        if not self.concerns(observation):
             return
         site = (observation.node, observation.position)
         call = self._calls.get(site, 0)

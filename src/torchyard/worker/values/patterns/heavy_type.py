@@ -14,7 +14,7 @@ import torch
 
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import aten
-from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
+from torchyard.worker.values.patterns import Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan
 
 LEAST_INTEGER_BYTES = 64 << 10
@@ -63,18 +63,9 @@ class HeavyType(Pattern):
     def observe(self, observation: Observation) -> None:
         """Store a computed tensor whose dtype is too wide."""
         layout = observation.layout
-        if (
-            layout.bits == 8
-            or observation.size_bytes < LEAST_FINDING_BYTES
-            or layout.per_number != 1
-        ):
+        if layout.bits == 8 or layout.per_number != 1 or not self.concerns(observation):
             return
-        if (
-            not observation.computed
-            or observation.in_backward
-            or observation.single
-            or not self._chosen(observation)
-        ):
+        if observation.single or not self._chosen(observation):
             return
         if not self._plausible(observation.tensor, observation.scan, layout):
             return

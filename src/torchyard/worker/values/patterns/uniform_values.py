@@ -182,11 +182,7 @@ class Structured(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Search for a constant dimension, then for an arithmetic sequence."""
-        if (
-            observation.size_bytes < LEAST_FINDING_BYTES
-            or not observation.computed
-            or observation.in_backward
-        ):
+        if not self.concerns(observation):
             return
         if (
             observation.dtype is torch.bool
@@ -330,16 +326,10 @@ class Approximate(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Compare the range, then the rows."""
-        if not self.options.approximate or observation.size_bytes < LEAST_FINDING_BYTES:
+        if not self.options.approximate or not self.concerns(observation):
             return
-        if (
-            not observation.computed
-            or observation.in_backward
-            or not observation.layout.is_float
-            or observation.single
-        ):
-            return
-        if observation.layout.per_number != 1:
+        layout = observation.layout
+        if observation.single or not layout.is_float or layout.per_number != 1:
             return
         if self._reported.any_of(observation):
             self._reported.put(observation.state)

@@ -52,20 +52,6 @@ Form = Tuple[torch.dtype, int]
 class Call:
     """One call of an operator."""
 
-    __slots__ = (
-        "backward",
-        "finding",
-        "form",
-        "node",
-        "own",
-        "passes",
-        "readers",
-        "reads",
-        "repeats",
-        "role",
-        "site",
-    )
-
     def __init__(self, site: Site) -> None:
         self.site = site
         self.reads: List["Call"] = []

@@ -8,7 +8,6 @@ steps are a pair, whose order is random. Examines no values.
 
 import os
 import random
-import signal
 import statistics
 import threading
 import time
@@ -25,7 +24,14 @@ from torchyard.worker.values.pricing.site_times import (
     page_faults,
     speed_probe,
 )
-from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
+from torchyard.worker.values.program import (
+    THREADS,
+    Ending,
+    ProgramProfiler,
+    before_program_profiler,
+    start_timer,
+    stop_timer,
+)
 from torchyard.worker.values.redispatch import NativeEvents, count_chain, why_unavailable
 
 
@@ -131,7 +137,8 @@ class NativeRunRecorder(ProgramProfiler):
                 self.notes.append("events were not recorded: " + unavailable)
                 self._chains = []
             else:
-                self._yield_to_program_profiler()
+                replacement = before_program_profiler(self._yield_to_program_profiler)
+                self._hooks += [replacement] if replacement is not None else []
                 self._events.start()
                 self._harvest_periodically()
         if not self._events.on:
@@ -288,49 +295,23 @@ class NativeRunRecorder(ProgramProfiler):
 
     def _stop_recording(self) -> None:
         self._events.stop()
-        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        stop_timer(self._on_timer)
 
     def _harvest_periodically(self) -> None:
         """Collect events periodically, so that a program without steps does not fill the memory."""
         if threading.current_thread() is not threading.main_thread():
             return  # only the main thread handles signals
-        if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
-            signal.signal(signal.SIGVTALRM, self._on_timer)
-            signal.setitimer(signal.ITIMER_VIRTUAL, _HARVEST_EVERY_S, _HARVEST_EVERY_S)
+        start_timer(self._on_timer, _HARVEST_EVERY_S)
 
     def _on_timer(self, _number: int, _frame: Any) -> None:
         if self._events.on and os.getpid() == self._pid:
             self._harvest()
 
-    def _yield_to_program_profiler(self) -> None:
-        """Stop recording if the program starts its own profiler; two cannot be active at once."""
-        from torch.autograd import profiler
-
-        prepare = getattr(profiler.profile, "_prepare_trace", None)
-        if prepare is None:
-            return
-
-        def prepare_alone(of: Any) -> Any:
-            if self._events.on:
-                self._stop_recording()
-                self.note("the program profiles itself: events were recorded until then")
-            return prepare(of)
-
-        profiler.profile._prepare_trace = prepare_alone
-        self._hooks.append(_Replaced(profiler.profile, "_prepare_trace", prepare))
-
-
-class _Replaced:
-    """An attribute that was replaced, until removed."""
-
-    def __init__(self, owner: Any, name: str, own: Any) -> None:
-        self._owner, self._name, self._own = owner, name, own
-
-    def remove(self) -> None:
-        """Restore the attribute."""
-        setattr(self._owner, self._name, self._own)
+    def _yield_to_program_profiler(self, _of: Any) -> None:
+        """Stop recording before the program starts its own profiler."""
+        if self._events.on:
+            self._stop_recording()
+            self.note("the program profiles itself: events were recorded until then")
 
 
 def finished_ns() -> int:

@@ -7,7 +7,6 @@ Steps are optimizer steps. The recorded data are written however the program end
 import atexit
 import os
 import resource
-import signal
 import sys
 import time
 from typing import Any, Dict, List
@@ -15,7 +14,14 @@ from typing import Any, Dict, List
 import torch
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.program import THREADS, Ending, SteppedProfiler
+from torchyard.worker.values.program import (
+    THREADS,
+    Ending,
+    SteppedProfiler,
+    before_program_profiler,
+    start_timer,
+    stop_timer,
+)
 
 MOST_SHAPES = 3
 _LEFT_OUT = (
@@ -124,7 +130,7 @@ class TorchProfiled(SteppedProfiler):
         from torch.optim import optimizer
 
         self._save("running", 0)
-        self._yield_to_program_profiler()
+        before_program_profiler(self._yield_to_program_profiler)
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
         self._update_phase()
 
@@ -204,7 +210,7 @@ class TorchProfiled(SteppedProfiler):
             return
         self._phase = "over"
         self._recorded_ns = time.perf_counter_ns() - self._began_ns
-        self._stop_timer()
+        stop_timer(self._on_timer)
         try:
             self._profile.stop_trace()
             self._rows = operator_rows(self._profile, bool(self._options.get("shapes", True)))
@@ -226,14 +232,8 @@ class TorchProfiled(SteppedProfiler):
 
     def _start_timer(self) -> None:
         """Start the timer of the time limit, so that events cannot fill the memory."""
-        if self._most_s is not None and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
-            signal.signal(signal.SIGVTALRM, self._on_timer)
-            signal.setitimer(signal.ITIMER_VIRTUAL, _TIMER_PERIOD_S, _TIMER_PERIOD_S)
-
-    def _stop_timer(self) -> None:
-        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        if self._most_s is not None:
+            start_timer(self._on_timer, _TIMER_PERIOD_S)
 
     def _on_timer(self, _number: int, _frame: Any) -> None:
         if self._phase != "recording" or os.getpid() != self._pid or self._most_s is None:
@@ -242,23 +242,13 @@ class TorchProfiled(SteppedProfiler):
             self.note("recording stopped after %g s" % self._most_s)
             self._finish()
 
-    def _yield_to_program_profiler(self) -> None:
-        """Stop recording if the program starts its own profiler; two cannot be active at once."""
-        from torch.autograd import profiler
-
-        prepare = getattr(profiler.profile, "_prepare_trace", None)
-        if prepare is None:
-            return
-
-        def prepare_alone(of: Any) -> Any:
-            ours = self._profile is not None and getattr(self._profile, "profiler", None) is of
-            if not ours and self._phase in ("warming", "recording"):
-                self.note("the program profiles itself: recording ended there")
-                self._finish()
-                self._abandon()
-            return prepare(of)
-
-        profiler.profile._prepare_trace = prepare_alone
+    def _yield_to_program_profiler(self, of: Any) -> None:
+        """Stop recording before the program starts its own profiler."""
+        ours = self._profile is not None and getattr(self._profile, "profiler", None) is of
+        if not ours and self._phase in ("warming", "recording"):
+            self.note("the program profiles itself: recording ended there")
+            self._finish()
+            self._abandon()
 
     def _save(self, state: str, exit_code: int) -> None:
         if self._output == os.devnull:
