@@ -24,7 +24,7 @@ from torchyard.values.prices import sites_to_time
 from torchyard.values.target_run import NativeRun, run_natively
 from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of
 
-__all__ = ["compiles", "confirm", "confirm_in_target", "unconfirmed"]
+__all__ = ["confirm", "confirm_in_target", "unconfirmed"]
 
 NOT_FINISHED: Final = "the program did not finish, so it was not run again without the profiler"
 
@@ -44,7 +44,7 @@ def confirm_in_target(
     """
     if profile.state != "finished":
         return unconfirmed(profile, NOT_FINISHED), None
-    sites = sites_to_time(profile) if not compiles(profile) else []
+    sites = sites_to_time(profile) if not profile.compiled else []
     native = run_natively(
         request,
         folder,
@@ -107,11 +107,6 @@ def _timed(
                 probes_ns=(*native.probes_ns, *timed.probes_ns),
             )
     return native
-
-
-def compiles(profile: ValueProfile) -> bool:
-    """Return whether the program compiles functions, which would recompile when a mode is toggled."""
-    return any(note.startswith("torch.compile") for note in profile.notes)
 
 
 def chains_to_confirm(profile: ValueProfile) -> list[list[str]]:

@@ -17,7 +17,6 @@ from typing import Any, Final
 from torchyard.core.comparison import Interval
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import estimate
-from torchyard.values.confirmation import compiles
 from torchyard.values.fixes import NO_FIX, Fix, fix_of, same_results
 from torchyard.values.model import FixMeasurement, ProfileRequest, ValueProfile, Worth
 from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
@@ -56,7 +55,7 @@ def with_fixes(profile: ValueProfile, most: int = MOST_FIXES) -> list[tuple[int,
 
 def runs_for_fixes(profile: ValueProfile) -> int:
     """Return how many runs of the program the fixes take at most."""
-    if profile.state != "finished" or compiles(profile):
+    if profile.state != "finished" or profile.compiled:
         return 0
     each = 1 + LAUNCHES if profile.steps > 1 else 2 * LAUNCHES
     fixes = len(with_fixes(profile))
@@ -75,7 +74,7 @@ def measure_fixes(
 ) -> ValueProfile:
     """Return the profile with the measured saving of its largest findings."""
     fixes = with_fixes(profile)
-    if not fixes or profile.state != "finished" or compiles(profile):
+    if not fixes or profile.state != "finished" or profile.compiled:
         return profile
     runs = _Runs(
         request=request,

@@ -249,6 +249,8 @@ class ValueProfile:
     excerpts: tuple[SourceExcerpt, ...] = ()
     """Source around the places of findings and of the flow graph."""
     notes: tuple[str, ...] = ()
+    compiled: bool = False
+    """Whether the program compiles functions, which recompile when a mode is toggled."""
 
 
 @dataclass(frozen=True, kw_only=True)

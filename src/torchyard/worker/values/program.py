@@ -242,6 +242,7 @@ class ValueProfiledProgram(ProgramProfiler):
         )
         if plan.get("eager"):
             _turn_compiler_off()
+            self.session.eager = True
             self.session.notes.append("torch.compile was disabled: the eager program was profiled")
 
     def start(self) -> None:

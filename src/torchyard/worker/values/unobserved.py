@@ -393,6 +393,8 @@ class CompileNotes:
         self.compiled = False
         """Whether torch.compile was called. The program can switch compilation on and off at any time,
         so a variable or setting that disables it proves nothing."""
+        self.compiled_while_enabled = False
+        """Whether torch.compile was called and no variable disabled it."""
         self._compile = getattr(torch, "compile", None)
         if self._compile is not None:
             torch.compile = self._noted
@@ -410,6 +412,7 @@ class CompileNotes:
         self.compiled = True
         disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
         if not disabled:
+            self.compiled_while_enabled = True
             text = (
                 "torch.compile at %s: the compiled function runs as generated kernels and is not "
                 "profiled; --eager profiles the eager program instead" % place
