@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchyard.audit.kept_audits import changes_between
+from torchyard.audit.audit_files import changes_between
 from torchyard.audit.model import Audit
 from torchyard.audit.noise_audit import AuditPlan, AuditRun
 from torchyard.audit.report import change_text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call
-from torchyard.audit.kept_audits import latest_audit, read_audit, write_audit
+from torchyard.audit.audit_files import latest_audit, read_audit, write_audit
 from torchyard.audit.model import Audit, Spread
 
 GOLDEN = Path(__file__).parents[1] / "golden"

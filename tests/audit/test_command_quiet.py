@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call, program
-from torchyard.audit.kept_audits import read_audit
+from torchyard.audit.audit_files import read_audit
 
 Capture = pytest.CaptureFixture[str]
 RATE = Path("/proc/sys/kernel/perf_event_max_sample_rate")

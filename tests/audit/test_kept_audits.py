@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.audit.kept_audits import (
+from torchyard.audit.audit_files import (
     FORMAT,
     audits_home,
     latest_audit,

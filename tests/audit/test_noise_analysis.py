@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from tests.audit.synthetic_blocks import FIRST_NS, MEASURE_S, START_S, make_blocks, synthetic_audit
-from torchyard.audit.kept_audits import changes_between, differences
+from torchyard.audit.audit_files import changes_between, differences
 from torchyard.audit.model import Audit
 from torchyard.audit.noise_analysis import MOST_POINTS
 from torchyard.core.comparison import Verdict

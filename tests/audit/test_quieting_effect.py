@@ -16,7 +16,7 @@ import pytest
 
 from tests.audit.synthetic_blocks import make_blocks, synthetic_audit
 from tests.machine.trees import make_tree
-from torchyard.audit.kept_audits import write_audit
+from torchyard.audit.audit_files import write_audit
 from torchyard.audit.quieting_effect import EVERYTHING, EffectPlan, EffectRun
 from torchyard.audit.report import effect_sentence, effects_text
 from torchyard.errors import NotAllowed, NothingToDo, WorkerFailed

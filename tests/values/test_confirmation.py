@@ -144,11 +144,11 @@ def test_the_time_of_a_step_is_never_that_of_a_recorded_one(
     assert step_ns(run)[0] == expected
 
 
-def test_times_seen_needs_the_whole_chain_at_the_end() -> None:
+def test_occurrences_needs_the_whole_chain_at_the_end() -> None:
     run = native(("a", "b", "c"), ("b", "c"), ("c",), ("b", "c", "d"))
-    assert run.times_seen(("b", "c")) == 4
-    assert run.times_seen(("c",)) == 6
-    assert run.times_seen(("a", "c")) == 0
+    assert run.occurrences(("b", "c")) == 4
+    assert run.occurrences(("c",)) == 6
+    assert run.occurrences(("a", "c")) == 0
 
 
 def test_a_native_file_that_is_broken_or_newer_is_refused(tmp_path: Path) -> None:

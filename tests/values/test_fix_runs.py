@@ -215,7 +215,7 @@ def test_the_largest_findings_come_first_and_the_budget_ends_it(tmp_path: Path) 
     assert [number for number, _ in with_fixes(profile)] == [1, 3, 2]
     assert runs_for_fixes(profile) == 2 + 3 * 5
     assert runs_for_fixes(replace(profile, state="crashed")) == 0
-    assert runs_for_fixes(replace(profile, notes=("torch.compile was used",))) == 0
+    assert runs_for_fixes(replace(profile, compiled=True)) == 0
     measured = program.measure(*findings, budget_s=0.0)
     assert measured[0] is None, "not among the largest"
     assert {one.why for one in measured[1:]} == {"the time budget was used up"}

@@ -171,7 +171,7 @@ def test_a_pattern_that_fits_nothing_is_nothing_to_do(tmp_path: Path) -> None:
     ended = sweep(tmp_path, "--only", "nothing-of-this-name")
 
     assert ended.returncode == 3
-    assert "no case is called nothing-of-this-name" in ended.stderr
+    assert "no case matches nothing-of-this-name" in ended.stderr
 
 
 def test_a_resumed_sweep_keeps_its_settings(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_folder_without_a_sweep_cannot_be_resumed(tmp_path: Path) -> None:
     ended = sweep(tmp_path, "--resume", str(tmp_path))
 
     assert ended.returncode == 2
-    assert "holds no sweep" in ended.stderr
+    assert "is not the folder of a sweep" in ended.stderr
 
 
 def test_a_target_that_is_not_there_is_reported(tmp_path: Path) -> None:

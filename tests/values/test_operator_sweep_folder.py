@@ -96,7 +96,7 @@ def test_a_later_row_of_a_case_takes_the_place_of_an_earlier_one(tmp_path: Path)
 
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no sweep"):
+    with pytest.raises(UsageError, match="is not the folder of a sweep"):
         SweepFolder(tmp_path).settings()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from torchyard.values import prices
 from torchyard.values.model import Place, ValueFinding, ValueProfile
-from torchyard.values.prices import priced, sites_to_time, steps_looked_at, steps_of
+from torchyard.values.prices import priced, profiled_steps, sites_to_time, steps_of
 from torchyard.values.target_run import NativeRun, SiteTime
 
 
@@ -152,12 +152,12 @@ def test_every_site_of_every_chain_is_timed_once() -> None:
 
 
 def test_steps_that_were_left_out_do_not_count() -> None:
-    assert steps_looked_at(profile(steps=1)) == 1
-    assert steps_looked_at(profile(steps=6)) == 5
+    assert profiled_steps(profile(steps=1)) == 1
+    assert profiled_steps(profile(steps=6)) == 5
     left_out = ValueProfile(
         format=1, state="finished", torch="2", steps=11, counts={"steps_left_out": 8}
     )
-    assert steps_looked_at(left_out) == 2
+    assert profiled_steps(left_out) == 2
 
 
 def test_prices_are_read_as_far_as_they_were_written(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_survey_does_not_see_inside_of_operators() -> None:
     seen = ValueProfile(
         format=1, state="finished", torch="2", steps=13, counts={"steps_surveyed": 9}
     )
-    assert steps_looked_at(seen) == 12
+    assert profiled_steps(seen) == 12
     assert steps_of(inside, seen) == 3
     assert steps_of(replace(inside, steps=tuple(range(1, 13))), seen) == 12
     assert steps_of(replace(inside, path=()), seen) == 12

@@ -110,7 +110,7 @@ def audit(
     as_json: bool,
 ) -> int:
     """Audit this machine."""
-    from torchyard.audit.kept_audits import audits_home, new_audit_path, read_audit, write_audit
+    from torchyard.audit.audit_files import audits_home, new_audit_path, read_audit, write_audit
     from torchyard.audit.noise_audit import AuditPlan
     from torchyard.cli.invoke import INTERRUPTED
     from torchyard.errors import Untrustworthy
@@ -150,7 +150,7 @@ class _Report:
     """One audit, alone or compared with an earlier one."""
 
     def __init__(self, audit: Audit, earlier: Audit | None, earlier_path: Path | None) -> None:
-        from torchyard.audit.kept_audits import changes_between, differences
+        from torchyard.audit.audit_files import changes_between, differences
 
         self._audit = audit
         self._path = earlier_path
@@ -224,7 +224,7 @@ def _cores(text: str | None) -> tuple[int, ...]:
 
 
 def _earlier(text: str) -> Path:
-    from torchyard.audit.kept_audits import audits_home, latest_audit
+    from torchyard.audit.audit_files import audits_home, latest_audit
     from torchyard.errors import UsageError
 
     if text != _LAST:

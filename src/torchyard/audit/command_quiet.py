@@ -80,7 +80,7 @@ def measure_effect(
     machine: Machine, request: QuietRequest, options: dict[str, Any], *, user: bool, as_json: bool
 ) -> int:
     """Measure the effect and show it; after Ctrl-C, show what was measured so far."""
-    from torchyard.audit.kept_audits import audits_home, new_audit_path, write_audit
+    from torchyard.audit.audit_files import audits_home, new_audit_path, write_audit
     from torchyard.audit.quieting_effect import EffectPlan, EffectRun, audit_command
     from torchyard.audit.report import effects_text
     from torchyard.cli.invoke import INTERRUPTED

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from torchyard.audit.kept_audits import changes_between, read_audit
+from torchyard.audit.audit_files import changes_between, read_audit
 from torchyard.audit.model import Audit, QuietingEffect
 from torchyard.errors import NotAllowed, NothingToDo, StepFailed, Untrustworthy, WorkerFailed
 from torchyard.machine.knob import Knob, Machine

@@ -12,7 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.errors import ResultsDamaged
 from torchyard.values.model import (
     Certainty,
     ProfileRequest,
@@ -22,14 +21,12 @@ from torchyard.values.model import (
     ValueProfile,
 )
 from torchyard.values.prices import sites_to_time
-from torchyard.values.target_run import NativeRun, read_native_run, run_in_target
+from torchyard.values.target_run import NativeRun, run_natively
 from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of
 
-__all__ = ["compiles", "confirm", "confirm_in_target", "unconfirmed"]
+__all__ = ["confirm", "confirm_in_target", "unconfirmed"]
 
 NOT_FINISHED: Final = "the program did not finish, so it was not run again without the profiler"
-_LEAST_LIMIT_S: Final = 120.0
-_LIMIT_FACTOR: Final = 3.0
 
 
 def confirm_in_target(
@@ -39,33 +36,27 @@ def confirm_in_target(
     *,
     say: Callable[[str], None] = lambda _text: None,
 ) -> tuple[ValueProfile, NativeRun | None]:
-    """Run the program again without the watch, silently, and judge every finding anew.
+    """Run the program again without value profiling and update the certainty of every finding.
 
     The same run times the operators of the findings in every second step. A program without steps
-    runs up to two times more: once timed as a whole, once with its operators timed. A program that
-    did not finish is not run again: it would do half of its work twice.
+    runs up to two more times: once timed as a whole, once with its operators timed. A program that
+    did not finish is not run again: it would repeat only a part of its work.
     """
     if profile.state != "finished":
         return unconfirmed(profile, NOT_FINISHED), None
-    limit_s = max(_LEAST_LIMIT_S, _LIMIT_FACTOR * profile.seconds)
-    sites = sites_to_time(profile) if not compiles(profile) else []
-    end = run_in_target(
+    sites = sites_to_time(profile) if not profile.compiled else []
+    native = run_natively(
         request,
         folder,
         name="native",
-        silent=True,
-        limit_s=limit_s,
-        native=True,
+        profiled_s=profile.seconds,
         wanted=chains_to_confirm(profile),
         sites=sites,
     )
-    try:
-        native = read_native_run(end.output)
-    except ResultsDamaged:
-        why = f"the run without the profiler ended with {end.exit_code} and left nothing"
-        return unconfirmed(profile, why), None
+    if native is None:
+        return unconfirmed(profile, "the run without the profiler left no result"), None
     if native.state == "finished":
-        native = _timed(request, folder, native, limit_s, sites, say)
+        native = _timed(request, folder, native, profile.seconds, sites, say)
     return confirm(profile, native), native
 
 
@@ -73,21 +64,15 @@ def _timed(
     request: ProfileRequest,
     folder: Path,
     native: NativeRun,
-    limit_s: float,
+    profiled_s: float,
     sites: list[dict[str, Any]],
     say: Callable[[str], None],
 ) -> NativeRun:
-    """Run the program for the times that the first run could not take."""
+    """Run the program again for the times that the first run could not measure."""
 
     def again(name: str, **plan: Any) -> NativeRun | None:
-        end = run_in_target(
-            request, folder, name=name, silent=True, limit_s=limit_s, native=True, wanted=[], **plan
-        )
-        try:
-            found = read_native_run(end.output)
-        except ResultsDamaged:
-            return None
-        return found if found.state == "finished" else None
+        run = run_natively(request, folder, name=name, profiled_s=profiled_s, **plan)
+        return run if run is not None and run.state == "finished" else None
 
     if native.steps:
         if native.step_ns is not None and (native.site_steps or not sites):
@@ -98,7 +83,7 @@ def _timed(
             return native
         return replace(timed, chains=native.chains, recorded_steps=native.recorded_steps)
     if native.recorded_whole:
-        say("running it again: it has no steps, so its whole time is taken")
+        say("running it again: it has no steps, so the whole program is timed")
         timed = again("timed")
         if timed is not None:
             native = replace(
@@ -124,23 +109,18 @@ def _timed(
     return native
 
 
-def compiles(profile: ValueProfile) -> bool:
-    """Whether a mode that comes and goes would make the program compile again."""
-    return any(note.startswith("torch.compile") for note in profile.notes)
-
-
 def chains_to_confirm(profile: ValueProfile) -> list[list[str]]:
-    """What to look for."""
+    """Return the chains of operators that the native run must contain."""
     return [list(chain) for chain in sorted({_chain(finding) for finding in profile.findings})]
 
 
 def confirm(profile: ValueProfile, native: NativeRun) -> ValueProfile:
-    """Every finding with the test of the native run, and judged with it; the time of a step."""
-    found = tuple(_confirmed(finding, native) for finding in profile.findings)
+    """Return the profile with the native test of every finding, and with the time of a step."""
+    findings = tuple(_confirmed(finding, native) for finding in profile.findings)
     wall_ns, cpu_ns = step_ns(native)
     return replace(
         profile,
-        findings=found,
+        findings=findings,
         step_ns=wall_ns,
         step_cpu_ns=cpu_ns,
         notes=(*profile.notes, *(f"run without the profiler: {note}" for note in native.notes)),
@@ -148,7 +128,7 @@ def confirm(profile: ValueProfile, native: NativeRun) -> ValueProfile:
 
 
 def step_ns(native: NativeRun) -> tuple[float | None, float | None]:
-    """Return wall and CPU time of a step natively; of the whole program where it has no steps."""
+    """Return wall and CPU time of a native step, or of the whole program if it has no steps."""
     if native.step_ns is not None:
         return native.step_ns, native.step_cpu_ns
     if native.steps == 0 and not native.recorded_whole:
@@ -157,27 +137,27 @@ def step_ns(native: NativeRun) -> tuple[float | None, float | None]:
 
 
 def unconfirmed(profile: ValueProfile, why: str) -> ValueProfile:
-    """The same findings, none of them confirmed, and why."""
+    """Return the profile with all findings unconfirmed, and the reason."""
     test = ProofTest(test=NATIVE_PROGRAM, passed=False, detail=why)
-    found = tuple(_judged(finding, test) for finding in profile.findings)
-    return replace(profile, findings=found, notes=(*profile.notes, why))
+    findings = tuple(_with_test(finding, test) for finding in profile.findings)
+    return replace(profile, findings=findings, notes=(*profile.notes, why))
 
 
 def _confirmed(finding: ValueFinding, native: NativeRun) -> ValueFinding:
     chain = _chain(finding)
-    times = native.times_seen(chain)
-    said = " > ".join(chain)
-    detail = f"{said}: {times} times in {native.recorded_steps or 'no'} steps"
-    if not times:
-        detail = f"without the profiler the program does not run {said}"
-    return _judged(finding, ProofTest(test=NATIVE_PROGRAM, passed=times > 0, detail=detail))
+    count = native.occurrences(chain)
+    name = " > ".join(chain)
+    detail = f"{name}: {count} times in {native.recorded_steps or 'no'} steps"
+    if not count:
+        detail = f"without the profiler the program does not run {name}"
+    return _with_test(finding, ProofTest(test=NATIVE_PROGRAM, passed=count > 0, detail=detail))
 
 
-def _judged(finding: ValueFinding, test: ProofTest) -> ValueFinding:
+def _with_test(finding: ValueFinding, test: ProofTest) -> ValueFinding:
     tests = (*(t for t in finding.proof.tests if t.test != NATIVE_PROGRAM), test)
     certainty, why = certainty_of([asdict(item) for item in tests], inside=bool(finding.path))
     if len(tests) == 1 and test.passed:
-        why = finding.proof.why or why  # the worker knows why it tested nothing
+        why = finding.proof.why or why  # the worker gives the reason for missing trials
     return replace(finding, proof=Proof(certainty=Certainty(certainty), why=why, tests=tests))
 
 

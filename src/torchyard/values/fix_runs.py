@@ -16,12 +16,10 @@ from typing import Any, Final
 
 from torchyard.core.comparison import Interval
 from torchyard.core.study import Budget
-from torchyard.errors import ResultsDamaged
 from torchyard.stats.estimate import estimate
-from torchyard.values.confirmation import compiles
 from torchyard.values.fixes import NO_FIX, Fix, fix_of, same_results
 from torchyard.values.model import FixMeasurement, ProfileRequest, ValueProfile, Worth
-from torchyard.values.target_run import NativeRun, ProgramEnd, read_native_run, run_in_target
+from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
 
 __all__ = [
     "LAUNCHES",
@@ -42,23 +40,22 @@ PRINTED: Final = "printed text"
 Launch = Callable[..., ProgramEnd]
 _REFERENCES: Final = 2
 _LEAST_LAUNCHES: Final = 2
-_LEAST_LIMIT_S: Final = 120.0
 
 
 def with_fixes(profile: ValueProfile, most: int = MOST_FIXES) -> list[tuple[int, Fix]]:
     """Return the findings with the largest estimated savings whose fix can be applied."""
-    found = []
+    candidates = []
     for number, finding in enumerate(profile.findings):
         fix, saving = fix_of(finding), finding.worth.saving
         if fix is not None:
-            found.append((saving.high_share if saving else 0.0, number, fix))
-    found.sort(key=lambda one: (-one[0], one[1]))
-    return [(number, fix) for _, number, fix in found[:most]]
+            candidates.append((saving.high_share if saving else 0.0, number, fix))
+    candidates.sort(key=lambda one: (-one[0], one[1]))
+    return [(number, fix) for _, number, fix in candidates[:most]]
 
 
 def runs_for_fixes(profile: ValueProfile) -> int:
     """Return how many runs of the program the fixes take at most."""
-    if profile.state != "finished" or compiles(profile):
+    if profile.state != "finished" or profile.compiled:
         return 0
     each = 1 + LAUNCHES if profile.steps > 1 else 2 * LAUNCHES
     fixes = len(with_fixes(profile))
@@ -77,7 +74,7 @@ def measure_fixes(
 ) -> ValueProfile:
     """Return the profile with the measured saving of its largest findings."""
     fixes = with_fixes(profile)
-    if not fixes or profile.state != "finished" or compiles(profile):
+    if not fixes or profile.state != "finished" or profile.compiled:
         return profile
     runs = _Runs(
         request=request,
@@ -89,11 +86,11 @@ def measure_fixes(
     say("running the program twice for reference: its results with and without fixes are compared")
     why = runs.take_references()
     findings = list(profile.findings)
-    known: dict[str, FixMeasurement] = {}
+    measured_by_plan: dict[str, FixMeasurement] = {}
     for number, fix in fixes:
         finding, plan = findings[number], repr(fix.plan)
-        if plan in known:
-            measured = known[plan]
+        if plan in measured_by_plan:
+            measured = measured_by_plan[plan]
         elif runs.over:
             measured = FixMeasurement(fix=fix.text, why="the time budget was used up")
         elif why:
@@ -101,7 +98,7 @@ def measure_fixes(
         else:
             where = f"{finding.operator} at line {finding.place.line}"
             say(f"running the program with a fix applied: {where}, {fix.text}")
-            measured = known[plan] = runs.measure(number, fix, launches)
+            measured = measured_by_plan[plan] = runs.measure(number, fix, launches)
         findings[number] = replace(finding, worth=with_fix_measurement(finding.worth, measured))
     return _with_total(replace(profile, findings=tuple(findings)))
 
@@ -190,7 +187,7 @@ class _Runs:
         by_cpu, applied = False, 0
         if steps:
             fixed = self._run(f"fixed-{number}", fix.plan, fix_on=True)
-            why, differences = self._judge(fixed, fix)
+            why, differences = self._check(fixed, fix)
             if why or fixed is None:
                 return replace(base, why=why)
             applied, by_cpu = fixed.fix_applied, fixed.by_cpu
@@ -203,7 +200,7 @@ class _Runs:
                 return replace(base, why=why)
             effects.append(log_ratios)
             if not steps and seen is not None:
-                differences = self._judge(seen, fix)[1]
+                differences = self._check(seen, fix)[1]
                 applied, by_cpu = seen.fix_applied, seen.by_cpu
         if not any(effects):
             return replace(base, why="the program has too few steps to compare")
@@ -215,7 +212,7 @@ class _Runs:
     ) -> tuple[str, NativeRun | None, list[float]]:
         """Alternate steps with and without the fix in one launch."""
         run = self._run(f"turns-{number}-{launch}", fix.plan, turns=True, seed=launch)
-        why, _ = self._judge(run, fix)
+        why, _ = self._check(run, fix)
         if why or run is None:
             return why, run, []
         return "", run, [math.log(plain / fixed) for plain, fixed in run.turns_ns]
@@ -230,9 +227,9 @@ class _Runs:
             name = f"{'fixed' if on else 'plain'}-{number}-{launch}"
             run = self._run(name, fix.plan, fix_on=on)
             if run is None or run.state != "finished":
-                return self._judge(run, fix)[0] or "the program did not finish", run, []
+                return self._check(run, fix)[0] or "the program did not finish", run, []
             runs[on] = run
-        why, _ = self._judge(runs[True], fix)
+        why, _ = self._check(runs[True], fix)
         if why:
             return why, runs[True], []
         plain, fixed = (
@@ -241,7 +238,7 @@ class _Runs:
         )
         return "", runs[True], [math.log(plain / fixed)] if plain > 0 and fixed > 0 else []
 
-    def _judge(self, run: NativeRun | None, fix: Fix) -> tuple[str, dict[str, str]]:
+    def _check(self, run: NativeRun | None, fix: Fix) -> tuple[str, dict[str, str]]:
         """Return why a run with the fix confirms nothing, and how its results differ."""
         if run is None:
             return "with the fix the program left no result", {}
@@ -259,21 +256,15 @@ class _Runs:
         return "", differences
 
     def _run(self, name: str, plan: dict[str, Any], **more: Any) -> NativeRun | None:
-        end = self.launch(
+        return run_natively(
             self.request,
             self.folder,
             name=name,
-            silent=True,
-            limit_s=max(_LEAST_LIMIT_S, 3 * self.profile.seconds),
-            native=True,
-            wanted=[],
+            profiled_s=self.profile.seconds,
+            launch=self.launch,
             fix=plan,
             **more,
         )
-        try:
-            return read_native_run(end.output)
-        except ResultsDamaged:
-            return None
 
 
 def _estimated(

@@ -91,18 +91,18 @@ def same_results(one: Results, other: Results, *, rounds: bool = False) -> dict[
 
     With `rounds`, a difference up to rounding counts as equal and is stated as such.
     """
-    found = {}
+    differences = {}
     for kind in sorted({*one, *other}):
         mine, others = one.get(kind), other.get(kind)
         if mine is None or others is None:
-            found[kind] = "differs: only one run has it"
+            differences[kind] = "differs: only one run has it"
         elif mine["digest"] == others["digest"]:
-            found[kind] = ""
+            differences[kind] = ""
         else:
             apart = _apart(mine, others)
             close = rounds and apart <= (PRINTED_ROUNDING if "form" in mine else ROUNDING)
-            found[kind] = f"equal up to rounding ({apart:.1g})" if close else "differs"
-    return found
+            differences[kind] = f"equal up to rounding ({apart:.1g})" if close else "differs"
+    return differences
 
 
 def _skip(finding: ValueFinding, name: str, lines: list[tuple[str, int]]) -> Fix | None:

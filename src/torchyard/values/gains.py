@@ -19,11 +19,10 @@ from torchyard.bench.bench_run import run_bench
 from torchyard.core.comparison import Comparison, Interval
 from torchyard.core.events import Event
 from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
-from torchyard.errors import ResultsDamaged
 from torchyard.stats.estimate import estimate
 from torchyard.values.model import ProfileRequest, Saving, ValueFinding, ValueProfile, Worth
 from torchyard.values.prices import OF_WHOLE_STEPS
-from torchyard.values.target_run import read_native_run, run_in_target
+from torchyard.values.target_run import run_natively
 
 __all__ = [
     "GAIN_BUDGET",
@@ -42,7 +41,6 @@ PAIR_FILE: Final = (
 GAIN_BUDGET: Final = Budget(time_s=20.0, precision_goal=0.02, min_launches=3, max_launches=12)
 PROGRAM_LAUNCHES: Final = 3
 _ZEROED_GRADIENT: Final = "gradient zeroed only to be added to"
-_LEAST_LIMIT_S: Final = 120.0
 
 
 def with_fix(profile: ValueProfile) -> list[int]:
@@ -85,12 +83,12 @@ def measure_gains(
         _study(request, profile, pair, workloads, budget),
         folder=folder / "gains",
         command=("torchyard", "values"),
-        listener=lambda event: _hand_on(event, say),
+        listener=lambda event: _forward(event, say),
     )
-    found = list(profile.findings)
+    findings = list(profile.findings)
     for number, row in zip(numbers, rows, strict=True):
-        found[number] = _with_gain(found[number], row)
-    return replace(profile, findings=tuple(found))
+        findings[number] = _with_gain(findings[number], row)
+    return replace(profile, findings=tuple(findings))
 
 
 def measure_set_to_none(
@@ -117,18 +115,18 @@ def measure_set_to_none(
         f"{OF_WHOLE_STEPS}, in turns with zero_grad(set_to_none=True): "
         f"{outcome.pairs} pairs over {outcome.launches} launches"
     )
-    found = list(profile.findings)
+    findings = list(profile.findings)
     for number in numbers:
         worth = replace(
-            found[number].worth,
+            findings[number].worth,
             gain=outcome.speedup,
             gain_interval=outcome.interval,
-            method=_joined(found[number].worth.method, how),
+            method=_joined(findings[number].worth.method, how),
         )
         if len(numbers) == 1 and outcome.interval is not None:
             worth = with_measured_saving(worth, outcome.interval, profile.step_ns)
-        found[number] = replace(found[number], worth=worth)
-    return replace(profile, findings=tuple(found))
+        findings[number] = replace(findings[number], worth=worth)
+    return replace(profile, findings=tuple(findings))
 
 
 def with_measured_saving(worth: Worth, interval: Interval, step_ns: float | None) -> Worth:
@@ -201,32 +199,26 @@ def _with_gain(finding: ValueFinding, row: Comparison) -> ValueFinding:
 
 
 def _without_gain(profile: ValueProfile, numbers: Sequence[int], why: str) -> ValueProfile:
-    found = list(profile.findings)
+    findings = list(profile.findings)
     for number in numbers:
-        worth = replace(found[number].worth, unavailable=f"gain: {why}")
-        found[number] = replace(found[number], worth=worth)
-    return replace(profile, findings=tuple(found))
+        worth = replace(findings[number].worth, unavailable=f"gain: {why}")
+        findings[number] = replace(findings[number], worth=worth)
+    return replace(profile, findings=tuple(findings))
 
 
 def _step_effects(
     request: ProfileRequest, folder: Path, profile: ValueProfile, number: int
 ) -> list[float]:
-    """Log speedups of one run's pairs of steps."""
-    end = run_in_target(
+    """Return the log speedups of the pairs of steps of one run."""
+    run = run_natively(
         request,
         folder,
         name=f"turns-{number}",
-        silent=True,
-        limit_s=max(_LEAST_LIMIT_S, 3 * profile.seconds),
-        native=True,
-        wanted=[],
+        profiled_s=profile.seconds,
         turns=True,
         seed=number,
     )
-    try:
-        turns = read_native_run(end.output).turns_ns
-    except ResultsDamaged:
-        return []
+    turns = () if run is None else run.turns_ns
     return [math.log(zeroed / dropped) for zeroed, dropped in turns]
 
 
@@ -234,6 +226,6 @@ def _joined(before: str, more: str) -> str:
     return f"{before}; gain: {more}" if before else f"gain: {more}"
 
 
-def _hand_on(event: Event, say: Callable[[str], None]) -> None:
+def _forward(event: Event, say: Callable[[str], None]) -> None:
     if event.kind in {"workload", "look", "comparison", "warning"}:
         say(event.text)

@@ -16,7 +16,7 @@ from torchyard.core.comparison import Interval
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Target, Workload
 from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
-from torchyard.results.kept_profiles import (
+from torchyard.results.profile_files import (
     find_profile_file,
     new_output_folder,
     read_profile_file,
@@ -28,24 +28,24 @@ SEMANTICS: Final = "semantics"
 
 
 class Certainty(StrEnum):
-    """How sure a finding is, the surest first."""
+    """Certainty of a finding, highest first."""
 
     PROVEN = "proven"
-    """Leaving the work out cannot change a result for any input of these shapes: so say what the
-    operators do by definition and the source of the program, of every call. And the program does the
-    same work when nobody watches."""
+    """For every call, omitting the work cannot change a result for any input of these shapes, according
+    to the definitions of the operators and the source of the program. The program also does the work
+    without value profiling."""
     TESTED = "tested"
-    """Taken away or poisoned, on several inputs, the results kept every bit in every trial. Other
-    inputs, and what the program does with them between operators, were not tried."""
+    """With the work omitted or poisoned, all results were bitwise equal in every trial, on several
+    inputs. Other inputs, and what the program does with them between operators, were not tested."""
     LIKELY = "likely"
-    """Seen every time, but not tested, or not on more than one input."""
+    """Observed every time, but not tested, or only on one input."""
     INPUT_DEPENDENT = "input-dependent"
-    """True of these inputs; another input showed the work to be needed."""
+    """Holds for these inputs; another input needed the work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where in the user's program."""
+    """Location in the user's program."""
 
     file: str
     line: int
@@ -53,12 +53,12 @@ class Place:
     module: str = ""
     """Path of the innermost nn.Module."""
     backward: bool = False
-    """By the backward of the operator at this place."""
+    """Called by the backward of the operator at this place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProofTest:
-    """One test behind a proof."""
+    """One test of a finding."""
 
     test: str
     """poison, skip, native, ..."""
@@ -71,14 +71,14 @@ class ProofTest:
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """How sure, and because of what."""
+    """Certainty of a finding and its tests."""
 
     certainty: Certainty = Certainty.LIKELY
     why: str = ""
     tests: tuple[ProofTest, ...] = ()
 
     def by_current_rules(self) -> Proof:
-        """Without a `proven` of earlier versions, which meant that all trials had passed."""
+        """Return the proof without a `proven` of earlier versions, which meant that all trials passed."""
         if self.certainty is not Certainty.PROVEN or any(
             test.test == SEMANTICS for test in self.tests
         ):
@@ -88,19 +88,19 @@ class Proof:
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """What a fix saves per step: an estimated range, and a bound that it does not exceed."""
+    """Saving of a fix per step: an estimated range and an upper bound."""
 
     low_ns: float
-    """The operators that go away for certain: lower quartile of the repeats."""
+    """Operators that the fix certainly removes: lower quartile of the repeats."""
     high_ns: float
     """All operators that the fix concerns: upper quartile of the repeats."""
     low_share: float
     high_share: float
     bound_ns: float | None = None
-    """With the slowest calls, and with what Python adds to every call; None where it is unknown."""
+    """With the slowest calls and the Python overhead of every call; None if unknown."""
     bound_share: float | None = None
     clock: str = ""
-    """Of what the shares are: `CPU time`, `wall time`, or both."""
+    """What the shares refer to: `CPU time`, `wall time`, or both."""
     calls: float = 0.0
     """Operator calls per step that the fix concerns."""
     unpriced: tuple[str, ...] = ()
@@ -135,12 +135,12 @@ class FixMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Worth:
-    """What a fix of a finding would save. None means not measured."""
+    """Cost of a finding and saving of its fix. None means not measured."""
 
     operator_ns: float | None = None
-    """The operator natively, once."""
+    """One native call of the operator."""
     wasted_ns: float | None = None
-    """The wasted part of it, measured natively on the same bytes."""
+    """Its wasted part, measured natively on the same bytes."""
     per_step_ns: float | None = None
     """The middle of the estimated saving per step."""
     share_of_step: float | None = None
@@ -164,7 +164,7 @@ class ValueFinding:
     operator: str
     place: Place
     path: tuple[str, ...] = ()
-    """Operators that it runs inside of, outermost first."""
+    """Enclosing operators, outermost first."""
     overload: str = ""
     modules: dict[str, int] = field(default_factory=dict)
     count: int = 0
@@ -178,15 +178,14 @@ class ValueFinding:
     proof: Proof = field(default_factory=Proof)
     worth: Worth = field(default_factory=Worth)
     recipe: dict[str, Any] = field(default_factory=dict)
-    """The operator and the wasted part of it without their values, for measuring what it is worth
-    (`worker/values/pricing/recipes.py`)."""
+    """The operator and its wasted part without values, for pricing (`worker/values/pricing/recipes.py`)."""
     node: int = -1
     suggestion: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FlowNode:
-    """An operator at a place."""
+    """An operator at a source location."""
 
     id: int
     operator: str
@@ -208,7 +207,7 @@ class FlowEdge:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowGraph:
-    """How data flows between operators."""
+    """Data flow between operators."""
 
     nodes: tuple[FlowNode, ...] = ()
     edges: tuple[FlowEdge, ...] = ()
@@ -238,23 +237,25 @@ class ValueProfile:
     steps: int = 0
     seconds: float = 0.0
     step_ns: float | None = None
-    """A step natively, without the profiler: wall time."""
+    """Wall time of a step without the profiler."""
     step_cpu_ns: float | None = None
     saving: Saving | None = None
-    """Of fixing every finding that was priced; calls that findings share count once."""
+    """Saving of fixing every priced finding; calls that findings share count once."""
     counts: dict[str, int] = field(default_factory=dict)
     findings: tuple[ValueFinding, ...] = ()
     findings_left_out: int = 0
-    """Sightings of causes beyond the most that are kept."""
+    """Occurrences beyond the maximum number of causes."""
     flow: FlowGraph = field(default_factory=FlowGraph)
     excerpts: tuple[SourceExcerpt, ...] = ()
     """Source around the places of findings and of the flow graph."""
     notes: tuple[str, ...] = ()
+    compiled: bool = False
+    """Whether the program compiles functions, which recompile when a mode is toggled."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilingOptions:
-    """How the worker looks at values; the fields of the worker's `Options`."""
+    """Options of value profiling; the fields of the worker's `Options`."""
 
     deep: bool = False
     every: int = 1
@@ -283,10 +284,10 @@ class ProfileRequest:
     """Of a workload."""
     precision: str = "float32"
     eager: bool = False
-    """Turn torch.compile off, and profile the eager program."""
+    """Disable torch.compile, and profile the eager program."""
     options: ProfilingOptions = field(default_factory=ProfilingOptions)
     quiet_program: bool = False
-    """Send what the program prints on stdout to stderr, so that stdout is ours."""
+    """Redirect the program's stdout to stderr, so that stdout holds only the report."""
 
 
 FORMAT: Final = 1
@@ -294,22 +295,22 @@ PROFILE_FILE: Final = "profile.json"
 
 
 def profiles_home() -> Path:
-    """The folder that profiles go to when none is named."""
+    """Return the default folder of profiles."""
     return home_folder() / "values"
 
 
 def new_profile_folder(folder: Path | None = None) -> Path:
-    """An empty folder for a profile: the one that is named, or a new one at home."""
+    """Return an empty folder for a profile: the given one, or a new one in the results directory."""
     return new_output_folder(folder, home=profiles_home())
 
 
 def write_profile(folder: Path, profile: ValueProfile) -> Path:
-    """Keep a profile; a reader sees all of it or none."""
+    """Write a profile atomically; return its file."""
     return write_profile_file(folder / PROFILE_FILE, profile)
 
 
 def find_profile(text: str) -> Path:
-    """The file of a profile: `latest`, a folder, or the file itself."""
+    """Return the file of a profile: `latest`, a folder, or the file itself."""
     none_yet = UsageError("there is no profile yet", hint="make one with `torchyard values SCRIPT`")
     return find_profile_file(text, home=profiles_home(), file_name=PROFILE_FILE, none_yet=none_yet)
 

@@ -21,7 +21,6 @@ from torchyard.values.savings import (
     NotMeasured,
     chain_of,
     saving_of,
-    total_of,
 )
 from torchyard.values.target_run import NativeRun, run_in_target
 
@@ -29,8 +28,8 @@ __all__ = [
     "OF_WHOLE_STEPS",
     "price_in_target",
     "priced",
+    "profiled_steps",
     "sites_to_time",
-    "steps_looked_at",
     "steps_of",
     "unpriced",
 ]
@@ -40,7 +39,7 @@ _START_S: Final = 600.0
 """For a process that hangs; on a busy machine torch alone may take minutes to start."""
 _MOST_SITES: Final = 2000
 OF_WHOLE_STEPS: Final = "steps of the whole program"
-"""How the method of a gain begins that was measured on more than the operator."""
+"""Start of the method of a gain that was measured on whole steps, not on the operator."""
 IN_PLACE: Final = "operators timed where the program calls them, in a run without the profiler"
 ALONE: Final = "estimated from the operator alone, with the same values"
 NO_STEP_TIME: Final = "a step without the profiler was not timed"
@@ -48,15 +47,15 @@ _ENDED: Final = "the process that measures ended before it"
 
 
 def sites_to_time(profile: ValueProfile) -> list[dict[str, Any]]:
-    """Return every call site that a fix concerns, dearest findings first, for the timed run."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    """Return every call site that a fix concerns, largest findings first, for the timed run."""
+    sites: dict[tuple[Any, ...], dict[str, Any]] = {}
     names = ("operator", "file", "line", "backward", "shapes")
     for finding in sorted(profile.findings, key=lambda one: -one.bytes_wasted):
         for call in finding.recipe.get("calls", ()):
             site = {name: call[name] for name in names}
-            if len(found) < _MOST_SITES:
-                found.setdefault(tuple(site.values()), site)
-    return list(found.values())
+            if len(sites) < _MOST_SITES:
+                sites.setdefault(tuple(site.values()), site)
+    return list(sites.values())
 
 
 def price_in_target(
@@ -80,18 +79,18 @@ def price_in_target(
 
 
 def unpriced(profile: ValueProfile, why: str) -> ValueProfile:
-    """Return the same findings, none of them priced, and why."""
-    found = tuple(
+    """Return the profile with all findings unpriced, and the reason."""
+    findings = tuple(
         replace(finding, worth=replace(finding.worth, unavailable=why))
         for finding in profile.findings
     )
-    return replace(profile, findings=found)
+    return replace(profile, findings=findings)
 
 
 def priced(
     profile: ValueProfile, prices: Sequence[Mapping[str, Any]], native: NativeRun | None
 ) -> ValueProfile:
-    """Return the findings with what was measured; those without a number say why."""
+    """Return the profile with the measured prices, or the reason why there is none."""
     times = None if native is None else CallTimes(native, profile.threads)
     findings: list[ValueFinding] = []
     chains: list[Chain] = []
@@ -119,7 +118,7 @@ def _worth(
         return replace(worth, unavailable=NO_STEP_TIME)
     try:
         chain = chain_of(finding, steps, price)
-        saving = saving_of(chain, times)
+        saving = saving_of([chain], times)
     except NotMeasured as error:
         return _from_recipe(worth, price, finding.count / steps, times, str(error))
     chains.append(chain)
@@ -132,8 +131,8 @@ def _from_recipe(
     """Estimate from the operator alone; without a bound, because the chain was not timed."""
     low, high = price.get("wasted_low_ns"), price.get("wasted_high_ns")
     if low is None or high is None:
-        said = str(price.get("unavailable", ""))
-        return replace(worth, unavailable="; ".join(text for text in (why, said) if text))
+        reasons = (why, str(price.get("unavailable", "")))
+        return replace(worth, unavailable="; ".join(text for text in reasons if text))
     if not times.clocks or NOISY in why:
         return replace(worth, unavailable=why)
     differ = float(price.get("differ", 1.0))
@@ -172,7 +171,7 @@ def _total(
     if times is None or not chains:
         return None
     try:
-        total = total_of(chains, times)
+        total = saving_of(chains, times)
     except NotMeasured:
         return None
     if any(saving is None or saving.bound_share is None for saving in savings):
@@ -180,19 +179,19 @@ def _total(
     return total
 
 
-def steps_looked_at(profile: ValueProfile) -> int:
-    """Return how many steps were watched; a program without steps counts as one."""
+def profiled_steps(profile: ValueProfile) -> int:
+    """Return the number of profiled steps; a program without steps counts as one."""
     done = profile.steps - 1 if profile.steps > 1 else 1
     return max(1, done - profile.counts.get("steps_left_out", 0))
 
 
 def steps_of(finding: ValueFinding, profile: ValueProfile) -> int:
-    """Steps in which a finding could be seen: a survey does not look inside of operators."""
-    looked = steps_looked_at(profile)
-    closely = looked - profile.counts.get("steps_surveyed", 0)
+    """Return the number of steps that could show a finding: surveys do not profile inside operators."""
+    profiled = profiled_steps(profile)
+    closely = profiled - profile.counts.get("steps_surveyed", 0)
     if finding.path and len(finding.steps) <= closely:
         return max(1, closely)
-    return looked
+    return profiled
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:

@@ -46,10 +46,10 @@ def confirmed_and_priced(
     gains: bool = False,
     once: bool = False,
 ) -> ValueProfile:
-    """Return the profile with certainties, prices and, if asked for, gains.
+    """Return the profile with certainties, prices and, with `gains`, gains.
 
-    `keep` gets it after each part. With `once` the program is not run again, and what that leaves
-    unavailable is said.
+    `keep` receives it after each stage. With `once` the program is not run again, and the profile
+    states what is therefore unavailable.
     """
     if not profile.findings:
         return profile
@@ -59,20 +59,23 @@ def confirmed_and_priced(
         return profile
     native: NativeRun | None = None
 
-    def confirmed(known: ValueProfile) -> ValueProfile:
+    def confirmed(before: ValueProfile) -> ValueProfile:
         nonlocal native
-        found, native = confirm_in_target(request, folder, known, say=say)
-        return found
+        after, native = confirm_in_target(request, folder, before, say=say)
+        return after
 
     parts: list[tuple[str, Part]] = [
         ("running it again without the profiler", confirmed),
-        ("estimating savings", lambda known: price_in_target(request, folder, known, native)),
+        ("estimating savings", lambda before: price_in_target(request, folder, before, native)),
     ]
     if gains:
         parts += [
-            ("measuring gains", lambda known: measure_gains(request, folder, known, say=say)),
-            ("applying fixes", lambda known: measure_fixes(request, folder, known, say=say)),
-            ("comparing steps", lambda known: measure_set_to_none(request, folder, known, say=say)),
+            ("measuring gains", lambda before: measure_gains(request, folder, before, say=say)),
+            ("applying fixes", lambda before: measure_fixes(request, folder, before, say=say)),
+            (
+                "comparing steps",
+                lambda before: measure_set_to_none(request, folder, before, say=say),
+            ),
         ]
     if profile.state == "finished":
         say(announcement(profile, gains=gains))
@@ -87,7 +90,7 @@ def confirmed_and_priced(
 
 
 def announcement(profile: ValueProfile, *, gains: bool) -> str:
-    """Say what is run again, why, and what that repeats."""
+    """Return the message about further runs: how many, why, and their side effects."""
     times = "once more" if profile.steps > 1 else "up to three times more (it has no steps)"
     runs = runs_for_fixes(profile) + (PROGRAM_LAUNCHES if zeroed_gradients(profile) else 0)
     more = f", and {runs} times for --gains" if gains and runs else ""
@@ -116,9 +119,8 @@ def profile_program(
 ) -> Profiled:
     """Run the program with value profiling and store the profile in a folder.
 
-    A program that crashes, exits or is interrupted is a result like any other: what was found up
-    to there is kept. One that ended by itself is run again without the profiler, unless proofs are off
-    or `once` is given.
+    If the program crashes, exits or is interrupted, the findings so far are kept. If it ended by
+    itself, it is run again without value profiling, unless proofs are off or `once` is given.
     """
     sweep_orphans()
     place = new_profile_folder(folder)
@@ -132,7 +134,7 @@ def profile_program(
             place,
             profile,
             say=say,
-            keep=lambda known: write_profile(place, known),
+            keep=lambda current: write_profile(place, current),
             gains=gains,
             once=once,
         )
@@ -142,15 +144,15 @@ def profile_program(
 def _read(request: ProfileRequest, end: ProgramEnd) -> ValueProfile:
     if not end.output.is_file():
         raise WorkerFailed(
-            f"the program ended with {end.exit_code} before it could be watched",
-            hint="look at what it printed; `torchyard target` tells whether the target has a torch",
+            f"the program ended with {end.exit_code} before it could be profiled",
+            hint="check its output; `torchyard target` shows whether the target has torch",
         )
     profile = read_profile(end.output)
     state = profile.state
     if state == "running":
-        # The last write says so when the process was killed, or left by a way past Python.
+        # The last state written, if the process was killed or exited without cleanup.
         state = "interrupted" if end.interrupted else "crashed"
-    # Source lines are read now: files change, and relative names mean this folder.
+    # Source lines are read now: files may change, and relative names refer to this folder.
     return with_excerpts(
         replace(
             profile,

@@ -24,7 +24,6 @@ __all__ = [
     "NotMeasured",
     "chain_of",
     "saving_of",
-    "total_of",
 ]
 
 ANY_SHAPES: Final = "*"
@@ -46,18 +45,9 @@ _CERTAIN: Final = frozenset({"wasted", "repeated"})
 _SHRINKING: Final = frozenset({"shrinks", "reads"})
 _INSIDE: Final = "inside"
 _FRESH_FILLS: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "zeros",
-        "zeros_like",
-        "new_zeros",
-        "ones",
-        "ones_like",
-        "new_ones",
-        "full",
-        "full_like",
-        "new_full",
-    )
+    f"aten::{form}"
+    for name in ("zeros", "ones", "full")
+    for form in (name, f"{name}_like", f"new_{name}")
 )
 """Become `empty`: the memory is still needed, and its first touch moves to the operator that writes it."""
 
@@ -126,27 +116,27 @@ class CallTimes:
     def site(self, key: SiteKey) -> SiteTime | None:
         """Return times of a site; of its line where calls with these shapes were too few."""
         for one in (key, (*key[:4], ANY_SHAPES)):
-            found = self._sites.get(one)
-            if found is not None and found.calls >= LEAST_CALLS:
-                return found
+            site = self._sites.get(one)
+            if site is not None and site.calls >= LEAST_CALLS:
+                return site
         return None
 
     def calls_per_step(self, key: SiteKey) -> float:
         """Return how often a site is called in a step, wasted or not."""
-        found = self.site(key)
-        return found.calls / self._timed_steps if found is not None else 0.0
+        site = self.site(key)
+        return site.calls / self._timed_steps if site is not None else 0.0
 
     def step(self, clock: str) -> tuple[float, float, float]:
         """Return lower quartile, median and upper quartile of a step."""
-        found = self._steps[clock]
-        if found is None:
+        quartiles = self._steps[clock]
+        if quartiles is None:
             raise NotMeasured("a step without the profiler was not timed")
-        return found
+        return quartiles
 
     def range(self, site: SiteTime, clock: str) -> tuple[float, float]:
         """Return the lower and the upper quartile of the repeats."""
-        found = _quartiles(site.wall_ns if clock == "wall" else site.cpu_ns)
-        return (found[0], found[2]) if found is not None else (0.0, 0.0)
+        quartiles = _quartiles(site.wall_ns if clock == "wall" else site.cpu_ns)
+        return (quartiles[0], quartiles[2]) if quartiles is not None else (0.0, 0.0)
 
     def estimate(self, site: SiteTime, clock: str) -> tuple[float, float]:
         """Return the least and the most that one call costs the program, as far as is likely.
@@ -218,7 +208,7 @@ class CallTimes:
 
 
 def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Chain:
-    """Read the calls of a finding from its recipe, spread over the steps that were looked at."""
+    """Read the calls of a finding from its recipe, spread over the profiled steps."""
     recipe = finding.recipe
     sightings = recipe.get("sightings") or 0
     if not sightings or not recipe.get("calls"):
@@ -239,16 +229,6 @@ def chain_of(finding: ValueFinding, steps: int, price: Mapping[str, Any]) -> Cha
     )
 
 
-def saving_of(chain: Chain, times: CallTimes) -> Saving:
-    """Return the saving of one chain; raises NotMeasured."""
-    return _saving([chain], times)
-
-
-def total_of(chains: Sequence[Chain], times: CallTimes) -> Saving:
-    """Return the saving of several fixes together: a call goes away once."""
-    return _saving(chains, times)
-
-
 @dataclass(kw_only=True)
 class _Sum:
     """Time at one site, in one clock."""
@@ -263,7 +243,8 @@ class _Sum:
     faults: float = 0.0
 
 
-def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
+def saving_of(chains: Sequence[Chain], times: CallTimes) -> Saving:
+    """Return the saving of fixes together: a removed call counts once. Raise NotMeasured."""
     if not times.clocks:
         raise NotMeasured("a step without the profiler was not timed")
     unpriced = sorted(
@@ -302,14 +283,14 @@ def _saving(chains: Sequence[Chain], times: CallTimes) -> Saving:
     highs = [min(limits[clock], sums[clock].high / times.step(clock)[0]) for clock in trusted]
     bounds = [min(limits[clock], sums[clock].bound / times.step(clock)[0]) for clock in sums]
     low_share = min(1.0, *lows, *highs)
-    known = not unpriced and not missing
+    complete = not unpriced and not missing
     return Saving(
         low_ns=sums[first].low,
         high_ns=sums[first].high,
         low_share=low_share,
         high_share=min(1.0, max(highs)),
-        bound_ns=sums[first].bound if known else None,
-        bound_share=min(1.0, max(bounds)) if known else None,
+        bound_ns=sums[first].bound if complete else None,
+        bound_share=min(1.0, max(bounds)) if complete else None,
         clock=" and ".join({"wall": "wall time", "cpu": "CPU time"}[clock] for clock in trusted),
         calls=sums[first].calls,
         unpriced=(*unpriced, *missing),
@@ -335,8 +316,8 @@ def _summed(chains: Iterable[Chain], times: CallTimes, clock: str) -> _Sum:
         total.low += max(one.low for one in ones)
         for name in ("high", "bound", "fastest", "slowest", "calls", "pages", "faults"):
             summed = kept * sum(getattr(one, name) for one in ones)
-            dearest = max(getattr(one, name) for one in ones)
-            setattr(total, name, getattr(total, name) + max(summed, dearest))
+            largest = max(getattr(one, name) for one in ones)
+            setattr(total, name, getattr(total, name) + max(summed, largest))
     memory = times.memory(total.pages, total.faults)
     total.low /= times.drift
     total.high = (total.high + memory) * times.drift

@@ -28,26 +28,28 @@ _MOST_LINE_LENGTH: Final = 240
 
 
 def with_excerpts(profile: ValueProfile) -> ValueProfile:
-    """The profile with its source lines; those it has already stay as they are."""
+    """Return the profile with source lines; existing ones are kept."""
     return profile if profile.excerpts else replace(profile, excerpts=read_excerpts(profile))
 
 
 def read_excerpts(profile: ValueProfile) -> tuple[SourceExcerpt, ...]:
-    """Lines of every file that is there; findings come first where there are too many."""
-    wanted: dict[str, set[int]] = defaultdict(set)
-    left = _MOST_LINES
-    for file, line in _wanted(profile):
-        lines = wanted[file] if file in wanted or len(wanted) < _MOST_FILES else None
-        if lines is not None and line not in lines and left > 0:
+    """Return the lines of every existing file, up to a limit; findings take precedence."""
+    requested: dict[str, set[int]] = defaultdict(set)
+    remaining = _MOST_LINES
+    for file, line in _requested_lines(profile):
+        lines = requested[file] if file in requested or len(requested) < _MOST_FILES else None
+        if lines is not None and line not in lines and remaining > 0:
             lines.add(line)
-            left -= 1
+            remaining -= 1
     return tuple(
-        excerpt for file, lines in wanted.items() for excerpt in _runs(file, lines, _read(file))
+        excerpt for file, lines in requested.items() for excerpt in _runs(file, lines, _read(file))
     )
 
 
-def _wanted(profile: ValueProfile) -> Iterator[tuple[str, int]]:
-    places: list[tuple[Place, int]] = [(found.place, AROUND_FINDING) for found in profile.findings]
+def _requested_lines(profile: ValueProfile) -> Iterator[tuple[str, int]]:
+    places: list[tuple[Place, int]] = [
+        (finding.place, AROUND_FINDING) for finding in profile.findings
+    ]
     places += [(node.place, 0) for node in profile.flow.nodes]
     for place, around in places:
         if place.file.endswith(_ENDINGS) and place.line > 0:
@@ -55,9 +57,9 @@ def _wanted(profile: ValueProfile) -> Iterator[tuple[str, int]]:
                 yield place.file, line
 
 
-def _runs(file: str, wanted: Iterable[int], lines: list[str]) -> Iterator[SourceExcerpt]:
+def _runs(file: str, requested: Iterable[int], lines: list[str]) -> Iterator[SourceExcerpt]:
     run: list[int] = []
-    for number in sorted(number for number in wanted if number <= len(lines)):
+    for number in sorted(number for number in requested if number <= len(lines)):
         if run and number != run[-1] + 1:
             yield _excerpt(file, run, lines)
             run = []
@@ -72,14 +74,14 @@ def _excerpt(file: str, run: list[int], lines: list[str]) -> SourceExcerpt:
 
 
 def _read(file: str) -> list[str]:
-    """All lines; none of what is missing, large, or no plain file (a pipe would never end)."""
+    """Return all lines; none if the file is missing, large or not regular (a pipe would never end)."""
     try:
         descriptor = os.open(Path(file), os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return []
     try:
-        known = os.fstat(descriptor)
-        if not stat.S_ISREG(known.st_mode) or known.st_size > _MOST_FILE_BYTES:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_FILE_BYTES:
             return []
         text = os.read(descriptor, _MOST_FILE_BYTES).decode("utf-8", "replace")
     except OSError:

@@ -11,6 +11,7 @@ import json
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,13 +23,16 @@ from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
 from torchyard.results.directory import home_folder
 from torchyard.values.model import ProfileRequest
 
+_LEAST_LIMIT_S: Final = 120.0
+_LIMIT_FACTOR: Final = 3.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramEnd:
     """How the program's process ended, and where its result is."""
 
     exit_code: int
-    """As a shell says it: 128 and the signal's number after a signal."""
+    """As in a shell: 128 plus the number of the signal after a signal."""
     output: Path
     interrupted: bool = False
 
@@ -37,15 +41,15 @@ def run_in_target(
     request: ProfileRequest,
     folder: Path,
     *,
-    name: str = "watched",
+    name: str = "profiled",
     silent: bool = False,
     limit_s: float | None = None,
     **plan: Any,
 ) -> ProgramEnd:
-    """Run the program once; `plan` adds to what the worker is told.
+    """Run the program once; `plan` has further settings for the worker.
 
-    A `silent` run is one that the user did not ask for: it reads and prints nothing. One that takes
-    longer than the limit is ended.
+    A `silent` run, which the user did not request, reads and prints nothing. A run that exceeds the
+    time limit is ended.
     """
     if request.program and request.program[0] != "-m" and not Path(request.program[0]).is_file():
         raise UsageError(
@@ -87,6 +91,34 @@ def run_in_target(
     return ProgramEnd(exit_code=code, output=output, interrupted=bool(interrupted))
 
 
+def run_natively(
+    request: ProfileRequest,
+    folder: Path,
+    *,
+    name: str,
+    profiled_s: float,
+    launch: Callable[..., ProgramEnd] = run_in_target,
+    **plan: Any,
+) -> NativeRun | None:
+    """Run the program again without value profiling, silently; None without a readable result.
+
+    `profiled_s` is the duration of the profiled run, which the time limit depends on.
+    """
+    end = launch(
+        request,
+        folder,
+        name=name,
+        silent=True,
+        limit_s=max(_LEAST_LIMIT_S, _LIMIT_FACTOR * profiled_s),
+        native=True,
+        **{"wanted": [], **plan},
+    )
+    try:
+        return read_native_run(end.output)
+    except ResultsDamaged:
+        return None
+
+
 def _stdout(request: ProfileRequest, silent: bool) -> int | None:
     if silent:
         return subprocess.DEVNULL
@@ -98,7 +130,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class CountedChain:
-    """Operators, each inside the one before, and how often the last of them ran there."""
+    """A chain of nested operators, and how often the innermost one ran there."""
 
     chain: tuple[str, ...]
     count: int
@@ -133,7 +165,7 @@ class SiteTime:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeRun:
-    """One run of the program without the watch."""
+    """One run of the program without value profiling."""
 
     format: int
     state: str
@@ -142,13 +174,13 @@ class NativeRun:
     recorded_steps: int = 0
     """Steps during which events were recorded."""
     recorded_whole: bool = False
-    """Whether events were recorded to the end, so that nothing was timed untouched."""
+    """Whether events were recorded to the end, so that no time is free of that overhead."""
     step_ns: float | None = None
-    """Median of the steps that ran untouched."""
+    """Median of the steps without recording or timers."""
     step_cpu_ns: float | None = None
     timed_steps: int = 0
     steps_ns: tuple[float, ...] = ()
-    """Each of the steps that ran untouched."""
+    """Each of these steps."""
     steps_cpu_ns: tuple[float, ...] = ()
     sites: tuple[SiteTime, ...] = ()
     """Operators that were timed where the program calls them."""
@@ -163,14 +195,14 @@ class NativeRun:
     program_ns: float = 0.0
     program_cpu_ns: float = 0.0
     step_faults: float | None = None
-    """Page faults of the untouched step that has most of them, and of the program."""
+    """Largest number of page faults in one of these steps; below, those of the program."""
     program_faults: float = 0.0
     probes_ns: tuple[float, ...] = ()
-    """CPU time of a fixed piece of work before and after each run that times were taken in: how much
-    the speed of the machine has changed between them."""
+    """CPU time of a fixed piece of work before and after each timed run, which shows how much the speed
+    of the machine changed between them."""
     threads: int = 0
     accelerated: bool = False
-    """Whether a GPU was used, so that CPU time says nothing of a step."""
+    """Whether a GPU was used, so that CPU time does not measure a step."""
     fix_matched: int = 0
     """Calls that the applied fix concerns, and calls that it changed."""
     fix_applied: int = 0
@@ -181,14 +213,13 @@ class NativeRun:
     chains: tuple[CountedChain, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def times_seen(self, wanted: tuple[str, ...]) -> int:
-        """How often a chain ran; around it are autograd and wrappers that the watch does not see."""
-        length = len(wanted)
-        return sum(item.count for item in self.chains if item.chain[-length:] == wanted)
+    def occurrences(self, chain: tuple[str, ...]) -> int:
+        """Return how often a chain ran, possibly inside autograd nodes and wrappers."""
+        return sum(item.count for item in self.chains if item.chain[-len(chain) :] == chain)
 
 
 def read_native_run(path: Path) -> NativeRun:
-    """What the worker wrote; raises ResultsDamaged when it wrote nothing readable."""
+    """Return the result of a native run; raise ResultsDamaged if it is missing or unreadable."""
     try:
         data = json.loads(path.read_bytes())
         run = decode(

@@ -102,3 +102,18 @@ def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map_tensors(item, change) for item in value)
     return value
+
+
+def as_arguments(
+    inputs: Any, change: Callable[[Any], Any]
+) -> Optional[Tuple[Tuple[Any, ...], Dict[str, Any]]]:
+    """Return a tensor, sequence or mapping as changed arguments and keywords; None for other types."""
+    import torch
+
+    if isinstance(inputs, torch.Tensor):
+        return (change(inputs),), {}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(map_tensors(tuple(inputs), change)), {}
+    if hasattr(inputs, "keys") and all(isinstance(key, str) for key in inputs.keys()):  # noqa: SIM118
+        return (), {key: map_tensors(inputs[key], change) for key in inputs.keys()}  # noqa: SIM118
+    return None

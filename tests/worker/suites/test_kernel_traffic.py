@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.catalog.kernel_list import KERNELS
+from torchyard.worker.catalog.built_in import KERNELS
 from torchyard.worker.suites.choices import choose
 from torchyard.worker.suites.kernels import suite as kernels
 from torchyard.worker.workload import BuiltWorkload, flatten

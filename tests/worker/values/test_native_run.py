@@ -65,15 +65,15 @@ def test_recording_ends_when_all_was_seen_and_the_rest_is_timed(output: Path) ->
     assert found.recorded_steps == 1
     assert found.timed_steps == 3
     assert found.step_ns > 0
-    assert found.times_seen(tuple(LOSS)) == 1
+    assert found.occurrences(tuple(LOSS)) == 1
     assert not found.recorded_whole
 
 
 def test_missing_operators_are_not_awaited_forever(output: Path) -> None:
     found = run(output, MOST_RECORDED_STEPS + 3, wanted=[["aten::sort"]])
     assert found.recorded_steps == MOST_RECORDED_STEPS
-    assert found.times_seen(("aten::sort",)) == 0
-    assert found.times_seen(tuple(LOSS)) == MOST_RECORDED_STEPS
+    assert found.occurrences(("aten::sort",)) == 0
+    assert found.occurrences(tuple(LOSS)) == MOST_RECORDED_STEPS
     assert found.timed_steps == 2
 
 
@@ -91,7 +91,7 @@ def test_a_program_without_steps_is_recorded_to_its_end(output: Path) -> None:
     native.stop(FINISHED)
     found = read_native_run(output)
     assert found.recorded_whole
-    assert found.times_seen(("aten::cos",)) == 1
+    assert found.occurrences(("aten::cos",)) == 1
     assert found.step_ns is None
 
 
@@ -124,8 +124,8 @@ def test_the_programs_own_profiler_goes_first(
     native.stop(FINISHED)
     assert any(event.name == "aten::sin" for event in own.function_events)
     found = read_native_run(output)
-    assert found.times_seen(("aten::cos",)) == 1
-    assert found.times_seen(("aten::sin",)) == 0
+    assert found.occurrences(("aten::cos",)) == 1
+    assert found.occurrences(("aten::sin",)) == 0
     assert any("profiles itself" in note for note in found.notes)
 
 
@@ -145,7 +145,7 @@ def test_events_do_not_pile_up(output: Path, monkeypatch: pytest.MonkeyPatch) ->
         torch.ones(10).cos()
     native.stop(FINISHED)
     assert harvests
-    assert read_native_run(output).times_seen(("aten::cos",)) == 3000
+    assert read_native_run(output).occurrences(("aten::cos",)) == 3000
 
 
 def test_a_forked_child_writes_nothing(output: Path) -> None:
@@ -212,4 +212,4 @@ def test_started_by_path_as_by_the_controller(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
-    assert read_native_run(tmp_path / "out.json").times_seen(("aten::cos",)) == 1
+    assert read_native_run(tmp_path / "out.json").occurrences(("aten::cos",)) == 1

@@ -20,7 +20,7 @@ from torchyard.values.model import Proof
 
 
 class CaseState(StrEnum):
-    """What came of a case."""
+    """Outcome of a case."""
 
     DONE = "done"
     UNSUPPORTED = "unsupported"
@@ -35,20 +35,20 @@ class CaseState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorWorth:
-    """What the waste costs, at the size of the case. None means not measured."""
+    """Cost of the waste, at the size of the case. None means not measured."""
 
     operator_ns: float | None = None
     wasted_ns: float | None = None
     """The wasted part alone, on as many bytes."""
     gain: float | None = None
-    """Time of the operator : time with its fix simulated."""
+    """Speedup of the operator with its fix simulated."""
     gain_method: str = ""
     method: str = ""
     unavailable: str = ""
 
     @property
     def share(self) -> float | None:
-        """Of the operator's time that the wasted part takes when it runs alone."""
+        """Share of the operator's time that the wasted part takes when it runs alone."""
         if self.operator_ns is None or self.wasted_ns is None or self.operator_ns <= 0:
             return None
         return min(1.0, self.wasted_ns / self.operator_ns)
@@ -63,7 +63,7 @@ class OperatorFinding:
     pattern: str
     operator: str
     path: tuple[str, ...] = ()
-    """Operators that it runs inside of, outermost first."""
+    """Enclosing operators, outermost first."""
     shape: tuple[int, ...] = ()
     dtype: str = ""
     bytes_wasted: int = 0
@@ -71,7 +71,7 @@ class OperatorFinding:
     count: int = 0
     detail: str = ""
     native: int = 0
-    """How often it ran in one call that nobody watched."""
+    """How often it ran in one call without value profiling."""
     proof: Proof = field(default_factory=Proof)
     worth: OperatorWorth = field(default_factory=OperatorWorth)
 
@@ -90,14 +90,14 @@ class OperatorCase:
     written_bytes: int = 0
     """By all operators of the case, at all depths."""
     not_seen_bytes: int = 0
-    """Of these, in memory that cannot be looked into."""
+    """Of these, in memory that cannot be examined."""
     not_tried: int = 0
-    """How often something was not put on trial."""
+    """Number of missing trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSettings:
-    """What a sweep was asked for; kept beside its results, so that it can go on later."""
+    """Settings of a sweep; stored with its results, so that it can be resumed."""
 
     python: str
     target: str
@@ -112,15 +112,15 @@ class SweepSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Everything about one sweep."""
+    """Settings and outcomes of one sweep."""
 
     settings: SweepSettings
     torch: str = ""
     device: str = ""
     names: tuple[str, ...] = ()
-    """Of all cases that were asked for."""
+    """Of all selected cases."""
     cases: tuple[OperatorCase, ...] = ()
-    """Of those that are done."""
+    """Those with a result."""
 
     @property
     def finished(self) -> bool:
@@ -128,7 +128,7 @@ class Sweep:
         return len(self.cases) >= len(self.names) > 0
 
     def count(self, state: CaseState) -> int:
-        """How many cases ended so."""
+        """Return the number of cases with this outcome."""
         return sum(case.state is state for case in self.cases)
 
 
@@ -138,7 +138,9 @@ ROWS_FILE: Final = "rows.jsonl"
 
 
 @dataclass
-class _Read:
+class _Rows:
+    """Contents of the file of rows."""
+
     torch: str = ""
     device: str = ""
     names: tuple[str, ...] = ()
@@ -147,23 +149,24 @@ class _Read:
 
 
 class SweepFolder:
-    """Where a sweep is kept."""
+    """The folder of a sweep."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.rows = folder / ROWS_FILE
 
     def begin(self, settings: SweepSettings) -> None:
-        """Note what is asked for."""
+        """Write the settings."""
         text = to_json_text({"format": FORMAT, **encode(settings)}, indent=1)
         replace_file(self.folder / SETTINGS_FILE, text)
 
     def settings(self) -> SweepSettings:
-        """What was asked for; raises when this is no sweep."""
+        """Return the settings; raise UsageError if the folder is not that of a sweep."""
         path = self.folder / SETTINGS_FILE
         if not path.is_file():
             raise UsageError(
-                f"{self.folder} holds no sweep", hint="name the folder that a sweep printed"
+                f"{self.folder} is not the folder of a sweep",
+                hint="give the folder that a sweep printed",
             )
         try:
             data = json.loads(path.read_bytes())
@@ -180,33 +183,33 @@ class SweepFolder:
             ) from error
 
     def read(self) -> Sweep:
-        """What is there now."""
-        found = self._read()
-        order = {name: number for number, name in enumerate(found.names)}
-        cases = sorted(found.cases.values(), key=lambda case: order.get(case.case, len(order)))
+        """Return the current state of the sweep."""
+        rows = self._read()
+        order = {name: number for number, name in enumerate(rows.names)}
+        cases = sorted(rows.cases.values(), key=lambda case: order.get(case.case, len(order)))
         return Sweep(
             settings=self.settings(),
-            torch=found.torch,
-            device=found.device,
-            names=found.names,
+            torch=rows.torch,
+            device=rows.device,
+            names=rows.names,
             cases=tuple(cases),
         )
 
     def done(self) -> list[str]:
-        """Cases that have a result."""
+        """Return the names of the cases with a result."""
         return list(self._read().cases)
 
     def names(self) -> tuple[str, ...]:
-        """Of all cases that were asked for, once a worker has said so."""
+        """Return the names of all selected cases; empty until a worker has written them."""
         return self._read().names
 
     def under_way(self) -> str:
-        """The case that began last and has no result; empty when there is none."""
-        found = self._read()
-        return found.began if found.began not in found.cases else ""
+        """Return the case that started last and has no result, or an empty string."""
+        rows = self._read()
+        return rows.began if rows.began not in rows.cases else ""
 
     def add(self, case: str, state: CaseState, why: str) -> None:
-        """A row for a case whose process is gone."""
+        """Add the row of a case whose process died."""
         row = {"kind": "row", "case": case, "state": state.value, "why": why}
         try:
             with self.rows.open("a", encoding="ascii") as file:
@@ -214,18 +217,18 @@ class SweepFolder:
         except OSError as error:
             raise write_error(self.rows, error, kept="every row before") from error
 
-    def _read(self) -> _Read:
-        found = _Read()
+    def _read(self) -> _Rows:
+        rows = _Rows()
         for line in self._lines():
             if line["kind"] == "header":
-                found.torch, found.device = str(line["torch"]), str(line["device"])
-                found.names = tuple(str(name) for name in line["cases"])
+                rows.torch, rows.device = str(line["torch"]), str(line["device"])
+                rows.names = tuple(str(name) for name in line["cases"])
             elif line["kind"] == "began":
-                found.began = str(line["case"])
+                rows.began = str(line["case"])
             elif line["kind"] == "row":
                 case = _case(line, self.rows)
-                found.cases[case.case] = case
-        return found
+                rows.cases[case.case] = case
+        return rows
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         try:
@@ -236,13 +239,13 @@ class SweepFolder:
             try:
                 data = json.loads(line)
             except ValueError:
-                continue  # half a line of a process that was killed, or the empty one behind it
+                continue  # an incomplete line of a killed process, or the empty one after it
             if isinstance(data, dict) and "kind" in data:
                 yield data
 
 
 def _case(line: dict[str, Any], path: Path) -> OperatorCase:
-    """Fields that are null stand for what they are when they are left out."""
+    """Return the case of a row; null fields have their default."""
     try:
         case = decode(OperatorCase, _without_nulls(line), where=str(path), strict=False)
     except UsageError as error:

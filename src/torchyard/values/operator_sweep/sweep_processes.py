@@ -22,16 +22,16 @@ from torchyard.values.model import new_profile_folder
 from torchyard.values.operator_sweep.model import CaseState, Sweep, SweepFolder, SweepSettings
 
 _CASES_EACH: Final = 64
-"""Of one process: what torch keeps of operators that ran stays bounded."""
+"""Cases per process, which bounds the memory that torch keeps of operators."""
 _POLL_S: Final = 0.2
 _TAIL: Final = 12
 
 Progress = Callable[[int, int, str], None]
-"""Cases done, all cases, the one that is under way."""
+"""Progress callback: finished cases, all cases, the current case."""
 
 
 def run_sweep(folder: SweepFolder, settings: SweepSettings, progress: Progress) -> None:
-    """Run every case that has no result yet. An interrupt leaves what was found."""
+    """Run every case without a result. An interrupt keeps the results so far."""
     while not folder.read().finished:
         before = len(folder.done())
         code, log = _run_chunk(folder, settings, progress)
@@ -39,7 +39,7 @@ def run_sweep(folder: SweepFolder, settings: SweepSettings, progress: Progress) 
         if not names:
             if code == 0:
                 raise NothingToDo(
-                    f"no case is called {settings.only}", hint="`--only '*'` takes all of them"
+                    f"no case matches {settings.only}", hint="`--only '*'` selects all cases"
                 )
             raise _not_started(settings, code, log)
         died_in = folder.under_way()
@@ -52,7 +52,7 @@ def run_sweep(folder: SweepFolder, settings: SweepSettings, progress: Progress) 
 def _run_chunk(
     folder: SweepFolder, settings: SweepSettings, progress: Progress
 ) -> tuple[int, Path]:
-    """One process, to its end."""
+    """Run one worker process until it ends; return its exit code and log."""
     plan = folder.folder / "plan.json"
     log = folder.folder / "worker.log"
     chunk = {
@@ -74,14 +74,14 @@ def _run_chunk(
     mark = new_launch_mark()
     spec = LaunchSpec(name=settings.target, python=settings.python, variables=settings.variables)
     ready = prepare(spec, launch_mark=mark, entry=PROGRAM_ENTRY)
-    with log.open("ab") as talk:
+    with log.open("ab") as log_file:
         process = subprocess.Popen(
             [ready.python, str(PROGRAM_ENTRY), str(plan), "--"],
             env=dict(ready.environment),
             stdin=subprocess.DEVNULL,
-            stdout=talk,
-            stderr=talk,
-            # Ctrl-C is ours: a case must not take it for an error of its own.
+            stdout=log_file,
+            stderr=log_file,
+            # Ctrl-C is handled here: a case must not report it as its own error.
             start_new_session=True,
         )
         try:
@@ -118,12 +118,10 @@ def _not_started(settings: SweepSettings, code: int, log: Path) -> WorkerFailed:
     return WorkerFailed(
         f"{settings.target}: the sweep ended with {code} before a case began",
         why="\n".join(lines[-_TAIL:]),
-        hint="`torchyard target` tells whether the target has a torch",
+        hint="`torchyard target` shows whether the target has torch",
         log=str(log),
     )
 
-
-_LIMIT_SAID: Final = "resume with `torchyard values sweep --resume {folder}`"
 
 Swept = tuple[Sweep, Path]
 
@@ -131,31 +129,31 @@ Swept = tuple[Sweep, Path]
 def start_sweep(
     settings: SweepSettings, *, folder: Path | None = None, say: Callable[[str], None]
 ) -> Swept:
-    """Sweep everything that is asked for."""
-    place = (
+    """Start a sweep in a new folder."""
+    path = (
         new_run_folder(home_folder() / "sweeps") if folder is None else new_profile_folder(folder)
     )
-    kept = SweepFolder(place)
-    kept.begin(settings)
-    return _go_on(kept, settings, say)
+    stored = SweepFolder(path)
+    stored.begin(settings)
+    return _run(stored, settings, say)
 
 
 def resume_sweep(folder: Path, *, say: Callable[[str], None]) -> Swept:
-    """Sweep what is left of an earlier sweep, with its settings."""
-    kept = SweepFolder(folder)
-    return _go_on(kept, kept.settings(), say)
+    """Resume a sweep with its settings."""
+    stored = SweepFolder(folder)
+    return _run(stored, stored.settings(), say)
 
 
-def _go_on(kept: SweepFolder, settings: SweepSettings, say: Callable[[str], None]) -> Swept:
+def _run(stored: SweepFolder, settings: SweepSettings, say: Callable[[str], None]) -> Swept:
     sweep_orphans()
     say(
-        f"sweep: {kept.folder}; after an interrupt, "
-        + _LIMIT_SAID.format(folder=kept.folder)
+        f"sweep: {stored.folder}; if interrupted, resume it with "
+        f"`torchyard values sweep --resume {stored.folder}`"
     )
 
-    def progress(done: int, total: int, under_way: str) -> None:
-        if under_way:
-            say(f"{done + 1}/{total} {under_way}")
+    def progress(done: int, total: int, current_case: str) -> None:
+        if current_case:
+            say(f"{done + 1}/{total} {current_case}")
 
-    run_sweep(kept, settings, progress)
-    return kept.read(), kept.folder
+    run_sweep(stored, settings, progress)
+    return stored.read(), stored.folder

@@ -26,7 +26,7 @@ from torchyard.values.model import (
     Worth,
 )
 from torchyard.values.pattern_texts import suggestion_for
-from torchyard.values.prices import OF_WHOLE_STEPS, steps_looked_at, steps_of
+from torchyard.values.prices import OF_WHOLE_STEPS, profiled_steps, steps_of
 
 MARKS: Final[dict[Certainty, str]] = {
     Certainty.PROVEN: "●",
@@ -91,7 +91,7 @@ def summary_sentence(profile: ValueProfile) -> str:
         if not operators:
             return "No findings, because no operator was observed."
         return f"No wasted work was found in {operators:,} operators."
-    counts = Counter(found.proof.certainty for found in profile.findings)
+    counts = Counter(finding.proof.certainty for finding in profile.findings)
     certainties = ", ".join(f"{counts[one]} {one.value}" for one in Certainty if counts[one])
     return (
         f"{count} finding{'s' if count != 1 else ''} ({certainties}). {_saving_sentence(profile)}"
@@ -99,10 +99,10 @@ def summary_sentence(profile: ValueProfile) -> str:
 
 
 def _saving_sentence(profile: ValueProfile) -> str:
-    savings = [found.worth.saving for found in profile.findings]
+    savings = [finding.worth.saving for finding in profile.findings]
     count = sum(saving is not None for saving in savings)
     if profile.saving is None or not count:
-        wasted = sum(bytes_per_step(found, profile) for found in profile.findings)
+        wasted = sum(bytes_per_step(finding, profile) for finding in profile.findings)
         subject = "They waste" if len(savings) > 1 else "It wastes"
         size = f"{format_bytes(wasted)} of writes per {_span(profile)}"
         return f"{subject} {size}; the time was not measured."
@@ -261,15 +261,15 @@ def measured_text(worth: Worth) -> str:
         return f"fix not confirmed ({fix}): {clipped(measured.why, 300)}"
     interval = measured.interval
     ends = f" [{_percents(interval.low, interval.high)}]" if interval is not None else ""
-    said = f"measured: saves {format_percent(share)}{ends} of {clipped(measured.clock, 40)}"
+    text = f"measured: saves {format_percent(share)}{ends} of {clipped(measured.clock, 40)}"
     if interval is not None and interval.covers(0.0):
-        said += ", not distinguishable from zero,"
+        text += ", not distinguishable from zero,"
     count = f"{measured.pairs:,} pairs in {measured.launches:,} launches"
-    said += f" with {fix} ({count}; results {clipped(measured.rounded, 80) or 'equal'})"
+    text += f" with {fix} ({count}; results {clipped(measured.rounded, 80) or 'equal'})"
     bound = _number(measured.exceeded_bound)
     if bound is not None:
-        said += f"; EXCEEDS the estimated upper bound of {format_percent(bound)}, now corrected"
-    return said
+        text += f"; EXCEEDS the estimated upper bound of {format_percent(bound)}, now corrected"
+    return text
 
 
 def _percents(low: float, high: float) -> str:
@@ -390,14 +390,14 @@ def notes_of_profile(profile: ValueProfile) -> list[str]:
 
 
 def _steps(profile: ValueProfile) -> str:
-    looked = steps_looked_at(profile)
+    profiled = profiled_steps(profile)
     left_out = profile.counts.get("steps_left_out", 0)
-    text = f"{looked:,} profiled"
+    text = f"{profiled:,} profiled"
     if profile.steps == 1:
         text = "no step boundaries observed: the whole program counts as one step"
     surveyed = profile.counts.get("steps_surveyed", 0)
     if surveyed:
-        text += f": {looked - surveyed:,} in full, {surveyed:,} checked for changes only"
+        text += f": {profiled - surveyed:,} in full, {surveyed:,} checked for changes only"
     if left_out:
         text += f", {left_out:,} skipped"
     return f"{text}, in {profile.seconds:,.1f} s" if profile.seconds else text

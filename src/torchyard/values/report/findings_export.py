@@ -15,7 +15,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.core.units import format_bytes, format_percent
 from torchyard.values.model import Certainty, FlowNode, ValueFinding, ValueProfile
-from torchyard.values.prices import steps_looked_at
+from torchyard.values.prices import profiled_steps
 from torchyard.values.report.descriptions import (
     bytes_per_step,
     clipped,
@@ -56,7 +56,7 @@ def values_json(profile: ValueProfile) -> str:
             "upper_bound_ns": None if saving is None else saving.bound_ns,
         },
         "looked_at": {
-            "steps": steps_looked_at(profile),
+            "steps": profiled_steps(profile),
             "step_ns": profile.step_ns,
             "seconds": profile.seconds,
             "counts": profile.counts,

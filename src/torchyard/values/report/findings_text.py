@@ -83,20 +83,23 @@ def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: 
 
 def _text_sentences(finding: ValueFinding) -> list[str]:
     """Return the lines below a finding: location, detail, certainty, saving, suggestion."""
-    sentences = [f"{operator_text(finding.operator, finding.path)} at {place_text(finding.place)}"]
-    if detail_text(finding):
-        sentences.append(detail_text(finding))
-    if finding.proof.why:
-        sentences.append(f"{finding.proof.certainty.value}: {clipped(finding.proof.why, 500)}")
-    if chain_text(finding.worth):
-        sentences.append(chain_text(finding.worth))
-    if measured_text(finding.worth):
-        sentences.append(measured_text(finding.worth))
-    if fix_speedup_text(finding.worth):
-        sentences.append(fix_speedup_text(finding.worth))
-    if suggestion_text(finding):
-        sentences.append(f"→ {suggestion_text(finding)}")
-    return sentences
+    why = clipped(finding.proof.why, 500)
+    suggestion = suggestion_text(finding)
+    sentences = (
+        f"{operator_text(finding.operator, finding.path)} at {place_text(finding.place)}",
+        detail_text(finding),
+        f"{finding.proof.certainty.value}: {why}" if why else "",
+        *_worth_sentences(finding),
+        f"→ {suggestion}" if suggestion else "",
+    )
+    return [sentence for sentence in sentences if sentence]
+
+
+def _worth_sentences(finding: ValueFinding) -> list[str]:
+    worth = finding.worth
+    return [
+        text for text in (chain_text(worth), measured_text(worth), fix_speedup_text(worth)) if text
+    ]
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -175,14 +178,7 @@ def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
     if finding.proof.why:
         why = clipped(finding.proof.why, 500)
         yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
-    if chain_text(finding.worth):
-        text = chain_text(finding.worth)
-        yield f"{escaped(text[0].upper() + text[1:])}."
-    if measured_text(finding.worth):
-        text = measured_text(finding.worth)
-        yield f"{escaped(text[0].upper() + text[1:])}."
-    if fix_speedup_text(finding.worth):
-        text = fix_speedup_text(finding.worth)
+    for text in _worth_sentences(finding):
         yield f"{escaped(text[0].upper() + text[1:])}."
     if suggestion_text(finding):
         parts = code_spans(suggestion_text(finding))

@@ -7,10 +7,10 @@ accept any name have a list instead: the workloads of the whole suite.
 
 from typing import Dict, List, Optional
 
+from torchyard.worker.catalog.built_in import KERNELS, MODELS
 from torchyard.worker.catalog.entry import BOTH, Entry, ListedWorkload
 from torchyard.worker.catalog.huggingface_models import HUGGINGFACE
 from torchyard.worker.catalog.image_models import TIMM, TORCHVISION
-from torchyard.worker.catalog.kernel_list import KERNELS
 
 __all__ = [
     "BOTH",
@@ -22,38 +22,6 @@ __all__ = [
     "Entry",
     "ListedWorkload",
     "entry_of",
-]
-
-MODELS: List[Entry] = [
-    Entry(
-        "resnet",
-        BOTH,
-        "residual network of half the usual width; layers=50,width=64 is a ResNet-50",
-        4,
-        {"layers": 18, "size": 64, "width": 32, "classes": 1000},
-    ),
-    Entry(
-        "transformer-encoder",
-        BOTH,
-        "encoder-only transformer that classifies sequences",
-        2,
-        {"layers": 4, "width": 256, "heads": 8, "length": 64, "vocabulary": 8192, "classes": 16},
-    ),
-    Entry("unet", BOTH, "U-Net over images", 1, {"size": 64, "width": 16, "depth": 3}),
-    Entry(
-        "lstm",
-        BOTH,
-        "LSTM that classifies sequences",
-        8,
-        {"layers": 2, "width": 128, "length": 32, "vocabulary": 8192, "classes": 16},
-    ),
-    Entry(
-        "gpt",
-        BOTH,
-        "decoder-only transformer that predicts the next token",
-        1,
-        {"layers": 4, "width": 256, "heads": 8, "length": 64, "vocabulary": 8192},
-    ),
 ]
 
 SUITES: Dict[str, List[Entry]] = {"kernels": KERNELS, "models": MODELS}

@@ -1,6 +1,7 @@
-"""The record types of the catalogue. No torch, so that the controller can import them."""
+"""The record types of the catalogue and its tables. No torch, so that the controller can import them."""
 
-from typing import Dict, NamedTuple, Optional, Tuple
+import ast
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 
 class Entry(NamedTuple):
@@ -28,4 +29,16 @@ class ListedWorkload(NamedTuple):
     cpu_batch_size: Optional[int]
 
 
+INFERENCE = ("inference",)
 BOTH = ("inference", "training")
+
+
+def table_rows(table: str) -> List[List[str]]:
+    """Return the cells of a table: one row per line, cells separated by `|`."""
+    return [[cell.strip() for cell in line.split("|")] for line in table.split("\n") if line]
+
+
+def parameters(text: str) -> Dict[str, Any]:
+    """Return the parameters of a text such as `layers=4 width=256`; of equal keys the last one."""
+    pairs = (item.partition("=") for item in text.split())
+    return {key: ast.literal_eval(value) for key, _, value in pairs}

@@ -4,72 +4,42 @@ from typing import Dict, List, Optional, Tuple
 
 from torchyard.worker.catalog.entry import BOTH, ListedWorkload
 
-# Name, batch size on a large GPU, batch size on a large server; None: not in that list.
-_ROWS: List[Tuple[str, Optional[int], Optional[int]]] = [
-    ("adv_inception_v3", 128, 128),
-    ("beit_base_patch16_224", 64, 64),
-    ("botnet26t_256", None, 128),
-    ("cait_m36_384", None, 4),
-    ("coat_lite_mini", None, 32),
-    ("convit_base", None, 64),
-    ("convmixer_768_32", None, 2),
-    ("convnext_base", None, 64),
-    ("convnextv2_nano.fcmae_ft_in22k_in1k", 128, None),
-    ("crossvit_9_240", None, 32),
-    ("cspdarknet53", None, 64),
-    ("deit_base_distilled_patch16_224", 64, 64),
-    ("deit_tiny_patch16_224.fb_in1k", 128, None),
-    ("dm_nfnet_f0", 128, 128),
-    ("dpn107", None, 32),
-    ("eca_botnext26ts_256", None, 128),
-    ("eca_halonext26ts", None, 128),
-    ("fbnetc_100", None, 32),
-    ("fbnetv3_b", None, 32),
-    ("gernet_l", None, 128),
-    ("ghostnet_100", 512, 128),
-    ("gluon_inception_v3", None, 128),
-    ("gmixer_24_224", None, 16),
-    ("gmlp_s16_224", None, 128),
-    ("hrnet_w18", None, 128),
-    ("inception_v3", 128, 128),
-    ("jx_nest_base", None, 32),
-    ("lcnet_050", None, 64),
-    ("mixer_b16_224", None, 128),
-    ("mixnet_l", None, 128),
-    ("mnasnet_100", None, 32),
-    ("mobilenetv2_100", 128, 32),
-    ("mobilenetv3_large_100", 512, 32),
-    ("mobilevit_s", 64, 256),
-    ("nfnet_l0", 128, 128),
-    ("pnasnet5large", None, 16),
-    ("poolformer_m36", None, 64),
-    ("repvgg_a2", 128, 128),
-    ("res2net101_26w_4s", None, 64),
-    ("res2net50_14w_8s", None, 128),
-    ("res2next50", None, 128),
-    ("resnest101e", None, 64),
-    ("rexnet_100", None, 128),
-    ("sebotnet33ts_256", None, 64),
-    ("selecsls42b", None, 128),
-    ("spnasnet_100", None, 32),
-    ("swin_base_patch4_window7_224", 64, 64),
-    ("swsl_resnext101_32x16d", None, 32),
-    ("tf_efficientnet_b0", 128, 128),
-    ("tf_mixnet_l", None, 32),
-    ("tnt_s_patch16_224", None, 32),
-    ("twins_pcpvt_base", None, 64),
-    ("visformer_small", 128, 128),
-    ("vit_base_patch14_dinov2.lvd142m", 128, None),
-    ("vit_base_patch16_224", None, 64),
-    ("vit_base_patch16_siglip_256", 128, None),
-    ("volo_d1_224", None, 64),
-    ("xcit_large_24_p8_224", None, 5),
-]
+BatchSizes = Tuple[Optional[int], Optional[int]]
+Rows = Dict[BatchSizes, str]
+"""Batch size on a large GPU and on a large server (None: not in that list) -> models."""
 
-TIMM: List[ListedWorkload] = [
-    ListedWorkload(name, BOTH, "images, cross-entropy", gpu, cpu) for name, gpu, cpu in _ROWS
-]
-TIMM_BY_NAME: Dict[str, ListedWorkload] = {each.name: each for each in TIMM}
+_TIMM: Rows = {
+    (512, 128): "ghostnet_100",
+    (512, 32): "mobilenetv3_large_100",
+    (128, 128): (
+        "adv_inception_v3 dm_nfnet_f0 inception_v3 nfnet_l0 repvgg_a2 tf_efficientnet_b0 "
+        "visformer_small"
+    ),
+    (128, 32): "mobilenetv2_100",
+    (128, None): (
+        "convnextv2_nano.fcmae_ft_in22k_in1k deit_tiny_patch16_224.fb_in1k "
+        "vit_base_patch14_dinov2.lvd142m vit_base_patch16_siglip_256"
+    ),
+    (64, 256): "mobilevit_s",
+    (64, 64): "beit_base_patch16_224 deit_base_distilled_patch16_224 swin_base_patch4_window7_224",
+    (None, 128): (
+        "botnet26t_256 eca_botnext26ts_256 eca_halonext26ts gernet_l gluon_inception_v3 "
+        "gmlp_s16_224 hrnet_w18 mixer_b16_224 mixnet_l res2net50_14w_8s res2next50 "
+        "rexnet_100 selecsls42b"
+    ),
+    (None, 64): (
+        "convit_base convnext_base cspdarknet53 lcnet_050 poolformer_m36 res2net101_26w_4s "
+        "resnest101e sebotnet33ts_256 twins_pcpvt_base vit_base_patch16_224 volo_d1_224"
+    ),
+    (None, 32): (
+        "coat_lite_mini crossvit_9_240 dpn107 fbnetc_100 fbnetv3_b jx_nest_base mnasnet_100 "
+        "spnasnet_100 swsl_resnext101_32x16d tf_mixnet_l tnt_s_patch16_224"
+    ),
+    (None, 16): "gmixer_24_224 pnasnet5large",
+    (None, 5): "xcit_large_24_p8_224",
+    (None, 4): "cait_m36_384",
+    (None, 2): "convmixer_768_32",
+}
 
 # Current timm names. Most timm versions still accept the old name with a warning; for others, the error
 # message gives the new one.
@@ -80,119 +50,68 @@ RENAMED: Dict[str, str] = {
     "swsl_resnext101_32x16d": "resnext101_32x16d.fb_swsl_ig1b_ft_in1k",
 }
 
+_CLASSIFICATION: Rows = {
+    (1024, 128): "alexnet",
+    (512, 256): "resnet18",
+    (512, 64): "shufflenet_v2_x1_0",
+    (512, 16): "squeezenet1_1",
+    (256, 64): (
+        "efficientnet_b0 mnasnet0_5 mnasnet0_75 mnasnet1_3 mobilenet_v3_small "
+        "regnet_x_400mf regnet_x_800mf regnet_y_400mf regnet_y_800mf resnet34 "
+        "shufflenet_v2_x0_5 shufflenet_v2_x1_5 shufflenet_v2_x2_0 squeezenet1_0"
+    ),
+    (256, 32): "mnasnet1_0 mobilenet_v3_large",
+    (128, 256): "resnet50 resnext50_32x4d",
+    (128, 64): "vgg16",
+    (128, 32): (
+        "convnext_small convnext_tiny densenet169 efficientnet_b1 efficientnet_b2 "
+        "efficientnet_b3 efficientnet_v2_s googlenet inception_v3 regnet_x_1_6gf "
+        "regnet_x_3_2gf regnet_x_8gf regnet_y_1_6gf regnet_y_3_2gf regnet_y_8gf resnet101 "
+        "swin_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16_bn vgg19 vgg19_bn vit_b_16 vit_b_32 "
+        "wide_resnet50_2"
+    ),
+    (128, 16): "mobilenet_v2",
+    (64, 512): "densenet121",
+    (64, 32): "resnet152",
+    (64, 16): (
+        "convnext_base convnext_large densenet161 densenet201 efficientnet_b4 "
+        "efficientnet_v2_l efficientnet_v2_m maxvit_t regnet_x_16gf regnet_x_32gf "
+        "regnet_y_16gf regnet_y_32gf resnext101_32x8d resnext101_64x4d swin_b swin_s "
+        "swin_v2_b swin_v2_s swin_v2_t vit_l_16 vit_l_32 wide_resnet101_2"
+    ),
+    (16, 4): "efficientnet_b5 efficientnet_b6 efficientnet_b7 regnet_y_128gf vit_h_14",
+}
+_DETECTION: Rows = {
+    (32, 8): "ssdlite320_mobilenet_v3_large",
+    (16, 4): "fasterrcnn_mobilenet_v3_large_320_fpn ssd300_vgg16",
+    (8, 2): "fasterrcnn_mobilenet_v3_large_fpn",
+    (4, 1): (
+        "fasterrcnn_resnet50_fpn fasterrcnn_resnet50_fpn_v2 fcos_resnet50_fpn "
+        "keypointrcnn_resnet50_fpn maskrcnn_resnet50_fpn maskrcnn_resnet50_fpn_v2 "
+        "retinanet_resnet50_fpn retinanet_resnet50_fpn_v2"
+    ),
+}
+_SEGMENTATION: Rows = {
+    (32, 8): "lraspp_mobilenet_v3_large",
+    (16, 4): "deeplabv3_mobilenet_v3_large",
+    (8, 2): "deeplabv3_resnet101 deeplabv3_resnet50 fcn_resnet101 fcn_resnet50",
+}
 
-# Name, batch size on a large GPU, batch size on a large server.
-_CLASSIFICATION: List[Tuple[str, int, int]] = [
-    ("alexnet", 1024, 128),
-    ("convnext_base", 64, 16),
-    ("convnext_large", 64, 16),
-    ("convnext_small", 128, 32),
-    ("convnext_tiny", 128, 32),
-    ("densenet121", 64, 512),
-    ("densenet161", 64, 16),
-    ("densenet169", 128, 32),
-    ("densenet201", 64, 16),
-    ("efficientnet_b0", 256, 64),
-    ("efficientnet_b1", 128, 32),
-    ("efficientnet_b2", 128, 32),
-    ("efficientnet_b3", 128, 32),
-    ("efficientnet_b4", 64, 16),
-    ("efficientnet_b5", 16, 4),
-    ("efficientnet_b6", 16, 4),
-    ("efficientnet_b7", 16, 4),
-    ("efficientnet_v2_l", 64, 16),
-    ("efficientnet_v2_m", 64, 16),
-    ("efficientnet_v2_s", 128, 32),
-    ("googlenet", 128, 32),
-    ("inception_v3", 128, 32),
-    ("maxvit_t", 64, 16),
-    ("mnasnet0_5", 256, 64),
-    ("mnasnet0_75", 256, 64),
-    ("mnasnet1_0", 256, 32),
-    ("mnasnet1_3", 256, 64),
-    ("mobilenet_v2", 128, 16),
-    ("mobilenet_v3_large", 256, 32),
-    ("mobilenet_v3_small", 256, 64),
-    ("regnet_x_16gf", 64, 16),
-    ("regnet_x_1_6gf", 128, 32),
-    ("regnet_x_32gf", 64, 16),
-    ("regnet_x_3_2gf", 128, 32),
-    ("regnet_x_400mf", 256, 64),
-    ("regnet_x_800mf", 256, 64),
-    ("regnet_x_8gf", 128, 32),
-    ("regnet_y_128gf", 16, 4),
-    ("regnet_y_16gf", 64, 16),
-    ("regnet_y_1_6gf", 128, 32),
-    ("regnet_y_32gf", 64, 16),
-    ("regnet_y_3_2gf", 128, 32),
-    ("regnet_y_400mf", 256, 64),
-    ("regnet_y_800mf", 256, 64),
-    ("regnet_y_8gf", 128, 32),
-    ("resnet101", 128, 32),
-    ("resnet152", 64, 32),
-    ("resnet18", 512, 256),
-    ("resnet34", 256, 64),
-    ("resnet50", 128, 256),
-    ("resnext101_32x8d", 64, 16),
-    ("resnext101_64x4d", 64, 16),
-    ("resnext50_32x4d", 128, 256),
-    ("shufflenet_v2_x0_5", 256, 64),
-    ("shufflenet_v2_x1_0", 512, 64),
-    ("shufflenet_v2_x1_5", 256, 64),
-    ("shufflenet_v2_x2_0", 256, 64),
-    ("squeezenet1_0", 256, 64),
-    ("squeezenet1_1", 512, 16),
-    ("swin_b", 64, 16),
-    ("swin_s", 64, 16),
-    ("swin_t", 128, 32),
-    ("swin_v2_b", 64, 16),
-    ("swin_v2_s", 64, 16),
-    ("swin_v2_t", 64, 16),
-    ("vgg11", 128, 32),
-    ("vgg11_bn", 128, 32),
-    ("vgg13", 128, 32),
-    ("vgg13_bn", 128, 32),
-    ("vgg16", 128, 64),
-    ("vgg16_bn", 128, 32),
-    ("vgg19", 128, 32),
-    ("vgg19_bn", 128, 32),
-    ("vit_b_16", 128, 32),
-    ("vit_b_32", 128, 32),
-    ("vit_h_14", 16, 4),
-    ("vit_l_16", 64, 16),
-    ("vit_l_32", 64, 16),
-    ("wide_resnet101_2", 64, 16),
-    ("wide_resnet50_2", 128, 32),
-]
-_DETECTION: List[Tuple[str, int, int]] = [
-    ("fasterrcnn_mobilenet_v3_large_320_fpn", 16, 4),
-    ("fasterrcnn_mobilenet_v3_large_fpn", 8, 2),
-    ("fasterrcnn_resnet50_fpn", 4, 1),
-    ("fasterrcnn_resnet50_fpn_v2", 4, 1),
-    ("fcos_resnet50_fpn", 4, 1),
-    ("keypointrcnn_resnet50_fpn", 4, 1),
-    ("maskrcnn_resnet50_fpn", 4, 1),
-    ("maskrcnn_resnet50_fpn_v2", 4, 1),
-    ("retinanet_resnet50_fpn", 4, 1),
-    ("retinanet_resnet50_fpn_v2", 4, 1),
-    ("ssd300_vgg16", 16, 4),
-    ("ssdlite320_mobilenet_v3_large", 32, 8),
-]
-_SEGMENTATION: List[Tuple[str, int, int]] = [
-    ("deeplabv3_mobilenet_v3_large", 16, 4),
-    ("deeplabv3_resnet101", 8, 2),
-    ("deeplabv3_resnet50", 8, 2),
-    ("fcn_resnet101", 8, 2),
-    ("fcn_resnet50", 8, 2),
-    ("lraspp_mobilenet_v3_large", 32, 8),
-]
-_TASKS = (
-    ("classification, cross-entropy", _CLASSIFICATION),
-    ("detection, the model's own losses", _DETECTION),
-    ("segmentation, per-pixel cross-entropy", _SEGMENTATION),
-)
 
+def _listed(about: str, rows: Rows) -> List[ListedWorkload]:
+    """Return the models of a table by name."""
+    return sorted(
+        ListedWorkload(name, BOTH, about, gpu, cpu)
+        for (gpu, cpu), names in rows.items()
+        for name in names.split()
+    )
+
+
+TIMM: List[ListedWorkload] = _listed("images, cross-entropy", _TIMM)
+TIMM_BY_NAME: Dict[str, ListedWorkload] = {each.name: each for each in TIMM}
 TORCHVISION: List[ListedWorkload] = [
-    ListedWorkload(name, BOTH, about, gpu, cpu) for about, rows in _TASKS for name, gpu, cpu in rows
+    *_listed("classification, cross-entropy", _CLASSIFICATION),
+    *_listed("detection, the model's own losses", _DETECTION),
+    *_listed("segmentation, per-pixel cross-entropy", _SEGMENTATION),
 ]
 TORCHVISION_BY_NAME: Dict[str, ListedWorkload] = {each.name: each for each in TORCHVISION}

@@ -4,6 +4,7 @@ The default batch size depends on the device and its memory.
 """
 
 import difflib
+import importlib
 import os
 from typing import Any, Dict, Iterable, List, Optional
 
@@ -113,6 +114,28 @@ def _whole_number(label: str, key: str, value: Any) -> int:
 def is_whole(value: Any, low: int = 1) -> bool:
     """Whether the value is an integer of at least `low`; booleans are not integers here."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def require_whole(label: str, key: str, value: Any, low: int = 1) -> None:
+    """Raise CannotBuild unless a parameter is None or an integer of at least `low`."""
+    if value is not None and not is_whole(value, low):
+        raise CannotBuild(
+            f"invalid parameter {key} of {label}: {value!r}",
+            hint="give a positive integer" if low == 1 else f"give an integer of at least {low}",
+        )
+
+
+def import_package(name: str, hint: str) -> Any:
+    """Import a package of the target; raise CannotBuild if that fails."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a torchvision built for another torch raises RuntimeError
+        raise CannotBuild(f"{name} cannot be imported in the target: {error}", hint=hint) from error
+
+
+def version_of(package: Any) -> str:
+    """Return the version of a package."""
+    return str(getattr(package, "__version__", "of unknown version"))
 
 
 def unknown_parameter(label: str, key: str, valid: Iterable[str]) -> CannotBuild:

@@ -1,10 +1,9 @@
 """The suite `models`: small networks of common architectures, without extra packages.
 
-Residual networks (He et al., 2015), a U-Net (Ronneberger et al., 2015), a BERT-like encoder, a GPT-2-like decoder, an
-LSTM, and a chain of equal layers for slowdowns of a known size.
+Residual networks (He et al., 2015), a U-Net (Ronneberger et al., 2015), a BERT-like encoder, a GPT-2-like decoder and
+an LSTM.
 """
 
-import math
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -56,52 +55,6 @@ def require_whole_heads(choices: Choices) -> None:
     )
 
 
-DISTINCT_WEIGHTS = 8
-SETTLING_ROUNDS = 8
-MEASURED_ROUNDS = 8
-
-
-class LayeredMlp(nn.Module):
-    """`layers` times Linear and ReLU; the weights do not depend on how many layers there are."""
-
-    def __init__(self, layers: int, width: int) -> None:
-        super().__init__()
-        self.count = layers
-        self.weights = nn.ModuleList(nn.Linear(width, width) for _ in range(DISTINCT_WEIGHTS))
-        for linear in self.weights:
-            nn.init.normal_(linear.weight, std=(2.0 / width) ** 0.5)
-            nn.init.zeros_(linear.bias)
-        self._level()
-
-    def forward(self, values: Any) -> Any:
-        """The values after the last layer."""
-        for index in range(self.count):
-            values = functional.relu(self.weights[index % DISTINCT_WEIGHTS](values))
-        return values
-
-    def _level(self) -> None:
-        """Scale the weights so that activations neither grow nor shrink along the chain.
-
-        In a long chain they must not become denormal numbers, which are slow, nor overflow a
-        half-precision type. Without bias the chain is proportional to its input, so the growth per
-        round in steady state can be divided out.
-        """
-        values = torch.ones(1, self.weights[0].in_features)
-        growth = 0.0
-        with torch.no_grad():
-            for round_index in range(SETTLING_ROUNDS + MEASURED_ROUNDS):
-                for linear in self.weights:
-                    values = functional.relu(linear(values))
-                size = float(values.norm())
-                if size == 0.0:  # so narrow that every activation is zero: nothing to scale
-                    return
-                values = values / size
-                if round_index >= SETTLING_ROUNDS:
-                    growth += math.log(size) / (MEASURED_ROUNDS * DISTINCT_WEIGHTS)
-            for linear in self.weights:
-                linear.weight.mul_(math.exp(-growth))
-
-
 class TransformerEncoder(nn.Module):
     """Embedding with learned positions, blocks with full attention, mean, linear head."""
 
@@ -110,12 +63,7 @@ class TransformerEncoder(nn.Module):
         width = choices["width"]
         self.embedding = nn.Embedding(choices["vocabulary"], width)
         self.positions = nn.Parameter(torch.randn(choices["length"], width) * 0.02)
-        self.blocks = nn.Sequential(
-            *(
-                TransformerBlock(width, choices["heads"], causal=False)
-                for _ in range(choices["layers"])
-            )
-        )
+        self.blocks = _transformer_blocks(choices, causal=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, choices["classes"])
 
@@ -125,19 +73,35 @@ class TransformerEncoder(nn.Module):
         return self.head(self.norm(hidden).mean(dim=1))
 
 
+def _classifier(
+    module: Any, inputs: Any, targets: Any, optimizer: Any, device: Any
+) -> BuiltWorkload:
+    """Return a network that is trained with the cross-entropy of its logits."""
+    return BuiltWorkload(
+        module,
+        (inputs.to(device),),
+        loss=training.cross_entropy(targets.to(device)),
+        loss_name="cross-entropy",
+        optimizer=optimizer,
+    )
+
+
+def _transformer_blocks(choices: Choices, causal: bool) -> Any:
+    return nn.Sequential(
+        *(
+            TransformerBlock(choices["width"], choices["heads"], causal)
+            for _ in range(choices["layers"])
+        )
+    )
+
+
 def make_encoder(choices: Choices, device: Any) -> BuiltWorkload:
     """Build the network with random tokens and classes."""
     require_whole_heads(choices)
     module = TransformerEncoder(choices)
     tokens = torch.randint(choices["vocabulary"], (choices.rows, choices["length"]))
     targets = torch.randint(choices["classes"], (choices.rows,))
-    return BuiltWorkload(
-        module,
-        (tokens.to(device),),
-        loss=training.cross_entropy(targets.to(device)),
-        loss_name="cross-entropy",
-        optimizer=training.adamw(1e-4),
-    )
+    return _classifier(module, tokens, targets, training.adamw(1e-4), device)
 
 
 class Gpt(nn.Module):
@@ -149,12 +113,7 @@ class Gpt(nn.Module):
         self.embedding = nn.Embedding(choices["vocabulary"], width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.positions = nn.Parameter(torch.randn(choices["length"], width) * 0.02)
-        self.blocks = nn.Sequential(
-            *(
-                TransformerBlock(width, choices["heads"], causal=True)
-                for _ in range(choices["layers"])
-            )
-        )
+        self.blocks = _transformer_blocks(choices, causal=True)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, choices["vocabulary"], bias=False)
         self.head.weight = self.embedding.weight
@@ -170,13 +129,8 @@ def make_gpt(choices: Choices, device: Any) -> BuiltWorkload:
     require_whole_heads(choices)
     module = Gpt(choices)
     text = torch.randint(choices["vocabulary"], (choices.rows, choices["length"] + 1))
-    return BuiltWorkload(
-        module,
-        (text[:, :-1].contiguous().to(device),),
-        loss=training.cross_entropy(text[:, 1:].contiguous().to(device)),
-        loss_name="cross-entropy",
-        optimizer=training.adamw(1e-4),
-    )
+    tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+    return _classifier(module, tokens, targets, training.adamw(1e-4), device)
 
 
 class Lstm(nn.Module):
@@ -200,13 +154,7 @@ def make_lstm(choices: Choices, device: Any) -> BuiltWorkload:
     module = Lstm(choices)
     tokens = torch.randint(choices["vocabulary"], (choices.rows, choices["length"]))
     targets = torch.randint(choices["classes"], (choices.rows,))
-    return BuiltWorkload(
-        module,
-        (tokens.to(device),),
-        loss=training.cross_entropy(targets.to(device)),
-        loss_name="cross-entropy",
-        optimizer=training.sgd(1e-3),
-    )
+    return _classifier(module, tokens, targets, training.sgd(1e-3), device)
 
 
 STAGES = 4
@@ -315,13 +263,7 @@ def make_resnet(choices: Choices, device: Any) -> BuiltWorkload:
     module = ResNet(layers, choices["width"], classes)
     images = torch.randn(choices.rows, 3, size, size)
     targets = torch.randint(classes, (choices.rows,))
-    return BuiltWorkload(
-        module,
-        (images.to(device),),
-        loss=training.cross_entropy(targets.to(device)),
-        loss_name="cross-entropy",
-        optimizer=training.sgd(1e-3),
-    )
+    return _classifier(module, images, targets, training.sgd(1e-3), device)
 
 
 def _double(inputs: int, outputs: int) -> Any:

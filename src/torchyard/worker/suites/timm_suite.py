@@ -9,7 +9,13 @@ import torch
 
 from torchyard.worker.catalog.image_models import RENAMED, TIMM_BY_NAME
 from torchyard.worker.suites import training as losses
-from torchyard.worker.suites.choices import batch_size_for, is_whole, nearest
+from torchyard.worker.suites.choices import (
+    batch_size_for,
+    import_package,
+    nearest,
+    require_whole,
+    version_of,
+)
 from torchyard.worker.suites.training import disable_dropout
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
@@ -30,11 +36,7 @@ def build(
     label = "timm/" + name
     options = dict(parameters)
     size = options.pop(SIZE, None)
-    if size is not None and not is_whole(size):
-        raise CannotBuild(
-            f"invalid parameter {SIZE} of {label}: {size!r}",
-            hint="give a positive integer",
-        )
+    require_whole(label, SIZE, size)
     _check_name(package, name)
     settings = dict({"pretrained": False, "in_chans": 3, "drop_rate": 0.0}, **options)
     if settings["pretrained"]:
@@ -78,7 +80,7 @@ def _check_name(package: Any, name: str) -> None:
     available = list(package.list_models())
     if name in available or architecture in available:
         return
-    version = getattr(package, "__version__", "of unknown version")
+    version = version_of(package)
     deprecated = _deprecated_names()
     if deprecated.get(name):
         return  # timm accepts the old name and creates the new model
@@ -126,11 +128,4 @@ def _classified(targets: Any) -> Any:
 
 
 def _timm() -> Any:
-    try:
-        import timm
-    except Exception as error:  # a torchvision built for another torch raises RuntimeError
-        raise CannotBuild(
-            f"timm cannot be imported in the target: {error}",
-            hint="install timm and torchvision into the target",
-        ) from error
-    return timm
+    return import_package("timm", "install timm and torchvision into the target")

@@ -10,7 +10,13 @@ from torch.nn import functional
 
 from torchyard.worker.catalog.image_models import TORCHVISION_BY_NAME
 from torchyard.worker.suites import training as losses
-from torchyard.worker.suites.choices import batch_size_for, is_whole, nearest
+from torchyard.worker.suites.choices import (
+    batch_size_for,
+    import_package,
+    nearest,
+    require_whole,
+    version_of,
+)
 from torchyard.worker.suites.training import disable_dropout
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
 
@@ -204,22 +210,14 @@ def build(
 
 
 def _check(label: str, size: Any, options: Dict[str, Any]) -> None:
-    if size is not None and not is_whole(size):
-        raise CannotBuild(
-            f"invalid parameter {SIZE} of {label}: {size!r}",
-            hint="give a positive integer",
-        )
+    require_whole(label, SIZE, size)
+    require_whole(label, "num_classes", options.get("num_classes", 2), 2)
     for key in FETCHED:
         if key in options:
             raise CannotBuild(
                 f"{label} does not accept the parameter {key}: weights would be downloaded",
                 hint=f"remove {key}; all weights are random",
             )
-    if "num_classes" in options and not is_whole(options["num_classes"], 2):
-        raise CannotBuild(
-            f"invalid parameter num_classes of {label}: {options['num_classes']!r}",
-            hint="give an integer of at least 2",
-        )
 
 
 def _make(label: str, builder: Callable[..., Any], task: str, settings: Dict[str, Any]) -> Any:
@@ -239,7 +237,7 @@ def _task(package: Any, name: str) -> str:
     for task in TASKS:
         if name in _names_of(package, task):
             return task
-    version = getattr(package, "__version__", "of unknown version")
+    version = version_of(package)
     registered = getattr(package.models, "list_models", None)
     if registered is not None and name in registered():
         raise CannotBuild(
@@ -279,11 +277,5 @@ def _builder(package: Any, task: str, name: str) -> Callable[..., Any]:
 
 
 def _torchvision() -> Any:
-    try:
-        import torchvision
-    except Exception as error:  # one built for another torch raises RuntimeError
-        raise CannotBuild(
-            f"torchvision cannot be imported in the target: {error}",
-            hint="install the torchvision version that matches the target's torch",
-        ) from error
-    return torchvision
+    hint = "install the torchvision version that matches the target's torch"
+    return import_package("torchvision", hint)

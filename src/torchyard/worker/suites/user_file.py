@@ -7,12 +7,11 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-import torch
 from torch import nn
 
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import nearest, unknown_parameter
-from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, as_arguments
 
 
 class UserCode:
@@ -286,12 +285,9 @@ def _inputs(
         moved = tensor.detach().to(device)
         return moved.requires_grad_(tensor.requires_grad)
 
-    if isinstance(inputs, torch.Tensor):
-        return (move(inputs),), {}
-    if isinstance(inputs, (tuple, list)):
-        return tuple(map_tensors(tuple(inputs), move)), {}
-    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs):
-        return (), {key: map_tensors(value, move) for key, value in inputs.items()}
+    arguments = as_arguments(inputs, move)
+    if arguments is not None:
+        return arguments
     raise CannotBuild(
         f"the inputs of {user_code} are {_kind(inputs)}",
         hint="return a tensor, a tuple of positional inputs, or a dict of keyword inputs",

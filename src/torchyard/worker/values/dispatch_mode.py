@@ -8,7 +8,7 @@ system provides pages only as they are used.
 
 import ctypes
 from contextlib import nullcontext
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -19,9 +19,9 @@ from torchyard.worker.values.operators import Operator, operator_of, tensors_in,
 from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
 from torchyard.worker.values.proofs.syntax import site_of
 from torchyard.worker.values.proofs.trial_inputs import flat_results
-from torchyard.worker.values.redispatch import DetachableMode, call_plainly, key_for
-from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory, layout_of
-from torchyard.worker.values.scanning.scanners import DEVICES, Scanners
+from torchyard.worker.values.redispatch import DetachableMode, call_inside
+from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, layout_of
+from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
 from torchyard.worker.values.surveys.follower import Follower, FollowLibrary
 from torchyard.worker.values.surveys.recorded_step import Surveyed
@@ -70,6 +70,19 @@ _without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
 """Context in which the worker's own operators bypass the mode."""
 
 
+class _Call(NamedTuple):
+    """The operator call that is being observed."""
+
+    func: Any
+    operator: Operator
+    args: Any
+    keywords: Any
+    node: int
+    inputs: Inputs
+    began: int
+    """Number of operators when it began."""
+
+
 class ValueMode(DetachableMode):
     """Dispatch mode that observes what operators write."""
 
@@ -115,14 +128,6 @@ class ValueMode(DetachableMode):
         self._outermost = 0
         self._number = 0
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled.
-
-        Otherwise torch would run them eagerly, and the profile would show a different program.
-        """
-        return True
-
     @property
     def place(self) -> Place:
         """Location of the last operator that the program called."""
@@ -157,7 +162,7 @@ class ValueMode(DetachableMode):
             self.storages.clear()  # memory was not tracked
         if surveying != self.surveying:
             # Hooks slow down every module call.
-            (self.places.close if surveying else self.places.watch_modules)()
+            (self.places.close if surveying else self.places.track_modules)()
         self.surveying = surveying
         if surveying:
             self._calls.begin(alone=self.may_detach and self.can_detach)
@@ -185,12 +190,6 @@ class ValueMode(DetachableMode):
         """Leave the mode: at the end, or around an inner operator."""
         self._calls.stop()
         super().__exit__(*about)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # By default torch wraps the method below to disable the compiler, which costs about 10 us per
-        # operator. The method compiles nothing, so the wrapper is not needed.
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
@@ -223,40 +222,30 @@ class ValueMode(DetachableMode):
         inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
         befores = [self._before(tensor) for tensor in written]
-        result = self._call(func, args, keywords, operator)
+        result = self._call(func, args, keywords)
         if operator.hidden_effects:
             self._forget_arguments(args, keywords)
         self._number = began - self._outermost
+        call = _Call(func, operator, args, keywords, node, inputs, began)
         for position, before in enumerate(befores):
             if before is not None:
-                self._wrote(func, operator, args, keywords, before, position, node, inputs)
+                self._wrote(call, before, position)
         self._copies.release(mark)
         if operator.fresh:
             written_ids = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
                 if id(tensor) not in written_ids:
-                    self._made(
-                        func, operator, args, keywords, tensor, position, node, inputs, began
-                    )
+                    self._made(call, tensor, position)
         if not inside and self._after_operator is not None and self.active:
             self._after_operator(func, args, keywords, result)
         return result
 
-    def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
+    def _call(self, func: Any, args: Any, keywords: Any) -> Any:
         if not self.options.deep or not self.active:
             return func(*args, **keywords)
-        key = key_for(func, args, keywords) if operator.name not in self._path else None
-        if key is None:
-            return call_plainly(func, args, keywords)
-        self._path.append(operator.name)
-        try:
-            with self:
-                return func.redispatch(key, *args, **keywords)
-        except NotImplementedError:
-            self.counts.not_deep += 1
-            return call_plainly(func, args, keywords)
-        finally:
-            self._path.pop()
+        result, observed = call_inside(self, self._path, func, args, keywords)
+        self.counts.not_deep += not observed
+        return result
 
     def _reads(
         self, operator: Operator, args: Any, keywords: Any, written: List[torch.Tensor], node: int
@@ -325,7 +314,7 @@ class ValueMode(DetachableMode):
         size = tensor.numel() * tensor.element_size()
         if not self.active or not state.defined or size < self.options.least_bytes:
             return before
-        if not self._can_scan(tensor):
+        if not self._scanners.can_scan(tensor):
             return before
         if not before.whole:
             if tensor.is_cpu:
@@ -342,43 +331,25 @@ class ValueMode(DetachableMode):
             state.hash = before.hash = scan.hash
         return before
 
-    def _can_scan(self, tensor: torch.Tensor) -> bool:
-        return (
-            tensor.device.type in DEVICES
-            and tensor.layout is torch.strided
-            and layout_of(tensor.dtype) is not None
-            and flat_memory(tensor) is not None
-        )
-
-    def _wrote(
-        self,
-        func: Any,
-        operator: Operator,
-        args: Any,
-        keywords: Any,
-        before: Before,
-        position: int,
-        node: int,
-        inputs: Inputs,
-    ) -> None:
+    def _wrote(self, call: _Call, before: Before, position: int) -> None:
         """Observe a write to existing memory."""
         state, tensor = before.state, before.tensor
         inside = state.hash if state.version > before.version else None
-        if operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
+        if call.operator.undefined and tensor.numel() * tensor.element_size() <= before.size_bytes:
             return  # resized to the same size
         state.version += 1
         state.reads = state.uses = 0
-        state.node = node
+        state.node = call.node
         state.hash = None
-        if operator.undefined:
+        if call.operator.undefined:
             state.defined, state.fill = False, None
             return
         state.defined = True
         inner = bool(self._path) and state.key in self._given
-        covered = None if inner else covered_fill(operator, before)
+        covered = None if inner else covered_fill(call.operator, before)
         if covered is not None:
-            self._on_fill_covered(covered, operator, self._place)
-        observation = self._observe(func, operator, args, keywords, tensor, before, position, node)
+            self._on_fill_covered(covered, call.operator, self._place)
+        observation = self._observe(call, tensor, before, position)
         if observation is None:
             state.fill = None
             return
@@ -391,69 +362,48 @@ class ValueMode(DetachableMode):
                 observation.compared = True
                 if before.hash == observation.scan.hash:
                     observation.scan.unchanged = observation.scan.count
-        observation.state, observation.inputs = state, inputs
+        observation.state, observation.inputs = state, call.inputs
         observation.given = state.key in self._given
         observation.fresh = False
         observation.whole = before.whole
-        state.fill = fill_held(operator, observation, inside=bool(self._path))
-        observation.was_defined, observation.was_fill, observation.was_reads = (
-            before.defined,
-            before.fill,
-            before.reads,
-        )
+        state.fill = fill_held(call.operator, observation, inside=bool(self._path))
+        observation.was_defined, observation.was_fill = before.defined, before.fill
+        observation.was_reads = before.reads
+        self._deliver(observation)
+
+    def _deliver(self, observation: Observation) -> None:
         self._on_observation(observation)
         observation.release()
         self._scanners.forget()
 
-    def _made(
-        self,
-        func: Any,
-        operator: Operator,
-        args: Any,
-        keywords: Any,
-        tensor: torch.Tensor,
-        position: int,
-        node: int,
-        inputs: Inputs,
-        began: int,
-    ) -> None:
+    def _made(self, call: _Call, tensor: torch.Tensor, position: int) -> None:
         """Observe a tensor that an operator returned."""
         if not _is_strided(tensor):
             self.counts.not_strided += 1
             return
         state = self.storages.of(tensor, self.counts.operators, defined=False)
-        if state.born < began:
+        if state.born < call.began:
             return  # actually a view: contiguous, reshape, to
         inside = state.hash if state.version else None
-        state.node = node
+        state.node = call.node
         state.version += 1
-        if operator.undefined:
+        if call.operator.undefined:
             return
         state.defined = True
-        observation = self._observe(func, operator, args, keywords, tensor, None, position, node)
+        observation = self._observe(call, tensor, None, position)
         if observation is None:
             state.hash, state.fill = None, None
             return
-        observation.state, observation.inputs = state, inputs
+        observation.state, observation.inputs = state, call.inputs
         observation.whole = covers(tensor, state)
         if observation.whole:
             state.hash = observation.scan.hash
             observation.written_inside = inside == observation.scan.hash
-        state.fill = fill_held(operator, observation, inside=bool(self._path))
-        self._on_observation(observation)
-        observation.release()
-        self._scanners.forget()
+        state.fill = fill_held(call.operator, observation, inside=bool(self._path))
+        self._deliver(observation)
 
     def _observe(
-        self,
-        func: Any,
-        operator: Operator,
-        args: Any,
-        keywords: Any,
-        tensor: torch.Tensor,
-        before: Optional[Before],
-        position: int,
-        node: int,
+        self, call: _Call, tensor: torch.Tensor, before: Optional[Before], position: int
     ) -> Optional[Observation]:
         """Scan a tensor; return None if it is not examined."""
         if not self.active:
@@ -464,27 +414,19 @@ class ValueMode(DetachableMode):
             self.counts.small_bytes += size
             return None
         layout = layout_of(tensor.dtype)
-        if layout is None or not self._can_scan(tensor):
+        if layout is None or not self._scanners.can_scan(tensor):
             self.counts.not_seen_bytes += size
             return None
         observation = Observation()
-        observation.operator, observation.func = operator, func
-        observation.arguments, observation.keywords = args, keywords
-        observation.place, observation.path, observation.step = (
-            self._place,
-            tuple(self._path),
-            self.step,
-        )
-        observation.position, observation.tensor, observation.layout, observation.node = (
-            position,
-            tensor,
-            layout,
-            node,
-        )
+        observation.operator, observation.func = call.operator, call.func
+        observation.arguments, observation.keywords = call.args, call.keywords
+        observation.place, observation.path = self._place, tuple(self._path)
+        observation.step, observation.position, observation.node = self.step, position, call.node
+        observation.tensor, observation.layout = tensor, layout
         observation.number = self._number
         observation.in_backward = self.places.in_backward
         observation.size_bytes = size
-        if operator.fills:
+        if call.operator.fills:
             frame = calling_frame(ValueMode.__torch_dispatch__.__code__)
             observation.site = None if frame is None else site_of(frame)
         copy = None if before is None else before.copy
@@ -492,8 +434,8 @@ class ValueMode(DetachableMode):
         observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
         observation.compared = copy is not None or earlier is not None
         if not self._path:
-            self.survey.note((node, position), observation.scan, layout)
-        self.flow.wrote(node, size)
+            self.survey.note((call.node, position), observation.scan, layout)
+        self.flow.wrote(call.node, size)
         return observation
 
 

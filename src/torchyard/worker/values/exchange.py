@@ -46,18 +46,6 @@ def options_from(data: Dict[str, Any]) -> Options:
 class Counts:
     """Totals of one profile."""
 
-    __slots__ = (
-        "not_compared_bytes",
-        "not_deep",
-        "not_seen_bytes",
-        "not_strided",
-        "operators",
-        "small_bytes",
-        "steps_left_out",
-        "steps_surveyed",
-        "written_bytes",
-    )
-
     def __init__(self) -> None:
         self.operators = 0
         self.written_bytes = 0
@@ -77,7 +65,7 @@ class Counts:
 
     def as_dict(self) -> Dict[str, int]:
         """For JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(vars(self))
 
 
 def write_result(path: str, data: Dict[str, Any]) -> None:

@@ -48,36 +48,6 @@ _MOST_STEPS = 1000
 class Finding:
     """One cause of wasted work with its counts, evidence and proof."""
 
-    __slots__ = (
-        "by_shape",
-        "bytes_wasted",
-        "bytes_written",
-        "count",
-        "detail",
-        "dtype",
-        "every_time",
-        "evidence",
-        "hits",
-        "least_share",
-        "modules",
-        "node",
-        "operator",
-        "overload",
-        "path",
-        "pattern",
-        "persistent",
-        "place",
-        "proof",
-        "proven",
-        "proven_at",
-        "reason",
-        "recipe",
-        "shape",
-        "shared",
-        "steps",
-        "worth",
-    )
-
     def __init__(self, pattern: str, observation: Observation) -> None:
         self.pattern = pattern
         self.operator = observation.operator.name
@@ -121,16 +91,24 @@ class Finding:
     @property
     def cause(self) -> Cause:
         """Key that merges occurrences into one finding."""
-        place = self.place
-        return (self.pattern, self.operator, self.path, place.file, place.line, place.backward)
+        return _cause(self.pattern, self.operator, self.path, self.place)
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON."""
-        data = {name: getattr(self, name) for name in self.__slots__ if name not in _PRIVATE}
+        data = {name: getattr(self, name) for name in vars(self) if name not in _PRIVATE}
         data["place"] = self.place._asdict()
         data["path"] = list(self.path)
         data["shape"] = list(self.shape)
         return data
+
+
+def cause_of(pattern: str, observation: Observation) -> Cause:
+    """Return the key of the finding that an occurrence belongs to."""
+    return _cause(pattern, observation.operator.name, observation.path, observation.place)
+
+
+def _cause(pattern: str, operator: str, path: Tuple[str, ...], place: Place) -> Cause:
+    return pattern, operator, path, place.file, place.line, place.backward
 
 
 class Findings:
@@ -149,8 +127,7 @@ class Findings:
 
     def count_call(self, observation: Observation) -> None:
         """Count an observed call, wasteful or not."""
-        result_key = (observation.node, observation.position)
-        self._calls_by_result[result_key] = self._calls_by_result.get(result_key, 0) + 1
+        self.count_miss((observation.node, observation.position))
 
     def end_step(self) -> None:
         """Count a finished step."""
@@ -174,14 +151,7 @@ class Findings:
         `is_rule`. `persistent` tensors are created at the start and used in every step.
         """
         place = observation.place
-        cause = (
-            pattern,
-            observation.operator.name,
-            observation.path,
-            place.file,
-            place.line,
-            place.backward,
-        )
+        cause = cause_of(pattern, observation)
         finding = self._by_cause.get(cause)
         if finding is None:
             if len(self._by_cause) >= _MOST_FINDINGS:

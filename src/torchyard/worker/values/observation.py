@@ -21,38 +21,6 @@ Inputs = Sequence[Tuple[torch.Tensor, StorageState]]
 class Observation:
     """A tensor that an operator created or wrote. `tensor` is valid only inside `observe`."""
 
-    __slots__ = (
-        "_device",
-        "_dtype",
-        "_shape",
-        "arguments",
-        "compared",
-        "fresh",
-        "func",
-        "given",
-        "in_backward",
-        "inputs",
-        "keywords",
-        "layout",
-        "node",
-        "number",
-        "operator",
-        "path",
-        "place",
-        "position",
-        "scan",
-        "site",
-        "size_bytes",
-        "state",
-        "step",
-        "tensor",
-        "was_defined",
-        "was_fill",
-        "was_reads",
-        "whole",
-        "written_inside",
-    )
-
     def __init__(self) -> None:
         self.operator: Operator
         self.func: Any
@@ -157,9 +125,6 @@ class Observation:
         flat = self.tensor.detach().reshape(-1)
         step = max(1, flat.numel() // most)
         return flat[::step][:most].clone().cpu()
-
-
-Observations = List[Observation]
 
 
 _MOST_PIECES = 4096

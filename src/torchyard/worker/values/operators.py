@@ -10,135 +10,62 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 import torch
 
-UNDEFINED = frozenset(
-    {
-        "aten::empty",
-        "aten::empty_like",
-        "aten::empty_strided",
-        "aten::empty_permuted",
-        "aten::new_empty",
-        "aten::new_empty_strided",
-        "aten::resize_",
-        "aten::resize_as_",
-        "aten::resize",
-        "aten::set_",
-    }
+
+def words(text: str) -> FrozenSet[str]:
+    """Return the words of a text as a set."""
+    return frozenset(text.split())
+
+
+def aten(names: str) -> FrozenSet[str]:
+    """Return a set of operators of the namespace aten."""
+    return frozenset("aten::" + name for name in words(names))
+
+
+UNDEFINED = aten(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ "
+    "resize_as_ resize set_"
 )
 """Operators that return uninitialized memory."""
 
-FILLS = frozenset(
-    {
-        "aten::zero_",
-        "aten::_foreach_zero_",
-        "aten::fill_",
-        "aten::zeros",
-        "aten::zeros_like",
-        "aten::new_zeros",
-        "aten::ones",
-        "aten::ones_like",
-        "aten::new_ones",
-        "aten::full",
-        "aten::full_like",
-        "aten::new_full",
-    }
+FILLS = aten(
+    "zero_ _foreach_zero_ fill_ zeros zeros_like new_zeros ones ones_like new_ones full "
+    "full_like new_full"
 )
 """Operators that write one value to all elements and read nothing."""
 
-COPIES = frozenset(
-    {
-        "aten::clone",
-        "aten::copy_",
-        "aten::_foreach_copy_",
-        "aten::_to_copy",
-        "aten::contiguous",
-        "aten::lift_fresh_copy",
-        "aten::_copy_from",
-    }
-)
+COPIES = aten("clone copy_ _foreach_copy_ _to_copy contiguous lift_fresh_copy _copy_from")
 """Operators that copy."""
 
-WRITE_ONLY = frozenset(
-    {
-        "aten::copy_",
-        "aten::_foreach_copy_",
-        "aten::zero_",
-        "aten::_foreach_zero_",
-        "aten::fill_",
-        "aten::normal_",
-        "aten::uniform_",
-        "aten::random_",
-        "aten::bernoulli_",
-        "aten::exponential_",
-        "aten::geometric_",
-        "aten::cauchy_",
-        "aten::log_normal_",
-    }
+WRITE_ONLY = aten(
+    "copy_ _foreach_copy_ zero_ _foreach_zero_ fill_ normal_ uniform_ random_ bernoulli_ "
+    "exponential_ geometric_ cauchy_ log_normal_"
 )
 """Operators that overwrite their argument without reading it, as do all with an `out` argument."""
 
 
-UNANNOTATED_WRITERS = frozenset(
-    {
-        "aten::_batch_norm_impl_index",
-        "aten::_cudnn_rnn",
-        "aten::_cudnn_rnn_flatten_weight",
-        "aten::batch_norm",
-        "aten::batch_norm_gather_stats",
-        "aten::batch_norm_gather_stats_with_counts",
-        "aten::batch_norm_update_stats",
-        "aten::cudnn_batch_norm",
-        "aten::instance_norm",
-        "aten::miopen_batch_norm",
-        "aten::miopen_rnn",
-        "aten::native_batch_norm",
-        "aten::rrelu_with_noise",
-    }
+UNANNOTATED_WRITERS = aten(
+    "_batch_norm_impl_index _cudnn_rnn _cudnn_rnn_flatten_weight batch_norm "
+    "batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_update_stats "
+    "cudnn_batch_norm instance_norm miopen_batch_norm miopen_rnn native_batch_norm "
+    "rrelu_with_noise"
 )
 """Operators of torch that write arguments without declaring it in their schema."""
 
 OF_TORCH = ("aten::", "prims::", "prim::", "profiler::")
 """Namespaces whose operators access only their arguments; others may access anything."""
 
-ESCAPES = frozenset({"aten::set_", "aten::from_file", "aten::record_stream"})
+ESCAPES = aten("set_ from_file record_stream")
 """Operators after which memory is shared with an untracked storage, file or stream."""
 
 
-VIEWS_WITH_WRITING_BACKWARD = frozenset(
-    {
-        "aten::as_strided",
-        "aten::diagonal",
-        "aten::expand",
-        "aten::select",
-        "aten::slice",
-        "aten::split",
-        "aten::split_with_sizes",
-        "aten::unbind",
-        "aten::unfold",
-    }
+VIEWS_WITH_WRITING_BACKWARD = aten(
+    "as_strided diagonal expand select slice split split_with_sizes unbind unfold"
 )
 """Views whose gradient is new memory, so that their source line is needed in the backward pass."""
 
 
 class Operator:
     """One overload of an operator."""
-
-    __slots__ = (
-        "copies",
-        "escapes",
-        "fills",
-        "fresh",
-        "hidden_effects",
-        "inert",
-        "many",
-        "many_results",
-        "name",
-        "overwrites",
-        "random",
-        "returns_written",
-        "undefined",
-        "view_with_writing_backward",
-        "writes",
-    )
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -193,14 +120,11 @@ def operator_of(func: Any) -> Operator:
 
 def written_tensors(operator: Operator, args: Any, kwargs: Any) -> List[torch.Tensor]:
     """Return the tensors that an operator writes, including those in lists."""
-    tensors: List[torch.Tensor] = []
-    for position, name in operator.writes:
-        value = args[position] if position < len(args) else kwargs.get(name)
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            tensors.extend(item for item in value if isinstance(item, torch.Tensor))
-    return tensors
+    values = (
+        args[position] if position < len(args) else kwargs.get(name)
+        for position, name in operator.writes
+    )
+    return tensors_in(values)
 
 
 def tensors_in(values: Any) -> List[torch.Tensor]:
@@ -214,63 +138,16 @@ def tensors_in(values: Any) -> List[torch.Tensor]:
     return tensors
 
 
-FULL_OVERWRITES: FrozenSet[str] = frozenset(
-    {
-        "aten::copy_",
-        "aten::fill_",
-        "aten::zero_",
-        "aten::normal_",
-        "aten::uniform_",
-        "aten::random_",
-        "aten::bernoulli_",
-        "aten::exponential_",
-        "aten::geometric_",
-        "aten::cauchy_",
-        "aten::log_normal_",
-    }
+FULL_OVERWRITES = aten(
+    "copy_ fill_ zero_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_"
 )
 """In-place operators that write every element of their first argument without reading it."""
 
-_FULL_OUT: FrozenSet[str] = frozenset(
-    {
-        "aten::mm",
-        "aten::bmm",
-        "aten::mv",
-        "aten::dot",
-        "aten::matmul",
-        "aten::addmm",
-        "aten::baddbmm",
-        "aten::addmv",
-        "aten::sum",
-        "aten::mean",
-        "aten::amax",
-        "aten::amin",
-        "aten::prod",
-        "aten::cumsum",
-        "aten::cumprod",
-        "aten::cat",
-        "aten::stack",
-        "aten::softmax",
-        "aten::_softmax",
-        "aten::log_softmax",
-        "aten::_log_softmax",
-        "aten::index_select",
-        "aten::gather",
-        "aten::linspace",
-        "aten::arange",
-    }
+_FULL_OUT = aten(
+    "mm bmm mv dot matmul addmm baddbmm addmv sum mean amax amin prod cumsum cumprod cat "
+    "stack softmax _softmax log_softmax _log_softmax index_select gather linspace arange"
 )
 """Operators that write all of `out`, besides those tagged as pointwise."""
-
-_FILL_VALUES: Dict[str, float] = {
-    "aten::zero_": 0,
-    "aten::zeros": 0,
-    "aten::zeros_like": 0,
-    "aten::new_zeros": 0,
-    "aten::ones": 1,
-    "aten::ones_like": 1,
-    "aten::new_ones": 1,
-}
 
 _ELEMENTWISE_GRADIENTS = "its kernel is elementwise and writes every element of the gradient"
 WRITES_WHOLE_RESULT: Dict[str, str] = {
@@ -310,8 +187,3 @@ def proven_inside(
         return FILLS_TWICE.get(outermost)
     whole = isinstance(result, torch.Tensor) and tuple(result.shape) == shape
     return WRITES_WHOLE_RESULT.get(outermost) if whole else None
-
-
-def fill_value(name: str) -> Optional[float]:
-    """Return the constant that a fill writes; None if it is an argument."""
-    return _FILL_VALUES.get(name)

@@ -43,11 +43,11 @@ _foreign: Dict[int, Tuple[bool, CodeType]] = {}
 def _is_foreign(code: CodeType) -> bool:
     """Return whether a code object belongs to torch, this package, or Python's import machinery."""
     name = code.co_filename
-    known = name.startswith((_TORCH, _WORKER_FOLDER, "<frozen")) or name == "<string>"
+    foreign = name.startswith((_TORCH, _WORKER_FOLDER, "<frozen")) or name == "<string>"
     if name.startswith(_SUITES):
-        known = False  # models of the built-in suites count as user programs
-    _foreign[id(code)] = (known, code)
-    return known
+        foreign = False  # models of the built-in suites count as user programs
+    _foreign[id(code)] = (foreign, code)
+    return foreign
 
 
 def user_frame() -> Optional[FrameType]:
@@ -55,8 +55,8 @@ def user_frame() -> Optional[FrameType]:
     frame: Optional[FrameType] = sys._getframe(1).f_back
     while frame is not None:
         code = frame.f_code
-        known = _foreign.get(id(code))
-        if not (known[0] if known is not None else _is_foreign(code)):
+        cached = _foreign.get(id(code))
+        if not (cached[0] if cached is not None else _is_foreign(code)):
             break
         frame = frame.f_back
     return frame
@@ -77,7 +77,7 @@ class Places:
         autograd = getattr(torch._C, "_autograd", None)
         self._sequence = getattr(autograd, "_get_sequence_nr", None)
 
-    def watch_modules(self) -> None:
+    def track_modules(self) -> None:
         """Track calls of nn.Modules."""
         from torch.nn.modules import module
 
@@ -99,9 +99,9 @@ class Places:
         node = self._node() if self._node is not None else None
         self.in_backward = node is not None
         if node is not None:
-            found = self._forward.get(node._sequence_nr())
-            if found is not None:
-                return found._replace(backward=True)
+            forward = self._forward.get(node._sequence_nr())
+            if forward is not None:
+                return forward._replace(backward=True)
         # A thread of the autograd engine has no frames but ours.
         frame = user_frame()
         if frame is None:

@@ -88,6 +88,8 @@ class ProfilingSession:
         self._closely = 0
         self._since_close = 0
         self.exit_code: Optional[int] = None
+        self.eager = False
+        """Whether torch.compile is disabled for this profile only."""
         self._other_threads: Optional[OtherThreads] = None
         self._outside: Optional[UntrackedAccess] = None
         self._compiles: Optional[CompileNotes] = None
@@ -96,7 +98,7 @@ class ProfilingSession:
 
     def start(self) -> None:
         """Start profiling this thread."""
-        self.mode.places.watch_modules()
+        self.mode.places.track_modules()
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
@@ -147,8 +149,7 @@ class ProfilingSession:
         mode, surveyed_step = self.mode, self.mode.surveying
         # torch.compile guards on the mode stack and would recompile when a mode is pushed or popped.
         # The follower observes one thread; with several GPUs, backward passes run in other threads.
-        compiles = self._compiles is not None and self._compiles.compiled
-        mode.may_detach = not compiles and not self._several_threads
+        mode.may_detach = not self._compiled and not self._several_threads
         self.findings.end_step()
         if not surveyed_step:
             for pattern in self.patterns:
@@ -184,6 +185,7 @@ class ProfilingSession:
             "findings": [finding.as_dict() for finding in self.findings.all()],
             "flow": self.mode.flow.as_dict() if self.options.graph else None,
             "notes": self._all_notes(),
+            "compiled": self.eager or self._compiled_while_enabled,
         }
 
     def write(self, state: str) -> None:
@@ -235,9 +237,18 @@ class ProfilingSession:
         libraries = untracked_libraries()
         if libraries:
             return "compiled extensions may read it without being observed: " + ", ".join(libraries)
-        if self._compiles is not None and self._compiles.compiled:
+        if self._compiled:
             return "compiled functions may read it without being observed"
         return ""
+
+    @property
+    def _compiled_while_enabled(self) -> bool:
+        return self._compiles is not None and self._compiles.compiled_while_enabled
+
+    @property
+    def _compiled(self) -> bool:
+        """Whether the program called torch.compile."""
+        return self._compiles is not None and self._compiles.compiled
 
     def _available_bytes(self) -> int:
         return self.mode.available_bytes()

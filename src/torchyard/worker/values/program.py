@@ -51,22 +51,107 @@ class ProgramProfiler:
         """Add a note for the user."""
 
 
-def run_program(words: List[str], surrounding: ProgramProfiler) -> int:
+class Replacement:
+    """An attribute that is replaced, until removed."""
+
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        self._owner, self._name, self._own = owner, name, getattr(owner, name)
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Restore the attribute."""
+        setattr(self._owner, self._name, self._own)
+
+
+def before_program_profiler(callback: Callable[[Any], None]) -> Optional[Replacement]:
+    """Call back before a torch profiler starts: two cannot be active at once.
+
+    The callback receives the profiler; None if this torch has no such hook.
+    """
+    from torch.autograd import profiler
+
+    prepare = getattr(profiler.profile, "_prepare_trace", None)
+    if prepare is None:
+        return None
+
+    def prepare_alone(of: Any) -> Any:
+        callback(of)
+        return prepare(of)
+
+    return Replacement(profiler.profile, "_prepare_trace", prepare_alone)
+
+
+def start_timer(handler: Callable[[int, Any], None], period_s: float) -> None:
+    """Call a handler periodically in process CPU time, unless the program uses that timer."""
+    if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
+        signal.signal(signal.SIGVTALRM, handler)
+        signal.setitimer(signal.ITIMER_VIRTUAL, period_s, period_s)
+
+
+def stop_timer(handler: Callable[[int, Any], None]) -> None:
+    """Stop the timer of a handler."""
+    if signal.getsignal(signal.SIGVTALRM) == handler:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+
+
+class SteppedProfiler(ProgramProfiler):
+    """Base class of profilers that record some steps of the program."""
+
+    def __init__(self, plan: Dict[str, Any]) -> None:
+        options = plan["tool_options"]
+        self._output: str = plan["output"]
+        self._warm_from = int(options.get("skip_steps", 0))
+        self._first = self._warm_from + int(options.get("warm_steps", 0))
+        active = int(options.get("active_steps", 0))
+        self._last: Optional[int] = self._first + active if active else None
+        self._pid = os.getpid()
+        self._steps = 0
+        self._recorded_steps = 0
+        self._phase = "before"
+        self.notes: List[str] = []
+
+    def step(self) -> None:
+        """Handle the end of a step."""
+        if os.getpid() != self._pid:
+            return
+        self._steps += 1
+        if self._phase == "recording":
+            self._recorded_steps += 1
+        self._update_phase()
+
+    def note(self, text: str) -> None:
+        """Add a note to the report."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _update_phase(self) -> None:
+        """Change the phase according to the number of finished steps."""
+        raise NotImplementedError
+
+    def _note_early_end(self) -> None:
+        self.note(
+            "the program ended after %d steps, before step %d, where recording starts"
+            % (self._steps, self._first)
+        )
+
+
+def run_program(words: List[str], profiler: ProgramProfiler) -> int:
     """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
-    return run_callable(lambda: _run(words), surrounding)
+    return run_callable(lambda: _run(words), profiler)
 
 
-def run_callable(body: Callable[[], Any], surrounding: ProgramProfiler) -> int:
+def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
     """Run a function like a program; return the exit code."""
     pid = os.getpid()
-    os.register_at_fork(after_in_child=surrounding.leave_child)
-    _count_threads(surrounding)
+    os.register_at_fork(after_in_child=profiler.leave_child)
+    _count_threads(profiler)
     ended: List[Ending] = []
 
     def end(ending: Ending) -> None:
         if not ended and os.getpid() == pid:
             ended.append(ending)
-            surrounding.stop(ending)
+            profiler.stop(ending)
 
     leave = os._exit
 
@@ -77,7 +162,7 @@ def run_callable(body: Callable[[], Any], surrounding: ProgramProfiler) -> int:
     os._exit = leave_at_once  # type: ignore[assignment]
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
-    surrounding.start()
+    profiler.start()
     try:
         body()
         ending = Ending(0, "finished")
@@ -133,14 +218,14 @@ def _terminate(_number: int, _frame: Any) -> None:
     raise SystemExit(TERMINATED)
 
 
-def _count_threads(surrounding: ProgramProfiler) -> None:
+def _count_threads(profiler: ProgramProfiler) -> None:
     start = threading.Thread.start
     reported: List[bool] = []
 
     def counted(thread: threading.Thread) -> None:
         if not reported:
             reported.append(True)
-            surrounding.note(THREADS)
+            profiler.note(THREADS)
         start(thread)
 
     threading.Thread.start = counted  # type: ignore[method-assign,assignment]
@@ -157,6 +242,7 @@ class ValueProfiledProgram(ProgramProfiler):
         )
         if plan.get("eager"):
             _turn_compiler_off()
+            self.session.eager = True
             self.session.notes.append("torch.compile was disabled: the eager program was profiled")
 
     def start(self) -> None:
@@ -196,29 +282,29 @@ def main(plan_path: str, words: List[str]) -> int:
         from torchyard.worker.values.pricing.fix_timing import price_plan
 
         return price_plan(plan)
-    surrounding: ProgramProfiler
+    profiler: ProgramProfiler
     if plan.get("tool") == "torch":
         from torchyard.worker.values.profilers.torch_profile import TorchProfiled
 
-        surrounding = TorchProfiled(plan)
-        code = run_program(words, surrounding)
-        surrounding.leave_process(code)
+        profiler = TorchProfiled(plan)
+        code = run_program(words, profiler)
+        profiler.leave_process(code)
         return code
     if plan.get("tool") == "range":
         from torchyard.worker.values.profilers.tool_range import ToolRange
 
-        surrounding = ToolRange(plan)
+        profiler = ToolRange(plan)
     elif plan.get("native"):
         from torchyard.worker.values.pricing.native_run import NativeRunRecorder
 
-        surrounding = NativeRunRecorder(plan)
+        profiler = NativeRunRecorder(plan)
     else:
-        surrounding = ValueProfiledProgram(plan)
+        profiler = ValueProfiledProgram(plan)
     if plan.get("workload"):
         from torchyard.worker.values.workload_run import body_of
 
-        return run_callable(body_of(plan, surrounding), surrounding)
-    return run_program(words, surrounding)
+        return run_callable(body_of(plan, profiler), profiler)
+    return run_program(words, profiler)
 
 
 def _turn_compiler_off() -> None:

@@ -21,7 +21,25 @@ def topmost_mode() -> Optional[Any]:
     return _python_dispatch._get_current_dispatch_mode()
 
 
-class DetachableMode(TorchDispatchMode):
+class TransparentMode(TorchDispatchMode):
+    """Dispatch mode that leaves the program as it is."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let compiled functions run compiled.
+
+        Otherwise torch would run them eagerly, and a profile would show a different program.
+        """
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # By default torch wraps `__torch_dispatch__` to disable the compiler, which costs about 10 us
+        # per operator. The modes compile nothing, so the wrapper is not needed.
+        return False
+
+
+class DetachableMode(TransparentMode):
     """Dispatch mode that can leave the mode stack temporarily."""
 
     def __init__(self) -> None:
@@ -80,6 +98,27 @@ NEVER = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::_lo
 """Operators that call themselves, or no other operators."""
 
 _takes_tensors: Dict[Any, Any] = {}
+
+
+def call_inside(
+    mode: Any, path: List[str], func: Any, args: Any, keywords: Any
+) -> Tuple[Any, bool]:
+    """Call an operator so that `mode` observes the operators inside it; return whether that worked.
+
+    `path` holds the names of the enclosing operators.
+    """
+    name = func._schema.name
+    key = key_for(func, args, keywords) if name not in path else None
+    if key is None:
+        return call_plainly(func, args, keywords), True
+    path.append(name)
+    try:
+        with mode:
+            return func.redispatch(key, *args, **keywords), True
+    except NotImplementedError:
+        return call_plainly(func, args, keywords), False
+    finally:
+        path.pop()
 
 
 def call_plainly(func: Any, args: Any, keywords: Any) -> Any:

@@ -24,23 +24,6 @@ def storage_key(tensor: torch.Tensor) -> int:
 class StorageState:
     """Tracked state of one storage."""
 
-    __slots__ = (
-        "born",
-        "defined",
-        "epoch",
-        "fill",
-        "hash",
-        "key",
-        "node",
-        "outside",
-        "pieces",
-        "reads",
-        "ref",
-        "size_bytes",
-        "uses",
-        "version",
-    )
-
     def __init__(self, key: int, ref: Any, size_bytes: int, defined: bool) -> None:
         self.key = key
         self.ref = ref
@@ -136,20 +119,6 @@ def covers(tensor: torch.Tensor, state: StorageState) -> bool:
 
 class Before:
     """State of a tensor before an operator wrote it."""
-
-    __slots__ = (
-        "copy",
-        "defined",
-        "earlier",
-        "fill",
-        "hash",
-        "reads",
-        "size_bytes",
-        "state",
-        "tensor",
-        "version",
-        "whole",
-    )
 
     def __init__(self, tensor: torch.Tensor, state: StorageState) -> None:
         self.tensor = tensor

@@ -23,9 +23,9 @@ from multiprocessing import process as processes
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.operators import tensors_in
+from torchyard.worker.values.redispatch import TransparentMode
 from torchyard.worker.values.storages import Storages, StorageState, storage_key
 from torchyard.worker.values.surveys.follower import is_follower
 
@@ -66,7 +66,7 @@ _LOADER = "torch.utils.data"
 _MOST_NAMES = 3
 
 
-class ThreadCount(TorchDispatchMode):
+class ThreadCount(TransparentMode):
     """Dispatch mode that counts the operators of one thread."""
 
     def __init__(self, name: str, storages: Storages) -> None:
@@ -75,11 +75,6 @@ class ThreadCount(TorchDispatchMode):
         self.operators = 0
         self.off = False
         self._storages = storages
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled, as in the profiled thread."""
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
@@ -90,7 +85,7 @@ class ThreadCount(TorchDispatchMode):
             self.operators += 1
             for tensor in tensors_in(args) + tensors_in(keywords.values()):
                 # Only set a flag: the profiled thread may be iterating over the states.
-                state = _known(self._storages, tensor)
+                state = _tracked(self._storages, tensor)
                 if state is not None:
                     state.outside = True
         return func(*args, **keywords)
@@ -101,7 +96,6 @@ class OtherThreads:
 
     def __init__(self, storages: Storages, on_fork: Callable[[], None]) -> None:
         self._storages = storages
-        self._on_fork = on_fork
         self._threads: List[ThreadCount] = []
         self._starting: List[bool] = []
         self._on = True
@@ -115,7 +109,7 @@ class OtherThreads:
         if self._bootstrap is not None:
             setattr(threading.Thread, _BOOTSTRAP, self._wrapped_bootstrap())
         processes.BaseProcess.start = self._wrapped_start()  # type: ignore[method-assign]
-        self._fork_hooks = ForkHooks(self._forked, self._in_child)
+        self._fork_hooks = ForkHooks(self._forked, on_fork)
 
     def remove(self) -> None:
         """Restore Python; running threads stop counting."""
@@ -211,11 +205,8 @@ class OtherThreads:
         if not self._starting:
             self.forks += 1
 
-    def _in_child(self) -> None:
-        self._on_fork()
 
-
-def _known(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
+def _tracked(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]:
     """Return the tracked state of a tensor's memory, if any."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
@@ -402,6 +393,8 @@ class CompileNotes:
         self.compiled = False
         """Whether torch.compile was called. The program can switch compilation on and off at any time,
         so a variable or setting that disables it proves nothing."""
+        self.compiled_while_enabled = False
+        """Whether torch.compile was called and no variable disabled it."""
         self._compile = getattr(torch, "compile", None)
         if self._compile is not None:
             torch.compile = self._noted
@@ -419,6 +412,7 @@ class CompileNotes:
         self.compiled = True
         disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
         if not disabled:
+            self.compiled_while_enabled = True
             text = (
                 "torch.compile at %s: the compiled function runs as generated kernels and is not "
                 "profiled; --eager profiles the eager program instead" % place

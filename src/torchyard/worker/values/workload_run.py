@@ -11,7 +11,7 @@ from torchyard.worker.workload import CannotBuild
 _SEED = 1337
 
 
-def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
+def body_of(plan: Dict[str, Any], profiler: Any) -> Callable[[], None]:
     """Return a function that runs `steps` iterations; building the workload is not profiled."""
     workload = plan["workload"]
     torch.manual_seed(plan.get("seed", _SEED))
@@ -30,19 +30,19 @@ def body_of(plan: Dict[str, Any], surrounding: Any) -> Callable[[], None]:
     dtype = DTYPES.get(precision, torch.float32)
     step = training and built.optimizer is not None
     model = Model(built if dtype is torch.float32 else convert(built, dtype), training, step)
-    side = VariantRunner("profiled", "eager", precision, model, workload["device"])
-    with side.context():
-        side.caller()()  # warm-up: first allocations and caches
+    runner = VariantRunner("profiled", "eager", precision, model, workload["device"])
+    with runner.context():
+        runner.caller()()  # warm-up: first allocations and caches
     model.forget_gradients()
 
     def body() -> None:
-        call = side.caller()
-        with side.context():
+        call = runner.caller()
+        with runner.context():
             for _ in range(plan["steps"]):
-                surrounding.output(call())
-                side.synchronize()
+                profiler.output(call())
+                runner.synchronize()
                 model.forget_gradients()
                 if not step:
-                    surrounding.step()
+                    profiler.step()
 
     return body

@@ -1,6 +1,6 @@
 """The Slurm executor: submit cells as job arrays through submitit, cancel and collect them.
 
-Submitted jobs are recorded in the sweep's folder (`job_states.py`); `job_watch.py` polls their
+Submitted jobs are recorded in the sweep's folder (`job_states.py`); `job_polling.py` polls their
 states. After a kill, a logout or a reboot, a new driver opens an executor on the same folder and
 finds the jobs.
 
@@ -26,6 +26,7 @@ from torchyard.files.safe_writing import write_error
 from torchyard.results.index.folders import file_system_of
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
+from torchyard.sweep.executors.slurm.job_polling import LOST_AFTER_S, POLL_INTERVAL_S, SlurmWatch
 from torchyard.sweep.executors.slurm.job_states import (
     JobArray,
     JobInfo,
@@ -39,7 +40,6 @@ from torchyard.sweep.executors.slurm.job_states import (
     new_name,
     run_slurm,
 )
-from torchyard.sweep.executors.slurm.job_watch import LOST_AFTER_S, POLL_INTERVAL_S, SlurmWatch
 from torchyard.sweep.executors.slurm.node_job import SLURM_FOLDER, CellJob, read_end
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})

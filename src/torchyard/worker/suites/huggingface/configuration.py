@@ -3,7 +3,7 @@
 import json
 from typing import Any, Dict, List, Optional, Tuple
 
-from torchyard.worker.suites.choices import is_whole, nearest, unknown_parameter
+from torchyard.worker.suites.choices import nearest, require_whole, unknown_parameter, version_of
 from torchyard.worker.workload import CannotBuild
 
 CONFIG = "config"
@@ -85,8 +85,7 @@ def check_known(label: str, package: Any, values: Dict[str, Any]) -> None:
 
 def _kinds(package: Any) -> Tuple[List[str], str]:
     mapping = getattr(package, "CONFIG_MAPPING", None)
-    version = str(getattr(package, "__version__", "of unknown version"))
-    return (list(mapping.keys()) if mapping is not None else []), version
+    return (list(mapping.keys()) if mapping is not None else []), version_of(package)
 
 
 LENGTH = "length"
@@ -267,11 +266,7 @@ def _needs_pad_token(name: str, config: Any) -> bool:
 
 def _length(label: str, name: str, config: Any, requested: Any, default: Optional[int]) -> int:
     """Return the requested or default length, at most the number of positions."""
-    if requested is not None and not is_whole(requested):
-        raise CannotBuild(
-            f"invalid parameter {LENGTH} of {label}: {requested!r}",
-            hint="give a positive integer",
-        )
+    require_whole(label, LENGTH, requested)
     text = getattr(config, "text_config", None) or config
     most: Any = getattr(text, "max_position_embeddings", None)
     if isinstance(most, int) and name.startswith(OFFSET_POSITIONS):

@@ -10,7 +10,7 @@ import torch
 
 from torchyard.worker.catalog.huggingface_models import BY_NAME, HuggingFaceModel
 from torchyard.worker.suites import training as losses
-from torchyard.worker.suites.choices import batch_size_for, nearest
+from torchyard.worker.suites.choices import batch_size_for, import_package, nearest, version_of
 from torchyard.worker.suites.huggingface import configuration as huggingface_file
 from torchyard.worker.suites.huggingface.configuration import make_config
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
@@ -271,14 +271,7 @@ def _own_loss(output: Any) -> Any:
 
 
 def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise CannotBuild(
-            f"transformers cannot be imported in the target: {error}",
-            hint="install transformers into the target",
-        ) from error
-    return transformers
+    return import_package("transformers", "install transformers into the target")
 
 
 def _model_class(name: str, label: str, since: str) -> Any:
@@ -294,7 +287,7 @@ def _model_class(name: str, label: str, since: str) -> Any:
             ) from error
     if getattr(model_class, "config_class", None) is not None:
         return model_class
-    version = getattr(package, "__version__", "of unknown version")
+    version = version_of(package)
     if since:
         raise CannotBuild(
             f"{label} requires the class {name}, which transformers {version} does not have",

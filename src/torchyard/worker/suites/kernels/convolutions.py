@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchyard.worker.suites.choices import Choices, require
-from torchyard.worker.suites.kernels.kernel import Kernel
+from torchyard.worker.suites.kernels.kernel import Kernel, random_images
 
 
 class ColumnsConvolution(nn.Module):
@@ -46,9 +46,8 @@ def _odd_kernel(choices: Choices) -> int:
 
 def _same_size(choices: Choices, module: Any, kernel: int, groups: int = 1) -> Kernel:
     """Return the kernel of a convolution that keeps the number of channels and the image size."""
-    channels, size = choices["channels"], choices["size"]
-    images = torch.randn(choices.rows, channels, size, size)
-    flops = 2.0 * choices.rows * (channels * kernel * size) ** 2 / groups
+    images = random_images(choices)
+    flops = 2.0 * choices.rows * (choices["channels"] * kernel * choices["size"]) ** 2 / groups
     return Kernel(module, (images,), images.numel(), flops, operands_train=True)
 
 
@@ -87,7 +86,7 @@ def _conv2d_transposed(choices: Choices) -> Kernel:
     channels, size, stride = choices["channels"], choices["size"], choices["stride"]
     # Kernel size and stride are equal, so that windows do not overlap, as in a U-Net's upsampling.
     module = nn.ConvTranspose2d(channels, channels, stride, stride=stride, bias=False)
-    images = torch.randn(choices.rows, channels, size, size)
+    images = random_images(choices)
     flops = 2.0 * choices.rows * (channels * stride * size) ** 2
     return Kernel(module, (images,), images.numel() * stride**2, flops, operands_train=True)
 

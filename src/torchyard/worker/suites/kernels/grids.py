@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from torchyard.worker.suites.choices import Choices, require
-from torchyard.worker.suites.kernels.kernel import Kernel
+from torchyard.worker.suites.kernels.kernel import Kernel, random_images
 
 
 class Resize(nn.Module):
@@ -45,16 +45,12 @@ class Chain(nn.Module):
         return result * right if self.odd else result
 
 
-def _images(choices: Choices) -> Any:
-    return torch.randn(choices.rows, choices["channels"], choices["size"], choices["size"])
-
-
 def _padded2d(kind: Any, largest: Callable[[int], int]) -> Callable[[Choices], Kernel]:
     def build(choices: Choices) -> Kernel:
         size, pad = choices["size"], choices["pad"]
         limit = largest(size)
         require(pad <= limit, choices.label, f"pad is above {limit}", f"give pad {limit} or less")
-        images = _images(choices)
+        images = random_images(choices)
         output = choices.rows * choices["channels"] * (size + 2 * pad) ** 2
         return Kernel(kind(pad), (images,), output, operands_train=True)
 
@@ -93,27 +89,31 @@ def _windows(choices: Choices) -> int:
 
 def _max_pool2d(choices: Choices) -> Kernel:
     output = _windows(choices)
-    return Kernel(nn.MaxPool2d(choices["kernel"]), (_images(choices),), output, operands_train=True)
+    return Kernel(
+        nn.MaxPool2d(choices["kernel"]), (random_images(choices),), output, operands_train=True
+    )
 
 
 def _avg_pool2d(choices: Choices) -> Kernel:
     output, kernel = _windows(choices), choices["kernel"]
     # For each window one addition less than elements, and one division.
     flops = float(output * kernel**2)
-    return Kernel(nn.AvgPool2d(kernel), (_images(choices),), output, flops, operands_train=True)
+    return Kernel(
+        nn.AvgPool2d(kernel), (random_images(choices),), output, flops, operands_train=True
+    )
 
 
 def _adaptive_avg_pool2d(choices: Choices) -> Kernel:
     output_size = choices["output"]
     output = choices.rows * choices["channels"] * output_size**2
     return Kernel(
-        nn.AdaptiveAvgPool2d(output_size), (_images(choices),), output, operands_train=True
+        nn.AdaptiveAvgPool2d(output_size), (random_images(choices),), output, operands_train=True
     )
 
 
 def _resized(method: str) -> Callable[[Choices], Kernel]:
     def build(choices: Choices) -> Kernel:
-        images, factor = _images(choices), choices["factor"]
+        images, factor = random_images(choices), choices["factor"]
         output = images.numel() * factor**2
         return Kernel(Resize(factor, method), (images,), output, operands_train=True)
 

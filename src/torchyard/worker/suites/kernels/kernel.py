@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from torchyard.worker.suites import training as losses
+from torchyard.worker.suites.choices import Choices
 from torchyard.worker.workload import CannotBuild, Traffic
 
 
@@ -68,6 +69,11 @@ class OnParameters(nn.Module):
     def forward(self, *indices: Any) -> Any:
         """Return the kernel's output."""
         return self.kernel(*self.operands, *indices)
+
+
+def random_images(choices: Choices) -> Any:
+    """Return square images of the chosen batch size, channels and size."""
+    return torch.randn(choices.rows, choices["channels"], choices["size"], choices["size"])
 
 
 def with_trained_operands(kernel: Kernel) -> Kernel:

@@ -18,51 +18,6 @@ def smallest_divisor(parameters: List[Any]) -> float:
     return 1e-4 if parameters[0].dtype is torch.float16 else 1e-8
 
 
-class AdamWStep(nn.Module):
-    """Parameters of a stack of linear layers, fixed gradients, and the state of AdamW."""
-
-    def __init__(self, layers: int, width: int) -> None:
-        super().__init__()
-        network = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
-        self.count = 0
-        for parameter in network.parameters():
-            # The gradient is fixed, so these parameters need no differentiation.
-            fixed = nn.Parameter(parameter.detach().clone(), requires_grad=False)
-            self.register_parameter(f"parameter_{self.count}", fixed)
-            self._keep("gradient", torch.randn_like(fixed))
-            self._keep("mean", torch.zeros_like(fixed))
-            self._keep("square", torch.zeros_like(fixed))
-            self._keep("step", torch.zeros(()))
-            self.count += 1
-
-    def _keep(self, kind: str, value: Any) -> None:
-        self.register_buffer(f"{kind}_{self.count}", value)
-
-    def _all(self, kind: str) -> List[Any]:
-        return [getattr(self, f"{kind}_{index}") for index in range(self.count)]
-
-    def forward(self) -> Tuple[Any, ...]:
-        """Perform one step; return the parameters after it."""
-        parameters = self._all("parameter")
-        with torch.no_grad():
-            adamw(
-                parameters,
-                self._all("gradient"),
-                self._all("mean"),
-                self._all("square"),
-                [],
-                self._all("step"),
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=1e-4,
-                weight_decay=1e-2,
-                eps=smallest_divisor(parameters),
-                maximize=False,
-            )
-        return tuple(parameters)
-
-
 # Not in torch 2.0.
 _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
 
@@ -133,16 +88,23 @@ class SgdStep(OptimizerStep):
 
 
 class AdamStep(OptimizerStep):
-    """Adam, or AdamW."""
+    """Adam, or AdamW; without `foreach` and `fused`, torch chooses the implementation."""
 
     def __init__(self, choices: Choices, function: Callable[..., None], decay: float) -> None:
         super().__init__(choices["layers"], choices["width"], ("mean", "square", "step"))
         self.function = function
         self.decay = decay
-        self.foreach, self.fused = bool(choices["foreach"]), bool(choices["fused"])
+        self.form: Dict[str, bool] = {
+            key: bool(choices[key]) for key in ("foreach", "fused") if key in choices.parameters
+        }
 
     def step(self) -> None:
         """Perform one optimizer step."""
+        form = self.form
+        if form:
+            # As torch sets it when it compiles an optimizer: step counters are then tensors.
+            compiling = _is_compiling is not None and _is_compiling()
+            form = dict(form, capturable=bool(compiling))
         self.function(
             self.all("parameter"),
             self.all("gradient"),
@@ -150,10 +112,6 @@ class AdamStep(OptimizerStep):
             self.all("square"),
             [],
             self.all("step"),
-            foreach=self.foreach,
-            # As torch sets it when it compiles an optimizer: step counters are then tensors.
-            capturable=bool(_is_compiling is not None and _is_compiling()),
-            fused=self.fused,
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
@@ -161,6 +119,7 @@ class AdamStep(OptimizerStep):
             weight_decay=self.decay,
             eps=smallest_divisor(self.all("parameter")),
             maximize=False,
+            **form,
         )
 
 
@@ -178,50 +137,36 @@ def _check(choices: Choices) -> None:
             need_torch(2, 4, choices.label, "fused optimisers on every device")
 
 
-def _kernel(module: Any, elements: int, crossings: int, flops: Optional[float] = None) -> Kernel:
-    """Return the kernel of a step that moves each element `crossings` times and updates the module."""
-    counters = sum(1 for name, _ in module.named_buffers() if name.startswith("step"))
-    traffic = Traffic(crossings * elements + 2 * counters)
-    return Kernel(module, (), elements, flops, loss=None, traffic=traffic)
+def _stepped(
+    make: Callable[[Choices], OptimizerStep], crossings: int, flops: Optional[float] = None
+) -> Callable[[Choices], Kernel]:
+    """Return the builder of a step; each element crosses memory `crossings` times.
+
+    `flops` is the number of operations per element, where it is exact.
+    """
+
+    def build(choices: Choices) -> Kernel:
+        _check(choices)
+        module = make(choices)
+        counters = sum(1 for name, _ in module.named_buffers() if name.startswith("step"))
+        traffic = Traffic(crossings * module.elements + 2 * counters)
+        operations = None if flops is None else flops * module.elements
+        return Kernel(module, (), module.elements, operations, loss=None, traffic=traffic)
+
+    return build
 
 
-def _sgd_step(choices: Choices) -> Kernel:
-    _check(choices)
-    module = SgdStep(choices, 0.0)
-    # Reads parameter and gradient, writes the parameter: one product, one difference.
-    return _kernel(module, module.elements, 3, 2.0 * module.elements)
-
-
-def _momentum_step(choices: Choices) -> Kernel:
-    _check(choices)
-    module = SgdStep(choices, 0.9)
-    # Reads parameter, gradient and momentum, writes parameter and momentum.
-    return _kernel(module, module.elements, 5, 4.0 * module.elements)
-
-
-def _adam_step(choices: Choices) -> Kernel:
-    _check(choices)
-    module = AdamStep(choices, adam, 0.0)
-    return _kernel(module, module.elements, 7)
-
-
-def _adamw_step(choices: Choices) -> Kernel:
-    _check(choices)
-    module = AdamStep(choices, adamw, 1e-2)
-    # Reads parameter, gradient and both means, writes all but the gradient.
-    return _kernel(module, module.elements, 7)
-
-
-def _optimizer_step(choices: Choices) -> Kernel:
-    _check(choices)
-    module = AdamWStep(choices["layers"], choices["width"])
-    return _kernel(module, sum(each.numel() for each in module.parameters()), 7)
+def _adamw(choices: Choices) -> OptimizerStep:
+    return AdamStep(choices, adamw, 1e-2)
 
 
 BUILDERS: Dict[str, Callable[[Choices], Kernel]] = {
-    "optimizer-step": _optimizer_step,
-    "sgd-step": _sgd_step,
-    "momentum-step": _momentum_step,
-    "adam-step": _adam_step,
-    "adamw-step": _adamw_step,
+    # Adam reads parameter, gradient and both means, and writes all but the gradient.
+    "optimizer-step": _stepped(_adamw, 7),
+    # Reads parameter and gradient, writes the parameter: one product, one difference.
+    "sgd-step": _stepped(lambda choices: SgdStep(choices, 0.0), 3, 2.0),
+    # Reads parameter, gradient and momentum, writes parameter and momentum.
+    "momentum-step": _stepped(lambda choices: SgdStep(choices, 0.9), 5, 4.0),
+    "adam-step": _stepped(lambda choices: AdamStep(choices, adam, 0.0), 7),
+    "adamw-step": _stepped(_adamw, 7),
 }

@@ -1,5 +1,6 @@
 """Kernels of the suite `kernels` that multiply matrices: products, perceptrons, attention."""
 
+import math
 from typing import Any, Callable, Dict, Tuple
 
 import torch
@@ -8,7 +9,6 @@ from torch.nn import functional
 
 from torchyard.worker.suites.choices import Choices, require
 from torchyard.worker.suites.kernels.kernel import Kernel, need_torch
-from torchyard.worker.suites.models import LayeredMlp
 
 
 class Matmul(nn.Module):
@@ -36,6 +36,52 @@ class Mlp(nn.Module):
     def forward(self, images: Any) -> Any:
         """Logits."""
         return self.layers(images)
+
+
+DISTINCT_WEIGHTS = 8
+SETTLING_ROUNDS = 8
+MEASURED_ROUNDS = 8
+
+
+class LayeredMlp(nn.Module):
+    """`layers` times Linear and ReLU; the weights do not depend on how many layers there are."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.count = layers
+        self.weights = nn.ModuleList(nn.Linear(width, width) for _ in range(DISTINCT_WEIGHTS))
+        for linear in self.weights:
+            nn.init.normal_(linear.weight, std=(2.0 / width) ** 0.5)
+            nn.init.zeros_(linear.bias)
+        self._level()
+
+    def forward(self, values: Any) -> Any:
+        """The values after the last layer."""
+        for index in range(self.count):
+            values = functional.relu(self.weights[index % DISTINCT_WEIGHTS](values))
+        return values
+
+    def _level(self) -> None:
+        """Scale the weights so that activations neither grow nor shrink along the chain.
+
+        In a long chain they must not become denormal numbers, which are slow, nor overflow a
+        half-precision type. Without bias the chain is proportional to its input, so the growth per
+        round in steady state can be divided out.
+        """
+        values = torch.ones(1, self.weights[0].in_features)
+        growth = 0.0
+        with torch.no_grad():
+            for round_index in range(SETTLING_ROUNDS + MEASURED_ROUNDS):
+                for linear in self.weights:
+                    values = functional.relu(linear(values))
+                size = float(values.norm())
+                if size == 0.0:  # so narrow that every activation is zero: nothing to scale
+                    return
+                values = values / size
+                if round_index >= SETTLING_ROUNDS:
+                    growth += math.log(size) / (MEASURED_ROUNDS * DISTINCT_WEIGHTS)
+            for linear in self.weights:
+                linear.weight.mul_(math.exp(-growth))
 
 
 class Attention(nn.Module):

@@ -11,7 +11,13 @@ from torch import nn
 from torch.nn import functional
 
 from torchyard.worker.suites.choices import Choices, require
-from torchyard.worker.suites.kernels.kernel import MEAN_CUBE, MEAN_SQUARE, Kernel, need_torch
+from torchyard.worker.suites.kernels.kernel import (
+    MEAN_CUBE,
+    MEAN_SQUARE,
+    Kernel,
+    need_torch,
+    random_images,
+)
 
 PADDING_SHARE = 4
 """One of this many tokens of a padded lookup is padding."""
@@ -101,15 +107,11 @@ def _rms_norm(choices: Choices) -> Kernel:
     return Kernel(RmsNorm(choices["width"]), (rows,), rows.numel(), operands_train=True)
 
 
-def _images(choices: Choices) -> Any:
-    return torch.randn(choices.rows, choices["channels"], choices["size"], choices["size"])
-
-
 def _batch_norm(choices: Choices) -> Kernel:
     module = nn.BatchNorm2d(choices["channels"])
     nn.init.normal_(module.weight)
     nn.init.normal_(module.bias)
-    images = _images(choices)
+    images = random_images(choices)
     # A channel's sum and its sum of squares are fixed by the weights; that of cubes is not.
     return Kernel(module, (images,), images.numel(), operands_train=True, loss=MEAN_CUBE)
 
@@ -124,7 +126,7 @@ def _group_norm(choices: Choices) -> Kernel:
     )
     module = nn.GroupNorm(groups, channels)
     nn.init.normal_(module.weight)
-    images = _images(choices)
+    images = random_images(choices)
     return Kernel(module, (images,), images.numel(), operands_train=True)
 
 

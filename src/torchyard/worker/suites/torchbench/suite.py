@@ -11,7 +11,7 @@ from torchyard.worker.suites.torchbench.checkout import find_checkout
 from torchyard.worker.suites.torchbench.model import ModelRequest, load
 from torchyard.worker.suites.training import widened
 from torchyard.worker.suites.user_file import FunctionModule
-from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, as_arguments, flatten
 
 _LOSS_NAMES = ("loss_fn", "criterion", "loss")
 _TARGET_NAMES = ("example_outputs", "targets", "target", "labels")
@@ -216,12 +216,9 @@ def _inputs(request: ModelRequest, inputs: Any) -> Tuple[Tuple[Any, ...], Dict[s
         changed = tensor.detach().to(request.device, wide)
         return changed.requires_grad_(tensor.requires_grad)
 
-    if isinstance(inputs, torch.Tensor):
-        return (change(inputs),), {}
-    if isinstance(inputs, (tuple, list)):
-        return tuple(map_tensors(tuple(inputs), change)), {}
-    if hasattr(inputs, "keys") and all(isinstance(key, str) for key in inputs.keys()):  # noqa: SIM118
-        return (), {key: map_tensors(inputs[key], change) for key in inputs.keys()}  # noqa: SIM118
+    arguments = as_arguments(inputs, change)
+    if arguments is not None:
+        return arguments
     raise CannotBuild(
         f"{request.label}: the inputs of get_module() are a {type(inputs).__name__}",
         hint="remove this model from the selection",

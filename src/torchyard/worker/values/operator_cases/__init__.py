@@ -94,7 +94,7 @@ FAMILIES: Dict[str, str] = {
 }
 """Module of each family; its list is named after the family, such as ATTENTION_CASES."""
 
-Make = Callable[[Draw], Sequence[Any]]
+Make = Callable[[Draw], List[Any]]
 
 
 class Missing(Exception):
@@ -129,6 +129,20 @@ class Case(NamedTuple):
 def case(name: str, call: Union[str, Callable[..., Any]], make: Make, **options: Any) -> Case:
     """Return a case; keywords are passed to the call."""
     return Case(name, call, make, options)
+
+
+def function_case(name: str, make: Make, **options: Any) -> Case:
+    """Return a case of the function in `torch.nn.functional` that the name starts with."""
+    return case(name, "nn.functional." + name.partition(".")[0], make, **options)
+
+
+def learned(*shapes: Sequence[int]) -> Make:
+    """Return a function that creates tensors of these shapes that require a gradient."""
+    return lambda draw: [draw.learned(*shape) for shape in shapes]
+
+
+TABLE = learned((256, 256))
+TWO_TABLES = learned((256, 256), (256, 256))
 
 
 def all_cases() -> List[Case]:

@@ -4,17 +4,17 @@ from typing import Any, Callable, List
 
 import torch
 
-from torchyard.worker.values.operator_cases import Case, Draw, case
+from torchyard.worker.values.operator_cases import (
+    TABLE,
+    TWO_TABLES,
+    Case,
+    Draw,
+    case,
+    function_case,
+    learned,
+)
 
 _F = "nn.functional."
-
-
-def _table(draw: Draw) -> List[Any]:
-    return [draw.learned(256, 256)]
-
-
-def _two(draw: Draw) -> List[Any]:
-    return [draw.learned(256, 256), draw.learned(256, 256)]
 
 
 def _positive(draw: Draw) -> List[Any]:
@@ -45,32 +45,32 @@ _BINARY = (
 )
 
 POINTWISE_CASES: List[Case] = [
-    *_each(_F, _ACTIVATIONS, _table),
-    case("gelu.tanh", _F + "gelu", _table, approximate="tanh"),
-    case("glu", _F + "glu", _table, dim=1),
-    case("threshold", _F + "threshold", _table, threshold=0.1, value=0.5),
-    case("prelu", _F + "prelu", lambda d: [d.learned(4, 16, 32, 32), d.learned(16)]),
-    *_each("", _UNARY, _table),
+    *_each(_F, _ACTIVATIONS, TABLE),
+    function_case("gelu.tanh", TABLE, approximate="tanh"),
+    function_case("glu", TABLE, dim=1),
+    function_case("threshold", TABLE, threshold=0.1, value=0.5),
+    function_case("prelu", learned((4, 16, 32, 32), (16,))),
+    *_each("", _UNARY, TABLE),
     *_each("", _OF_POSITIVE, _positive),
     *[item for item in _each("", _OF_UNIT, _unit) if item.name != "logit"],
     case("logit", "logit", lambda d: [d.learned_between(0.1, 0.9, 256, 256)]),
-    *_each("", _BINARY, _two),
+    *_each("", _BINARY, TWO_TABLES),
     case("heaviside", "heaviside", lambda d: [d.floats(256, 256), d.floats(256, 256)]),
-    case("add.broadcast", "add", lambda d: [d.learned(256, 256), d.learned(256)]),
-    case("mul.broadcast", "mul", lambda d: [d.learned(256, 256), d.learned(256, 1)]),
-    case("div", "div", lambda d: [*_table(d), *_positive(d)]),
-    case("div.floor", "div", lambda d: [*_table(d), *_positive(d)], rounding_mode="floor"),
-    case("pow", "pow", lambda d: [*_positive(d), *_table(d)]),
-    case("pow.scalar", "pow", _table, exponent=3),
-    case("clamp", "clamp", _table, min=-0.5, max=0.5),
+    case("add.broadcast", "add", learned((256, 256), (256,))),
+    case("mul.broadcast", "mul", learned((256, 256), (256, 1))),
+    case("div", "div", lambda d: [*TABLE(d), *_positive(d)]),
+    case("div.floor", "div", lambda d: [*TABLE(d), *_positive(d)], rounding_mode="floor"),
+    case("pow", "pow", lambda d: [*_positive(d), *TABLE(d)]),
+    case("pow.scalar", "pow", TABLE, exponent=3),
+    case("clamp", "clamp", TABLE, min=-0.5, max=0.5),
     case(
         "clamp.tensors",
         "clamp",
-        lambda d: [*_table(d), d.floats(256, 256) - 1, d.floats(256, 256) + 1],
+        lambda d: [*TABLE(d), d.floats(256, 256) - 1, d.floats(256, 256) + 1],
     ),
-    case("lerp", "lerp", lambda d: [*_two(d), d.between(0.0, 1.0, 256, 256)]),
-    case("addcmul", "addcmul", lambda d: [*_two(d), *_table(d)]),
-    case("addcdiv", "addcdiv", lambda d: [*_two(d), *_positive(d)]),
+    case("lerp", "lerp", lambda d: [*TWO_TABLES(d), d.between(0.0, 1.0, 256, 256)]),
+    case("addcmul", "addcmul", lambda d: [*TWO_TABLES(d), *TABLE(d)]),
+    case("addcdiv", "addcdiv", lambda d: [*TWO_TABLES(d), *_positive(d)]),
     case("polygamma", lambda x: torch.polygamma(1, x), _positive),
     case("mvlgamma", "mvlgamma", lambda d: [d.learned_between(2.0, 4.0, 256, 256)], p=2),
     case("complex.mul", "mul", lambda d: [d.complexes(128, 256), d.complexes(128, 256)]),
@@ -84,7 +84,7 @@ POINTWISE_CASES: List[Case] = [
     case(
         "fake_quantize",
         "fake_quantize_per_tensor_affine",
-        _table,
+        TABLE,
         scale=0.1,
         zero_point=0,
         quant_min=-128,
@@ -98,45 +98,45 @@ def _near_one(draw: Draw) -> List[Any]:
 
 
 def _on(name: str, **options: Any) -> Case:
-    return case(name, name, _table, **options)
+    return case(name, name, TABLE, **options)
 
 
 REDUCE_CASES: List[Case] = [
     _on("sum"),
-    case("sum.dim", "sum", _table, dim=1),
+    case("sum.dim", "sum", TABLE, dim=1),
     _on("mean"),
-    case("mean.dim", "mean", _table, dim=0),
+    case("mean.dim", "mean", TABLE, dim=0),
     _on("nansum"),
     _on("nanmean"),
     _on("std"),
-    case("std.dim", "std", _table, dim=1),
+    case("std.dim", "std", TABLE, dim=1),
     _on("var"),
-    case("var.dim", "var", _table, dim=1),
-    case("var_mean.dim", "var_mean", _table, dim=1),
-    case("std_mean.dim", "std_mean", _table, dim=0),
+    case("var.dim", "var", TABLE, dim=1),
+    case("var_mean.dim", "var_mean", TABLE, dim=1),
+    case("std_mean.dim", "std_mean", TABLE, dim=0),
     case("prod", "prod", _near_one),
     case("prod.dim", "prod", _near_one, dim=1),
-    case("amax", "amax", _table, dim=1),
-    case("amin", "amin", _table, dim=1),
+    case("amax", "amax", TABLE, dim=1),
+    case("amin", "amin", TABLE, dim=1),
     _on("aminmax", dim=1),
     _on("max"),
-    case("max.dim", "max", _table, dim=1),
-    case("min.dim", "min", _table, dim=1),
+    case("max.dim", "max", TABLE, dim=1),
+    case("min.dim", "min", TABLE, dim=1),
     _on("median"),
-    case("median.dim", "median", _table, dim=1),
-    case("nanmedian.dim", "nanmedian", _table, dim=1),
+    case("median.dim", "median", TABLE, dim=1),
+    case("nanmedian.dim", "nanmedian", TABLE, dim=1),
     _on("mode", dim=1),
     _on("kthvalue", k=7, dim=1),
     _on("topk", k=64, dim=1),
-    case("topk.smallest", "topk", _table, k=64, dim=0, largest=False),
+    case("topk.smallest", "topk", TABLE, k=64, dim=0, largest=False),
     _on("sort", dim=1),
-    case("sort.stable", lambda x: torch.sort(x, dim=0, stable=True), _table),
+    case("sort.stable", lambda x: torch.sort(x, dim=0, stable=True), TABLE),
     _on("msort"),
     _on("argsort", dim=1),
     _on("argmax", dim=1),
     _on("logsumexp", dim=1),
     _on("cumsum", dim=1),
-    case("cumsum.first", "cumsum", _table, dim=0),
+    case("cumsum.first", "cumsum", TABLE, dim=0),
     case("cumprod", "cumprod", _near_one, dim=1),
     _on("cummax", dim=1),
     _on("cummin", dim=1),
@@ -144,9 +144,9 @@ REDUCE_CASES: List[Case] = [
     _on("diff", dim=1),
     _on("trapezoid", dim=1),
     _on("norm"),
-    case("norm.p1", "norm", _table, p=1, dim=1),
-    case("norm.inf", "norm", _table, p=float("inf"), dim=1),
-    case("vector_norm.p3", "linalg.vector_norm", _table, ord=3, dim=1),
+    case("norm.p1", "norm", TABLE, p=1, dim=1),
+    case("norm.inf", "norm", TABLE, p=float("inf"), dim=1),
+    case("vector_norm.p3", "linalg.vector_norm", TABLE, ord=3, dim=1),
     _on("quantile", q=0.3, dim=1),
     _on("nanquantile", q=0.3, dim=1),
     _on("count_nonzero", dim=1),
@@ -161,35 +161,29 @@ REDUCE_CASES: List[Case] = [
 ]
 
 
-def _square(draw: Draw) -> List[Any]:
-    return [draw.learned(160, 160)]
-
-
-def _batch(draw: Draw) -> List[Any]:
-    return [draw.learned(8, 64, 64), draw.learned(8, 64, 64)]
-
-
 def _system(draw: Draw) -> List[Any]:
     return [draw.spread(160), draw.learned(160, 160)]
 
 
+_square = learned((160, 160))
+_batch = learned((8, 64, 64), (8, 64, 64))
 LINALG_CASES: List[Case] = [
-    case("mm", "mm", lambda d: [d.learned(160, 160), d.learned(160, 160)]),
-    case("matmul", "matmul", lambda d: [d.learned(8, 64, 64), d.learned(64, 64)]),
+    case("mm", "mm", learned((160, 160), (160, 160))),
+    case("matmul", "matmul", learned((8, 64, 64), (64, 64))),
     case("bmm", "bmm", _batch),
     case("baddbmm", "baddbmm", lambda d: [d.learned(8, 64, 64), *_batch(d)]),
     case("addmm", "addmm", lambda d: [*_square(d), *_square(d), *_square(d)]),
     case("addmm.beta", "addmm", lambda d: [*_square(d), *_square(d), *_square(d)], beta=0.0),
-    case("addmv", "addmv", lambda d: [d.learned(512), d.learned(512, 256), d.learned(256)]),
+    case("addmv", "addmv", learned((512,), (512, 256), (256,))),
     case("addr", "addr", lambda d: [*_square(d), d.learned(160), d.learned(160)]),
     case("addbmm", "addbmm", lambda d: [d.learned(64, 64), *_batch(d)]),
-    case("mv", "mv", lambda d: [d.learned(512, 256), d.learned(256)]),
-    case("dot", "dot", lambda d: [d.learned(65536), d.learned(65536)]),
-    case("outer", "outer", lambda d: [d.learned(256), d.learned(256)]),
+    case("mv", "mv", learned((512, 256), (256,))),
+    case("dot", "dot", learned((65536,), (65536,))),
+    case("outer", "outer", learned((256,), (256,))),
     case("einsum", lambda x, y: torch.einsum("bij,bjk->bik", x, y), _batch),
     case("tensordot", "tensordot", _batch, dims=((2,), (1,))),
-    case("kron", "kron", lambda d: [d.learned(16, 16), d.learned(16, 16)]),
-    case("cross", "cross", lambda d: [d.learned(16384, 3), d.learned(16384, 3)], dim=1),
+    case("kron", "kron", learned((16, 16), (16, 16))),
+    case("cross", "cross", learned((16384, 3), (16384, 3)), dim=1),
     case("trace", "trace", _square),
     case("matrix_power", "matrix_power", _square, n=3),
     case("matrix_exp", "matrix_exp", lambda d: [d.learned_between(-0.01, 0.01, 160, 160)]),
@@ -213,12 +207,12 @@ LINALG_CASES: List[Case] = [
     case("triangular_solve", lambda a, b: torch.triangular_solve(b, a), _system),
     case("lu_factor", "linalg.lu_factor", lambda d: [d.spread(160)]),
     case("lu", "linalg.lu", lambda d: [d.spread(160)]),
-    case("qr", "linalg.qr", lambda d: [d.learned(192, 128)]),
-    case("svdvals", "linalg.svdvals", lambda d: [d.learned(160, 128)]),
+    case("qr", "linalg.qr", learned((192, 128))),
+    case("svdvals", "linalg.svdvals", learned((160, 128))),
     case("eigh", "linalg.eigh", lambda d: [d.spread(128)]),
     case("eigvalsh", "linalg.eigvalsh", lambda d: [d.spread(128)]),
     case("lstsq", lambda a, b: torch.linalg.lstsq(a, b).solution, _system),
-    case("matrix_norm.nuclear", "linalg.matrix_norm", lambda d: [d.learned(160, 128)], ord="nuc"),
+    case("matrix_norm.nuclear", "linalg.matrix_norm", learned((160, 128)), ord="nuc"),
     case(
         "householder_product",
         "linalg.householder_product",
@@ -227,14 +221,11 @@ LINALG_CASES: List[Case] = [
 ]
 
 
-def _waves(draw: Draw) -> List[Any]:
-    return [draw.learned(128, 256)]
-
-
 def _complex(draw: Draw) -> List[Any]:
     return [draw.complexes(128, 256)]
 
 
+_waves = learned((128, 256))
 SIGNAL_CASES: List[Case] = [
     case("fft", "fft.fft", _complex),
     case("fft.longer", "fft.fft", _complex, n=300),

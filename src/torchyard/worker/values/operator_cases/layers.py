@@ -7,7 +7,7 @@ from typing import Any, Callable, List
 
 import torch
 
-from torchyard.worker.values.operator_cases import Case, Draw, case
+from torchyard.worker.values.operator_cases import TABLE, Case, Draw, case, function_case, learned
 
 _SDPA = "nn.functional.scaled_dot_product_attention"
 
@@ -41,7 +41,7 @@ ATTENTION_CASES: List[Case] = [
     case(
         "attention.grouped",
         _SDPA,
-        lambda d: [d.learned(2, 4, 128, 32), d.learned(2, 2, 128, 32), d.learned(2, 2, 128, 32)],
+        learned((2, 4, 128, 32), (2, 2, 128, 32), (2, 2, 128, 32)),
         enable_gqa=True,
     ),
     case("attention.math", "_scaled_dot_product_attention_math", _heads),
@@ -64,15 +64,15 @@ def _bag(mode: str, **options: Any) -> Case:
 
 
 EMBEDDING_CASES: List[Case] = [
-    case("embedding", _F + "embedding", _words),
-    case("embedding.padding", _F + "embedding", _words, padding_idx=3),
-    case("embedding.by_frequency", _F + "embedding", _words, scale_grad_by_freq=True),
-    case("embedding.sparse", _F + "embedding", _words, sparse=True),
-    case("embedding.all_rows", _F + "embedding", lambda d: [d.order(512), d.learned(512, 64)]),
+    function_case("embedding", _words),
+    function_case("embedding.padding", _words, padding_idx=3),
+    function_case("embedding.by_frequency", _words, scale_grad_by_freq=True),
+    function_case("embedding.sparse", _words, sparse=True),
+    function_case("embedding.all_rows", lambda d: [d.order(512), d.learned(512, 64)]),
     _bag("sum"),
     _bag("mean"),
     _bag("max"),
-    case("embedding_bag.padding", _F + "embedding_bag", _words, mode="sum", padding_idx=3),
+    function_case("embedding_bag.padding", _words, mode="sum", padding_idx=3),
     case(
         "embedding_bag.offsets",
         lambda i, w, at: torch.nn.functional.embedding_bag(i, w, at, mode="sum"),
@@ -119,10 +119,6 @@ RNN_CASES: List[Case] = [
 ]
 
 
-def _image(draw: Draw) -> List[Any]:
-    return [draw.learned(4, 16, 32, 32)]
-
-
 def _with_statistics(draw: Draw) -> List[Any]:
     return [
         draw.learned(4, 16, 32, 32),
@@ -133,13 +129,10 @@ def _with_statistics(draw: Draw) -> List[Any]:
     ]
 
 
-def _table(draw: Draw) -> List[Any]:
-    return [draw.learned(256, 256)]
-
-
+_image = learned((4, 16, 32, 32))
 NORM_CASES: List[Case] = [
-    case("batch_norm.training", _F + "batch_norm", _with_statistics, training=True),
-    case("batch_norm.inference", _F + "batch_norm", _with_statistics, training=False),
+    function_case("batch_norm.training", _with_statistics, training=True),
+    function_case("batch_norm.inference", _with_statistics, training=False),
     case(
         "batch_norm.plain",
         lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
@@ -148,44 +141,44 @@ NORM_CASES: List[Case] = [
     case(
         "batch_norm.1d",
         lambda x, w, b: torch.nn.functional.batch_norm(x, None, None, w, b, training=True),
-        lambda d: [d.learned(512, 128), d.learned(128), d.learned(128)],
+        learned((512, 128), (128,), (128,)),
     ),
-    case("instance_norm", _F + "instance_norm", _image),
+    function_case("instance_norm", _image),
     case(
         "instance_norm.affine",
         lambda x, w, b: torch.nn.functional.instance_norm(x, weight=w, bias=b),
         lambda d: [*_image(d), d.learned(16), d.learned(16)],
     ),
-    case("group_norm", _F + "group_norm", _image, num_groups=4),
+    function_case("group_norm", _image, num_groups=4),
     case(
         "group_norm.affine",
         lambda x, w, b: torch.nn.functional.group_norm(x, 4, w, b),
         lambda d: [*_image(d), d.learned(16), d.learned(16)],
     ),
-    case("layer_norm", _F + "layer_norm", _table, normalized_shape=(256,)),
+    function_case("layer_norm", TABLE, normalized_shape=(256,)),
     case(
         "layer_norm.affine",
         lambda x, w, b: torch.nn.functional.layer_norm(x, (256,), w, b),
-        lambda d: [*_table(d), d.learned(256), d.learned(256)],
+        lambda d: [*TABLE(d), d.learned(256), d.learned(256)],
     ),
     case(
         "rms_norm",
         lambda x, w: torch.nn.functional.rms_norm(x, (256,), w),
-        lambda d: [*_table(d), d.learned(256)],
+        lambda d: [*TABLE(d), d.learned(256)],
     ),
-    case("local_response_norm", _F + "local_response_norm", _image, size=5),
-    case("normalize", _F + "normalize", _table),
-    case("normalize.p1", _F + "normalize", _table, p=1.0),
-    case("renorm", "renorm", _table, p=2, dim=0, maxnorm=5.0),
-    case("softmax", _F + "softmax", _table, dim=1),
-    case("softmax.first", _F + "softmax", _table, dim=0),
-    case("log_softmax", _F + "log_softmax", _table, dim=1),
-    case("log_softmax.first", _F + "log_softmax", _table, dim=0),
-    case("softmin", _F + "softmin", _table, dim=1),
-    case("safe_softmax", "_safe_softmax", _table, dim=1),
-    case("cosine_similarity", _F + "cosine_similarity", lambda d: [*_table(d), *_table(d)]),
-    case("pairwise_distance", _F + "pairwise_distance", lambda d: [*_table(d), *_table(d)]),
-    case("cdist", "cdist", lambda d: [d.learned(256, 32), d.learned(256, 32)]),
-    case("cdist.p1", "cdist", lambda d: [d.learned(128, 16), d.learned(128, 16)], p=1.0),
-    case("pdist", _F + "pdist", lambda d: [d.learned(256, 16)]),
+    function_case("local_response_norm", _image, size=5),
+    function_case("normalize", TABLE),
+    function_case("normalize.p1", TABLE, p=1.0),
+    case("renorm", "renorm", TABLE, p=2, dim=0, maxnorm=5.0),
+    function_case("softmax", TABLE, dim=1),
+    function_case("softmax.first", TABLE, dim=0),
+    function_case("log_softmax", TABLE, dim=1),
+    function_case("log_softmax.first", TABLE, dim=0),
+    function_case("softmin", TABLE, dim=1),
+    case("safe_softmax", "_safe_softmax", TABLE, dim=1),
+    function_case("cosine_similarity", lambda d: [*TABLE(d), *TABLE(d)]),
+    function_case("pairwise_distance", lambda d: [*TABLE(d), *TABLE(d)]),
+    case("cdist", "cdist", learned((256, 32), (256, 32))),
+    case("cdist.p1", "cdist", learned((128, 16), (128, 16)), p=1.0),
+    function_case("pdist", learned((256, 16))),
 ]

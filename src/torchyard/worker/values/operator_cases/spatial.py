@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Sequence
 
 import torch
 
-from torchyard.worker.values.operator_cases import Case, Draw, case
+from torchyard.worker.values.operator_cases import Case, Draw, case, function_case, learned
 
 _F = "nn.functional."
 _DOUBLE = torch.float64
@@ -27,90 +27,39 @@ def _double(image: Sequence[int], kernel: Sequence[int]) -> Callable[[Draw], Lis
 
 
 CONV_CASES: List[Case] = [
-    case("conv1d", _F + "conv1d", _of((4, 16, 512), (32, 16, 5), 32)),
-    case("conv1d.no_bias", _F + "conv1d", _of((4, 16, 512), (32, 16, 5))),
-    case("conv2d", _F + "conv2d", _of((2, 16, 32, 32), (32, 16, 3, 3), 32), padding=1),
-    case("conv2d.no_bias", _F + "conv2d", _of((2, 16, 32, 32), (32, 16, 3, 3))),
-    case("conv2d.stride", _F + "conv2d", _of((2, 16, 64, 64), (32, 16, 3, 3), 32), stride=2),
-    case("conv2d.dilation", _F + "conv2d", _of((2, 16, 32, 32), (32, 16, 3, 3)), dilation=2),
-    case("conv2d.one_by_one", _F + "conv2d", _of((2, 32, 32, 32), (64, 32, 1, 1), 64)),
-    case("conv2d.groups", _F + "conv2d", _of((2, 16, 32, 32), (32, 4, 3, 3)), groups=4),
-    case("conv2d.depthwise", _F + "conv2d", _of((2, 32, 32, 32), (32, 1, 3, 3), 32), groups=32),
-    case("conv2d.same", _F + "conv2d", _of((2, 16, 32, 32), (32, 16, 3, 3)), padding="same"),
-    case("conv2d.double", _F + "conv2d", _double((2, 8, 32, 32), (16, 8, 3, 3))),
+    function_case("conv1d", _of((4, 16, 512), (32, 16, 5), 32)),
+    function_case("conv1d.no_bias", _of((4, 16, 512), (32, 16, 5))),
+    function_case("conv2d", _of((2, 16, 32, 32), (32, 16, 3, 3), 32), padding=1),
+    function_case("conv2d.no_bias", _of((2, 16, 32, 32), (32, 16, 3, 3))),
+    function_case("conv2d.stride", _of((2, 16, 64, 64), (32, 16, 3, 3), 32), stride=2),
+    function_case("conv2d.dilation", _of((2, 16, 32, 32), (32, 16, 3, 3)), dilation=2),
+    function_case("conv2d.one_by_one", _of((2, 32, 32, 32), (64, 32, 1, 1), 64)),
+    function_case("conv2d.groups", _of((2, 16, 32, 32), (32, 4, 3, 3)), groups=4),
+    function_case("conv2d.depthwise", _of((2, 32, 32, 32), (32, 1, 3, 3), 32), groups=32),
+    function_case("conv2d.same", _of((2, 16, 32, 32), (32, 16, 3, 3)), padding="same"),
+    function_case("conv2d.double", _double((2, 8, 32, 32), (16, 8, 3, 3))),
     case(
         "conv2d.channels_last",
         lambda x, w: torch.conv2d(x.contiguous(memory_format=torch.channels_last), w),
         _of((2, 16, 32, 32), (32, 16, 3, 3)),
     ),
-    case("conv3d", _F + "conv3d", _of((1, 8, 12, 24, 24), (16, 8, 3, 3, 3), 16)),
-    case("conv3d.double", _F + "conv3d", _double((1, 4, 12, 16, 16), (8, 4, 3, 3, 3))),
-    case("conv3d.depthwise", _F + "conv3d", _of((1, 16, 12, 24, 24), (16, 1, 3, 3, 3)), groups=16),
-    case("conv_transpose1d", _F + "conv_transpose1d", _of((4, 16, 512), (16, 32, 5), 32), stride=2),
-    case("conv_transpose2d", _F + "conv_transpose2d", _of((2, 16, 32, 32), (16, 32, 3, 3), 32)),
-    case(
-        "conv_transpose2d.stride",
-        _F + "conv_transpose2d",
-        _of((2, 16, 32, 32), (16, 32, 3, 3)),
-        stride=2,
-    ),
-    case(
-        "conv_transpose2d.double",
-        _F + "conv_transpose2d",
-        _double((2, 8, 24, 24), (8, 16, 3, 3)),
-        stride=2,
-    ),
-    case(
-        "conv_transpose3d", _F + "conv_transpose3d", _of((1, 8, 12, 16, 16), (8, 16, 3, 3, 3), 16)
-    ),
-    case(
-        "conv_transpose3d.double",
-        _F + "conv_transpose3d",
-        _double((1, 4, 8, 16, 16), (4, 8, 3, 3, 3)),
-    ),
-    case(
-        "conv_tbc",
-        "conv_tbc",
-        lambda d: [d.learned(128, 4, 32), d.learned(5, 32, 64), d.learned(64)],
-    ),
-    case("unfold", _F + "unfold", lambda d: [d.learned(2, 16, 32, 32)], kernel_size=3, padding=1),
-    case(
-        "fold",
-        _F + "fold",
-        lambda d: [d.learned(2, 16 * 9, 32 * 32)],
-        output_size=32,
-        kernel_size=3,
-        padding=1,
-    ),
-    case(
-        "linear",
-        _F + "linear",
-        lambda d: [d.learned(256, 128), d.learned(256, 128), d.learned(256)],
-    ),
-    case("linear.no_bias", _F + "linear", lambda d: [d.learned(256, 128), d.learned(256, 128)]),
-    case(
-        "linear.batched",
-        _F + "linear",
-        lambda d: [d.learned(8, 64, 128), d.learned(256, 128), d.learned(256)],
-    ),
-    case(
-        "bilinear",
-        _F + "bilinear",
-        lambda d: [d.learned(256, 16), d.learned(256, 16), d.learned(64, 16, 16), d.learned(64)],
-    ),
+    function_case("conv3d", _of((1, 8, 12, 24, 24), (16, 8, 3, 3, 3), 16)),
+    function_case("conv3d.double", _double((1, 4, 12, 16, 16), (8, 4, 3, 3, 3))),
+    function_case("conv3d.depthwise", _of((1, 16, 12, 24, 24), (16, 1, 3, 3, 3)), groups=16),
+    function_case("conv_transpose1d", _of((4, 16, 512), (16, 32, 5), 32), stride=2),
+    function_case("conv_transpose2d", _of((2, 16, 32, 32), (16, 32, 3, 3), 32)),
+    function_case("conv_transpose2d.stride", _of((2, 16, 32, 32), (16, 32, 3, 3)), stride=2),
+    function_case("conv_transpose2d.double", _double((2, 8, 24, 24), (8, 16, 3, 3)), stride=2),
+    function_case("conv_transpose3d", _of((1, 8, 12, 16, 16), (8, 16, 3, 3, 3), 16)),
+    function_case("conv_transpose3d.double", _double((1, 4, 8, 16, 16), (4, 8, 3, 3, 3))),
+    case("conv_tbc", "conv_tbc", learned((128, 4, 32), (5, 32, 64), (64,))),
+    function_case("unfold", learned((2, 16, 32, 32)), kernel_size=3, padding=1),
+    function_case("fold", learned((2, 16 * 9, 32 * 32)), output_size=32, kernel_size=3, padding=1),
+    function_case("linear", learned((256, 128), (256, 128), (256,))),
+    function_case("linear.no_bias", learned((256, 128), (256, 128))),
+    function_case("linear.batched", learned((8, 64, 128), (256, 128), (256,))),
+    function_case("bilinear", learned((256, 16), (256, 16), (64, 16, 16), (64,))),
 ]
-
-
-def _line(draw: Draw) -> List[Any]:
-    return [draw.learned(4, 16, 1024)]
-
-
-def _image(draw: Draw) -> List[Any]:
-    return [draw.learned(2, 16, 64, 64)]
-
-
-def _volume(draw: Draw) -> List[Any]:
-    return [draw.learned(2, 4, 16, 32, 32)]
 
 
 def _unpooled(x: Any) -> Any:
@@ -134,31 +83,34 @@ def _grid(draw: Draw) -> List[Any]:
     return [draw.learned(2, 8, 64, 64), grid]
 
 
+_line = learned((4, 16, 1024))
+_image = learned((2, 16, 64, 64))
+_volume = learned((2, 4, 16, 32, 32))
 POOL_CASES: List[Case] = [
-    case("max_pool1d", _F + "max_pool1d", _line, kernel_size=2),
-    case("max_pool2d", _F + "max_pool2d", _image, kernel_size=2),
-    case("max_pool2d.overlap", _F + "max_pool2d", _image, kernel_size=3, stride=1),
-    case("max_pool2d.dilation", _F + "max_pool2d", _image, kernel_size=3, dilation=2),
-    case("max_pool3d", _F + "max_pool3d", _volume, kernel_size=2),
-    case("max_pool3d.overlap", _F + "max_pool3d", _volume, kernel_size=3, stride=2),
+    function_case("max_pool1d", _line, kernel_size=2),
+    function_case("max_pool2d", _image, kernel_size=2),
+    function_case("max_pool2d.overlap", _image, kernel_size=3, stride=1),
+    function_case("max_pool2d.dilation", _image, kernel_size=3, dilation=2),
+    function_case("max_pool3d", _volume, kernel_size=2),
+    function_case("max_pool3d.overlap", _volume, kernel_size=3, stride=2),
     case("max_unpool2d", _unpooled, _image),
     case("max_unpool3d", _unpooled3d, _volume),
-    case("avg_pool1d", _F + "avg_pool1d", _line, kernel_size=2),
-    case("avg_pool2d", _F + "avg_pool2d", _image, kernel_size=2),
-    case("avg_pool2d.overlap", _F + "avg_pool2d", _image, kernel_size=3, stride=1, padding=1),
-    case("avg_pool2d.stride", _F + "avg_pool2d", _image, kernel_size=2, stride=3),
-    case("avg_pool3d", _F + "avg_pool3d", _volume, kernel_size=2),
-    case("avg_pool3d.overlap", _F + "avg_pool3d", _volume, kernel_size=3, stride=2),
-    case("avg_pool3d.gaps", _F + "avg_pool3d", _volume, kernel_size=2, stride=3),
-    case("lp_pool1d", _F + "lp_pool1d", _line, norm_type=2.0, kernel_size=2),
-    case("lp_pool2d", _F + "lp_pool2d", _image, norm_type=2.0, kernel_size=2),
-    case("adaptive_avg_pool1d", _F + "adaptive_avg_pool1d", _line, output_size=100),
-    case("adaptive_avg_pool2d", _F + "adaptive_avg_pool2d", _image, output_size=7),
-    case("adaptive_avg_pool2d.one", _F + "adaptive_avg_pool2d", _image, output_size=1),
-    case("adaptive_avg_pool3d", _F + "adaptive_avg_pool3d", _volume, output_size=7),
-    case("adaptive_max_pool1d", _F + "adaptive_max_pool1d", _line, output_size=100),
-    case("adaptive_max_pool2d", _F + "adaptive_max_pool2d", _image, output_size=7),
-    case("adaptive_max_pool3d", _F + "adaptive_max_pool3d", _volume, output_size=7),
+    function_case("avg_pool1d", _line, kernel_size=2),
+    function_case("avg_pool2d", _image, kernel_size=2),
+    function_case("avg_pool2d.overlap", _image, kernel_size=3, stride=1, padding=1),
+    function_case("avg_pool2d.stride", _image, kernel_size=2, stride=3),
+    function_case("avg_pool3d", _volume, kernel_size=2),
+    function_case("avg_pool3d.overlap", _volume, kernel_size=3, stride=2),
+    function_case("avg_pool3d.gaps", _volume, kernel_size=2, stride=3),
+    function_case("lp_pool1d", _line, norm_type=2.0, kernel_size=2),
+    function_case("lp_pool2d", _image, norm_type=2.0, kernel_size=2),
+    function_case("adaptive_avg_pool1d", _line, output_size=100),
+    function_case("adaptive_avg_pool2d", _image, output_size=7),
+    function_case("adaptive_avg_pool2d.one", _image, output_size=1),
+    function_case("adaptive_avg_pool3d", _volume, output_size=7),
+    function_case("adaptive_max_pool1d", _line, output_size=100),
+    function_case("adaptive_max_pool2d", _image, output_size=7),
+    function_case("adaptive_max_pool3d", _volume, output_size=7),
     case(
         "fractional_max_pool2d",
         lambda x, samples: torch.nn.functional.fractional_max_pool2d(
@@ -182,35 +134,27 @@ POOL_CASES: List[Case] = [
     _up("bicubic2d", _image, "bicubic", align_corners=False),
     _up("nearest3d", _volume, "nearest"),
     _up("trilinear3d", _volume, "trilinear", align_corners=False),
-    case(
-        "interpolate.antialias",
-        _F + "interpolate",
-        _image,
-        size=(40, 40),
-        mode="bilinear",
-        antialias=True,
-    ),
-    case("pixel_shuffle", _F + "pixel_shuffle", _image, upscale_factor=2),
-    case("pixel_unshuffle", _F + "pixel_unshuffle", _image, downscale_factor=2),
+    function_case("interpolate.antialias", _image, size=(40, 40), mode="bilinear", antialias=True),
+    function_case("pixel_shuffle", _image, upscale_factor=2),
+    function_case("pixel_unshuffle", _image, downscale_factor=2),
     case(
         "channel_shuffle",
         "nn.functional.channel_shuffle",
         lambda d: [d.floats(2, 16, 64, 64)],
         groups=4,
     ),
-    case("grid_sample", _F + "grid_sample", _grid, align_corners=False),
-    case("grid_sample.nearest", _F + "grid_sample", _grid, mode="nearest", align_corners=False),
-    case("grid_sample.bicubic", _F + "grid_sample", _grid, mode="bicubic", align_corners=False),
-    case(
+    function_case("grid_sample", _grid, align_corners=False),
+    function_case("grid_sample.nearest", _grid, mode="nearest", align_corners=False),
+    function_case("grid_sample.bicubic", _grid, mode="bicubic", align_corners=False),
+    function_case(
         "grid_sample.3d",
-        _F + "grid_sample",
         lambda d: [d.learned(1, 4, 16, 16, 16), d.learned_between(-1.1, 1.1, 1, 16, 32, 32, 3)],
         align_corners=False,
     ),
     case(
         "affine_grid",
         lambda theta: torch.nn.functional.affine_grid(theta, [4, 3, 64, 64], align_corners=False),
-        lambda d: [d.learned(4, 2, 3)],
+        learned((4, 2, 3)),
     ),
 ]
 
@@ -218,10 +162,7 @@ POOL_CASES: List[Case] = [
 _PAD = "nn.functional.pad"
 
 
-def _padded_line(draw: Draw) -> List[Any]:
-    return [draw.learned(8, 32, 256)]
-
-
+_padded_line = learned((8, 32, 256))
 PAD_CASES: List[Case] = [
     case("pad.constant", _PAD, _image, pad=(1, 2, 3, 4)),
     case("pad.constant_value", _PAD, _image, pad=(1, 2), value=0.5),

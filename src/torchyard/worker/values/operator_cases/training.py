@@ -8,7 +8,7 @@ from typing import Any, Callable, List
 
 import torch
 
-from torchyard.worker.values.operator_cases import Case, Draw, case
+from torchyard.worker.values.operator_cases import Case, Draw, case, function_case, learned
 
 _F = "nn.functional."
 
@@ -41,85 +41,58 @@ def _rows(draw: Draw) -> List[object]:
 
 
 LOSS_CASES: List[Case] = [
-    case("mse_loss", _F + "mse_loss", _pair),
-    case("mse_loss.sum", _F + "mse_loss", _pair, reduction="sum"),
-    case("mse_loss.none", _F + "mse_loss", _pair, reduction="none"),
-    case("l1_loss", _F + "l1_loss", _pair),
-    case("l1_loss.none", _F + "l1_loss", _pair, reduction="none"),
-    case("smooth_l1_loss", _F + "smooth_l1_loss", _pair),
-    case("smooth_l1_loss.none", _F + "smooth_l1_loss", _pair, reduction="none"),
-    case("huber_loss", _F + "huber_loss", _pair),
-    case("huber_loss.none", _F + "huber_loss", _pair, reduction="none", delta=0.5),
-    case("nll_loss", _F + "nll_loss", _classes),
-    case("nll_loss.none", _F + "nll_loss", _classes, reduction="none"),
-    case("nll_loss.ignore_index", _F + "nll_loss", _classes, ignore_index=3),
-    case(
-        "nll_loss.weight",
-        _F + "nll_loss",
-        lambda d: [*_classes(d), d.between(0.1, 1.0, 128)],
-    ),
+    function_case("mse_loss", _pair),
+    function_case("mse_loss.sum", _pair, reduction="sum"),
+    function_case("mse_loss.none", _pair, reduction="none"),
+    function_case("l1_loss", _pair),
+    function_case("l1_loss.none", _pair, reduction="none"),
+    function_case("smooth_l1_loss", _pair),
+    function_case("smooth_l1_loss.none", _pair, reduction="none"),
+    function_case("huber_loss", _pair),
+    function_case("huber_loss.none", _pair, reduction="none", delta=0.5),
+    function_case("nll_loss", _classes),
+    function_case("nll_loss.none", _classes, reduction="none"),
+    function_case("nll_loss.ignore_index", _classes, ignore_index=3),
+    function_case("nll_loss.weight", lambda d: [*_classes(d), d.between(0.1, 1.0, 128)]),
     case("nll_loss2d", _F + "nll_loss", _image_classes),
     case("nll_loss2d.none", _F + "nll_loss", _image_classes, reduction="none"),
     case("nll_loss2d.ignore_index", _F + "nll_loss", _image_classes, ignore_index=3),
-    case("cross_entropy", _F + "cross_entropy", _classes),
-    case("cross_entropy.smoothing", _F + "cross_entropy", _classes, label_smoothing=0.1),
-    case("cross_entropy.image", _F + "cross_entropy", _image_classes),
-    case(
+    function_case("cross_entropy", _classes),
+    function_case("cross_entropy.smoothing", _classes, label_smoothing=0.1),
+    function_case("cross_entropy.image", _image_classes),
+    function_case(
         "cross_entropy.probabilities",
-        _F + "cross_entropy",
         lambda d: [d.learned(512, 128), d.floats(512, 128).softmax(1)],
     ),
-    case("kl_div", _F + "kl_div", _pair, reduction="batchmean"),
-    case("kl_div.log_target", _F + "kl_div", _pair, reduction="sum", log_target=True),
-    case("poisson_nll_loss", _F + "poisson_nll_loss", _pair),
-    case("poisson_nll_loss.full", _F + "poisson_nll_loss", _probabilities, full=True),
-    case(
-        "gaussian_nll_loss",
-        _F + "gaussian_nll_loss",
-        lambda d: [*_pair(d), d.learned_between(0.1, 1.0, 1024, 512)],
+    function_case("kl_div", _pair, reduction="batchmean"),
+    function_case("kl_div.log_target", _pair, reduction="sum", log_target=True),
+    function_case("poisson_nll_loss", _pair),
+    function_case("poisson_nll_loss.full", _probabilities, full=True),
+    function_case(
+        "gaussian_nll_loss", lambda d: [*_pair(d), d.learned_between(0.1, 1.0, 1024, 512)]
     ),
-    case("binary_cross_entropy", _F + "binary_cross_entropy", _probabilities),
-    case(
-        "binary_cross_entropy.none", _F + "binary_cross_entropy", _probabilities, reduction="none"
-    ),
-    case(
+    function_case("binary_cross_entropy", _probabilities),
+    function_case("binary_cross_entropy.none", _probabilities, reduction="none"),
+    function_case(
         "binary_cross_entropy_with_logits",
-        _F + "binary_cross_entropy_with_logits",
         lambda d: [d.learned(512, 128), d.between(0.0, 1.0, 512, 128)],
     ),
-    case(
-        "soft_margin_loss",
-        _F + "soft_margin_loss",
-        lambda d: [d.learned(512, 128), d.signs(512, 128)],
+    function_case("soft_margin_loss", lambda d: [d.learned(512, 128), d.signs(512, 128)]),
+    function_case("hinge_embedding_loss", lambda d: [d.learned(512, 128), d.signs(512, 128)]),
+    function_case("multi_margin_loss", _classes),
+    function_case("multi_margin_loss.none", _classes, reduction="none", p=2),
+    function_case("multilabel_margin_loss", _labels),
+    function_case("multilabel_margin_loss.none", _labels, reduction="none"),
+    function_case(
+        "multilabel_soft_margin_loss", lambda d: [d.learned(512, 128), d.bools(512, 128).float()]
     ),
-    case(
-        "hinge_embedding_loss",
-        _F + "hinge_embedding_loss",
-        lambda d: [d.learned(512, 128), d.signs(512, 128)],
+    function_case("cosine_embedding_loss", _rows),
+    function_case(
+        "margin_ranking_loss", lambda d: [d.learned(65536), d.learned(65536), d.signs(65536)]
     ),
-    case("multi_margin_loss", _F + "multi_margin_loss", _classes),
-    case("multi_margin_loss.none", _F + "multi_margin_loss", _classes, reduction="none", p=2),
-    case("multilabel_margin_loss", _F + "multilabel_margin_loss", _labels),
-    case("multilabel_margin_loss.none", _F + "multilabel_margin_loss", _labels, reduction="none"),
-    case(
-        "multilabel_soft_margin_loss",
-        _F + "multilabel_soft_margin_loss",
-        lambda d: [d.learned(512, 128), d.bools(512, 128).float()],
-    ),
-    case("cosine_embedding_loss", _F + "cosine_embedding_loss", _rows),
-    case(
-        "margin_ranking_loss",
-        _F + "margin_ranking_loss",
-        lambda d: [d.learned(65536), d.learned(65536), d.signs(65536)],
-    ),
-    case(
-        "triplet_margin_loss",
-        _F + "triplet_margin_loss",
-        lambda d: [d.learned(512, 128), d.learned(512, 128), d.learned(512, 128)],
-    ),
-    case(
+    function_case("triplet_margin_loss", learned((512, 128), (512, 128), (512, 128))),
+    function_case(
         "ctc_loss",
-        _F + "ctc_loss",
         lambda d: [
             d.floats(40, 16, 32).log_softmax(2).requires_grad_(),
             d.integers_from(1, 32, 16, 12),
@@ -153,9 +126,5 @@ OPTIMISER_CASES: List[Case] = [
     case("adamw", _step("AdamW"), _parameters),
     case("adagrad", _step("Adagrad"), _parameters),
     case("rmsprop", _step("RMSprop"), _parameters),
-    case(
-        "clip_grad_norm",
-        lambda *p: torch.nn.utils.clip_grad_norm_(p, 1.0),
-        _parameters,
-    ),
+    case("clip_grad_norm", lambda *p: torch.nn.utils.clip_grad_norm_(p, 1.0), _parameters),
 ]

@@ -10,12 +10,12 @@ NaN and infinity as strings.
 
 import math
 from collections import OrderedDict
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 import torch
 
 from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import Findings
+from torchyard.worker.values.findings import Finding, Findings
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.places import Place
@@ -36,6 +36,13 @@ class Pattern:
         self.findings = findings
         self.options = options
         self.scanner = scanner
+        self.autograd_node: Callable[[], Any] = getattr(
+            torch._C, "_current_autograd_node", lambda: None
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Create the state of the pattern."""
 
     def observe(self, observation: Observation) -> None:
         """Examine a tensor that an operator wrote."""
@@ -51,6 +58,33 @@ class Pattern:
 
     def finish(self) -> None:
         """Make the remaining decisions at the end of the program."""
+
+    def concerns(self, observation: Observation) -> bool:
+        """Return whether it is a large computed result of the forward pass."""
+        return (
+            observation.size_bytes >= LEAST_FINDING_BYTES
+            and observation.computed
+            and not observation.in_backward
+        )
+
+    def report(
+        self,
+        observation: Observation,
+        detail: str,
+        share: float = 1.0,
+        evidence: Optional[Callable[[], Dict[str, Any]]] = None,
+        **options: Any,
+    ) -> Optional[Finding]:
+        """Count an occurrence that wastes a share of the written bytes; `options` as in `Findings.add`."""
+        options.setdefault("every_time", True)
+        return self.findings.add(
+            options.pop("name", self.name),
+            observation,
+            int(observation.size_bytes * share),
+            detail=detail,
+            evidence=evidence or (lambda: evidence_of(observation)),
+            **options,
+        )
 
 
 def _patterns() -> Tuple[Type[Pattern], ...]:
@@ -129,12 +163,12 @@ def _values(sample: torch.Tensor) -> Dict[str, Any]:
     evidence["sampled"] = int(sample.numel())
     if low < high and math.isfinite(high - low):
         counts = torch.histc(finite, bins=_BINS, min=low, max=high)
-        evidence["histogram"] = {"low": low, "high": high, "counts": _whole(counts)}
+        evidence["histogram"] = {
+            "low": low,
+            "high": high,
+            "counts": [int(n) for n in counts.tolist()],
+        }
     return evidence
-
-
-def _whole(counts: torch.Tensor) -> List[int]:
-    return [int(count) for count in counts.tolist()]
 
 
 def plain(number: Any) -> Number:

@@ -17,12 +17,10 @@ one is the finding, and the others are added to it.
 """
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
-import torch
-
-from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import LEAST_SHARE, Finding, Findings
+from torchyard.worker.values.findings import LEAST_SHARE, Finding
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.patterns import (
     LEAST_FINDING_BYTES,
@@ -33,13 +31,12 @@ from torchyard.worker.values.patterns import (
 )
 from torchyard.worker.values.patterns.guard import GUARDS
 from torchyard.worker.values.places import called_by_torch
-from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
 """Minimum share of the calls: a factor that is only sometimes one (a mask) is needed."""
-_MOST_KNOWN = 8192
+_MOST_COMPUTED = 8192
 _FORWARD = -1
 
 _Content = Tuple[int, int, Any, int]
@@ -50,11 +47,10 @@ class Duplicate(Pattern):
 
     name = "duplicate"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
-        self._known: "OrderedDict[_Content, Observation]" = OrderedDict()
+    def start(self) -> None:
+        """Create the state of the pattern."""
+        self._first_computed: "OrderedDict[_Content, Observation]" = OrderedDict()
         """The first computation of these bits in this step."""
-        self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
         self._again = StorageNotes()
         """Duplicates and the finding that they are derived from."""
 
@@ -70,20 +66,20 @@ class Duplicate(Pattern):
             return
         if self._own_input(observation):
             return
-        node = self._node() if observation.in_backward else None
+        node = self.autograd_node() if observation.in_backward else None
         number = _FORWARD if node is None else node._sequence_nr()
         content = (observation.scan.hash, observation.size_bytes, observation.dtype, number)
-        first = self._known.get(content)
+        first = self._first_computed.get(content)
         if first is None:
-            self._known[content] = observation
-            if len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+            self._first_computed[content] = observation
+            if len(self._first_computed) > _MOST_COMPUTED:
+                self._first_computed.popitem(last=False)
         else:
             self._count(observation, first)
 
     def end_step(self) -> None:
         """Start a new step; equal results of different steps belong to `Unchanged`."""
-        self._known.clear()
+        self._first_computed.clear()
         self._again.clear()
 
     def _own_input(self, observation: Observation) -> bool:
@@ -117,20 +113,18 @@ class Duplicate(Pattern):
         first: Optional[Observation],
         least_share: float = LEAST_SHARE,
     ) -> Optional[Finding]:
-        return self.findings.add(
-            self.name,
+        return self.report(
             observation,
-            observation.size_bytes,
-            detail=detail,
+            detail,
             evidence=lambda: (
                 evidence_of(observation, first=where(first)) if first else evidence_of(observation)
             ),
-            every_time=True,
             least_share=least_share,
         )
 
 
 _MOST_WAITING = 1024
+_NEVER_WRITTEN = "a copy, and neither it nor its source was written during its lifetime"
 
 
 class _Copy:
@@ -154,20 +148,15 @@ class NeedlessCopy(Pattern):
 
     name = "duplicate"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
 
     def observe(self, observation: Observation) -> None:
         """Store a copy until it is written or freed."""
-        if not observation.operator.copies or observation.size_bytes < LEAST_FINDING_BYTES:
+        if not observation.operator.copies or not self.concerns(observation):
             return
-        if (
-            not observation.computed
-            or observation.in_backward
-            or observation.converted
-            or not observation.whole
-        ):
+        if observation.converted or not observation.whole:
             return
         source, state = observation.inputs[0]
         if source.numel() != observation.tensor.numel() or not covers(source, state):
@@ -207,20 +196,9 @@ class NeedlessCopy(Pattern):
                 ended.append(key)
             elif over or not held.copy.alive:
                 ended.append(key)
-                self._report(held)
+                self.report(held.observation, _NEVER_WRITTEN, evidence=partial(dict, held.evidence))
         for key in ended:
             del self._waiting[key]
-
-    def _report(self, held: _Copy) -> None:
-        evidence: Dict[str, Any] = held.evidence
-        self.findings.add(
-            self.name,
-            held.observation,
-            held.observation.size_bytes,
-            detail="a copy, and neither it nor its source was written during its lifetime",
-            evidence=lambda: evidence,
-            every_time=True,
-        )
 
 
 LEAST_STEPS = 3
@@ -232,16 +210,6 @@ _Call = Tuple[int, int, int]
 
 class _Result:
     """Results of one call in the steps so far."""
-
-    __slots__ = (
-        "changed",
-        "finding",
-        "hash",
-        "serves_changed",
-        "serves_unchanged",
-        "size",
-        "steps",
-    )
 
     def __init__(self, digest: int, size: int) -> None:
         self.hash = digest
@@ -263,8 +231,8 @@ class Unchanged(Pattern):
 
     name = "unchanged across steps"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._results: "OrderedDict[_Call, _Result]" = OrderedDict()
         self._calls: Dict[Tuple[int, int], int] = {}
         self._same = StorageNotes()
@@ -272,11 +240,7 @@ class Unchanged(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Compare a result with that of the same call in the previous step."""
-        if (
-            observation.size_bytes < LEAST_FINDING_BYTES
-            or not observation.computed
-            or observation.in_backward
-        ):
+        if not self.concerns(observation):
             return
         site = (observation.node, observation.position)
         call = self._calls.get(site, 0)
@@ -325,13 +289,8 @@ class Unchanged(Pattern):
                     served.finding = None
 
     def _report(self, observation: Observation, result: _Result) -> None:
-        finding = self.findings.add(
-            self.name,
-            observation,
-            observation.size_bytes,
-            detail="the same bits in at least %d consecutive steps" % LEAST_STEPS,
-            evidence=lambda: evidence_of(observation),
-        )
+        detail = "the same bits in at least %d consecutive steps" % LEAST_STEPS
+        finding = self.report(observation, detail, every_time=False)
         result.finding = finding
         if finding is None:
             return

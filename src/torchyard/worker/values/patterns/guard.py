@@ -10,54 +10,32 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import Finding, Findings
+from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of
+from torchyard.worker.values.operators import aten
+from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern
 from torchyard.worker.values.places import called_by_torch
-from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import covers
 
-_FIRST = (0,)
-_EITHER = (0, 1)
-_GUARDED: Dict[str, Tuple[int, ...]] = {
-    "where": (1, 2),
-    "masked_fill": _FIRST,
-    "masked_scatter": _FIRST,
-    "clamp": _FIRST,
-    "clamp_min": _FIRST,
-    "clamp_max": _FIRST,
-    "nan_to_num": _FIRST,
-    "relu": _FIRST,
-    "threshold": _FIRST,
-    "hardtanh": _FIRST,
-    "abs": _FIRST,
-    "floor": _FIRST,
-    "ceil": _FIRST,
-    "round": _FIRST,
-    "trunc": _FIRST,
-    "remainder": _FIRST,
-    "fmod": _FIRST,
-    "tril": _FIRST,
-    "triu": _FIRST,
-    "minimum": _EITHER,
-    "maximum": _EITHER,
-    "fmin": _EITHER,
-    "fmax": _EITHER,
-}
+_GUARDED: Tuple[Tuple[str, Tuple[int, ...]], ...] = (
+    ("where", (1, 2)),
+    (
+        (
+            "masked_fill masked_scatter clamp clamp_min clamp_max nan_to_num relu threshold hardtanh abs "
+            "floor ceil round trunc remainder fmod tril triu"
+        ),
+        (0,),
+    ),
+    ("minimum maximum fmin fmax", (0, 1)),
+)
 GUARDS: Dict[str, Tuple[int, ...]] = {}
 """Operator -> positions of the arguments that it may return unchanged."""
-for _name, _positions in _GUARDED.items():
-    GUARDS["aten::" + _name] = _positions
-    GUARDS["aten::" + _name + "_"] = _FIRST
+for _names, _positions in _GUARDED:
+    for _name in aten(_names):
+        GUARDS[_name], GUARDS[_name + "_"] = _positions, (0,)
 
-MASKS: Dict[str, int] = {
-    "aten::masked_fill": 1,
-    "aten::masked_fill_": 1,
-    "aten::masked_scatter": 1,
-    "aten::masked_scatter_": 1,
-}
-"""Operator -> position of the mask that selects the written elements."""
+MASKS = aten("masked_fill masked_fill_ masked_scatter masked_scatter_")
+"""Operators whose second argument is a mask that selects the written elements."""
 
 LEAST_OCCURRENCES = 3
 _MOST_CAUSES = 4096
@@ -82,8 +60,8 @@ class Guard(Pattern):
 
     name = "guard that never fires"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._guards: "OrderedDict[_Cause, _GuardState]" = OrderedDict()
 
     def observe(self, observation: Observation) -> None:
@@ -121,13 +99,8 @@ class Guard(Pattern):
             self._report(observation, guard)
 
     def _report(self, observation: Observation, guard: _GuardState) -> None:
-        finding = self.findings.add(
-            self.name,
-            observation,
-            observation.size_bytes,
-            detail="returned its input bit for bit in every call",
-            evidence=lambda: evidence_of(observation),
-        )
+        detail = "returned its input bit for bit in every call"
+        finding = self.report(observation, detail, every_time=False)
         if finding is not None and guard.finding is None:
             guard.finding = finding
             # Add the calls before the minimum was reached.
@@ -173,10 +146,9 @@ class Guard(Pattern):
 
 def mask_selects_elements(observation: Observation) -> bool:
     """Return whether the mask of a guard, if any, selects an element."""
-    position = MASKS.get(observation.operator.name)
-    if position is None or len(observation.arguments) <= position:
+    if observation.operator.name not in MASKS or len(observation.arguments) < 2:
         return False
-    return bool(observation.arguments[position].any())
+    return bool(observation.arguments[1].any())
 
 
 def _state_of(tensor: torch.Tensor, observation: Observation) -> Optional[Any]:

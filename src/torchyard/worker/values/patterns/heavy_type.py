@@ -12,12 +12,10 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
+from torchyard.worker.values.operators import aten
+from torchyard.worker.values.patterns import Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan
-from torchyard.worker.values.scanning.scanners import Scanners
 
 LEAST_INTEGER_BYTES = 64 << 10
 LEAST_INDEX_BYTES = 1 << 20
@@ -27,31 +25,10 @@ LEAST_USES = 2
 LEAST_DISTINCT = 3
 """Fewer distinct values are an additive mask, such as 0 and -10000."""
 LEAST_DISTINCT_FRACTIONS = 16
-CHOSEN_INTEGERS = frozenset(
-    "aten::" + name
-    for name in (
-        "add",
-        "sub",
-        "rsub",
-        "mul",
-        "div",
-        "floor_divide",
-        "remainder",
-        "neg",
-        "abs",
-        "where",
-        "masked_fill",
-        "clamp",
-        "minimum",
-        "maximum",
-        "bitwise_and",
-        "bitwise_or",
-        "bitwise_xor",
-        "bitwise_left_shift",
-        "bitwise_right_shift",
-        "cumsum",
-        "_to_copy",
-    )
+CHOSEN_INTEGERS = aten(
+    "add sub rsub mul div floor_divide remainder neg abs where masked_fill clamp minimum "
+    "maximum bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift cumsum "
+    "_to_copy"
 )
 """Operators that keep the dtype of integer inputs: the program chose it."""
 _INTEGERS = ((torch.uint8, 0, 255), (torch.int8, -128, 127), (torch.int16, -32768, 32767))
@@ -76,28 +53,19 @@ class HeavyType(Pattern):
 
     name = "heavy type"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
-        self._known = StorageNotes()
+        self._reported = StorageNotes()
         """Storages with integers that belong to a finding."""
-        self._told: Dict[int, Any] = {}
+        self._evidence: Dict[int, Any] = {}
 
     def observe(self, observation: Observation) -> None:
         """Store a computed tensor whose dtype is too wide."""
         layout = observation.layout
-        if (
-            layout.bits == 8
-            or observation.size_bytes < LEAST_FINDING_BYTES
-            or layout.per_number != 1
-        ):
+        if layout.bits == 8 or layout.per_number != 1 or not self.concerns(observation):
             return
-        if (
-            not observation.computed
-            or observation.in_backward
-            or observation.single
-            or not self._chosen(observation)
-        ):
+        if observation.single or not self._chosen(observation):
             return
         if not self._plausible(observation.tensor, observation.scan, layout):
             return
@@ -105,15 +73,15 @@ class HeavyType(Pattern):
         if narrow is None:
             return
         follows = self._follows(observation)
-        self._known.put(observation.state)
+        self._reported.put(observation.state)
         if follows:
             return
         detail = "%s that is exactly %s" % (_name(observation.dtype), narrow[0])
-        evidence = self._told.get(observation.node)
+        evidence = self._evidence.get(observation.node)
         if evidence is None:
             evidence = evidence_of(observation, fits=narrow[0])
-            if len(self._told) < _MOST_WAITING:
-                self._told[observation.node] = evidence
+            if len(self._evidence) < _MOST_WAITING:
+                self._evidence[observation.node] = evidence
         share = 1 - narrow[1] / layout.bits
         self._waiting[observation.state.key] = _Kept(observation, detail, share, evidence)
         if len(self._waiting) > _MOST_WAITING:
@@ -125,7 +93,13 @@ class HeavyType(Pattern):
             state = kept.observation.state
             written = state.version != kept.version
             if not written and state.uses >= LEAST_USES:
-                self._report(kept)
+                self.report(
+                    kept.observation,
+                    kept.detail,
+                    kept.share,
+                    partial(dict, kept.evidence),
+                    persistent=True,
+                )
             elif not written and state.alive:
                 continue
             del self._waiting[key]
@@ -138,17 +112,6 @@ class HeavyType(Pattern):
         """Handle the end of the last step."""
         self.end_step()
         self._waiting.clear()
-
-    def _report(self, kept: _Kept) -> None:
-        self.findings.add(
-            self.name,
-            kept.observation,
-            int(kept.observation.size_bytes * kept.share),
-            detail=kept.detail,
-            evidence=partial(dict, kept.evidence),
-            every_time=True,
-            persistent=True,
-        )
 
     def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:
         """Reject quickly if the bits in use rule out every narrower dtype."""
@@ -210,7 +173,7 @@ class HeavyType(Pattern):
         to a finding count.
         """
         if not observation.layout.is_float:
-            return self._known.any_of(observation) is not None
+            return self._reported.any_of(observation) is not None
         for tensor, state in observation.inputs:
             if tensor.dtype != observation.dtype or 2 * tensor.numel() < observation.tensor.numel():
                 continue

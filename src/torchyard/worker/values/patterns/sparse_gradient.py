@@ -8,29 +8,16 @@ parts.
 
 from typing import Any, Dict, List, Optional, Tuple
 
-import torch
-
-from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of
-from torchyard.worker.values.scanning.scanners import Scanners
 
 SHARE = 0.9
 """Minimum share of zero rows: sparse updates cost more per row than dense ones."""
-LOOKUPS = frozenset({"aten::embedding_dense_backward", "aten::_embedding_bag_backward"})
-INDEXED = frozenset(
-    {
-        "aten::index_put",
-        "aten::index_put_",
-        "aten::_index_put_impl_",
-        "aten::index_add",
-        "aten::index_add_",
-        "aten::_unsafe_index_put",
-    }
-)
+LOOKUPS = aten("embedding_dense_backward _embedding_bag_backward")
+INDEXED = aten("index_put index_put_ _index_put_impl_ index_add index_add_ _unsafe_index_put")
 """Operators that compute the gradient of indexing; a finding only for a parameter."""
-PARTS = frozenset({"aten::select_backward", "aten::slice_backward"})
+PARTS = aten("select_backward slice_backward")
 _MOST_BASES = 512
 
 
@@ -50,10 +37,9 @@ class SparseGradient(Pattern):
 
     name = "sparse gradient"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._bases: Dict[Any, _Base] = {}
-        self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
     def observe(self, observation: Observation) -> None:
         """Examine gradients of operators that select rows or parts."""
@@ -70,7 +56,7 @@ class SparseGradient(Pattern):
         self._bases.clear()
 
     def _for_parameter(self) -> bool:
-        node = self._node()
+        node = self.autograd_node()
         if node is None:
             return False
         return any(
@@ -89,17 +75,11 @@ class SparseGradient(Pattern):
         share = 1 - used / rows.shape[0]
         if share < SHARE:
             return
-        self.findings.add(
-            self.name,
-            observation,
-            int(observation.size_bytes * share),
-            detail="%d of %d rows have a gradient" % (used, rows.shape[0]),
-            evidence=lambda: evidence_of(observation, zero_rows=share),
-            every_time=True,
-        )
+        detail = "%d of %d rows have a gradient" % (used, rows.shape[0])
+        self.report(observation, detail, share, lambda: evidence_of(observation, zero_rows=share))
 
     def _part(self, observation: Observation) -> None:
-        base_of = _base_of(self._node())
+        base_of = _base_of(self.autograd_node())
         part = _extent(observation)
         if base_of is None or part is None:
             return

@@ -21,9 +21,8 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 from torchyard.worker.values.scanning.scanners import Scanners, first_three
@@ -41,8 +40,8 @@ class SingleValue(Pattern):
 
     name = "single value"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._reported = StorageNotes()
 
     def observe(self, observation: Observation) -> None:
@@ -74,14 +73,7 @@ class SingleValue(Pattern):
         else:
             number = bits_to_number(scan.first_bits, observation.layout)
             name, detail = self.name, "every element is %g" % number
-        self.findings.add(
-            name,
-            observation,
-            observation.size_bytes,
-            detail=detail,
-            evidence=lambda: evidence_of(observation),
-            every_time=True,
-        )
+        self.report(observation, detail, name=name)
 
 
 LEAST_BYTES = 64 << 10
@@ -90,25 +82,9 @@ SHARE = 0.9
 """Sparse kernels need about this share to outperform dense ones; activations stay below it."""
 ORDINARY_SHARE = 0.99
 """Minimum share for activations and masks."""
-ORDINARY = frozenset(
-    "aten::" + name
-    for name in (
-        "relu",
-        "threshold",
-        "hardtanh",
-        "hardshrink",
-        "softshrink",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "masked_fill",
-        "where",
-        "tril",
-        "triu",
-        "_softmax",
-        "_safe_softmax",
-        "constant_pad_nd",
-    )
+ORDINARY = aten(
+    "relu threshold hardtanh hardshrink softshrink clamp clamp_min clamp_max masked_fill "
+    "where tril triu _softmax _safe_softmax constant_pad_nd"
 )
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
 """Relative positions of probes: multiples of the golden ratio do not align with any shape."""
@@ -121,9 +97,9 @@ class FrequentValues(Pattern):
 
     name = "frequent values"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
-        self._known = StorageNotes()
+    def start(self) -> None:
+        """Create the state of the pattern."""
+        self._derived = StorageNotes()
         """Gradients and reported tensors; results computed from them are not reported."""
 
     def observe(self, observation: Observation) -> None:
@@ -148,21 +124,15 @@ class FrequentValues(Pattern):
         share = count / scan.count
         if share < (ORDINARY_SHARE if observation.operator.name in ORDINARY else SHARE):
             return
-        if observation.in_backward or self._known.any_of(observation):
-            self._known.put(observation.state)
+        if observation.in_backward or self._derived.any_of(observation):
+            self._derived.put(observation.state)
             return
         if not observation.computed or (observation.operator.copies and not observation.converted):
             return
-        self._known.put(observation.state)
+        self._derived.put(observation.state)
         number = bits_to_number(bits, observation.layout)
-        self.findings.add(
-            self.name,
-            observation,
-            int(observation.size_bytes * share),
-            detail="%.3g %% of the elements are %g" % (100 * share, number),
-            evidence=lambda: evidence_of(observation, share=share),
-            every_time=True,
-        )
+        detail = "%.3g %% of the elements are %g" % (100 * share, number)
+        self.report(observation, detail, share, lambda: evidence_of(observation, share=share))
 
 
 def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
@@ -200,7 +170,7 @@ def _count_of(bits: int, observation: Observation) -> int:
     return int((observation.tensor == number).sum())
 
 
-EXCLUDED = frozenset({"aten::cat", "aten::stack"})
+EXCLUDED = aten("cat stack")
 _MOST_BLOCKS = 4096
 """Maximum number of blocks of an outer dimension that are compared one by one."""
 
@@ -212,11 +182,7 @@ class Structured(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Search for a constant dimension, then for an arithmetic sequence."""
-        if (
-            observation.size_bytes < LEAST_FINDING_BYTES
-            or not observation.computed
-            or observation.in_backward
-        ):
+        if not self.concerns(observation):
             return
         if (
             observation.dtype is torch.bool
@@ -232,9 +198,7 @@ class Structured(Pattern):
         if constant:
             self._expand(observation, shape, constant)
         elif _is_line(observation) and not any(_line(tensor) for tensor, _ in observation.inputs):
-            self._report(
-                observation, 1.0, "a line: each element is the previous one plus a constant"
-            )
+            self.report(observation, "a line: each element is the previous one plus a constant")
 
     def _expand(
         self, observation: Observation, shape: Tuple[int, ...], constant: List[int]
@@ -246,21 +210,8 @@ class Structured(Pattern):
         for dim in constant:
             copies *= shape[dim]
         where = ", ".join(str(dim) for dim in constant)
-        self._report(
-            observation,
-            1 - 1 / copies,
-            "constant along dimension %s: an expand of %s" % (where, list(small)),
-        )
-
-    def _report(self, observation: Observation, share: float, detail: str) -> None:
-        self.findings.add(
-            self.name,
-            observation,
-            int(observation.size_bytes * share),
-            detail=detail,
-            evidence=lambda: evidence_of(observation),
-            every_time=True,
-        )
+        detail = "constant along dimension %s: an expand of %s" % (where, list(small))
+        self.report(observation, detail, 1 - 1 / copies)
 
     def _constant_dimensions(self, observation: Observation, shape: Tuple[int, ...]) -> List[int]:
         constant: List[int] = []
@@ -369,22 +320,16 @@ class Approximate(Pattern):
 
     name = "approximate"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._reported = StorageNotes()
 
     def observe(self, observation: Observation) -> None:
         """Compare the range, then the rows."""
-        if not self.options.approximate or observation.size_bytes < LEAST_FINDING_BYTES:
+        if not self.options.approximate or not self.concerns(observation):
             return
-        if (
-            not observation.computed
-            or observation.in_backward
-            or not observation.layout.is_float
-            or observation.single
-        ):
-            return
-        if observation.layout.per_number != 1:
+        layout = observation.layout
+        if observation.single or not layout.is_float or layout.per_number != 1:
             return
         if self._reported.any_of(observation):
             self._reported.put(observation.state)
@@ -395,21 +340,12 @@ class Approximate(Pattern):
             return
         size = max(abs(low), abs(high))
         if high - low <= size * PRECISION:
-            self._report(observation, 1.0, "every element is %.3g to within 1/256" % high)
+            self._reported.put(observation.state)
+            self.report(observation, "every element is %.3g to within 1/256" % high)
         elif tensor.dim() > 1 and tensor.shape[0] > 1 and _equal_rows(tensor):
             share = 1 - 1 / tensor.shape[0]
-            self._report(observation, share, "all rows are equal to within 1/256")
-
-    def _report(self, observation: Observation, share: float, detail: str) -> None:
-        self._reported.put(observation.state)
-        self.findings.add(
-            self.name,
-            observation,
-            int(observation.size_bytes * share),
-            detail=detail,
-            evidence=lambda: evidence_of(observation),
-            every_time=True,
-        )
+            self._reported.put(observation.state)
+            self.report(observation, "all rows are equal to within 1/256", share)
 
 
 def _equal_rows(tensor: torch.Tensor) -> bool:

@@ -15,18 +15,16 @@ them with poison values.
 """
 
 from collections import OrderedDict
-from typing import Any, Optional
+from functools import partial
+from typing import Any, Dict, Optional
 
 import torch
 
-from torchyard.worker.values.exchange import Options
-from torchyard.worker.values.findings import Findings
 from torchyard.worker.values.observation import Observation
-from torchyard.worker.values.operators import Operator
+from torchyard.worker.values.operators import Operator, aten
 from torchyard.worker.values.patterns import Pattern, evidence_of, where
 from torchyard.worker.values.patterns.guard import GUARDS, mask_selects_elements
 from torchyard.worker.values.places import Place
-from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.storages import StorageState, covers
 
 SHARE = 0.99
@@ -77,17 +75,12 @@ class RedundantWrite(Pattern):
         # Memory that was just filled is an accumulator; zero times anything stays zero.
         if observation.was_fill is not None and not observation.operator.overwrites:
             return
-        self.findings.add(
-            self.name,
-            observation,
-            int(observation.size_bytes * share),
-            detail="%.3g %% of the elements had the same bits before" % (100 * share),
-            evidence=lambda: evidence_of(observation, unchanged_share=share),
-            every_time=True,
-        )
+        detail = "%.3g %% of the elements had the same bits before" % (100 * share)
+        evidence = partial(evidence_of, observation, unchanged_share=share)
+        self.report(observation, detail, share, evidence)
 
 
-ADDITIONS = frozenset({"aten::add_", "aten::_foreach_add_"})
+ADDITIONS = aten("add_ _foreach_add_")
 _MOST_WAITING = 1024
 
 ADDED = "zeroed only to be added to: the result is the addend"
@@ -97,13 +90,12 @@ ADDED_TO_GRADIENT = "gradient zeroed only to be added to: the result is the new 
 class _Sum:
     """Zeros to which one tensor was added; another addition may follow."""
 
-    __slots__ = ("detail", "evidence", "fill", "state", "version")
+    __slots__ = ("evidence", "fill", "state", "version")
 
-    def __init__(self, fill: Observation, state: StorageState, detail: str, evidence: Any) -> None:
+    def __init__(self, fill: Observation, state: StorageState, evidence: Any) -> None:
         self.fill = fill
         self.state = state
         self.version = state.version
-        self.detail = detail
         self.evidence = evidence
 
 
@@ -112,10 +104,9 @@ class DeadInitialisation(Pattern):
 
     name = "dead initialisation"
 
-    def __init__(self, findings: Findings, options: Options, scanner: Scanners) -> None:
-        super().__init__(findings, options, scanner)
+    def start(self) -> None:
+        """Create the state of the pattern."""
         self._sums: "OrderedDict[int, _Sum]" = OrderedDict()
-        self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
 
     def observe(self, observation: Observation) -> None:
         """Examine a write over a fill."""
@@ -168,32 +159,25 @@ class DeadInitialisation(Pattern):
         self._sums.clear()
 
     def _overwritten(self, fill: Observation, by: Operator, place: Place, how: str) -> None:
-        self.findings.add(
-            self.name,
-            fill,
-            fill.size_bytes,
-            detail="overwritten %s by %s before anything read it" % (how, by.name),
-            evidence=lambda: evidence_of(
-                fill,
-                overwritten_by={"operator": by.name, "file": place.file, "line": place.line},
-            ),
-            every_time=True,
+        detail = "overwritten %s by %s before anything read it" % (how, by.name)
+        overwritten_by = {"operator": by.name, "file": place.file, "line": place.line}
+        self.report(
+            fill, detail, evidence=partial(evidence_of, fill, overwritten_by=overwritten_by)
         )
 
     def _added(self, fill: Observation, observation: Observation) -> None:
         addend = _addend(observation)
         if addend is None or not self._is_addend(observation, addend):
             return
-        node = self._node()
+        node = self.autograd_node()
         if node is not None and type(node).__name__ == "AccumulateGrad":
-            self._report(
+            self._report_sum(
                 fill, ADDED_TO_GRADIENT, evidence_of(observation, added_by=where(observation))
             )
             return
         # An accumulator with several addends needs its zeros: wait for further additions.
-        self._sums[observation.state.key] = _Sum(
-            fill, observation.state, ADDED, evidence_of(observation, added_by=where(observation))
-        )
+        evidence = evidence_of(observation, added_by=where(observation))
+        self._sums[observation.state.key] = _Sum(fill, observation.state, evidence)
         if len(self._sums) > _MOST_WAITING:
             self._sums.popitem(last=False)
 
@@ -201,18 +185,11 @@ class DeadInitialisation(Pattern):
         # The next fill counts as a write.
         writes = held.state.version - held.version - (1 if refilled is held.state else 0)
         if not writes:
-            self._report(held.fill, held.detail, held.evidence)
+            self._report_sum(held.fill, ADDED, held.evidence)
 
-    def _report(self, fill: Observation, detail: str, evidence: Any) -> None:
+    def _report_sum(self, fill: Observation, detail: str, evidence: Dict[str, Any]) -> None:
         # The fill, and an addition that could have been a copy or omitted.
-        self.findings.add(
-            self.name,
-            fill,
-            2 * fill.size_bytes,
-            detail=detail,
-            evidence=lambda: evidence,
-            every_time=True,
-        )
+        self.report(fill, detail, 2.0, partial(dict, evidence))
 
     def _is_addend(self, observation: Observation, addend: torch.Tensor) -> bool:
         """Return whether the result equals the addend, except for the sign of zeros (0 + -0.0 is +0.0)."""

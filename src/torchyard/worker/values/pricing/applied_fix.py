@@ -118,7 +118,7 @@ class AppliedFix(TorchFunctionMode):
         return frame is not None and (frame.f_code.co_filename, frame.f_lineno) in lines
 
     def _use(self) -> bool:
-        """Count a call that the fix concerns; whether to change it."""
+        """Count a call that the fix concerns; return whether to change it."""
         self.matched += 1
         if self.on:
             self.applied += 1
@@ -159,10 +159,10 @@ class AppliedFix(TorchFunctionMode):
         return torch.empty(*args, **keywords)
 
     def _dtype_of(self, value: Any) -> torch.dtype:
-        found = self._full_dtypes.get(type(value))
-        if found is None:
-            found = self._full_dtypes[type(value)] = torch.full((), value).dtype
-        return found
+        dtype = self._full_dtypes.get(type(value))
+        if dtype is None:
+            dtype = self._full_dtypes[type(value)] = torch.full((), value).dtype
+        return dtype
 
     def _copy(self, func: Any, name: str, args: Any, keywords: Any) -> Any:
         if name in _ADDITIONS:
@@ -227,7 +227,7 @@ class AppliedFix(TorchFunctionMode):
 
 
 def _settings() -> Tuple[bool, ...]:
-    """What results depend on besides arguments."""
+    """Return the settings that results depend on besides arguments."""
     return torch.is_grad_enabled(), torch.is_autocast_enabled(), _autocast_on_cpu()
 
 
@@ -239,7 +239,7 @@ def _autocast_on_cpu() -> bool:
 
 
 def _impure(name: str) -> bool:
-    """Whether a function writes, draws or gives memory without writing it."""
+    """Return whether a function writes, draws random numbers or returns uninitialized memory."""
     in_place = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name not in ("__invert__", "__index__")
     return (
@@ -253,7 +253,7 @@ def _impure(name: str) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """What identifies an argument; raises for what cannot be identified."""
+    """Return a key that identifies an argument; raise TypeError if there is none."""
     if isinstance(value, torch.Tensor):
         return (id(value), value._version)
     if isinstance(value, (list, tuple)):

@@ -52,20 +52,6 @@ Form = Tuple[torch.dtype, int]
 class Call:
     """One call of an operator."""
 
-    __slots__ = (
-        "backward",
-        "finding",
-        "form",
-        "node",
-        "own",
-        "passes",
-        "readers",
-        "reads",
-        "repeats",
-        "role",
-        "site",
-    )
-
     def __init__(self, site: Site) -> None:
         self.site = site
         self.reads: List["Call"] = []
@@ -102,8 +88,8 @@ class CallGraph:
         self._pending: List[Tuple[Finding, str]] = []
         """Findings of the call that is running, and what their fix does to it."""
         self._partly: List[Tuple[Call, Finding, str]] = []
-        self._found: Dict[int, Tuple[Finding, Dict[Tuple[Site, str], int]]] = {}
-        self._sightings: Dict[int, int] = {}
+        self._counts_by_finding: Dict[int, Tuple[Finding, Dict[Tuple[Site, str], int]]] = {}
+        self._occurrences: Dict[int, int] = {}
         self._left_out: Set[int] = set()
         self._broken = ""
         self._node = getattr(torch._C, "_current_autograd_node", lambda: None)
@@ -113,11 +99,11 @@ class CallGraph:
     def mark(self, finding: Finding, state: Any, role: str = WASTED) -> None:
         """Store an occurrence in the current call or in the last writer of a storage."""
         if self.also(finding, state, role):
-            self._sightings[id(finding)] = self._sightings.get(id(finding), 0) + 1
+            self._occurrences[id(finding)] = self._occurrences.get(id(finding), 0) + 1
 
     def also(self, finding: Finding, state: Any = None, role: str = WASTED) -> bool:
         """Add a call to an occurrence; return whether the call is known."""
-        self._found.setdefault(id(finding), (finding, {}))
+        self._counts_by_finding.setdefault(id(finding), (finding, {}))
         if state is None:
             self._pending.append((finding, role))
             return True
@@ -166,7 +152,7 @@ class CallGraph:
             self.resolve()
 
     def give_up(self, why: str) -> None:
-        """Follow no more calls: chains are unknown from here on."""
+        """Stop tracking calls: chains are unknown from here on."""
         self._broken = why[:160]
         self._calls.clear()
         self._writers.clear()
@@ -199,8 +185,8 @@ class CallGraph:
     def export(self) -> None:
         """Write into each finding's recipe which calls its fix concerns."""
         self.resolve()
-        for finding, counts in self._found.values():
-            finding.recipe["sightings"] = self._sightings.get(id(finding), 0)
+        for finding, counts in self._counts_by_finding.values():
+            finding.recipe["sightings"] = self._occurrences.get(id(finding), 0)
             left_out = "calls that were not tracked" if id(finding) in self._left_out else ""
             finding.recipe["calls_unknown"] = self._broken or left_out
             finding.recipe["calls"] = [
@@ -209,7 +195,7 @@ class CallGraph:
             ]
 
     def _count(self, finding: Finding, site: Site, role: str) -> None:
-        counts = self._found.setdefault(id(finding), (finding, {}))[1]
+        counts = self._counts_by_finding.setdefault(id(finding), (finding, {}))[1]
         if (site, role) in counts or len(counts) < _MOST_SITES:
             counts[site, role] = counts.get((site, role), 0) + 1
         else:
@@ -233,7 +219,7 @@ class CallGraph:
         kwargs: Any,
         written: List[torch.Tensor],
     ) -> Optional[int]:
-        """Connect a call to those whose results it reads; a number for what it computes."""
+        """Connect a call to those whose results it reads; return a number for what it computes."""
         overwritten = {id(tensor) for tensor in written} if operator.overwrites else set()
         given = list(args) + list(kwargs.values())
         parts: List[Any] = [id(func), *(self._part(call, one, overwritten) for one in given)]
@@ -242,7 +228,7 @@ class CallGraph:
             before = None if state is None else self._writer(state)
             call.own = call.own and before is not None
             if before is not None and id(tensor) in overwritten:
-                # What was there is not read, but the call means nothing without the memory.
+                # The contents are not read, but the call needs the memory.
                 call.reads.append(before)
         if operator.random or operator.undefined:
             return None
@@ -268,10 +254,16 @@ class CallGraph:
         if writer is not None and writer not in call.reads:
             call.reads.append(writer)
             writer.readers.append((call, (value.dtype, value.numel())))
-        known = self._values.get(state.key)
-        if known is None or known[0] is not state:
-            known = self._values[state.key] = (state, self._fresh())
-        return (known[1], value.storage_offset(), tuple(value.shape), value.stride(), value.dtype)
+        identified = self._values.get(state.key)
+        if identified is None or identified[0] is not state:
+            identified = self._values[state.key] = (state, self._fresh())
+        return (
+            identified[1],
+            value.storage_offset(),
+            tuple(value.shape),
+            value.stride(),
+            value.dtype,
+        )
 
     def _ids_of(self, key: Any) -> int:
         number = self._ids.get(key) or self._ids_before.get(key) or self._fresh()
@@ -289,12 +281,12 @@ class CallGraph:
             return None
 
     def _writer(self, state: Any) -> Optional[Call]:
-        found = self._writers.get(state.key)
-        return found[1] if found is not None and found[0] is state else None
+        writer = self._writers.get(state.key)
+        return writer[1] if writer is not None and writer[0] is state else None
 
 
 def _follow(calls: List[Call]) -> None:
-    """In order: calls that repeat on wasted inputs, and the backward of removed calls."""
+    """Find, in order, calls that repeat on wasted inputs, and the backward of removed calls."""
     removed: Dict[int, Finding] = {}
     for call in calls:
         finding = call.finding
@@ -317,7 +309,7 @@ def _repeated_for(call: Call) -> Optional[Finding]:
 
 
 def _precede(calls: List[Call]) -> None:
-    """In reverse: calls whose results only removed calls read."""
+    """Find, in reverse order, calls whose results only removed calls read."""
     for call in reversed(calls):
         if call.finding is not None or not call.readers or not call.own:
             continue
@@ -326,22 +318,22 @@ def _precede(calls: List[Call]) -> None:
 
 
 def _removed(reader: Call, form: Form) -> bool:
-    """Whether a fix removes this reader, and does not hand on what it read."""
+    """Return whether a fix removes this reader and does not pass on its input."""
     return reader.finding is not None and not (reader.passes and form == reader.form)
 
 
 def _affected(start: Call, finding: Finding) -> List[Tuple[Call, str]]:
-    """The call, its readers and, for a type that is too wide, what they compute in that type."""
-    found: Dict[int, Tuple[Call, str]] = {id(start): (start, SHRINKS)}
+    """Return the call, its readers and, for a dtype that is too wide, what they compute in it."""
+    affected: Dict[int, Tuple[Call, str]] = {id(start): (start, SHRINKS)}
     waiting = [start]
     while waiting:
         call = waiting.pop()
         for reader, _ in call.readers:
-            if id(reader) not in found:
-                found[id(reader)] = (reader, READS)
+            if id(reader) not in affected:
+                affected[id(reader)] = (reader, READS)
                 if finding.pattern == _WIDE and _dtype(reader) is _dtype(start):
                     waiting.append(reader)
-    return list(found.values())
+    return list(affected.values())
 
 
 def _dtype(call: Call) -> Optional[torch.dtype]:

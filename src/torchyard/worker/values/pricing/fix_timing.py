@@ -138,10 +138,10 @@ def _filled_first(
 
 def _into_own_memory(made: RecreatedCall) -> Optional[Callable[[List[Any]], Any]]:
     """Return the out= overload, if it gives the same result with fewer fills."""
-    found = _overload_with_out(made.func)
-    if found is None:
+    with_out = _overload_with_out(made.func)
+    if with_out is None:
         return None
-    overload, name = found
+    overload, name = with_out
     with torch.no_grad():
         with NativeEvents() as events:
             result = made()
@@ -172,12 +172,12 @@ def _into_own_memory(made: RecreatedCall) -> Optional[Callable[[List[Any]], Any]
 
 def _overload_with_out(func: Any) -> Optional[Tuple[Any, str]]:
     """Return an overload with the same arguments and one output argument."""
-    wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
+    expected = [(argument.name, str(argument.type)) for argument in func._schema.arguments]
     packet = func.overloadpacket
     for name in packet.overloads():
         overload = getattr(packet, name)
         arguments = overload._schema.arguments
-        if [(item.name, str(item.type)) for item in arguments[:-1]] != wanted:
+        if [(item.name, str(item.type)) for item in arguments[:-1]] != expected:
             continue
         last = arguments[-1]
         if last.alias_info is not None and last.alias_info.is_write:

@@ -1,14 +1,13 @@
 """Run the program without value profiling: which operators it runs, and how long a step takes.
 
-Torch's own record of events is on until everything that was asked for occurred; the rest of the
-program runs unmodified, and its steps are timed. On request, steps alternate between gradients set
+Torch's own record of events is on until every requested chain of operators occurred; the rest of
+the program runs unmodified, and its steps are timed. On request, steps alternate between gradients set
 to zero and set to None, to measure what `set_to_none=True` gains: both give the same numbers. Two
-steps are a pair, whose order is random. Knows no values.
+steps are a pair, whose order is random. Examines no values.
 """
 
 import os
 import random
-import signal
 import statistics
 import threading
 import time
@@ -25,12 +24,19 @@ from torchyard.worker.values.pricing.site_times import (
     page_faults,
     speed_probe,
 )
-from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
+from torchyard.worker.values.program import (
+    THREADS,
+    Ending,
+    ProgramProfiler,
+    before_program_profiler,
+    start_timer,
+    stop_timer,
+)
 from torchyard.worker.values.redispatch import NativeEvents, count_chain, why_unavailable
 
 
 class GradientTurns:
-    """Says what `zero_grad` does in this step, and keeps what the steps took."""
+    """Selects what `zero_grad` does in each step, and stores the times of the steps."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -46,12 +52,12 @@ class GradientTurns:
         return self._drop_first != bool(self._took_ns)
 
     def start(self) -> None:
-        """From now on `zero_grad` does what the turn says, if it was to zero at all."""
+        """Replace `zero_grad`, so that it sets gradients to None in every second step."""
         for kind in (torch.optim.Optimizer, torch.nn.Module):
             self._take_over(kind)
 
     def step(self, took_ns: int) -> None:
-        """A step took so long."""
+        """Add the time of a step."""
         self._took_ns.append(took_ns)
         if len(self._took_ns) == 2:
             first, second = self._took_ns
@@ -73,7 +79,7 @@ class GradientTurns:
 
 FORMAT = 1
 MOST_RECORDED_STEPS = 8
-"""What did not come up in so many steps is not part of a step."""
+"""Chains that do not occur in this many steps are not part of a step."""
 MOST_SITE_STEPS = 16
 """Steps in which operators are timed at their call sites."""
 _MOST_STEPS = 200
@@ -82,11 +88,11 @@ _MOST_CHAINS = 50_000
 
 
 class NativeRunRecorder(ProgramProfiler):
-    """Around a program: events first, then the clock. The plan says what to look for (`wanted`)."""
+    """Records events of a program, then times its steps; `wanted` in the plan lists the chains."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
         self._output: str = plan["output"]
-        self._wanted = [tuple(chain) for chain in plan.get("wanted", ())]
+        self._chains = [tuple(chain) for chain in plan.get("wanted", ())]
         self._events = NativeEvents()
         self._pid = os.getpid()
         self._hooks: List[Any] = []
@@ -105,7 +111,7 @@ class NativeRunRecorder(ProgramProfiler):
         self._steps = 0
         self._recorded_whole = False
         self._all_steps: bool = plan.get("all_steps", False)
-        """Record to the end, to know everything that runs."""
+        """Record all steps, to know every operator that runs."""
         self._times = SiteTimes(plan["sites"]) if plan.get("sites") else None
         """Times operators at call sites: in every second step, or in the whole program."""
         self._times_whole: bool = plan.get("sites_whole", False)
@@ -119,23 +125,24 @@ class NativeRunRecorder(ProgramProfiler):
         self.notes: List[str] = []
 
     def start(self) -> None:
-        """Record events if any are asked for, and follow the optimiser's steps."""
+        """Record events if the plan requests any, and count optimizer steps."""
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
         if self._turns is not None and self._fix is None:
             self._turns.start()
-        if self._wanted:
+        if self._chains:
             unavailable = why_unavailable()
             if unavailable is not None:
                 self.notes.append("events were not recorded: " + unavailable)
-                self._wanted = []
+                self._chains = []
             else:
-                self._make_way_for_other_profilers()
+                replacement = before_program_profiler(self._yield_to_program_profiler)
+                self._hooks += [replacement] if replacement is not None else []
                 self._events.start()
-                self._harvest_now_and_then()
+                self._harvest_periodically()
         if not self._events.on:
-            self._probes.append(speed_probe())  # nothing of ours is around it yet
+            self._probes.append(speed_probe())  # before any instrumentation
         if self._times is not None:
             self._times.__enter__()
             self._times_on = self._times_whole
@@ -148,14 +155,14 @@ class NativeRunRecorder(ProgramProfiler):
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
     def step(self) -> None:
-        """A step is over: look whether all was seen, or take its time."""
+        """Handle the end of a step: check the recorded events, or store its time."""
         now_ns, now_cpu_ns = finished_ns(), time.process_time_ns()
         self._steps += 1
         recorded = self._events.on
         if recorded:
             self._harvest()
             self._recorded_steps += 1
-            enough = self._seen_all() or self._recorded_steps >= MOST_RECORDED_STEPS
+            enough = self._all_occurred() or self._recorded_steps >= MOST_RECORDED_STEPS
             if enough and not self._all_steps:
                 self._stop_recording()
         elif self._times_on:
@@ -217,7 +224,7 @@ class NativeRunRecorder(ProgramProfiler):
         self._times.set_detached(not self._times_on)
 
     def stop(self, ending: Ending) -> None:
-        """Write what was seen."""
+        """Write the result."""
         self._took_ns = finished_ns() - self._began_ns
         cpu_ns = time.process_time_ns() - self._began_cpu_ns
         faults = page_faults() - self._began_faults
@@ -271,16 +278,16 @@ class NativeRunRecorder(ProgramProfiler):
         )
 
     def leave_child(self) -> None:
-        """A forked child records nothing."""
+        """Disable recording in a forked child."""
         self._output = os.devnull
 
     def note(self, text: str) -> None:
-        """For the report."""
-        if text != THREADS and text not in self.notes:  # the watched run says so
+        """Add a note to the report."""
+        if text != THREADS and text not in self.notes:  # the profiled run reports threads
             self.notes.append(text)
 
-    def _seen_all(self) -> bool:
-        return all(count_chain(self._events.chains, chain) for chain in self._wanted)
+    def _all_occurred(self) -> bool:
+        return all(count_chain(self._events.chains, chain) for chain in self._chains)
 
     def _harvest(self) -> None:
         self._events.stop()
@@ -288,60 +295,34 @@ class NativeRunRecorder(ProgramProfiler):
 
     def _stop_recording(self) -> None:
         self._events.stop()
-        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        stop_timer(self._on_timer)
 
-    def _harvest_now_and_then(self) -> None:
-        """A program without steps must not fill the memory with events."""
+    def _harvest_periodically(self) -> None:
+        """Collect events periodically, so that a program without steps does not fill the memory."""
         if threading.current_thread() is not threading.main_thread():
-            return  # signals are the main thread's
-        if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
-            signal.signal(signal.SIGVTALRM, self._on_timer)
-            signal.setitimer(signal.ITIMER_VIRTUAL, _HARVEST_EVERY_S, _HARVEST_EVERY_S)
+            return  # only the main thread handles signals
+        start_timer(self._on_timer, _HARVEST_EVERY_S)
 
     def _on_timer(self, _number: int, _frame: Any) -> None:
         if self._events.on and os.getpid() == self._pid:
             self._harvest()
 
-    def _make_way_for_other_profilers(self) -> None:
-        """Two cannot be on at once; the program's own has the right of way."""
-        from torch.autograd import profiler
-
-        prepare = getattr(profiler.profile, "_prepare_trace", None)
-        if prepare is None:
-            return
-
-        def prepare_alone(of: Any) -> Any:
-            if self._events.on:
-                self._stop_recording()
-                self.note("the program profiles itself: events were recorded until then")
-            return prepare(of)
-
-        profiler.profile._prepare_trace = prepare_alone
-        self._hooks.append(_PutBack(profiler.profile, "_prepare_trace", prepare))
-
-
-class _PutBack:
-    """What was replaced, until removed."""
-
-    def __init__(self, owner: Any, name: str, own: Any) -> None:
-        self._owner, self._name, self._own = owner, name, own
-
-    def remove(self) -> None:
-        """Leave torch as it was."""
-        setattr(self._owner, self._name, self._own)
+    def _yield_to_program_profiler(self, _of: Any) -> None:
+        """Stop recording before the program starts its own profiler."""
+        if self._events.on:
+            self._stop_recording()
+            self.note("the program profiles itself: events were recorded until then")
 
 
 def finished_ns() -> int:
-    """Now, after the device has done what it was told."""
+    """Return the current time, after all device work has finished."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter_ns()
 
 
 def counts_cpu_time() -> bool:
-    """Whether CPU time says what a program takes: on one thread, without a GPU."""
+    """Return whether CPU time measures the program: on one thread, without a GPU."""
     return torch.get_num_threads() == 1 and not torch.cuda.is_initialized()
 
 

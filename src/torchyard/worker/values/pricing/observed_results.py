@@ -40,7 +40,7 @@ class ObservedResults:
         self._hooks: List[Any] = []
 
     def start(self) -> None:
-        """Follow standard output and optimizers."""
+        """Start observing standard output and optimizers."""
         from torch.optim import optimizer
 
         write = sys.stdout.write
@@ -54,7 +54,7 @@ class ObservedResults:
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._stepped))
 
     def stop(self) -> None:
-        """Follow nothing more."""
+        """Stop observing."""
         for hook in self._hooks:
             hook.remove()
         with contextlib.suppress(AttributeError):
@@ -80,16 +80,16 @@ class ObservedResults:
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON: of each kind of result a digest, and numbers for a comparison up to rounding."""
-        found: Dict[str, Any] = {}
+        results: Dict[str, Any] = {}
         if self._text_size:
             text = "".join(self._text)[:_MOST_TEXT]
-            found[PRINTED] = {
+            results[PRINTED] = {
                 "digest": self._text_digest.hexdigest(),
                 "form": hashlib.sha256(_NUMBER.sub("#", text).encode()).hexdigest(),
                 "numbers": [float(number) for number in _NUMBER.findall(text)][:_MOST_NUMBERS],
             }
         if self._reads:
-            found["values read by Python"] = {
+            results["values read by Python"] = {
                 "digest": self._read_digest.hexdigest(),
                 "numbers": self._numbers,
                 "count": self._reads,
@@ -101,11 +101,11 @@ class ObservedResults:
             for value in group["params"]
         ]
         if parameters:
-            found["parameters"] = digest_of(parameters)
+            results["parameters"] = digest_of(parameters)
         outputs = _tensors_of(self._output)
         if outputs:
-            found["output"] = digest_of(outputs)
-        return found
+            results["output"] = digest_of(outputs)
+        return results
 
     def _printed(self, text: str) -> None:
         self._text_digest.update(text.encode("utf-8", "replace"))

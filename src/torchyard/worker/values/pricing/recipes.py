@@ -240,7 +240,6 @@ FILL_FIRST = "fill first"
 """The fill and the operator that overwrites it, against that operator alone."""
 INSIDE = "inside"
 """Work inside an operator: the operator into memory of its own choice, or with the work once more."""
-NOTHING_LEFT = "the fix removes the whole operator, so there is nothing to compare it with"
 
 
 class WorthNotes:

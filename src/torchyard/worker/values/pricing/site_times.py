@@ -1,8 +1,7 @@
 """How long operators take in the program itself, at chosen call sites. Examines no values.
 
-A dispatch mode around the program passes every operator on, and reads two clocks around those
-whose site was asked for: real arguments, real memory, real threads. On a GPU it synchronises
-before and after.
+A dispatch mode calls every operator and reads two clocks around those at the chosen sites: real
+arguments, real memory, real threads. On a GPU it synchronizes before and after.
 """
 
 import mmap
@@ -36,18 +35,6 @@ ANY_SHAPES = "*"
 class _Samples:
     """Wall and CPU time of calls at one site, in order."""
 
-    __slots__ = (
-        "_every",
-        "_skipped",
-        "after",
-        "before",
-        "calls",
-        "faults",
-        "made_bytes",
-        "taken",
-        "touched_bytes",
-    )
-
     def __init__(self) -> None:
         self.taken: List[Tuple[int, int]] = []
         self.calls = 0
@@ -65,7 +52,7 @@ class _Samples:
         self._skipped = 0
 
     def add(self, wall_ns: int, cpu_ns: int) -> None:
-        """One call."""
+        """Add the times of one call."""
         self.calls += 1
         self._skipped += 1
         if self._skipped < self._every:
@@ -78,11 +65,11 @@ class _Samples:
 
 
 class SiteTimes(DetachableMode):
-    """Times calls at the wanted sites while it is in the stack of modes."""
+    """Times calls at the chosen sites while it is in the mode stack."""
 
-    def __init__(self, wanted: Sequence[Dict[str, Any]]) -> None:
+    def __init__(self, chosen: Sequence[Dict[str, Any]]) -> None:
         super().__init__()
-        sites = [Site(*(one[name] for name in Site._fields)) for one in wanted]
+        sites = [Site(*(one[name] for name in Site._fields)) for one in chosen]
         sites += [site._replace(shapes=ANY_SHAPES) for site in sites]
         self._samples: Dict[Site, _Samples] = {site: _Samples() for site in sites}
         self._operators: Set[str] = {site.operator for site in sites}
@@ -91,34 +78,25 @@ class SiteTimes(DetachableMode):
         """The thread that ran the last operator, and its CPU time at the end of it."""
         self._inert_ns = 0
         self.other_ns = 0
-        """CPU time of long operators at sites that were not asked for: no fix removes them."""
+        """CPU time of long operators at other sites: no fix removes them."""
         self._last: Tuple[_Samples, ...] = ()
         """Samples of the last operator, if it was timed."""
 
     def set_detached(self, detached: bool) -> None:
-        """Get out of the stack, or in again: what ran in between is no part of a call."""
+        """Leave or re-enter the mode stack; operators in between are not part of a call."""
         self._left, self._last = None, ()
         super().set_detached(detached)
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled."""
-        return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
-        """Pass an operator on, timed where that was asked for."""
+        """Call an operator, timed at chosen sites."""
         keywords = kwargs or {}
         operator = operator_of(func)
         entered_ns = time.thread_time_ns()
         if operator.inert:
             if operator.view_with_writing_backward:
-                self._places.now()  # remembers it for the backward
+                self._places.now()  # stores the location for the backward pass
             result = func(*args, **keywords)
             self._inert_ns += time.thread_time_ns() - entered_ns
             return result
@@ -165,8 +143,8 @@ class SiteTimes(DetachableMode):
 
         Views are left out, as far as this mode handles them. In a backward pass there is no Python.
         """
-        known = self._left is not None and self._left[0] == threading.get_ident()
-        if self._left is None or not known or self._places.in_backward:
+        same_thread = self._left is not None and self._left[0] == threading.get_ident()
+        if self._left is None or not same_thread or self._places.in_backward:
             return None
         python_ns = max(0, entered_ns - self._left[1] - self._inert_ns)
         for samples in self._last:
@@ -184,7 +162,7 @@ class SiteTimes(DetachableMode):
 
     def as_list(self) -> List[Dict[str, Any]]:
         """For JSON: per site how often it was called, and means over groups of calls."""
-        found = []
+        rows = []
         for site, samples in self._samples.items():
             calls = max(1, samples.calls)
             data: Dict[str, Any] = dict(site._asdict(), calls=samples.calls)
@@ -197,8 +175,8 @@ class SiteTimes(DetachableMode):
                 groups = _groups([sample[number] for sample in samples.taken])
                 data[clock + "_ns"] = [_trimmed(group) for group in groups]
                 data[clock + "_most_ns"] = max((statistics.fmean(g) for g in groups), default=0.0)
-            found.append(data)
-        return found
+            rows.append(data)
+        return rows
 
 
 def _append(into: List[int], value: Optional[int]) -> None:
@@ -207,7 +185,7 @@ def _append(into: List[int], value: Optional[int]) -> None:
 
 
 def _groups(values: List[int]) -> List[List[int]]:
-    """Up to GROUPS parts of equal size, in order; the first call of all warms up where it can."""
+    """Split into up to GROUPS parts of equal size, in order; the first call is a warm-up if possible."""
     if len(values) > GROUPS:
         values = values[1:]
     count = min(GROUPS, len(values))
@@ -228,7 +206,7 @@ def _bytes_of(values: Any) -> int:
 
 
 def machine_costs() -> Dict[str, float]:
-    """What surrounds an operator on this machine, in nanoseconds of wall and CPU time.
+    """Return the overheads around an operator on this machine, in ns of wall and CPU time.
 
     `call`: Python around one operator, by a small module. `window`: what reading the clocks and
     calling from a mode add to a timed operator. `gap`: what they add to Python between two operators.
@@ -245,17 +223,17 @@ def machine_costs() -> Dict[str, float]:
 def _measured_costs() -> Dict[str, float]:
     small = torch.ones(4, device="cpu", dtype=torch.float32)
     module = torch.nn.LayerNorm(4, device="cpu", dtype=torch.float32)
-    found: Dict[str, float] = {}
+    costs: Dict[str, float] = {}
     native, inside = _each(lambda: torch.add(small, small)), _windows(small)
     for number, clock in enumerate(("wall", "cpu")):
-        found["call_" + clock] = _each(lambda: module(small))[number]
-        found["window_" + clock] = max(0.0, inside[number] - native[number])
-    found["gap"] = _gap(small)
+        costs["call_" + clock] = _each(lambda: module(small))[number]
+        costs["window_" + clock] = max(0.0, inside[number] - native[number])
+    costs["gap"] = _gap(small)
     cold = torch.ones(_COLD_BYTES // 4, device="cpu", dtype=torch.float32)
-    found["read"] = _each(cold.sum, 3)[1] / _COLD_BYTES
-    found["fault"], found["unmap"] = _cost_of_pages()
-    found["page"] = float(mmap.PAGESIZE)
-    return found
+    costs["read"] = _each(cold.sum, 3)[1] / _COLD_BYTES
+    costs["fault"], costs["unmap"] = _cost_of_pages()
+    costs["page"] = float(mmap.PAGESIZE)
+    return costs
 
 
 def speed_probe() -> float:
@@ -274,7 +252,7 @@ def page_faults() -> int:
 
 
 def _cost_of_pages() -> Tuple[float, float]:
-    """CPU time of a page that is new to the process, and of giving one back."""
+    """Return the CPU time of touching a new page, and of releasing one."""
     pages = _TOUCHED_BYTES // mmap.PAGESIZE
     memory = mmap.mmap(-1, _TOUCHED_BYTES)
     began_ns = time.process_time_ns()
@@ -286,7 +264,7 @@ def _cost_of_pages() -> Tuple[float, float]:
 
 
 def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, float]:
-    """Wall and CPU time of one call, natively."""
+    """Return wall and CPU time of one native call."""
     work()
     cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
     for _ in range(times):
@@ -296,7 +274,7 @@ def _each(work: Callable[[], Any], times: int = _CALIBRATED) -> Tuple[float, flo
 
 
 def _gap(small: torch.Tensor) -> float:
-    """CPU time between two operators that follow each other at once, under the mode."""
+    """Return the CPU time between two consecutive operators in the mode."""
     args = (small, small)
     mode = SiteTimes([site_of("aten::add", Places().now(), args, {})._asdict()])
     with mode:
@@ -307,7 +285,7 @@ def _gap(small: torch.Tensor) -> float:
 
 
 def _windows(small: torch.Tensor) -> Tuple[float, float]:
-    """The same for an operator that the mode times: the median of single calls."""
+    """Return the median wall and CPU time of an operator that the mode times."""
     add, args = torch.ops.aten.add.Tensor, (small, small)
     site = site_of("aten::add", Places().now(), args, {})
     mode = SiteTimes([site._asdict()])

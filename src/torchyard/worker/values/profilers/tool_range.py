@@ -7,30 +7,21 @@ and must not cover the import of torch. Steps are optimizer steps. Records nothi
 import os
 import subprocess
 import sys
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Optional
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
+from torchyard.worker.values.program import THREADS, Ending, SteppedProfiler
 
 FORMAT = 1
 _SWITCH_LIMIT_S = 120
 
 
-class ToolRange(ProgramProfiler):
+class ToolRange(SteppedProfiler):
     """Enables the profiler after the skipped steps and disables it after the recorded ones."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
-        options = plan["tool_options"]
-        self._output: str = plan["output"]
-        self._first = int(options.get("skip_steps", 0)) + int(options.get("warm_steps", 0))
-        active = int(options.get("active_steps", 0))
-        self._last: Optional[int] = self._first + active if active else None
+        super().__init__(plan)
         self._switch: Callable[[bool], Optional[str]] = SWITCHES[plan["switch"]]
-        self._pid = os.getpid()
-        self._steps = 0
-        self._recorded_steps = 0
-        self._phase = "before"
-        self.notes: List[str] = []
 
     def start(self) -> None:
         """Import torch before recording, and enable the profiler if no steps are skipped."""
@@ -43,22 +34,10 @@ class ToolRange(ProgramProfiler):
         self._save("running", 0)
         self._update_phase()
 
-    def step(self) -> None:
-        """Handle the end of a step."""
-        if os.getpid() != self._pid:
-            return
-        self._steps += 1
-        if self._phase == "open":
-            self._recorded_steps += 1
-        self._update_phase()
-
     def stop(self, ending: Ending) -> None:
         """Disable the profiler, so that process shutdown is not recorded."""
         if self._phase == "before":
-            self.note(
-                "the program ended after %d steps, before step %d, where recording starts"
-                % (self._steps, self._first)
-            )
+            self._note_early_end()
         self._close()
         self._save(ending.state, ending.exit_code)
 
@@ -69,18 +48,18 @@ class ToolRange(ProgramProfiler):
 
     def note(self, text: str) -> None:
         """Add a note; external tools record threads, so that note is dropped."""
-        if text != THREADS and text not in self.notes:
-            self.notes.append(text)
+        if text != THREADS:
+            super().note(text)
 
     def _update_phase(self) -> None:
         if self._phase == "before" and self._steps >= self._first:
-            self._phase = "open"
+            self._phase = "recording"
             self._note_error(self._switch(True))
-        if self._phase == "open" and self._last is not None and self._steps >= self._last:
+        if self._phase == "recording" and self._last is not None and self._steps >= self._last:
             self._close()
 
     def _close(self) -> None:
-        if self._phase == "open":
+        if self._phase == "recording":
             self._phase = "closed"
             self._note_error(self._switch(False))
 

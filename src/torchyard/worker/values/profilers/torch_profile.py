@@ -7,15 +7,21 @@ Steps are optimizer steps. The recorded data are written however the program end
 import atexit
 import os
 import resource
-import signal
 import sys
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import torch
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.program import THREADS, Ending, ProgramProfiler
+from torchyard.worker.values.program import (
+    THREADS,
+    Ending,
+    SteppedProfiler,
+    before_program_profiler,
+    start_timer,
+    stop_timer,
+)
 
 MOST_SHAPES = 3
 _LEFT_OUT = (
@@ -104,47 +110,28 @@ FORMAT = 1
 _TIMER_PERIOD_S = 0.5
 
 
-class TorchProfiled(ProgramProfiler):
+class TorchProfiled(SteppedProfiler):
     """Records the steps that the plan requests."""
 
     def __init__(self, plan: Dict[str, Any]) -> None:
-        options = plan["tool_options"]
-        self._output: str = plan["output"]
+        super().__init__(plan)
         self._trace: str = plan["trace"]
-        self._options: Dict[str, Any] = options
-        self._first = int(options.get("skip_steps", 0)) + int(options.get("warm_steps", 0))
-        self._warm_from = int(options.get("skip_steps", 0))
-        active = int(options.get("active_steps", 0))
-        self._last: Optional[int] = self._first + active if active else None
-        self._most_s = float(options.get("most_s", 0)) or None
+        self._options: Dict[str, Any] = plan["tool_options"]
+        self._most_s = float(self._options.get("most_s", 0)) or None
         self._profile: Any = None
-        self._phase = "before"
         self._began_ns = 0
         self._recorded_ns = 0
-        self._recorded_steps = 0
-        self._steps = 0
-        self._pid = os.getpid()
         self._hooks: List[Any] = []
         self._all_threads = False
         self._rows: List[Dict[str, Any]] = []
-        self.notes: List[str] = []
 
     def start(self) -> None:
         """Count optimizer steps, and record from the first requested one."""
         from torch.optim import optimizer
 
         self._save("running", 0)
-        self._yield_to_program_profiler()
+        before_program_profiler(self._yield_to_program_profiler)
         self._hooks.append(optimizer.register_optimizer_step_post_hook(lambda *_: self.step()))
-        self._update_phase()
-
-    def step(self) -> None:
-        """Handle the end of a step."""
-        if os.getpid() != self._pid:
-            return
-        self._steps += 1
-        if self._phase == "recording":
-            self._recorded_steps += 1
         self._update_phase()
 
     def stop(self, ending: Ending) -> None:
@@ -153,10 +140,7 @@ class TorchProfiled(ProgramProfiler):
             hook.remove()
         if self._phase in ("before", "warming"):
             self._abandon()
-            self.note(
-                "the program ended after %d steps, before step %d, where recording starts"
-                % (self._steps, self._first)
-            )
+            self._note_early_end()
         self._finish()
         self._save(ending.state, ending.exit_code)
 
@@ -178,10 +162,8 @@ class TorchProfiled(ProgramProfiler):
 
     def note(self, text: str) -> None:
         """Add a note to the report."""
-        if self._all_threads and text == THREADS:
-            return
-        if text not in self.notes:
-            self.notes.append(text)
+        if text != THREADS or not self._all_threads:
+            super().note(text)
 
     def _update_phase(self) -> None:
         """Change the phase according to the number of finished steps."""
@@ -228,7 +210,7 @@ class TorchProfiled(ProgramProfiler):
             return
         self._phase = "over"
         self._recorded_ns = time.perf_counter_ns() - self._began_ns
-        self._stop_timer()
+        stop_timer(self._on_timer)
         try:
             self._profile.stop_trace()
             self._rows = operator_rows(self._profile, bool(self._options.get("shapes", True)))
@@ -250,14 +232,8 @@ class TorchProfiled(ProgramProfiler):
 
     def _start_timer(self) -> None:
         """Start the timer of the time limit, so that events cannot fill the memory."""
-        if self._most_s is not None and signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
-            signal.signal(signal.SIGVTALRM, self._on_timer)
-            signal.setitimer(signal.ITIMER_VIRTUAL, _TIMER_PERIOD_S, _TIMER_PERIOD_S)
-
-    def _stop_timer(self) -> None:
-        if signal.getsignal(signal.SIGVTALRM) == self._on_timer:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+        if self._most_s is not None:
+            start_timer(self._on_timer, _TIMER_PERIOD_S)
 
     def _on_timer(self, _number: int, _frame: Any) -> None:
         if self._phase != "recording" or os.getpid() != self._pid or self._most_s is None:
@@ -266,23 +242,13 @@ class TorchProfiled(ProgramProfiler):
             self.note("recording stopped after %g s" % self._most_s)
             self._finish()
 
-    def _yield_to_program_profiler(self) -> None:
-        """Stop recording if the program starts its own profiler; two cannot be active at once."""
-        from torch.autograd import profiler
-
-        prepare = getattr(profiler.profile, "_prepare_trace", None)
-        if prepare is None:
-            return
-
-        def prepare_alone(of: Any) -> Any:
-            ours = self._profile is not None and getattr(self._profile, "profiler", None) is of
-            if not ours and self._phase in ("warming", "recording"):
-                self.note("the program profiles itself: recording ended there")
-                self._finish()
-                self._abandon()
-            return prepare(of)
-
-        profiler.profile._prepare_trace = prepare_alone
+    def _yield_to_program_profiler(self, of: Any) -> None:
+        """Stop recording before the program starts its own profiler."""
+        ours = self._profile is not None and getattr(self._profile, "profiler", None) is of
+        if not ours and self._phase in ("warming", "recording"):
+            self.note("the program profiles itself: recording ended there")
+            self._finish()
+            self._abandon()
 
     def _save(self, state: str, exit_code: int) -> None:
         if self._output == os.devnull:

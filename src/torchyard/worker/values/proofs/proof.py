@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.findings import Cause, Finding, Findings, ResultKey
+from torchyard.worker.values.findings import Cause, Finding, Findings, ResultKey, cause_of
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import (
     FILLS,
@@ -203,10 +203,10 @@ class Proofs:
         self._dispatch = dispatch
         self._records: Dict[_Place, Dict[_Form, _TrialRecord]] = {}
         self._fills: List[Observation] = []
-        self._to_judge: List[Tuple[Finding, Observation]] = []
+        self._to_test: List[Tuple[Finding, Observation]] = []
         self._sums: List[Tuple[Finding, Observation]] = []
         self._counted: Dict[int, Finding] = {}
-        self._judged: Dict[int, Tuple[Finding, _Place]] = {}
+        self._settled: Dict[int, Tuple[Finding, _Place]] = {}
         self._sites: Dict[ResultKey, Dict[Site, int]] = {}
         self._is_adding = False
         self._began_s = time.monotonic()
@@ -216,7 +216,7 @@ class Proofs:
         """Reasons for missing trials, with counts."""
 
     def observe(self, observation: Observation) -> None:
-        """Store fills inside operators, which no pattern can judge, and count fills by call site."""
+        """Store fills inside operators, which no pattern can decide, and count fills by call site."""
         if observation.site is not None and not observation.path:
             sites = self._sites.setdefault((observation.node, observation.position), {})
             sites[observation.site] = sites.get(observation.site, 0) + 1
@@ -233,22 +233,22 @@ class Proofs:
         elif finding.pattern == DEAD and observation.path:
             self._counted[id(observation)] = finding
         elif strategy_for(finding, observation) is not None:
-            self._to_judge.append((finding, observation))
+            self._to_test.append((finding, observation))
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Prove and test the findings of the operator that just ran. The mode is inactive."""
         if self._sums:
             self.finish()
-        if not self._fills and not self._to_judge:
+        if not self._fills and not self._to_test:
             return
-        fills, to_judge, counted = self._fills, self._to_judge, self._counted
-        self._fills, self._to_judge, self._counted = [], [], {}
+        fills, to_test, counted = self._fills, self._to_test, self._counted
+        self._fills, self._to_test, self._counted = [], [], {}
         budget = _MOST_AT_ONCE
         outermost = operator_of(func).name
         form = _form(args, kwargs)
         again = {
             observation.state.key: observation.number
-            for _, observation in to_judge
+            for _, observation in to_test
             if observation.was_fill is not None
         }
         for observation in fills:
@@ -264,7 +264,7 @@ class Proofs:
                 budget -= 1
                 self._try(record, fill_inside(observation), func, args, kwargs)
             self._count_fill(observation, finding, record, result)
-        for finding, observation in to_judge:
+        for finding, observation in to_test:
             record = self._trial_record(finding, observation, form)
             reason = self._reason(finding, observation, func, args, kwargs, result)
             # A proof makes the trial unnecessary where a trial of one operator cannot decide.
@@ -307,7 +307,7 @@ class Proofs:
         `doubt` says which code could access memory without being observed. It invalidates proofs
         about memory that the program may have shared.
         """
-        for finding, place in list(self._judged.values()):
+        for finding, place in list(self._settled.values()):
             if doubt and finding.shared:
                 finding.proven = 0
             self._settle(finding, place)
@@ -395,8 +395,8 @@ class Proofs:
         began_s = time.monotonic()
         record.trials += 1
         try:
-            with TrialContext(func, args, kwargs, self._available_bytes()) as bench:
-                holds, tests = strategy(bench)
+            with TrialContext(func, args, kwargs, self._available_bytes()) as context:
+                holds, tests = strategy(context)
         except (NotTestable, ReplayFailed, CannotCopy) as error:
             self._not_tried(record, str(error))
         except Exception as error:
@@ -415,15 +415,7 @@ class Proofs:
     def _trial_record(
         self, finding: Optional[Finding], observation: Observation, form: _Form
     ) -> _TrialRecord:
-        place = observation.place
-        cause = (
-            DEAD if finding is None else finding.pattern,
-            observation.operator.name,
-            observation.path,
-            place.file,
-            place.line,
-            place.backward,
-        )
+        cause = cause_of(DEAD if finding is None else finding.pattern, observation)
         records = self._records.setdefault((cause, observation.number), {})
         form = (observation.shape, observation.dtype, *form)
         if form not in records and len(records) >= MOST_FORMS:
@@ -433,7 +425,7 @@ class Proofs:
 
     def _settle(self, finding: Finding, place: _Place) -> None:
         """Update the proof of a finding."""
-        self._judged[id(finding)] = (finding, place)
+        self._settled[id(finding)] = (finding, place)
         records = list(self._records.get(place, {}).values())
         tests = [test for record in records for test in record.tests]
         if tests and len(records) > 1:

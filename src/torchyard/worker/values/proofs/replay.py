@@ -11,11 +11,10 @@ import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.proofs.trial_inputs import Call, Poison, flat_results, put
-from torchyard.worker.values.redispatch import Chains, call_plainly, key_for
+from torchyard.worker.values.redispatch import Chains, TransparentMode, call_inside
 
 
 class StateGuard:
@@ -170,7 +169,7 @@ def _outcome(call: Call, result: Any) -> Outcome:
     return flat_results(result) + list(call.written)
 
 
-class _Replay(TorchDispatchMode):
+class _Replay(TransparentMode):
     """Dispatch mode that modifies one inner operator."""
 
     def __init__(
@@ -187,10 +186,6 @@ class _Replay(TorchDispatchMode):
         self._begun = -1
         self._path: List[str] = []
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Optional[Any] = None
     ) -> Any:
@@ -204,7 +199,7 @@ class _Replay(TorchDispatchMode):
             chain = tuple(self._path) + (operator.name,)
             self._chains[chain] = self._chains.get(chain, 0) + 1
         if self.target is None or self._begun != self.target.number:
-            return self._call(func, args, keywords, operator)
+            return self._call(func, args, keywords)
         if (operator.name, tuple(self._path)) != (self.target.name, self.target.path):
             raise ReplayFailed("the replay ran different inner operators")
         self.reached = True
@@ -212,22 +207,12 @@ class _Replay(TorchDispatchMode):
             if not can_skip(func):
                 raise ReplayFailed(NOT_SKIPPED)
             return left_out(func, args, keywords)
-        result = self._call(func, args, keywords, operator)
+        result = self._call(func, args, keywords)
         self._change(_touched(operator, args, keywords, result))
         return result
 
-    def _call(self, func: Any, args: Any, keywords: Any, operator: Operator) -> Any:
-        key = None if operator.name in self._path else key_for(func, args, keywords)
-        if key is None:
-            return call_plainly(func, args, keywords)
-        self._path.append(operator.name)
-        try:
-            with self:
-                return func.redispatch(key, *args, **keywords)
-        except NotImplementedError:
-            return call_plainly(func, args, keywords)
-        finally:
-            self._path.pop()
+    def _call(self, func: Any, args: Any, keywords: Any) -> Any:
+        return call_inside(self, self._path, func, args, keywords)[0]
 
 
 def _touched(operator: Operator, args: Any, kwargs: Any, result: Any) -> List[torch.Tensor]:

@@ -20,6 +20,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
+from torchyard.worker.values.operators import words
 from torchyard.worker.values.proofs.syntax import (
     MISSING,
     Function,
@@ -96,21 +97,13 @@ def _number(node: Optional[ast.expr]) -> Any:
     return False
 
 
-CREATORS = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
-METHOD_CREATORS = frozenset({"new_zeros", "new_ones", "new_full"})
-FILL_METHODS = frozenset({"zero_", "fill_"})
+CREATORS = words("zeros ones full zeros_like ones_like full_like")
+METHOD_CREATORS = words("new_zeros new_ones new_full")
+FILL_METHODS = words("zero_ fill_")
 PRIVATE, ADJACENT = "private", "adjacent"
-_OVERWRITING_METHODS = FILL_METHODS | {
-    "copy_",
-    "normal_",
-    "uniform_",
-    "random_",
-    "bernoulli_",
-    "exponential_",
-    "geometric_",
-    "cauchy_",
-    "log_normal_",
-}
+_OVERWRITING_METHODS = FILL_METHODS | words(
+    "copy_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_"
+)
 _LEAVES_BLOCK = (
     ast.Return,
     ast.Break,
@@ -125,7 +118,7 @@ _LEAVES_BLOCK = (
     ast.Nonlocal,
     ast.Delete,
 )
-_INTROSPECTS = frozenset({"locals", "vars", "eval", "exec", "globals", "_getframe", "f_locals"})
+_INTROSPECTS = words("locals vars eval exec globals _getframe f_locals")
 _ALWAYS_EVALUATED = (
     ast.Call,
     ast.Attribute,

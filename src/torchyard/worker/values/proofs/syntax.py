@@ -16,6 +16,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
+from torchyard.worker.values.operators import words
+
 Function = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BLOCKS = ("body", "orelse", "finalbody")
@@ -152,68 +154,15 @@ _VALUES = (*_NUMBERS, str, type(None), torch.dtype, torch.device, torch.Size, sl
 _SIGNS = (ast.Add, ast.Sub, ast.Mult, ast.MatMult)
 MISSING: Any = object()
 """Marker for a value that is unknown without running code of the program."""
-CALLED = frozenset(
-    {
-        "abs",
-        "add",
-        "addmm",
-        "arange",
-        "bmm",
-        "cat",
-        "contiguous",
-        "cos",
-        "detach",
-        "double",
-        "empty",
-        "empty_like",
-        "exp",
-        "expand",
-        "flatten",
-        "float",
-        "full",
-        "half",
-        "linspace",
-        "log",
-        "matmul",
-        "maximum",
-        "mean",
-        "minimum",
-        "mm",
-        "mul",
-        "neg",
-        "normal_",
-        "ones",
-        "ones_like",
-        "permute",
-        "rand",
-        "rand_like",
-        "randn",
-        "randn_like",
-        "relu",
-        "reshape",
-        "rsqrt",
-        "sigmoid",
-        "sin",
-        "size",
-        "softmax",
-        "sqrt",
-        "square",
-        "squeeze",
-        "stack",
-        "sub",
-        "sum",
-        "t",
-        "tanh",
-        "to",
-        "transpose",
-        "unsqueeze",
-        "view",
-        "zeros",
-        "zeros_like",
-    }
+CALLED = words(
+    "abs add addmm arange bmm cat contiguous cos detach double empty empty_like exp expand "
+    "flatten float full half linspace log matmul maximum mean minimum mm mul neg normal_ ones "
+    "ones_like permute rand rand_like randn randn_like relu reshape rsqrt sigmoid sin size "
+    "softmax sqrt square squeeze stack sub sum t tanh to transpose unsqueeze view zeros "
+    "zeros_like"
 )
 """Functions and methods that compute from shapes and values and never raise because of values."""
-_TENSOR_FACTS = frozenset({"T", "mT", "shape", "dtype", "device", "ndim"})
+_TENSOR_FACTS = words("T mT shape dtype device ndim")
 
 
 class Names:

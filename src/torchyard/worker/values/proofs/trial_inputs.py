@@ -56,12 +56,6 @@ def flat_results(value: Any) -> List[Any]:
     return [value]
 
 
-def bytes_in(value: Any) -> int:
-    """Return the bytes of the tensors in a result."""
-    tensors = [item for item in flat_results(value) if isinstance(item, torch.Tensor)]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and same_bits(one.detach(), other.detach())
@@ -156,8 +150,8 @@ def _opposite(tensor: torch.Tensor) -> None:
 
 def _in_turn(tensor: torch.Tensor) -> None:
     first = bool(tensor[(0,) * tensor.dim()] != 0)
-    recorded_calls = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
-    tensor.copy_(recorded_calls == int(first))
+    parity = torch.arange(tensor.numel(), device=tensor.device).reshape(tensor.shape) % 2
+    tensor.copy_(parity == int(first))
 
 
 OWN = "the program's own"

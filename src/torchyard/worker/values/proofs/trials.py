@@ -153,6 +153,18 @@ class Trial:
             raise NotTestable("the operator is not deterministic")
         self.tests.append(make_test(SAME_AGAIN, True, inputs=OWN))
 
+    def holds_for_all(self, test: Callable[[str], bool]) -> bool:
+        """Run a test with the program's own arguments and, if it passes, with other ones.
+
+        Return whether it passed with the program's own; `tests` holds the other outcomes.
+        """
+        if not test(OWN):
+            return False
+        self.check_deterministic()
+        for inputs in self.others():
+            test(inputs)
+        return True
+
     def others(self) -> Iterator[str]:
         """Yield the kinds of other inputs that the operator accepts; record rejected ones."""
         taken = 0
@@ -197,13 +209,12 @@ def trial_blocker(func: Any, args: Any, kwargs: Any) -> Optional[str]:
 
 def try_fill(trial: Trial, inside: InnerOperator, dtype: torch.dtype) -> bool:
     """Return whether an inner fill is dead for the program's own arguments."""
-    if not poisons_for(dtype):
-        raise NotTestable(NOT_POISONED)
-    if not _poison_inside(trial, inside, dtype, OWN):
+
+    def poisoned(poison: Poison) -> Run:
+        return lambda call, keep: run_poisoned(call, keep, inside, poison)
+
+    if not trial.holds_for_all(_poison_test(trial, dtype, poisoned)):
         return False
-    trial.check_deterministic()
-    for inputs in trial.others():
-        _poison_inside(trial, inside, dtype, inputs)
     trial.tests.append(_natively(trial, inside))
     return True
 
@@ -211,8 +222,7 @@ def try_fill(trial: Trial, inside: InnerOperator, dtype: torch.dtype) -> bool:
 def try_write(trial: Trial, inside: InnerOperator) -> bool:
     """Return whether an inner write can be omitted with the program's own arguments."""
     trial.check_deterministic()
-    needed = not _skips(trial, inside, OWN)
-    if needed:
+    if not _skips(trial, inside, OWN):
         return False
     for inputs in trial.others():
         _skips(trial, inside, inputs)
@@ -220,21 +230,23 @@ def try_write(trial: Trial, inside: InnerOperator) -> bool:
     return True
 
 
-def _poison_inside(trial: Trial, inside: InnerOperator, dtype: torch.dtype, inputs: str) -> bool:
-    """Try poison values until one changes a result."""
-    for name, poison in poisons_for(dtype).items():
-        same = trial.same(inputs, _with_poison(inside, poison))
-        trial.tests.append(make_test(POISON, same, inputs=inputs, poison=name))
-        if not same:
-            return False
-    return True
+def _poison_test(
+    trial: Trial, dtype: torch.dtype, run_with: Callable[[Poison], Run]
+) -> Callable[[str], bool]:
+    """Return a test that tries poison values until one changes a result."""
+    poisons = poisons_for(dtype)
+    if not poisons:
+        raise NotTestable(NOT_POISONED)
 
+    def unaffected(inputs: str) -> bool:
+        for name, poison in poisons.items():
+            same = trial.same(inputs, run_with(poison))
+            trial.tests.append(make_test(POISON, same, inputs=inputs, poison=name))
+            if not same:
+                return False
+        return True
 
-def _with_poison(inside: InnerOperator, poison: Poison) -> Run:
-    def run(call: Call, keep: StateGuard) -> Outcome:
-        return run_poisoned(call, keep, inside, poison)
-
-    return run
+    return unaffected
 
 
 def _skips(trial: Trial, inside: InnerOperator, inputs: str) -> bool:
@@ -275,35 +287,50 @@ _SEED = 1337
 
 def try_overwritten(trial: Trial, position: int, dtype: torch.dtype) -> bool:
     """Return whether the result is independent of the previous contents of the buffer."""
-    if not poisons_for(dtype):
-        raise NotTestable(NOT_POISONED)
-    if not _poison_buffer(trial, position, dtype, OWN):
+
+    def poisoned(poison: Poison) -> Run:
+        def run(call: Call, keep: StateGuard) -> Outcome:
+            # The poison may change nothing here: the buffer already holds the output.
+            put(poison, [call.written[position]])
+            return run_native(call, keep)
+
+        return run
+
+    if not trial.holds_for_all(_poison_test(trial, dtype, poisoned)):
         return False
-    trial.check_deterministic()
-    for inputs in trial.others():
-        _poison_buffer(trial, position, dtype, inputs)
     trial.tests.append(make_test(UNREAD, True, detail=ALL_OVERWRITTEN))
     return True
 
 
 def try_unchanged(trial: Trial, position: int) -> bool:
     """Return whether an operator leaves the buffer unchanged, whatever it holds."""
-    if not _buffer_unchanged(trial, position, OWN):
-        return False
-    trial.check_deterministic()
-    for inputs in trial.others():
-        _buffer_unchanged(trial, position, inputs)
-    return True
+
+    def unchanged(inputs: str) -> bool:
+        call = trial.call(inputs)
+        before = call.written[position].clone()
+        run_native(call, trial.keep)
+        same = same_bits(before, call.written[position])
+        trial.tests.append(make_test(SKIP, same, inputs=inputs))
+        return same
+
+    return trial.holds_for_all(unchanged)
 
 
 def try_returned_argument(trial: Trial, positions: Sequence[int]) -> bool:
     """Return whether an operator returns one of these arguments bit for bit."""
-    if not _returns_argument(trial, positions, OWN):
-        return False
-    trial.check_deterministic()
-    for inputs in trial.others():
-        _returns_argument(trial, positions, inputs)
-    return True
+
+    def returned(inputs: str) -> bool:
+        result, arguments = trial.reference(inputs)[0], trial.call(inputs).args
+        same = any(
+            position < len(arguments)
+            and isinstance(arguments[position], torch.Tensor)
+            and same_bits(arguments[position], result)
+            for position in positions
+        )
+        trial.tests.append(make_test(REPLACE, same, inputs=inputs))
+        return same
+
+    return trial.holds_for_all(returned)
 
 
 def try_sum(shape: Sequence[int], dtype: torch.dtype, device: str) -> List[Test]:
@@ -332,46 +359,6 @@ def try_sum(shape: Sequence[int], dtype: torch.dtype, device: str) -> List[Test]
     return tests
 
 
-def _poison_buffer(trial: Trial, position: int, dtype: torch.dtype, inputs: str) -> bool:
-    for name, poison in poisons_for(dtype).items():
-        same = trial.same(inputs, _on_poisoned(position, poison))
-        trial.tests.append(make_test(POISON, same, inputs=inputs, poison=name))
-        if not same:
-            return False
-    return True
-
-
-def _on_poisoned(position: int, poison: Poison) -> Run:
-    def run(call: Call, keep: StateGuard) -> Outcome:
-        # The poison may change nothing here: the buffer already holds the output.
-        put(poison, [call.written[position]])
-        return run_native(call, keep)
-
-    return run
-
-
-def _buffer_unchanged(trial: Trial, position: int, inputs: str) -> bool:
-    call = trial.call(inputs)
-    buffer = call.written[position]
-    before = buffer.clone()
-    run_native(call, trial.keep)
-    same = same_bits(before, call.written[position])
-    trial.tests.append(make_test(SKIP, same, inputs=inputs))
-    return same
-
-
-def _returns_argument(trial: Trial, positions: Sequence[int], inputs: str) -> bool:
-    result, arguments = trial.reference(inputs)[0], trial.call(inputs).args
-    same = any(
-        position < len(arguments)
-        and isinstance(arguments[position], torch.Tensor)
-        and same_bits(arguments[position], result)
-        for position in positions
-    )
-    trial.tests.append(make_test(REPLACE, same, inputs=inputs))
-    return same
-
-
 DEAD = "dead initialisation"
 REDUNDANT = "redundant write"
 GUARD = "guard that never fires"
@@ -388,8 +375,8 @@ Strategy = Callable[[TrialContext], TrialResult]
 def fill_inside(observation: Observation) -> Strategy:
     """Return the trial of a fill inside an operator."""
 
-    def run_trial(bench: TrialContext) -> TrialResult:
-        trial = bench.trial(run_clean)
+    def run_trial(context: TrialContext) -> TrialResult:
+        trial = context.trial(run_clean)
         return try_fill(trial, _inside(observation), observation.dtype), trial.tests
 
     return run_trial
@@ -425,59 +412,61 @@ def strategy_for(finding: Finding, observation: Observation) -> Optional[Strateg
 def _of_guard(strategy: Strategy) -> Strategy:
     """Extend a trial of a guard: values that were not tried may still need it."""
 
-    def run_trial(bench: TrialContext) -> TrialResult:
-        holds, tests = strategy(bench)
+    def run_trial(context: TrialContext) -> TrialResult:
+        holds, tests = strategy(context)
         return holds, [*tests, make_test(VALUES_VARIED, False, detail=FOR_OTHERS)]
 
     return run_trial
 
 
 def _overwritten(fill: Observation) -> Strategy:
-    def run_trial(bench: TrialContext) -> TrialResult:
-        position, written = _overwriting(fill, bench)
+    def run_trial(context: TrialContext) -> TrialResult:
+        position, written = _overwriting(fill, context)
         if written.numel() * written.element_size() != fill.size_bytes:
             raise NotTestable(PIECES)
-        trial = bench.trial(run_native)
+        trial = context.trial(run_native)
         return try_overwritten(trial, position, fill.dtype), trial.tests
 
     return run_trial
 
 
 def _unchanged(observation: Observation) -> Strategy:
-    def run_trial(bench: TrialContext) -> TrialResult:
+    def run_trial(context: TrialContext) -> TrialResult:
         if observation.path:
-            trial = bench.trial(run_clean)
-            return try_write(trial, _inside(observation)), trial.tests + _doubts(observation, bench)
+            trial = context.trial(run_clean)
+            return try_write(trial, _inside(observation)), trial.tests + _doubts(
+                observation, context
+            )
         if observation.operator.fills:
             raise NotTestable(WHAT_WAS_THERE)
-        trial = bench.trial(run_native)
+        trial = context.trial(run_native)
         holds = try_unchanged(trial, observation.position)
-        return holds, trial.tests + _doubts(observation, bench)
+        return holds, trial.tests + _doubts(observation, context)
 
     return run_trial
 
 
 def _returned_argument(observation: Observation) -> Strategy:
-    def run_trial(bench: TrialContext) -> TrialResult:
+    def run_trial(context: TrialContext) -> TrialResult:
         if observation.path:
             raise NotTestable("its result is new memory inside an operator")
-        trial = bench.trial(run_native)
+        trial = context.trial(run_native)
         holds = try_returned_argument(trial, GUARDS[observation.operator.name])
-        return holds, trial.tests + _doubts(observation, bench)
+        return holds, trial.tests + _doubts(observation, context)
 
     return run_trial
 
 
-def _doubts(observation: Observation, bench: TrialContext) -> List[Test]:
+def _doubts(observation: Observation, context: TrialContext) -> List[Test]:
     """Return the doubt that other integers may change integer memory."""
     dtype = observation.dtype
     integers = not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
-    if not integers or (not observation.path and free_integers(bench.func, observation.operator)):
+    if not integers or (not observation.path and free_integers(context.func, observation.operator)):
         return []
     return [make_test(VALUES_VARIED, False, detail=INTEGERS_KEPT)]
 
 
-def _partial_write(_bench: TrialContext) -> TrialResult:
+def _partial_write(_context: TrialContext) -> TrialResult:
     return False, [make_test(SKIP, False, inputs=OWN, detail=NOT_ALL)]
 
 
@@ -491,10 +480,10 @@ def _inside(observation: Observation) -> InnerOperator:
     )
 
 
-def _overwriting(fill: Observation, bench: TrialContext) -> Tuple[int, torch.Tensor]:
+def _overwriting(fill: Observation, context: TrialContext) -> Tuple[int, torch.Tensor]:
     """Return index and tensor of the output that lies in the filled memory."""
     for position, tensor in enumerate(
-        written_tensors(operator_of(bench.func), bench.args, bench.kwargs)
+        written_tensors(operator_of(context.func), context.args, context.kwargs)
     ):
         if storage_key(tensor) == fill.state.key:
             return position, tensor

@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 import torch
 
@@ -94,7 +94,7 @@ def _half(raw: int) -> float:
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_SOURCES = ("scan.c", "scan_width.h")
+_SOURCES = (os.path.join(_HERE, "scan.c"), os.path.join(_HERE, "scan_width.h"))
 _COMPILE_LIMIT_S = 60
 
 
@@ -210,19 +210,29 @@ def open_scanner(cache: Optional[str] = None) -> Optional[CompiledScanner]:
     return None if library is None else CompiledScanner(library)
 
 
-def _compiled(cache: Optional[str]) -> Optional[Any]:
+def library_path(
+    cache: Optional[str], name: str, sources: Sequence[str], about: str
+) -> Optional[str]:
+    """Return the path of a compiled library in the cache; None if another user owns the folder.
+
+    The name depends on the contents of the source files and on `about`.
+    """
     text = b""
-    for name in _SOURCES:
-        with open(os.path.join(_HERE, name), "rb") as file:
+    for source in sources:
+        with open(source, "rb") as file:
             text += file.read()
-    key = hashlib.sha256(text + platform.machine().encode()).hexdigest()[:16]
+    key = hashlib.sha256(text + about.encode()).hexdigest()[:16]
     folder = cache or os.path.join(tempfile.gettempdir(), "torchyard-scan-%d" % os.getuid())
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if os.stat(folder).st_uid != os.getuid():
+        return None
+    return os.path.join(folder, "%s-%s.so" % (name, key))
+
+
+def _compiled(cache: Optional[str]) -> Optional[Any]:
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        if os.stat(folder).st_uid != os.getuid():
-            return None
-        path = os.path.join(folder, "scan-%s.so" % key)
-        if not os.path.exists(path) and not _compile(path):
+        path = library_path(cache, "scan", _SOURCES, platform.machine())
+        if path is None or (not os.path.exists(path) and not _compile(path)):
             return None
         return ctypes.CDLL(path)
     except OSError:
@@ -236,7 +246,7 @@ def _compile(path: str) -> bool:
         command = [compiler, "-std=gnu99", "-O3", "-shared", "-fPIC", "-o", library]
         try:
             ended = subprocess.run(
-                command + [os.path.join(_HERE, "scan.c")],
+                command + [_SOURCES[0]],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -305,7 +315,7 @@ class TorchScanner:
             digest ^= digest >> 29
             zeros += part.numel() - int(torch.count_nonzero(part))
             like += int(torch.count_nonzero(part == first))
-            any_bits |= _any_bits(part)
+            any_bits |= int(bits_in_use(part))
             if earlier is not None:
                 same += int(torch.count_nonzero(part == earlier[start : start + _CHUNK]))
         mask = (1 << layout.bits) - 1
@@ -371,10 +381,10 @@ def _same(one: int, other: int, size_bytes: int) -> bool:
     return torch.equal(_words(one, size_bytes, 8), _words(other, size_bytes, 8))
 
 
-def _any_bits(words: torch.Tensor) -> int:
+def bits_in_use(words: torch.Tensor) -> torch.Tensor:
     """Return the bitwise OR of all elements by pairwise reduction."""
     while words.numel() > 1:
         half = words.numel() // 2
         joined = words[:half] | words[half : 2 * half]
         words = joined if words.numel() % 2 == 0 else torch.cat((joined, words[-1:]))
-    return int(words[0])
+    return words[0].to(torch.int64)

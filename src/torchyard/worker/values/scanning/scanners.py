@@ -18,6 +18,7 @@ from torchyard.worker.values.scanning.cpu_scan import (
     Layout,
     Scan,
     Scanner,
+    bits_in_use,
     flat_memory,
     layout_of,
 )
@@ -160,20 +161,11 @@ def _row(words: torch.Tensor, earlier: Optional[torch.Tensor]) -> torch.Tensor:
             (words == 0).sum(),
             (words == words[0]).sum(),
             zero if earlier is None else (words == earlier).sum(),
-            _any_bits(words),
+            bits_in_use(words),
             words[0].to(torch.int64),
             zero,
         ]
     )
-
-
-def _any_bits(words: torch.Tensor) -> torch.Tensor:
-    """Return the bitwise OR of all elements by pairwise reduction."""
-    while words.numel() > 1:
-        half = words.numel() // 2
-        joined = words[:half] | words[half : 2 * half]
-        words = joined if words.numel() % 2 == 0 else torch.cat((joined, words[-1:]))
-    return words[0].to(torch.int64)
 
 
 DEVICES = ("cpu", "cuda")

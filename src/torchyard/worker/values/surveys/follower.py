@@ -9,7 +9,6 @@ for launches and deviations only.
 
 import _thread
 import ctypes
-import hashlib
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.values.scanning.cpu_scan import CompiledScanner
+from torchyard.worker.values.scanning.cpu_scan import CompiledScanner, library_path
 from torchyard.worker.values.surveys.recorded_step import Flush, Recording
 from torchyard.worker.values.surveys.survey import Survey
 
@@ -98,17 +97,8 @@ class FollowLibrary:
 
 
 def _path(cache: Optional[str]) -> Optional[str]:
-    text = b""
-    for name in _SOURCES:
-        with open(name, "rb") as file:
-            text += file.read()
     about = "%s %s %s" % (torch.__version__, torch.version.git_version, _command("", "", ""))
-    key = hashlib.sha256(text + about.encode()).hexdigest()[:16]
-    folder = cache or os.path.join(tempfile.gettempdir(), "torchyard-scan-%d" % os.getuid())
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.stat(folder).st_uid != os.getuid():
-        return None
-    return os.path.join(folder, "follow-%s.so" % key)
+    return library_path(cache, "follow", _SOURCES, about)
 
 
 def _start_building(path: str, nice: str) -> Optional[str]:
@@ -296,19 +286,15 @@ class Follower:
         if self._number != _NONE:
             native.follow_drop_recording(self._number)
         self._recording, self._number, self._flushes = recording, _NONE, []
-        on_cpu = any(
-            output.cpu
-            for recorded_call in recording.recorded_calls
-            for output in recorded_call.outputs
-        )
+        on_cpu = any(output.cpu for call in recording.recorded_calls for output in call.outputs)
         if on_cpu and not isinstance(self._memory, CompiledScanner):
             return False
         number = int(native.follow_new_recording())
-        for recorded_call in recording.recorded_calls:
-            schema = recorded_call.func._schema
+        for call in recording.recorded_calls:
+            schema = call.func._schema
             fields = [
                 number_
-                for output in recorded_call.outputs
+                for output in call.outputs
                 for number_ in (
                     output.place,
                     output.numel,
@@ -323,10 +309,10 @@ class Follower:
                 number,
                 schema.name.encode(),
                 schema.overload_name.encode(),
-                self._flush_number(recorded_call.flush_before),
-                self._flush_number(recorded_call.flush_after),
+                self._flush_number(call.flush_before),
+                self._flush_number(call.flush_after),
                 (ctypes.c_int64 * len(fields))(*fields),
-                len(recorded_call.outputs),
+                len(call.outputs),
             )
             if not supported:
                 native.follow_drop_recording(number)

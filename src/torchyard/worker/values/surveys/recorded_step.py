@@ -257,23 +257,19 @@ class Recording(NamedTuple):
     rows: StepRows
 
 
-def outputs_of(
-    recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
-) -> List[torch.Tensor]:
+def outputs_of(call: RecordedCall, args: Any, keywords: Any, result: Any) -> List[torch.Tensor]:
     """Return all written tensors in the order of `Output.place`: arguments, then results."""
-    if recorded_call.single:
+    if call.single:
         return tensors_in((result,))
-    return [tensor for _, tensor in numbered_outputs(recorded_call, args, keywords, result)]
+    return [tensor for _, tensor in numbered_outputs(call, args, keywords, result)]
 
 
 def numbered_outputs(
-    recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
+    call: RecordedCall, args: Any, keywords: Any, result: Any
 ) -> List[Tuple[int, torch.Tensor]]:
     """Return written tensors with positions; arguments and results are numbered separately."""
-    written = (
-        [] if recorded_call.single else written_tensors(recorded_call.operator, args, keywords)
-    )
-    return number_outputs(recorded_call.operator, written, tensors_in((result,)))
+    written = [] if call.single else written_tensors(call.operator, args, keywords)
+    return number_outputs(call.operator, written, tensors_in((result,)))
 
 
 def number_outputs(

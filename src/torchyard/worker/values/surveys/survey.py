@@ -242,14 +242,8 @@ def play_recording(
     result. Both leave the recording: `play` is not called after them.
     """
     recorded_calls: List[Any] = [
-        (
-            recorded_call.func,
-            recorded_call,
-            recorded_call.one,
-            recorded_call.flush_before,
-            recorded_call.flush_after,
-        )
-        for recorded_call in recording.recorded_calls
+        (call.func, call, call.one, call.flush_before, call.flush_after)
+        for call in recording.recorded_calls
     ]
     recorded_calls.append((None, None, None, None, None))
     at = 0
@@ -259,7 +253,7 @@ def play_recording(
 
     def play(func: Any, args: Any, keywords: Any) -> Any:
         nonlocal at
-        expected, recorded_call, one, before, after = recorded_calls[at]
+        expected, call, one, before, after = recorded_calls[at]
         if expected is not func:
             if operator_of(func).inert:
                 return func(*args, **keywords)
@@ -274,11 +268,11 @@ def play_recording(
                 or not result.is_cuda
                 or not (result.is_contiguous() or flat_memory(result) is not None)
             ):
-                return other_result(recorded_call, args, keywords, result)
+                return other_result(call, args, keywords, result)
             hold(result)
             note(_address(result))
-        elif recorded_call.outputs and not _hold_all(survey, recorded_call, args, keywords, result):
-            return other_result(recorded_call, args, keywords, result)
+        elif call.outputs and not _hold_all(survey, call, args, keywords, result):
+            return other_result(call, args, keywords, result)
         at += 1
         if after is not None:
             flush(after)
@@ -287,12 +281,10 @@ def play_recording(
     return Player(play, lambda: at)
 
 
-def _hold_all(
-    survey: Survey, recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
-) -> bool:
+def _hold_all(survey: Survey, call: RecordedCall, args: Any, keywords: Any, result: Any) -> bool:
     """Hold the written tensors if they match the recording."""
-    tensors = outputs_of(recorded_call, args, keywords, result)
-    outputs = recorded_call.outputs
+    tensors = outputs_of(call, args, keywords, result)
+    outputs = call.outputs
     if outputs[-1].place >= len(tensors):
         return False
     held = []

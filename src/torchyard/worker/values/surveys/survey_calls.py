@@ -166,9 +166,7 @@ class SurveyCalls:
         if surveyed and self._player is None:
             if self.following and self.deviated:
                 regular = self._take_places()
-            self._last = [
-                (recorded_call.func, recorded_call.node) for recorded_call in self._recorded_calls
-            ]
+            self._last = [(call.func, call.node) for call in self._recorded_calls]
             self._recording = None if self.deviated else self._recorded()
         elif not surveyed:
             self._last, self._recording = self._calls, None
@@ -179,18 +177,18 @@ class SurveyCalls:
     def _take_places(self) -> bool:
         """Assign the nodes of the last step to matching operators; return whether all matched."""
         numbers = align(
-            [recorded_call.func for recorded_call in self._recorded_calls],
+            [call.func for call in self._recorded_calls],
             [func for func, _ in self._last],
         )
-        for recorded_call, number in zip(self._recorded_calls, numbers):
-            if recorded_call.place is None:
+        for call, number in zip(self._recorded_calls, numbers):
+            if call.place is None:
                 continue
             func, node = (None, -1) if number is None else self._last[number]
-            if func is not recorded_call.func:
-                place = recorded_call.place if number is None else self._sites.place(node)
-                node = self._sites.node(recorded_call.operator.name, place, ())
-            recorded_call.node, recorded_call.place = node, None
-            self._survey.move([output.row for output in recorded_call.outputs], node)
+            if func is not call.func:
+                place = call.place if number is None else self._sites.place(node)
+                node = self._sites.node(call.operator.name, place, ())
+            call.node, call.place = node, None
+            self._survey.move([output.row for output in call.outputs], node)
         return len(numbers) == len(self._last) and None not in numbers
 
     def _unexpected_in_follower(self, func: Any, written: List[torch.Tensor]) -> None:
@@ -201,26 +199,24 @@ class SurveyCalls:
 
     def _after_unexpected(self, written: List[torch.Tensor], results: List[torch.Tensor]) -> None:
         """Handle an unexpected operator, or different results of a recorded one, after it ran."""
-        recorded_call, self._unexpected = self._unexpected, None
-        if recorded_call is None:
+        call, self._unexpected = self._unexpected, None
+        if call is None:
             if self._recording is None or self._player is None:
                 return
             expected = self._recording.recorded_calls[self._player.position()]
             self._leave_recording()
-            recorded_call = RecordedCall(expected.func, expected.operator, expected.node)
-            self._recorded_calls.append(recorded_call)
+            call = RecordedCall(expected.func, expected.operator, expected.node)
+            self._recorded_calls.append(call)
             self._counts.operators += 1
-        self._add_outputs(recorded_call, number_outputs(recorded_call.operator, written, results))
+        self._add_outputs(call, number_outputs(call.operator, written, results))
 
     def _unexpected_operator(self, func: Any, args: Any, keywords: Any) -> Any:
         self._leave_recording()
         return self._record(func, args, keywords)
 
-    def _other_result(
-        self, recorded_call: RecordedCall, args: Any, keywords: Any, result: Any
-    ) -> Any:
+    def _other_result(self, call: RecordedCall, args: Any, keywords: Any, result: Any) -> Any:
         self._leave_recording()
-        again = RecordedCall(recorded_call.func, recorded_call.operator, recorded_call.node)
+        again = RecordedCall(call.func, call.operator, call.node)
         self._recorded_calls.append(again)
         self._counts.operators += 1
         self._add_outputs(again, numbered_outputs(again, args, keywords, result))
@@ -237,13 +233,11 @@ class SurveyCalls:
             self._follower.hand_over()
         self.deviated = True
         self._followed = None
-        self._last = [
-            (recorded_call.func, recorded_call.node) for recorded_call in recording.recorded_calls
-        ]
+        self._last = [(call.func, call.node) for call in recording.recorded_calls]
         self._recorded_calls = recording.recorded_calls[: player.position()]
         self._count(self._recorded_calls)
         self._survey.stop_playing(
-            [output for recorded_call in self._recorded_calls for output in recorded_call.outputs]
+            [output for call in self._recorded_calls for output in call.outputs]
         )
 
     def _record(self, func: Any, args: Any, keywords: Any) -> Any:
@@ -251,9 +245,9 @@ class SurveyCalls:
         if operator.inert:
             return func(*args, **keywords)
         written = written_tensors(operator, args, keywords) if operator.writes else []
-        recorded_call = self._enter(func, operator, written)
+        call = self._enter(func, operator, written)
         result = func(*args, **keywords)
-        self._add_outputs(recorded_call, numbered_outputs(recorded_call, args, keywords, result))
+        self._add_outputs(call, numbered_outputs(call, args, keywords, result))
         return result
 
     def _enter(self, func: Any, operator: Operator, written: List[torch.Tensor]) -> RecordedCall:
@@ -261,25 +255,21 @@ class SurveyCalls:
         self._counts.operators += 1
         at = len(self._recorded_calls)
         if not self.deviated and at < len(self._last) and self._last[at][0] is func:
-            recorded_call = RecordedCall(func, operator, self._last[at][1])
+            call = RecordedCall(func, operator, self._last[at][1])
         else:
             self.deviated = True
             place = self._places.now()
             if self.following:  # its node is determined at the end of the step
-                recorded_call = RecordedCall(func, operator, -1, place)
+                call = RecordedCall(func, operator, -1, place)
             else:
-                recorded_call = RecordedCall(
-                    func, operator, self._sites.node(operator.name, place, ())
-                )
-        self._recorded_calls.append(recorded_call)
+                call = RecordedCall(func, operator, self._sites.node(operator.name, place, ()))
+        self._recorded_calls.append(call)
         survey = self._survey
         if survey.holds and any(map(survey.waits_for, written)):
-            recorded_call.flush_before = survey.flush()
-        return recorded_call
+            call.flush_before = survey.flush()
+        return call
 
-    def _add_outputs(
-        self, recorded_call: RecordedCall, outputs: List[Tuple[int, torch.Tensor]]
-    ) -> None:
+    def _add_outputs(self, call: RecordedCall, outputs: List[Tuple[int, torch.Tensor]]) -> None:
         written = small = not_seen = 0
         scanned = []
         for place, (position, tensor) in enumerate(outputs):
@@ -296,12 +286,12 @@ class SurveyCalls:
             ):
                 not_seen += size
             else:
-                row = self._survey.add(tensor, (recorded_call.node, position), layout)
+                row = self._survey.add(tensor, (call.node, position), layout)
                 scanned.append(output_at(place, row, tensor))
-        recorded_call.outputs, recorded_call.sizes = tuple(scanned), (written, small, not_seen)
-        self._add_bytes(recorded_call)
+        call.outputs, call.sizes = tuple(scanned), (written, small, not_seen)
+        self._add_bytes(call)
         if self._survey.is_full:
-            recorded_call.flush_after = self._survey.flush()
+            call.flush_after = self._survey.flush()
 
     def _recorded(self) -> Optional[Recording]:
         """Return the step as a recording for the next one."""
@@ -314,11 +304,11 @@ class SurveyCalls:
     def _count(self, recorded_calls: List[RecordedCall]) -> None:
         """Count operators and bytes of played calls."""
         self._counts.operators += len(recorded_calls)
-        for recorded_call in recorded_calls:
-            self._add_bytes(recorded_call)
+        for call in recorded_calls:
+            self._add_bytes(call)
 
-    def _add_bytes(self, recorded_call: RecordedCall) -> None:
-        written, small, not_seen = recorded_call.sizes
+    def _add_bytes(self, call: RecordedCall) -> None:
+        written, small, not_seen = call.sizes
         self._counts.written_bytes += written
         self._counts.small_bytes += small
         self._counts.not_seen_bytes += not_seen

@@ -12,8 +12,8 @@ import pytest
 
 from torchyard.errors import StepFailed
 from torchyard.sweep.executors.interface import Ended, Job
+from torchyard.sweep.executors.slurm.job_polling import MAX_OUTAGE_S, SlurmWatch
 from torchyard.sweep.executors.slurm.job_states import JobArray, JobRecords
-from torchyard.sweep.executors.slurm.job_watch import MAX_OUTAGE_S, SlurmWatch
 from torchyard.sweep.executors.slurm.node_job import end_path
 from torchyard.sweep.executors.slurm.submission import SlurmExecutor
 
