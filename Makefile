@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 # Tests that run side by side.
 TESTERS ?= 2
+# Bytecode is kept: otherwise every process that a test starts compiles Torchyard again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-long test-all check unit docs clean
 
@@ -47,7 +49,7 @@ unit: $(READY)
 test: check unit
 
 test-long: $(READY)
-	$(PYTEST) -m "long and not slow and not gpu and not second_target"
+	$(PYTEST) $(shell grep -v '^\#' tests/long_lane.txt) -m "long and not slow and not gpu and not second_target"
 
 test-all: check
 	$(PYTEST) -m "not gpu"

@@ -41,6 +41,17 @@ for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the files of other lanes; importing all takes each process 10 s."""
+    name = os.path.relpath(collection_path, config.rootpath)
+    markers = str(config.option.markexpr)
+    of_other_lane = (name in LONG_LANE and "not long" in markers) or (
+        name.startswith("tests/gpu/") and "not gpu" in markers
+    )
+    named = any(name in argument for argument in config.args)
+    return True if of_other_lane and not named else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of the long lane before markers select tests."""

@@ -282,7 +282,7 @@ def test_a_look_is_not_worth_waiting_for(home: Path) -> None:
         with Store.open(home) as store:
             began = time.monotonic()
             assert store.refresh().warnings == ()
-            assert time.monotonic() - began < 5.0
+            assert time.monotonic() - began < 20, "less than the busy timeout"
             assert store.place == home / INDEX_FILE
             (timeout,) = store._connection.execute("PRAGMA busy_timeout").fetchone()
             assert timeout == 30_000
