@@ -179,13 +179,16 @@ def test_reused_pid_is_not_the_controller() -> None:
 
 @pytest.mark.parametrize("by_thread", [False, True])
 def test_exit_is_noticed_and_not_reaped(by_thread: bool) -> None:
-    with subprocess.Popen(["sh", "-c", "sleep 0.2; exit 7"]) as child:
+    command = ["sh", "-c", "read line; exit 7"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         watch = ExitWatch(child.pid, by_thread=by_thread)
         assert watch.ending() is None
         assert watch.wait(0.01) is None
-        assert watch.wait(10) == Ending(exit_code=7)
+        assert child.stdin is not None
+        child.stdin.close()
+        assert watch.wait(60) == Ending(exit_code=7)
         watch.close()
-        assert child.wait(5) == 7
+        assert child.wait(60) == 7
         assert watch.ending() == Ending(exit_code=7)
 
 

@@ -168,7 +168,7 @@ def test_memory_of_a_tree_counts_children() -> None:
             assert kill_tree(parent.pid, "no such mark") == ()
         assert len(children) == 1
         assert not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE
-        assert parent.wait(5) == -signal.SIGKILL
+        assert parent.wait(60) == -signal.SIGKILL
     assert TreeMemory(parent.pid).resident_bytes() == 0
 
 

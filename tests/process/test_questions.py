@@ -220,7 +220,7 @@ def test_worker_may_change_its_working_directory(start_stub: StubStarter, tmp_pa
 def test_worker_can_be_killed_after_ctrl_c(start_stub: StubStarter) -> None:
     worker = start_stub()
     worker.ask("echo", limit_s=20)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         worker.ask("hang", limit_s=20)
