@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
@@ -35,6 +36,8 @@ LONG_LANE = {
     for line in (Path(__file__).parent / "long_lane.txt").read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 }
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
