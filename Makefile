@@ -7,14 +7,17 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 # Tests that run side by side.
 TESTERS ?= 2
+# Bytecode is kept: otherwise every process that a test starts compiles Torchyard again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-all check unit docs clean
+.PHONY: help demo test test-long test-slow test-all check style types unit docs clean
 
 help:
 	@echo "make demo      set up, compare eager with inductor, write $(DEMO)/report.html"
 	@echo "make test      set up, check style, types and import directions, run the tests"
 	@echo "make test-long run the long lane: builds, browsers, Slurm, real kernels"
-	@echo "make test-all  run everything that needs no GPU, minutes-long tests included"
+	@echo "make test-slow run the slow lane: more cases of both, a compile for each workload"
+	@echo "make test-all  run everything that needs no GPU, also builds of released projects (real_build: an hour)"
 	@echo "make docs      write the generated reference pages"
 	@echo "make clean     remove what the above made"
 
@@ -32,9 +35,13 @@ demo: $(RUNTIME)
 	@# Exit code 6: the machine was too noisy for a verdict; the report is written and says so.
 	$(BIN)/torchyard bench examples/demo.toml --run-dir $(DEMO)/run --replace --html $(DEMO)/report.html || test $$? -eq 6
 
-check: $(READY)
+check: style types
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -43,10 +50,19 @@ PYTEST := $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-r
 unit: $(READY)
 	$(PYTEST)
 
-test: check unit
+# Types are checked beside the tests; mypy uses one core only. Their output follows that of the tests.
+TYPES_LOG := $(VENV)/types.log
+test: style
+	@$(MAKE) --no-print-directory types >$(TYPES_LOG) 2>&1 & types=$$!; \
+	$(MAKE) --no-print-directory unit; tests_code=$$?; \
+	wait $$types; types_code=$$?; cat $(TYPES_LOG); \
+	test $$tests_code -eq 0 -a $$types_code -eq 0
 
 test-long: $(READY)
-	$(PYTEST) -m "long and not slow and not gpu and not second_target"
+	$(PYTEST) $(shell grep -v '^\#' tests/long_lane.txt) -m "long and not slow and not gpu and not second_target"
+
+test-slow: $(READY)
+	$(PYTEST) -m "slow and not real_build and not gpu and not second_target"
 
 test-all: check
 	$(PYTEST) -m "not gpu"

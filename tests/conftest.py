@@ -7,12 +7,14 @@ terminal, and whatever it starts inherits that. The tests of interrupts must hol
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.process_state import MOST_GROWTH_BYTES, differences, private_bytes, process_state
@@ -36,6 +38,8 @@ LONG_LANE = {
     for line in LONG_LANE_FILE.read_text("utf-8").splitlines()
     if line and not line.startswith("#")
 }
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,12 +51,29 @@ def _path_in_repository(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the files of other lanes; importing all takes each process 10 s."""
+    name = os.path.relpath(collection_path, ROOT)
+    markers = str(config.option.markexpr)
+    of_other_lane = (name in LONG_LANE and "not long" in markers) or (
+        name.startswith("tests/gpu/") and "not gpu" in markers
+    )
+    named = any(name in argument for argument in config.args)
+    return True if of_other_lane and not named else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of the long lane before markers select tests."""
     for item in items:
         if _path_in_repository(item.path) in LONG_LANE:
             item.add_marker("long")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what pytest collected from garbage collections, which take 0.2 s otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

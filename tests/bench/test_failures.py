@@ -71,7 +71,7 @@ def only_failure(folder: Path, *names: str) -> Failure:
     ("name", "kind", "words"),
     [
         ("raises", "raised", "ValueError: the model says no"),
-        ("hangs", "timeout", "timed out after 2 s during the reference run"),
+        ("hangs", "timeout", "timed out after 6 s during the reference run"),
         ("crashes", "crashed", "SIGSEGV"),
         pytest.param(
             "hoards", "out-of-memory", "above its memory limit of 900 MiB", marks=pytest.mark.slow
@@ -83,8 +83,10 @@ def test_a_failure_of_the_workload_is_a_row(
     tmp_path: Path, name: str, kind: str, words: str
 ) -> None:
     file = write_file(tmp_path, "troubled.py", TROUBLED)
-    settings = replace(QUICK, step_limit_s=2.0)
-    if name == "hoards":
+    settings = QUICK
+    if name == "hangs":
+        settings = replace(QUICK, step_limit_s=6.0)
+    elif name == "hoards":
         settings = replace(QUICK, memory_limit_bytes=900 << 20)
     bench(tmp_path / "run", f"{file}:make_{name}", settings=settings)
     failure = only_failure(tmp_path / "run", "other")

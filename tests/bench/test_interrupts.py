@@ -83,7 +83,7 @@ def test_a_signal_keeps_what_was_measured(tmp_path: Path, number: signal.Signals
         assert process.wait(timeout=60) in {128 + number, *_EITHER.get(number, ())}
         assert process.stdout is not None
         document = json.loads(process.stdout.read())
-    until(lambda: leftover_processes(process.pid) == [], limit_s=5)
+    until(lambda: leftover_processes(process.pid) == [], limit_s=60)
     run = read_run(folder)
     assert run.state == "interrupted"
     (row,) = run.comparisons
@@ -115,7 +115,7 @@ def test_sigkill_keeps_the_samples(tmp_path: Path) -> None:
     with running(tmp_path) as (process, folder):
         assert leftover_processes(process.pid)
         process.kill()
-    until(lambda: leftover_processes(process.pid) == [], limit_s=5)
+    until(lambda: leftover_processes(process.pid) == [], limit_s=60)
     run = read_run(folder)
     assert run.state == "interrupted"
     assert run.comparisons == ()

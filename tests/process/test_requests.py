@@ -135,10 +135,10 @@ def test_timeout_kills_a_hanging_worker(start_stub: StubStarter) -> None:
     worker = start_stub()
     worker.ask("echo", limit_s=20)
     begin = time.monotonic()
-    failure = failure_of(worker, "hang", limit_s=0.4, ignore=True)
-    assert 0.4 <= time.monotonic() - begin < 60
+    failure = failure_of(worker, "hang", limit_s=1.5, ignore=True)
+    assert 1.5 <= time.monotonic() - begin < 60
     assert failure.kind == "timeout"
-    assert "timed out after 0.4 s during the request 'hang'" in failure.message
+    assert "timed out after 1.5 s during the request 'hang'" in failure.message
     assert failure.log_tail == "hanging now"
     assert_nothing_left(worker)
 
@@ -220,7 +220,7 @@ def test_worker_may_change_its_working_directory(start_stub: StubStarter, tmp_pa
 def test_worker_can_be_killed_after_ctrl_c(start_stub: StubStarter) -> None:
     worker = start_stub()
     worker.ask("echo", limit_s=20)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         worker.ask("hang", limit_s=20)
@@ -280,10 +280,10 @@ def test_memory_limit_check_is_cheap(start_stub: StubStarter) -> None:
     worker.ask("echo", limit_s=20)
     stop = threading.Timer(1.5, os.kill, (worker.pid, signal.SIGTERM))
     stop.start()
-    before_s = time.process_time()
+    before_s, began_s = time.process_time(), time.monotonic()
     failure_of(worker, "hang")
     stop.join()
-    assert time.process_time() - before_s < 0.25
+    assert time.process_time() - before_s < 0.17 * (time.monotonic() - began_s)
 
 
 def is_stopped_soon(pid: int) -> bool:

@@ -19,6 +19,9 @@ LAUNCHES = """
     from torchyard.process.timing_turn import TimingTurn
 
     turn, said = TimingTurn(Path(sys.argv[1])), Path(sys.argv[2])
+    said.with_suffix(".ready").touch()
+    while not (said.parent / "begin").exists():  # they begin together, however slow their start
+        time.sleep(0.005)
     spans = []
     for _ in range(int(sys.argv[3])):
         with turn:
@@ -44,7 +47,13 @@ def overlap(one: list[float], other: list[float]) -> bool:
 
 def test_nothing_else_happens_while_one_is_timed(tmp_path: Path) -> None:
     names = ["a", "b", "c"]
-    assert [one.wait(60) for one in [started(tmp_path, name) for name in names]] == [0, 0, 0]
+    processes = [started(tmp_path, name) for name in names]
+    deadline = time.monotonic() + 60
+    while not all((tmp_path / f"{name}.ready").exists() for name in names):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    (tmp_path / "begin").touch()
+    assert [one.wait(60) for one in processes] == [0, 0, 0]
     spans = {name: json.loads((tmp_path / name).read_text()) for name in names}
     together = 0
     for name, own in spans.items():
@@ -73,6 +82,7 @@ def test_a_process_that_is_killed_gives_its_turn_back(tmp_path: Path) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"alone\n"
+        (tmp_path / "begin").touch()
         other = started(tmp_path, "other", launches=1)
         time.sleep(0.5)
         assert not (tmp_path / "other").exists()
@@ -82,6 +92,7 @@ def test_a_process_that_is_killed_gives_its_turn_back(tmp_path: Path) -> None:
 
 
 def test_waiting_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "begin").touch()
     other = started(tmp_path, "other", launches=2)
     deadline = time.monotonic() + 60
     while not (tmp_path / "turn" / "wanted.lock").exists() and time.monotonic() < deadline:
@@ -122,6 +133,7 @@ def test_a_first_turn_is_handed_to_a_process(tmp_path: Path) -> None:
         pass_fds=[number],
     ) as process:
         os.close(number)
+        (tmp_path / "begin").touch()
         other = started(tmp_path, "other", launches=1)
         time.sleep(1.0)
         assert not (tmp_path / "other").exists()  # it waits for the one that holds its first turn

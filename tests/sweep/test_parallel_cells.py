@@ -30,6 +30,9 @@ from torchyard.sweep.folder import SweepFolder
 
 folder, cell = SweepFolder.open(Path(sys.argv[1])), sys.argv[2]
 attempt = folder.begin(cell, place="here")
+(folder.folder / (cell + ".begun")).touch()
+while len(list(folder.folder.glob("*.begun"))) < 3:  # three begin together, however slow their start
+    time.sleep(0.005)
 spans = []
 turn = TimingTurn.of_environment()
 for _ in range(2):
@@ -82,12 +85,12 @@ def test_limits_count_for_all_of_them(tmp_path: Path) -> None:
     executor = LocalExecutor(
         lambda cell: [sys.executable, "-c", f"import time; time.sleep({600 * ('hangs' in cell)})"],
         folder.log_path,
-        limit_s=1.0,
+        limit_s=4.0,
         at_most=2,
         turn_folder=tmp_path / "turn",
     )
     hangs, good = drive(folder, executor)[-1].statuses
-    assert hangs.text == "timed out after 2 s"
+    assert hangs.text == "timed out after 8 s"
     assert good.text == "its process ended without recording an outcome"
 
 

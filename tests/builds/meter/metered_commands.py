@@ -27,7 +27,7 @@ def write_meter_files(folder: Path) -> None:
             Path(action.path).write_text(action.text)
 
 
-def wait_for(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
+def wait_for(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if condition():

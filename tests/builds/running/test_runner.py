@@ -217,7 +217,7 @@ def test_an_interrupt_marks_the_step_as_interrupted(tmp_path: Path) -> None:
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         runner.run()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while status(plan, "one") == "running" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert status(plan, "one") == "interrupted"
@@ -300,7 +300,7 @@ def test_leftover_processes_are_killed(tmp_path: Path) -> None:
     duration = f"{os.getpid()}.{time.monotonic_ns()}"
     plan = plan_of(tmp_path, step("one", shell(f"sleep {duration} > /dev/null 2>&1 & echo left")))
     assert run(plan).good
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (alive := sleepers(duration)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive

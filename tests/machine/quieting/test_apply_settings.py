@@ -225,7 +225,10 @@ def test_a_write_that_has_no_effect_is_refused(tmp_path: Path) -> None:
     machine = Machine(files=Deaf(make_tree("arm-bare", tmp_path)))
     with QuietSession(machine, ASLR_OFF) as session:
         (change,) = session.applied.changes
-    assert (change.state, change.reason) == ("refused", "the kernel took it and has '2'")
+    assert (change.state, change.reason) == (
+        "refused",
+        "the kernel accepted the write, but the value is '2'",
+    )
 
 
 def test_a_knob_undone_by_a_later_one_is_reported(fake: Fake) -> None:

@@ -121,7 +121,7 @@ class Cluster:
         process = self.running.pop(name)
         process.terminate()
         try:
-            process.wait(15)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -236,7 +236,7 @@ def _free_ports(count: int) -> list[int]:
 def _end(cluster: Cluster) -> None:
     if "slurmctld" in cluster.running and "slurmd" in cluster.running:
         subprocess.run(["scancel", f"--user={os.getuid()}"], capture_output=True, check=False)
-        deadline_s = time.monotonic() + 15
+        deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:
             done = subprocess.run(["squeue", "-h"], capture_output=True, check=False, timeout=30)
             if done.returncode != 0 or not done.stdout.strip():
