@@ -14,9 +14,7 @@ from torchyard.errors import UsageError
 from torchyard.results.directory import home_folder
 from torchyard.results.profile_files import (
     find_profile_file,
-    new_output_folder,
     read_profile_file,
-    write_profile_file,
 )
 
 FORMAT: Final = 1

@@ -50,7 +50,7 @@ def start_all(bench: MeteredCommands, names: list[str]) -> list[subprocess.Popen
     return [bench.start(compiler, "-c", "a.c", "-o", name) for name in names]
 
 
-def run_all(bench: MeterBench, names: list[str], *, together: int, body: str = "") -> None:
+def run_all(bench: MeteredCommands, names: list[str], *, together: int, body: str = "") -> None:
     """Release the compiles when `together` of them have begun, and the others had time to."""
     compiler = bench.fake_compiler(body + HOLD)
     processes = [bench.start(compiler, "-c", "a.c", "-o", name) for name in names]

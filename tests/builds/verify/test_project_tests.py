@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.builds.verify.sample_components import make_component, make_venv, run_here
+from tests.builds.verify.sample_components import make_venv, run_here
 from torchyard.builds.record import TestFileReport
 from torchyard.builds.verify.project_tests import run_test_file
 from torchyard.errors import MissingTool, UsageError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from torchyard.cli.options import chosen_format, deliver, report_options
-from torchyard.cli.output import check_writable, common_options
+from torchyard.cli.output import check_writable, common_options, data_console
 from torchyard.results.commands.options import percent, session_option
 
 if TYPE_CHECKING:
