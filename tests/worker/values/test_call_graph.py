@@ -298,5 +298,5 @@ def test_python_before_and_after_a_call_is_timed_and_views_are_not() -> None:
     finding = one(step, "duplicate", "exp")
     sites = [site for site in timed(step, finding) if site["shapes"] != "*"]
     exact = next(site for site in sites if site["operator"] == "aten::exp")
-    assert 0.9e6 < exact["before_ns"] < 10e6
+    assert 0.9e6 < exact["before_ns"] < 50e6
     assert exact["after_ns"] < exact["before_ns"] / 2
