@@ -65,8 +65,11 @@ def test_prove_confirms_and_times_findings() -> None:
     assert [test.passed for test in found.proof.tests if test.test == "native program"] == [True]
     assert profile.step_ns is not None
     assert 1e4 < profile.step_ns < 1e10
-    assert found.worth.per_step_ns is not None
-    assert 0 < found.worth.per_step_ns < profile.step_ns
+    if found.worth.unavailable:
+        assert found.worth.unavailable.startswith("noisy machine")
+    else:
+        assert found.worth.per_step_ns is not None
+        assert 0 < found.worth.per_step_ns < profile.step_ns
     assert not any("prove" in note for note in profile.notes)
 
 
@@ -118,8 +121,11 @@ def test_code_without_steps_counts_as_one() -> None:
     profile = values.prove(work)
     (found,) = profile.findings
     assert (found.pattern, found.proof.certainty) == ("redundant write", Certainty.PROVEN)
-    assert found.worth.share_of_step is not None
-    assert 0 < found.worth.share_of_step <= 1
+    if found.worth.unavailable:
+        assert found.worth.unavailable.startswith("noisy machine")
+    else:
+        assert found.worth.share_of_step is not None
+        assert 0 < found.worth.share_of_step <= 1
 
 
 def test_how_often_the_function_is_called() -> None:
