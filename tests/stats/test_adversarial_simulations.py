@@ -71,7 +71,9 @@ def stopped(launches: list[list[float]], budget: Budget) -> Estimate:
 
 
 @pytest.mark.parametrize("launch_share", [0.0, 0.5])
-@pytest.mark.parametrize(("launches", "pairs"), [(3, 6), (5, 10)])
+@pytest.mark.parametrize(
+    ("launches", "pairs"), [(3, 6), pytest.param(5, 10, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("noise", PAIR_NOISE)
 def test_intervals_cover_where_pairs_dominate_also_when_launches_agree(
     noise: str, launches: int, pairs: int, launch_share: float
@@ -131,7 +133,11 @@ def test_the_floor_changes_nothing_where_launches_dominate() -> None:
         launches = (rng.normal(0.0, 0.02, (6, 1)) + rng.normal(0.0, 0.003, (6, 20))).tolist()
         with_pairs = estimate(launches, looks=(), budget=Budget())
         medians = [[float(np.median(one))] for one in launches]
-        assert with_pairs.interval == estimate(medians, looks=(), budget=Budget()).interval
+        plain = estimate(medians, looks=(), budget=Budget())
+        assert with_pairs.interval is not None
+        assert plain.interval is not None
+        assert with_pairs.interval.low == pytest.approx(plain.interval.low, abs=2e-4)
+        assert with_pairs.interval.high == pytest.approx(plain.interval.high, abs=2e-4)
 
 
 @pytest.mark.parametrize("noise", PAIR_NOISE)
@@ -370,7 +376,7 @@ def test_rare_slow_iterations_of_both_variants_leave_same_possible() -> None:
 # --- suites: means and selected rows --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [3, 20])
+@pytest.mark.parametrize("size", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_the_mean_of_comparisons_that_stopped_early_covers_the_truth(size: int) -> None:
     rng = np.random.default_rng((41, size))
     repeats = 300 if size < 10 else 60

@@ -67,8 +67,9 @@ def test_single_analysis_false_alarms_and_coverage(noise: Noise, size: int) -> N
         covered += answer.interval.covers(1.0)
         alarms += answer.verdict is not Verdict.UNDECIDED
     assert within(alarms, REPEATS)
-    # Two modes make launch effects discrete, which the interval answers by covering more.
-    assert 0.93 <= covered / REPEATS <= (0.98 if noise.modes_apart else 0.97)
+    # Three launches spend three quarters of alpha only, and two modes make launch effects discrete.
+    most = 0.995 if size == 3 else 0.98 if noise.modes_apart else 0.97
+    assert 0.93 <= covered / REPEATS <= most
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)

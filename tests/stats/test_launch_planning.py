@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +10,15 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchyard.core.comparison import Verdict
+from torchyard.core.study import Budget
+from torchyard.stats.estimate import estimate
+from torchyard.stats.launch_model import LaunchSummary
 from torchyard.stats.stopping import (
+    chance_of_verdict,
     half_width,
     launches_needed,
     minimum_detectable,
-    pairs_per_launch,
 )
 
 
@@ -64,52 +67,28 @@ def test_minimum_detectable_is_found_in_four_of_five_cases() -> None:
     assert np.mean(found) == pytest.approx(0.8, abs=0.03)
 
 
-def test_pairs_follow_costs_and_spreads() -> None:
-    def pairs(pair_sd: float, launch_sd: float, launch_cost_s: float = 5.0) -> int:
-        return pairs_per_launch(
-            pair_sd=pair_sd, launch_sd=launch_sd, launch_cost_s=launch_cost_s, pair_cost_s=0.2
-        )
-
-    assert pairs(0.02, 0.02) == math.ceil(math.sqrt(25 * math.pi / 2))
-    assert pairs(0.04, 0.02) == math.ceil(2 * math.sqrt(25 * math.pi / 2))
-    assert pairs(0.02, 0.02, 20.0) == math.ceil(math.sqrt(100 * math.pi / 2))
+def summary(spread: float, launches: int) -> LaunchSummary:
+    return LaunchSummary(launches=launches, spread=spread)
 
 
-def test_pairs_are_clamped() -> None:
-    costs: Any = {"launch_cost_s": 5.0, "pair_cost_s": 0.2}
-    assert pairs_per_launch(pair_sd=0.001, launch_sd=0.05, **costs) == 6
-    assert pairs_per_launch(pair_sd=0.02, launch_sd=0.0, **costs) == 200
-    assert pairs_per_launch(pair_sd=0.0, launch_sd=0.0, **costs) == 6
-    assert pairs_per_launch(pair_sd=0.02, launch_sd=1e-9, at_most=50, **costs) == 50
-    assert pairs_per_launch(pair_sd=0.001, launch_sd=0.05, at_least=10, **costs) == 10
-    assert pairs_per_launch(pair_sd=0.1, launch_sd=0.1, launch_cost_s=0.0, pair_cost_s=1.0) == 6
+@pytest.mark.parametrize("effect", [0.0, 0.01, 0.03])
+def test_the_chance_of_a_verdict_is_what_a_simulation_finds(effect: float) -> None:
+    """Simulate continuations of four launches up to twelve."""
+    rng = np.random.default_rng(5)
+    sd, most, margin = 0.015, 12, 0.01
+    first = np.asarray([effect - sd, effect + sd / 2, effect, effect + sd / 2])
+    predicted = chance_of_verdict(effect, summary(float(first.std(ddof=1)), 4), most, margin=margin)
+    verdicts = 0
+    for _ in range(300):
+        theta = rng.normal(effect, sd / 2.0)  # what four launches say about the truth
+        values = np.concatenate([first, rng.normal(theta, sd, most - 4)])
+        answer = estimate([[float(v)] for v in values], looks=(), budget=Budget(margin=margin))
+        verdicts += answer.verdict is not Verdict.UNDECIDED
+    assert predicted == pytest.approx(verdicts / 300, abs=0.15)
 
 
-def test_what_pairs_add_to_the_launches_is_taken_off() -> None:
-    arguments: Any = {"pair_sd": 0.02, "launch_sd": 0.02, "launch_cost_s": 5.0, "pair_cost_s": 0.2}
-    plain = pairs_per_launch(**arguments)
-    cleaned = pairs_per_launch(**arguments, pairs_so_far=4)
-    assert cleaned > plain
-    assert pairs_per_launch(**arguments, pairs_so_far=1) == 200
-
-
-def test_the_allocation_is_near_the_best_one() -> None:
-    pair_sd, launch_sd, launch_cost_s, pair_cost_s = 0.03, 0.012, 4.0, 0.2
-
-    def variance_per_second(pairs: int) -> float:
-        spread = launch_sd**2 + math.pi / 2 * pair_sd**2 / pairs
-        return spread * (launch_cost_s + pairs * pair_cost_s)
-
-    best = min(range(1, 500), key=variance_per_second)
-    chosen = pairs_per_launch(
-        pair_sd=pair_sd, launch_sd=launch_sd, launch_cost_s=launch_cost_s, pair_cost_s=pair_cost_s
-    )
-    assert abs(chosen - best) <= 1
-
-
-@pytest.mark.parametrize(("launch_cost_s", "pair_cost_s"), [(1.0, 0.0), (-1.0, 0.1)])
-def test_invalid_costs_are_refused(launch_cost_s: float, pair_cost_s: float) -> None:
-    with pytest.raises(ValueError, match="costs"):
-        pairs_per_launch(
-            pair_sd=0.1, launch_sd=0.1, launch_cost_s=launch_cost_s, pair_cost_s=pair_cost_s
-        )
+def test_no_verdict_is_expected_from_launches_that_differ_widely() -> None:
+    assert chance_of_verdict(0.001, summary(0.2, 4), 8, margin=0.01) < 0.05
+    assert chance_of_verdict(0.7, summary(0.01, 4), 8, margin=0.01) > 0.99
+    assert chance_of_verdict(0.7, summary(0.01, 4), 4, margin=0.01) == 1.0
+    assert chance_of_verdict(0.001, summary(0.2, 4), 4, margin=0.01) == 0.0

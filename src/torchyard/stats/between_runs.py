@@ -58,15 +58,15 @@ class Effect:
 def effect_of(estimate: Estimate) -> Effect | None:
     """Return the log speedup of one run; None if its interval is not over launches.
 
-    The error is the half-width of the interval divided by Student's quantile: exactly the standard
-    error over launches after a single analysis, and more if interim analyses widened the interval.
+    The error is the half-width of the interval divided by Student's quantile for its degrees of
+    freedom: the standard error over launches, and more if interim analyses widened the interval.
     """
     interval = estimate.interval
     if interval is None or estimate.scope != "launches" or estimate.launches < _FEWEST:
         return None
     if not 0.0 < interval.low <= interval.high < math.inf:
         return None
-    degrees = estimate.launches - 1.0
+    degrees = estimate.launches - 1.0 if estimate.degrees is None else estimate.degrees
     quantile = two_sided_critical(1.0 - interval.confidence, degrees)
     error = math.log(interval.high / interval.low) / (2.0 * quantile)
     return Effect(log=math.log(estimate.speedup), error=max(error, SD_FLOOR), degrees=degrees)

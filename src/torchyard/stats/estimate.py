@@ -19,12 +19,8 @@ from numpy.typing import NDArray
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.errors import UsageError
-from torchyard.stats.distributions import (
-    median_interval,
-    sign_test_p,
-    two_sided_critical,
-    two_sided_p,
-)
+from torchyard.stats.distributions import median_interval, sign_test_p
+from torchyard.stats.launch_model import LaunchSummary, effective_degrees, half_width, p_values
 from torchyard.stats.launches import (
     SD_FLOOR,
     dependence,
@@ -32,12 +28,10 @@ from torchyard.stats.launches import (
     launch_sd,
     pair_floor,
     pair_sd,
-    standard_error,
-    t_statistics,
 )
 from torchyard.stats.stopping import (
     InterimAnalysis,
-    boundaries,
+    interval_level,
     launches_needed,
     launches_needed_range,
     minimum_detectable,
@@ -86,6 +80,10 @@ ONE_LAUNCH: Final = "a single launch is valid for its own processes only"
 MIN_LAUNCHES_TO_PLAN: Final = 6
 """With fewer launches, the time needed is given as a range only: after three launches, estimates ranged
 from 3 to 28 launches where 12 were needed."""
+PRECISE_SHARE: Final = 1.0 / 4.0
+EARLY_SHARE: Final = 1.0 / 3.0
+"""Half-width, as a share of the effect, at which measuring stops; the second one after two launches."""
+_FIRST: Final = 2
 _WIDEST: Final = 20.0
 """Log intervals wider than this (a factor of 10^8 each way) are omitted."""
 
@@ -100,6 +98,8 @@ class _Center:
     half_widths: tuple[float, float] | None
     """Distances to the low and the high end."""
     p_value: float | None
+    degrees: float | None = None
+    """Degrees of freedom of the interval over launches."""
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -161,6 +161,7 @@ def estimate(
         pairs_dropped=pairs_dropped,
         launch_sd=observed_sd,
         pair_sd=pair_sd(launches),
+        degrees=center.degrees,
         minimum_detectable=None
         if spread is None
         else minimum_detectable(spread, effects.size, alpha=budget.alpha),
@@ -173,13 +174,18 @@ def estimate(
 
 
 def decided(estimate: Estimate, budget: Budget) -> bool:
-    """Whether measuring may stop: a verdict at the requested precision."""
+    """Whether measuring may stop: a verdict with the requested precision, or precise for its size.
+
+    A half-width of a quarter of the effect is enough, and a third after two launches: nobody needs
+    2.00x to within 1 %.
+    """
     if budget.precision_goal <= 0.0 or estimate.interval is None:
         return False
     if estimate.verdict is Verdict.UNDECIDED or estimate.interval.low <= 0.0:
         return False
-    width = math.log(estimate.interval.high / estimate.interval.low)
-    return width / 2.0 <= budget.precision_goal
+    width = math.log(estimate.interval.high / estimate.interval.low) / 2.0
+    share = EARLY_SHARE if estimate.launches <= _FIRST else PRECISE_SHARE
+    return width <= max(budget.precision_goal, share * abs(math.log(estimate.speedup)))
 
 
 def _center(
@@ -198,34 +204,66 @@ def _center(
             p_value=sign_test_p(pairs) if asked_for else None,
         )
     usable = [pairs for pairs in launches if len(pairs)]
-    counts = [analysis.launches for analysis in plan]
-    limits = boundaries(plan, budget.alpha)
-    floors = [
-        _pair_bound(usable[:count], limit) for count, limit in zip(counts, limits, strict=True)
+    summaries = [
+        _summary(effects[: analysis.launches], usable[: analysis.launches]) for analysis in plan
     ]
-    statistics = t_statistics(effects, counts, floors)
-    width = limits[-1] * standard_error(effects, floors[-1])
+    nominal_ps = [
+        float(
+            p_values(
+                np.mean(effects[: one.launches], keepdims=True),
+                np.asarray([one.spread]),
+                one.launches,
+                pair_variance=one.pair_variance,
+            )[0]
+        )
+        for one in summaries
+    ]
+    level = interval_level(plan, nominal_ps, budget.alpha)
+    width = half_width(summaries[-1], level)
     return _Center(
         log=center,
         half_widths=(width, width),
-        p_value=p_value(plan, statistics, budget.alpha),
+        p_value=p_value(plan, nominal_ps, budget.alpha),
+        degrees=effective_degrees(summaries[-1], budget.alpha),
     )
 
 
-def _pair_bound(launches: Pairs, limit: float) -> float:
-    """Return the lower bound of the standard deviation between launches.
+@dataclass(frozen=True, kw_only=True)
+class InterimResult:
+    """What planning needs of one candidate: effect, spread between launches, noise of pairs."""
 
-    Pairs alone imply a half-width of c * floor / sqrt(K), with Student's c for the degrees of freedom
-    of the pairs at the level that the boundary `limit` has for K launches. It is taken sqrt(2) times
-    as wide, because launches that agree do not show that their own variance is 0: up to that of the
-    pairs is allowed for. Never more than the floor itself in place of the standard deviation seen.
+    effect: float | None
+    """Mean log speedup over launches; None without a clean pair."""
+    summary: LaunchSummary | None
+    """None below two launches with a clean pair."""
+    pair_sd: float | None
+
+
+def interim_result(launches: Pairs) -> InterimResult:
+    """Return the result so far, from the clean pairs of each launch."""
+    effects = launch_effects(launches)
+    usable = [pairs for pairs in launches if len(pairs)]
+    return InterimResult(
+        effect=float(np.mean(effects)) if effects.size else None,
+        summary=_summary(effects, usable) if effects.size > 1 else None,
+        pair_sd=pair_sd(launches),
+    )
+
+
+def _summary(effects: NDArray[np.float64], launches: Pairs) -> LaunchSummary:
+    """Return the summary of launches that have clean pairs.
+
+    The variance between launches contains the error of their pairs: it cannot be smaller, even if a
+    few launches agree by chance.
     """
-    floor = pair_floor(launches)
-    pairs_df = sum(len(pairs) - 1 for pairs in launches)
-    if floor == 0.0 or not 0.0 < limit < math.inf:
-        return floor
-    level = two_sided_p(limit, len(launches) - 1)
-    return min(1.0, math.sqrt(2.0) * two_sided_critical(level, pairs_df) / limit) * floor
+    spread = launch_sd(effects)
+    if spread is None:
+        raise ValueError(f"{effects.size} launches have no standard deviation")
+    return LaunchSummary(
+        launches=int(effects.size),
+        spread=max(spread, SD_FLOOR),
+        pair_variance=pair_floor(launches) ** 2,
+    )
 
 
 def _usable_analyses(

@@ -25,8 +25,6 @@ __all__ = [
     "launch_sd",
     "pair_floor",
     "pair_sd",
-    "standard_error",
-    "t_statistics",
 ]
 
 Effects = NDArray[np.float64]
@@ -73,40 +71,6 @@ def dependence(effects: Effects) -> float:
         return 0.0
     correlation = float(deviations[1:] @ deviations[:-1]) / squares
     return correlation if (correlation + 1.0 / count) * math.sqrt(count) > _DEPENDENT_Z else 0.0
-
-
-def standard_error(effects: Effects, floor: float = 0.0) -> float:
-    """Return the standard error of the mean over launches; needs two launches or more.
-
-    `floor` is the smallest standard deviation between launches that the pairs allow.
-    """
-    spread = launch_sd(effects)
-    if spread is None:
-        raise ValueError(f"{effects.size} launches have no standard error")
-    return max(spread, floor, SD_FLOOR) / math.sqrt(effects.size)
-
-
-def t_statistics(
-    effects: Effects, counts: Sequence[int], floors: Sequence[float] | None = None
-) -> list[float]:
-    """Return the t statistic over the first `count` launches, for each of the counts.
-
-    `floors` are the smallest standard deviations between launches that the pairs allowed then.
-    """
-    sizes = np.arange(1, effects.size + 1)
-    # Sums of squares around the overall mean lose no digits to a large common effect.
-    center = float(np.mean(effects)) if effects.size else 0.0
-    deviations = effects - center
-    sums = np.cumsum(deviations)
-    squares = np.maximum(np.cumsum(deviations**2) - sums**2 / sizes, 0.0)
-    spreads = np.maximum(np.sqrt(squares / np.maximum(sizes - 1, 1)), SD_FLOOR)
-    means = center + sums / sizes
-    if min(counts, default=2) < 2:  # noqa: PLR2004
-        raise ValueError(f"a t statistic needs two launches or more, not {min(counts)}")
-    return [
-        float(means[count - 1] * math.sqrt(count) / max(float(spreads[count - 1]), floor))
-        for count, floor in zip(counts, floors or [0.0] * len(counts), strict=True)
-    ]
 
 
 def pair_sd(launches: Sequence[Sequence[float]]) -> float | None:

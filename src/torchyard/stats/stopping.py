@@ -1,15 +1,16 @@
-"""When to stop measuring: interim analyses, and how many launches and pairs are needed.
+"""When to stop measuring: interim analyses, and how many launches are needed.
 
-A group sequential design on the t scale: each interim analysis may spend a part of alpha,
-cumulatively `alpha * fraction**3` (Lan & DeMets 1983; power family of Jennison & Turnbull 2000),
-where the fraction is the measuring time used divided by the time budget. The joint distribution of
-the statistics has no closed form for Student's t, but under the null hypothesis they are pivotal:
-launches drawn from a standard normal distribution give their exact joint distribution. The
-boundaries come from one fixed set of simulated paths. Where a probability is too small for the
-paths, Student's tail is used, which can only be larger.
+A group sequential design on nominal p-values (`stats.launch_model`): each interim analysis may spend a
+part of alpha, cumulatively `alpha * (0.2 + 0.8 * fraction**3)` (Lan & DeMets 1983; power family of
+Jennison & Turnbull 2000), where the fraction is the measuring time used divided by the time budget.
+After two launches at most a tenth of alpha is spent and after three at most three quarters, also if
+time is up: two launches decide large effects only. Successive p-values are correlated, and their joint
+distribution has no closed form; the levels come from one fixed set of launches that is drawn from
+the model with its prior. Where a probability is too small for the paths, the nominal p-value is used,
+which can only be larger.
 
-Planning works from standard deviations of the log speedup: pairs per launch, launches for a given
-precision, and the smallest effect that can be detected.
+Planning works from standard deviations of the log speedup: launches for a given precision, the
+smallest effect that can be detected, and the chance that further launches lead to a verdict.
 """
 
 from __future__ import annotations
@@ -23,22 +24,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard.stats.distributions import (
-    normal_quantile,
-    student_quantile,
-    two_sided_critical,
-    two_sided_p,
-)
+from torchyard.stats import launch_model
+from torchyard.stats.distributions import normal_quantile, student_quantile, two_sided_critical
+from torchyard.stats.launch_model import LaunchSummary
 
-PATHS: Final = 131_072
-"""Standard error of the simulated alpha: sqrt(0.05 * 0.95 / PATHS) = 0.0006."""
+PATHS: Final = 32_768
+"""Standard error of the simulated alpha: sqrt(0.05 * 0.95 / PATHS) = 0.0012."""
 _MIN_TAIL_PATHS: Final = 100
 """Minimum number of paths to estimate a p-value from (10 % standard error)."""
-_MIN_BOUNDARY_PATHS: Final = 20
-"""Minimum number of paths to set a boundary from. A boundary from the n-th largest path spends alpha
+_MIN_LEVEL_PATHS: Final = 20
+"""Minimum number of paths to set a level from. A level from the n-th smallest path spends alpha
 without bias, and errors of the analyses average out in the sum, so this may be smaller."""
 _SEED: Final = 20_011
 _SPENDING_POWER: Final = 3
+_EARLY_SHARE: Final = 0.2
+"""Share of alpha that may be spent however little time is used: large effects are decided at once."""
+_LARGEST_SHARES: Final = {2: 0.1, 3: 0.75}
+"""Largest share of alpha that so few launches may spend, because the prior weighs most there."""
+_CROSSED_SHARE: Final = 0.6
 _MAX_INCREMENT_FACTOR: Final = 1.25
 _RECURSION_STEP: Final = 100
 
@@ -55,69 +58,87 @@ class InterimAnalysis:
     fraction: float
 
 
-def cumulative_alpha(alpha: float, fraction: float) -> float:
-    """Return the cumulative alpha that may be spent at this fraction of the time budget."""
-    return alpha * min(1.0, fraction) ** _SPENDING_POWER
+def cumulative_alpha(alpha: float, analysis: InterimAnalysis) -> float:
+    """Return the cumulative alpha that may be spent up to this analysis."""
+    used = min(1.0, analysis.fraction) ** _SPENDING_POWER
+    share = _EARLY_SHARE + (1.0 - _EARLY_SHARE) * used
+    return alpha * min(share, _LARGEST_SHARES.get(analysis.launches, 1.0))
 
 
-def boundaries(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
-    """Return the |t| boundary of each analysis; the probability of crossing any by chance is <= alpha."""
+def nominal_levels(analyses: Sequence[InterimAnalysis], alpha: float) -> tuple[float, ...]:
+    """Return the level of the nominal p-value at each analysis.
+
+    The probability that any nominal p-value is below its level by chance is at most alpha.
+    """
     plan = tuple(analyses)
     _check(plan, alpha)
     if len(plan) == 1:
-        # A single analysis: Student's distribution is exact.
-        level = cumulative_alpha(alpha, plan[0].fraction)
-        return (two_sided_critical(level, plan[0].launches - 1),)
-    return _stage_of(plan, alpha).boundaries
+        # A single analysis needs no paths: averaged over the prior, nominal levels are exact.
+        return (cumulative_alpha(alpha, plan[0]),)
+    return _stage_of(plan, alpha).levels
+
+
+def interval_level(
+    analyses: Sequence[InterimAnalysis], nominal_ps: Sequence[float], alpha: float
+) -> float:
+    """Return the level at which the nominal interval covers the truth with probability 1 - alpha.
+
+    An analysis that crossed no level has the repeated interval, at its own level: it is valid at any
+    stopping point. Measuring that stops because a level was crossed does not need that: the interval
+    of the stage-wise ordering is that of a single analysis at the first one, and close to it later.
+    0.6 * alpha is what simulations need for the coverage at the stopping point
+    (`benchmarks/simulate_cost.py`). The interval excludes 0 exactly if the level was crossed.
+    """
+    level = nominal_levels(analyses, alpha)[-1]
+    if nominal_ps[-1] >= level:
+        return level
+    return alpha if len(analyses) == 1 else max(level, _CROSSED_SHARE * alpha)
 
 
 def p_value(
-    analyses: Sequence[InterimAnalysis], statistics: Sequence[float], alpha: float
+    analyses: Sequence[InterimAnalysis], nominal_ps: Sequence[float], alpha: float
 ) -> float:
-    """Return the two-sided p-value of the t statistics so far, one per analysis.
+    """Return the two-sided p-value from the nominal p-values so far, one per analysis.
 
     Stage-wise ordering (Tsiatis, Rosner & Mehta 1984): crossing at an earlier analysis is stronger
     evidence than crossing at a later one, so p is the alpha spent before the first crossing plus the
-    probability of reaching this analysis uncrossed and exceeding its statistic. It is at most alpha
-    exactly if the boundary of the last analysis is exceeded. If an interim analysis was not crossed,
-    measuring may have stopped for another reason (`same`), so its p is the Bonferroni bound
+    probability of reaching this analysis uncrossed and being below its nominal p-value. It is at most
+    alpha exactly if the level of the last analysis is crossed. If an interim analysis was not
+    crossed, measuring may have stopped for another reason (`same`), so its p is the Bonferroni bound
     nominal / (share of alpha of this analysis), which is valid at any stopping point.
     """
     plan = tuple(analyses)
-    limits = boundaries(plan, alpha)
-    sizes = [abs(statistic) for statistic in statistics]
-    if len(sizes) != len(plan):
-        raise ValueError(f"{len(sizes)} statistics for {len(plan)} analyses")
-    if sizes[-1] > limits[-1]:
-        first = next(k for k, size in enumerate(sizes) if size > limits[k])
-        spent = cumulative_alpha(alpha, plan[first].fraction)
-        return min(spent, _tail_after(plan[: first + 1], sizes[first], alpha))
-    if plan[-1].fraction >= 1.0:
-        return min(1.0, max(alpha, _tail_after(plan, sizes[-1], alpha)))
-    before = plan[-2].fraction if len(plan) > 1 else 0.0
-    share = cumulative_alpha(1.0, plan[-1].fraction) - cumulative_alpha(1.0, before)
-    nominal = two_sided_p(sizes[-1], plan[-1].launches - 1)
-    return min(1.0, nominal / share) if share > 0.0 else 1.0
+    levels = nominal_levels(plan, alpha)
+    if len(nominal_ps) != len(plan):
+        raise ValueError(f"{len(nominal_ps)} p-values for {len(plan)} analyses")
+    if nominal_ps[-1] < levels[-1]:
+        first = next(k for k, nominal in enumerate(nominal_ps) if nominal < levels[k])
+        spent = cumulative_alpha(alpha, plan[first])
+        return min(spent, _tail_after(plan[: first + 1], nominal_ps[first], alpha))
+    if cumulative_alpha(alpha, plan[-1]) >= alpha:
+        return min(1.0, max(alpha, _tail_after(plan, nominal_ps[-1], alpha)))
+    before = cumulative_alpha(alpha, plan[-2]) if len(plan) > 1 else 0.0
+    share = (cumulative_alpha(alpha, plan[-1]) - before) / alpha
+    return min(1.0, max(alpha, nominal_ps[-1] / share)) if share > 0.0 else 1.0
 
 
-def _tail_after(plan: tuple[InterimAnalysis, ...], size: float, alpha: float) -> float:
-    """Return alpha spent before the last analysis + P(not crossed before, |T| there >= size)."""
-    student = two_sided_p(size, plan[-1].launches - 1)
+def _tail_after(plan: tuple[InterimAnalysis, ...], nominal: float, alpha: float) -> float:
+    """Return alpha spent before the last analysis + P(not crossed before, p there <= nominal)."""
     if len(plan) == 1:
-        return student
+        return nominal
     before = _stage_of(plan[:-1], alpha)
-    path_sizes = _path_sizes(plan[-1].launches)[before.uncrossed]
-    count = int(np.count_nonzero(path_sizes >= size))
-    # Both are upper bounds and both fall with the size, so the smaller one is valid and monotone.
-    reached = min(student, max(count, _MIN_TAIL_PATHS) / PATHS)
-    return cumulative_alpha(alpha, plan[-2].fraction) + reached
+    path_ps = _path_ps(plan[-1].launches)[before.uncrossed]
+    count = int(np.count_nonzero(path_ps <= nominal))
+    # Both are upper bounds and both fall with the p-value, so the smaller one is valid and monotone.
+    reached = min(nominal, max(count, _MIN_TAIL_PATHS) / PATHS)
+    return cumulative_alpha(alpha, plan[-2]) + reached
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stage:
-    boundaries: tuple[float, ...]
+    levels: tuple[float, ...]
     uncrossed: NDArray[np.bool_]
-    """Paths that have not crossed any boundary up to this analysis."""
+    """Paths that have not crossed any level up to this analysis."""
 
 
 def _stage_of(plan: tuple[InterimAnalysis, ...], alpha: float) -> _Stage:
@@ -130,54 +151,51 @@ def _stage_of(plan: tuple[InterimAnalysis, ...], alpha: float) -> _Stage:
 @lru_cache(maxsize=256)
 def _stage(plan: tuple[InterimAnalysis, ...], alpha: float) -> _Stage:
     analysis = plan[-1]
-    sizes = _path_sizes(analysis.launches)
-    may_spend = cumulative_alpha(alpha, analysis.fraction)
+    may_spend = cumulative_alpha(alpha, analysis)
+    path_ps = _path_ps(analysis.launches)
     if len(plan) == 1:
-        limit = two_sided_critical(may_spend, analysis.launches - 1)
-        return _Stage(boundaries=(limit,), uncrossed=sizes <= limit)
+        return _Stage(levels=(may_spend,), uncrossed=path_ps >= may_spend)
     before = _stage(plan[:-1], alpha)
     # Bonferroni: valid whatever happened before, and the only choice far out in the tail.
-    increment = may_spend - cumulative_alpha(alpha, plan[-2].fraction)
-    limit = two_sided_critical(increment, analysis.launches - 1)
-    reaching = sizes[before.uncrossed]
-    # Alpha that earlier analyses left unspent, because their limits were conservative, is spent here.
+    increment = may_spend - cumulative_alpha(alpha, plan[-2])
+    level = max(0.0, increment)
+    reaching = path_ps[before.uncrossed]
+    # Alpha that earlier analyses left unspent, because their levels were conservative, is spent here.
     spendable = int(may_spend * PATHS) - (PATHS - reaching.size)
     if analysis.fraction < 1.0:
-        # Gradually: spending all of it at once would make the limits oscillate.
+        # Gradually: spending all of it at once would make the levels oscillate.
         spendable = min(spendable, int(_MAX_INCREMENT_FACTOR * increment * PATHS))
-    if spendable >= _MIN_BOUNDARY_PATHS:
-        rank = reaching.size - spendable - 1
-        limit = min(limit, float(np.partition(reaching, rank)[rank]))
-    return _Stage(
-        boundaries=(*before.boundaries, limit),
-        uncrossed=before.uncrossed & (sizes <= limit),
-    )
+    if spendable >= _MIN_LEVEL_PATHS:
+        level = min(alpha, max(level, float(np.partition(reaching, spendable)[spendable])))
+    return _Stage(levels=(*before.levels, level), uncrossed=before.uncrossed & (path_ps >= level))
 
 
 class _Paths:
-    """|t| of every path after 2, 3, ... launches; grown on demand, the same in every process."""
+    """Nominal p-values of every path after 2, 3, ... launches; grown on demand, the same everywhere."""
 
     def __init__(self) -> None:
-        self._sizes: list[NDArray[np.float32]] = []
+        self._ps: list[launch_model.Values] = []
+        self._spreads = launch_model.draw_spreads(np.random.default_rng(_SEED), PATHS)
         self._mean = np.zeros(PATHS)
         self._squares = np.zeros(PATHS)
         self._count = 0
 
-    def sizes(self, launches: int) -> NDArray[np.float32]:
+    def ps(self, launches: int) -> launch_model.Values:
         while self._count < launches:
             self._add_launch()
-        return self._sizes[launches - 2]
+        return self._ps[launches - 2]
 
     def _add_launch(self) -> None:
         # Each launch has its own random stream, so that more launches change no earlier one.
-        drawn = np.random.default_rng((_SEED, self._count)).standard_normal(PATHS)
+        rng = np.random.default_rng((_SEED, self._count))
+        drawn = self._spreads * rng.standard_normal(PATHS)
         self._count += 1
         step = drawn - self._mean
         self._mean += step / self._count
         self._squares += step * (drawn - self._mean)
         if self._count > 1:
-            scale = np.sqrt(self._squares / (self._count * (self._count - 1)))
-            self._sizes.append(np.abs(self._mean / scale).astype(np.float32))
+            spreads = np.sqrt(self._squares / (self._count - 1))
+            self._ps.append(launch_model.p_values(self._mean, spreads, self._count, coarse=True))
 
 
 @cache
@@ -185,8 +203,8 @@ def _paths() -> _Paths:
     return _Paths()
 
 
-def _path_sizes(launches: int) -> NDArray[np.float32]:
-    return _paths().sizes(launches)
+def _path_ps(launches: int) -> launch_model.Values:
+    return _paths().ps(launches)
 
 
 def _check(plan: tuple[InterimAnalysis, ...], alpha: float) -> None:
@@ -207,12 +225,10 @@ def _check(plan: tuple[InterimAnalysis, ...], alpha: float) -> None:
 _POWER: Final = 0.8
 _MAX_LAUNCHES: Final = 10_000_000
 _MIN_LAUNCHES: Final = 2
-# The median of n values varies like the mean of n / (pi/2) values when they are near normal.
-_MEDIAN_VARIANCE: Final = math.pi / 2.0
 
 
 def half_width(launch_sd: float, launches: int, *, alpha: float = 0.05) -> float:
-    """Return the half-width of the plain t interval over launches."""
+    """Return the half-width of the plain t interval over launches, which is close enough for a plan."""
     return two_sided_critical(alpha, launches - 1) * launch_sd / math.sqrt(launches)
 
 
@@ -279,32 +295,30 @@ def minimum_detectable(launch_sd: float, launches: int, *, alpha: float = 0.05) 
     return quantiles * launch_sd / math.sqrt(launches)
 
 
-def pairs_per_launch(
-    *,
-    pair_sd: float,
-    launch_sd: float,
-    launch_cost_s: float,
-    pair_cost_s: float,
-    pairs_so_far: int | None = None,
-    at_least: int = 6,
-    at_most: int = 200,
-) -> int:
-    """Return the pairs per launch that give the narrowest interval per time (Kalibera & Jones 2013).
+def chance_of_verdict(
+    effect: float, summary: LaunchSummary, launches: int, *, margin: float, alpha: float = 0.05
+) -> float:
+    """Return the predicted probability of a verdict (faster, slower, same) after `launches` launches.
 
-    sqrt(cost of a launch / cost of a pair * pair variance / launch variance). `launch_sd` is the
-    observed standard deviation of launch medians; with `pairs_so_far`, the pairs behind each of them,
-    the variance due to pairs is subtracted first. The limits keep launch medians from resting on too
-    few pairs, and launches from never ending if they do not differ.
+    The mean of the further launches is predicted from the effect and the spread so far. Interim
+    analyses are ignored, so the number is slightly too optimistic.
     """
-    if pair_cost_s <= 0.0 or launch_cost_s < 0.0:
-        raise ValueError(f"costs must be positive: {launch_cost_s=} {pair_cost_s=}")
-    pair_variance = _MEDIAN_VARIANCE * pair_sd**2
-    between = launch_sd**2
-    if pairs_so_far is not None:
-        between = max(0.0, between - pair_variance / pairs_so_far)
-    cost_ratio = launch_cost_s / pair_cost_s
-    if cost_ratio * pair_variance >= between * at_most**2:
-        best = at_most if pair_variance > 0.0 else at_least
-    else:
-        best = math.ceil(math.sqrt(cost_ratio * pair_variance / between))
-    return max(at_least, min(at_most, best))
+    further = launches - summary.launches
+    sigma = math.hypot(launch_model.typical_spread(summary), math.sqrt(summary.pair_variance))
+    width = launch_model.half_width(
+        LaunchSummary(launches=max(launches, 2), spread=sigma, pair_variance=summary.pair_variance),
+        alpha,
+    )
+    limit = math.log1p(margin) - width
+    if further <= 0:
+        return float(abs(effect) > width or abs(effect) <= limit)
+    # Mean of all launches given the mean so far: theta is known up to sigma / sqrt(K).
+    sd = sigma * math.sqrt(1.0 / summary.launches - 1.0 / launches)
+
+    def below(value: float) -> float:
+        return 0.5 * math.erfc((effect - value) / (sd * math.sqrt(2.0)))
+
+    chance = below(-width) + 1.0 - below(width)
+    if limit > 0.0:
+        chance += below(limit) - below(-limit)
+    return min(1.0, chance)
