@@ -35,6 +35,13 @@ def facts() -> dict[str, Any]:
     }
 
 
+def run(code: str) -> dict[str, Any]:
+    """Run code in this process; its variable `result` is the answer."""
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102
+    return {"result": names.get("result")}
+
+
 def notes(count: int) -> dict[str, Any]:
     for index in range(count):
         channel.send({"note": f"step {index}"})
@@ -146,6 +153,7 @@ VERBS: dict[str, Verb] = {
     for function in (
         echo,
         facts,
+        run,
         notes,
         leave,
         die,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.stub_launch import STUB, StubStarter, spec_of
+from tests.process.stub_launch import STUB, WAYS, StubStarter, spec_of
 from torchyard.process import tree
 from torchyard.process.ending import Ending, ExitWatch, kind_of_ending, oom_kill_counts
 from torchyard.process.tree import processes_of_launch, sweep_orphans
@@ -22,9 +22,9 @@ from torchyard.process.worker_process import WorkerFailure, WorkerGroup, WorkerP
 CONTROLLER = Path(__file__).with_name("controller_script.py")
 
 
-@pytest.fixture
-def start_stub(tmp_path: Path) -> Iterator[StubStarter]:
-    with StubStarter(tmp_path) as start:
+@pytest.fixture(params=WAYS)
+def start_stub(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StubStarter]:
+    with StubStarter(tmp_path, request.param) as start:
         yield start
 
 
@@ -101,8 +101,10 @@ def test_all_live_workers_can_be_killed(start_stub: StubStarter) -> None:
     assert not workers[1].is_alive
 
 
-def start_controller(forks: str, ending: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, str(CONTROLLER), forks, ending]
+def start_controller(
+    forks: str, ending: str, way: str = "fresh"
+) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, str(CONTROLLER), forks, ending, way]
     controller = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -114,9 +116,10 @@ def start_controller(forks: str, ending: str) -> tuple[subprocess.Popen[str], st
     return controller, controller.stdout.readline().strip()
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("forks", ["none", "hang", "child", "session"])
-def test_kill_9_of_the_controller(forks: str) -> None:
-    controller, mark = start_controller(forks, "stay")
+def test_kill_9_of_the_controller(forks: str, way: str) -> None:
+    controller, mark = start_controller(forks, "stay", way)
     with controller:
         living = processes_of_launch(mark)
         assert len(living) == (1 if forks in ("none", "hang") else 2)
@@ -136,9 +139,10 @@ def test_kill_9_of_the_controller(forks: str) -> None:
             assert wait_until_gone(mark) == []
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("ending", ["exit", "raise"])
-def test_controller_that_exits_or_raises(ending: str) -> None:
-    controller, mark = start_controller("session", ending)
+def test_controller_that_exits_or_raises(ending: str, way: str) -> None:
+    controller, mark = start_controller("session", ending, way)
     with controller:
         assert controller.wait(20) == (0 if ending == "exit" else 1)
     assert len(mark) == 32

@@ -104,6 +104,8 @@ CORRECT = [
     ("counts_like_eager", "Counting"),
 ]
 STRENGTH = ("pass", "note", "unchecked", "untrusted", "wrong")
+SLOW = {"correct_when_checked", "kernels/adamw-step"}
+"""Candidates and workloads that take several seconds."""
 NOTED = {"documented_static_output", "documented_frozen", "refuses_other_batches"}
 
 
@@ -130,16 +132,15 @@ def _small_collections() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    """The process as it was, whatever a candidate did to it; one thread is fastest for tiny models."""
+    """The process as it was, whatever a candidate did to it."""
     import torch
 
-    threads, step = torch.get_num_threads(), torch.optim.SGD.step
-    torch.set_num_threads(1)
+    step = torch.optim.SGD.step
     yield
     if "corpus_clean_up" in vars(sys):  # inference mode was left on, and with it gradients off
         vars(sys).pop("corpus_clean_up")()
         torch.set_grad_enabled(True)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     torch.optim.SGD.step = step
     assert torch.get_default_dtype() is torch.float32
     assert torch.is_grad_enabled()
@@ -150,7 +151,10 @@ def _clean() -> Iterator[None]:
     assert time.perf_counter_ns.__module__ == "time"
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in WRONG],
+)
 def test_wrong_candidates_are_detected(name: str) -> None:
     where, at_least = WRONG[name]
     found = run(
@@ -161,7 +165,10 @@ def test_wrong_candidates_are_detected(name: str) -> None:
         assert found.word == "note", found
 
 
-@pytest.mark.parametrize(("name", "where"), CORRECT)
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [pytest.param(*case, marks=pytest.mark.slow if case[1] in SLOW else ()) for case in CORRECT],
+)
 def test_correct_candidates_pass(name: str, where: str) -> None:
     found = run(name, where, "correct_behavior.py")
     assert found.word == ("note" if name in NOTED else "pass"), found

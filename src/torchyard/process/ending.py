@@ -12,9 +12,11 @@ one ran out of memory is also classified as out of memory.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import socket
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -208,6 +210,43 @@ class ExitWatch:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+class RelayedExit(ExitWatch):
+    """The exit of a forked worker, which its template reports over their connection.
+
+    If the connection ends without a report, the template is dead, and the worker died with it.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._fd = connection.fileno()
+        self._ending: Ending | None = None
+        self._received = b""
+
+    def ending(self) -> Ending | None:
+        """Return the exit status, None while the process runs. Does not wait; caches the status."""
+        while self._ending is None:
+            try:
+                chunk = self._connection.recv(4096)
+            except BlockingIOError:
+                return None
+            except OSError:
+                chunk = b""
+            self._received += chunk
+            if not chunk:
+                self._ending = Ending(signal_number=signal.SIGKILL)
+            elif self._received.endswith(b"\n"):
+                report = json.loads(self._received)
+                self._ending = Ending(
+                    exit_code=report.get("exit"), signal_number=report.get("signal")
+                )
+        return self._ending
+
+    def close(self) -> None:
+        """Close the connection; the exit status stays available."""
+        self._connection.close()
 
 
 def _fd_of_thread(pid: int) -> int:

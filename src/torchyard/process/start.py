@@ -16,11 +16,13 @@ same name cannot be preloaded.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import platform
 import queue
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -31,12 +33,12 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, Self
 
 import torchyard.worker
 from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
-from torchyard.process.ending import WorkerFailure
+from torchyard.process.ending import ExitWatch, RelayedExit, WorkerFailure
 from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, controller_mark
 from torchyard.process.worker_io import OutputLog, RequestPipes
 
@@ -111,6 +113,8 @@ class LaunchSpec:
     arguments: tuple[str, ...] = ()
     """Extra arguments of the worker."""
     working_folder: str | None = None
+    stack_bytes: int = 0
+    """Shift of the stack of a forked worker; a started one gets it by the size of its environment."""
     stopped_between: bool = False
     """Stop the worker (SIGSTOP) between requests: its spinning idle threads would disturb others."""
 
@@ -282,6 +286,7 @@ def start_in_long_lived_thread(start: Start) -> subprocess.Popen[bytes]:
 
 _TRAMPOLINE_FILE: Final = Path(trampoline.__file__).resolve()
 _LOG_PIPE_BYTES: Final = 1024 * 1024
+_FORK_LIMIT_S: Final = 10.0
 
 
 class StartRefused(Exception):
@@ -293,13 +298,33 @@ class StartRefused(Exception):
         self.step = step
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartedTarget:
-    """A process that is about to execute the target, and the controller's ends of its pipes."""
+class ProcessHandle(Protocol):
+    """A process that the controller reaps when its whole tree has ended."""
 
-    process: subprocess.Popen[bytes]
+    pid: int
+
+    def wait(self) -> object:
+        """Reap the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedWorker:
+    """A process that is or becomes a worker, and the controller's ends of its pipes."""
+
+    process: ProcessHandle
+    exit: ExitWatch
     pipes: RequestPipes
     log: OutputLog
+
+    def wait_until_executed(self, *, limit_s: float) -> bool:  # noqa: ARG002
+        """Return True once the target's interpreter runs, False on timeout."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedTarget(StartedWorker):
+    """A process that is about to execute the target."""
+
     plan: bytes
     plan_fd: int
     status_fd: int
@@ -331,28 +356,53 @@ class StartedTarget:
         raise StartRefused(int(error_number), step)
 
 
+class _NewPipes:
+    """Pipes to a process that is about to be started; a context manager.
+
+    It closes the worker's ends at its end, and on an exception the controller's ends as well.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        self._worker_ends, self._on_failure = ExitStack(), ExitStack()
+        try:
+            request_fd, self.read_fd = self.pipe(to_worker=True)
+            answer_fd, self.write_fd = self.pipe(to_worker=False)
+            log_fd, self.output_fd = os.pipe()
+            self._worker_ends.callback(os.close, self.output_fd)
+            with suppress(OSError):  # above the user's limit of pipe memory: slower, still correct
+                fcntl.fcntl(self.output_fd, fcntl.F_SETPIPE_SZ, _LOG_PIPE_BYTES)
+            self.log = OutputLog(log_fd, log_path)
+            self._on_failure.callback(self.log.finish)
+            self.requests = RequestPipes(read_fd=answer_fd, write_fd=request_fd)
+        except BaseException:
+            self._close(failed=True)
+            raise
+
+    def pipe(self, *, to_worker: bool) -> tuple[int, int]:
+        """Create a pipe; return the controller's end and the worker's end."""
+        read_fd, write_fd = os.pipe()
+        own_fd, worker_fd = (write_fd, read_fd) if to_worker else (read_fd, write_fd)
+        self._on_failure.callback(os.close, own_fd)
+        self._worker_ends.callback(os.close, worker_fd)
+        return own_fd, worker_fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._close(failed=kind is not None)
+
+    def _close(self, *, failed: bool) -> None:
+        self._worker_ends.close()
+        if failed:
+            self._on_failure.close()
+
+
 def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) -> StartedTarget:
     """Start the trampoline in its own session; it waits for its plan."""
-    with ExitStack() as on_failure, ExitStack() as worker_ends:
-
-        def pipe(*, to_worker: bool) -> tuple[int, int]:
-            """Create a pipe; return the controller's end and the worker's end."""
-            read_fd, write_fd = os.pipe()
-            own_fd, worker_fd = (write_fd, read_fd) if to_worker else (read_fd, write_fd)
-            on_failure.callback(os.close, own_fd)
-            worker_ends.callback(os.close, worker_fd)
-            return own_fd, worker_fd
-
-        request_fd, worker_read_fd = pipe(to_worker=True)
-        answer_fd, worker_write_fd = pipe(to_worker=False)
-        plan_fd, worker_plan_fd = pipe(to_worker=True)
-        status_fd, worker_status_fd = pipe(to_worker=False)
-        log_fd, output_fd = os.pipe()
-        worker_ends.callback(os.close, output_fd)
-        with suppress(OSError):  # above the user's limit of pipe memory: slower, still correct
-            fcntl.fcntl(output_fd, fcntl.F_SETPIPE_SZ, _LOG_PIPE_BYTES)
-        log = OutputLog(log_fd, log_path)
-        on_failure.callback(log.finish)
+    with _NewPipes(log_path) as pipes:
+        plan_fd, worker_plan_fd = pipes.pipe(to_worker=True)
+        status_fd, worker_status_fd = pipes.pipe(to_worker=False)
         command = [
             *(sys.executable, "-I", "-S", str(_TRAMPOLINE_FILE)),
             *(str(number) for number in (os.getpid(), worker_plan_fd, worker_status_fd)),
@@ -363,23 +413,83 @@ def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) ->
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=output_fd,
-                stderr=output_fd,
-                pass_fds=(worker_read_fd, worker_write_fd, worker_plan_fd, worker_status_fd),
+                stdout=pipes.output_fd,
+                stderr=pipes.output_fd,
+                pass_fds=(pipes.read_fd, pipes.write_fd, worker_plan_fd, worker_status_fd),
                 start_new_session=True,
                 env={**os.environ, **marks},
             )
 
-        started = StartedTarget(
-            process=start_in_long_lived_thread(start),
-            pipes=RequestPipes(read_fd=answer_fd, write_fd=request_fd),
-            log=log,
-            plan=_plan(spec, launch, worker_read_fd, worker_write_fd),
+        process = start_in_long_lived_thread(start)
+        return StartedTarget(
+            process=process,
+            exit=ExitWatch(process.pid),
+            pipes=pipes.requests,
+            log=pipes.log,
+            plan=_plan(spec, launch, pipes.read_fd, pipes.write_fd),
             plan_fd=plan_fd,
             status_fd=status_fd,
         )
+
+
+class NoTemplate(Exception):
+    """A worker cannot be forked from a template; the message says why."""
+
+
+class _ForkedProcess:
+    """A worker that its template reaps."""
+
+    def __init__(self, connection: socket.socket, pid: int) -> None:
+        self.pid = pid
+        self._connection = connection
+
+    def wait(self) -> None:
+        """Let the template reap the process."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+
+def fork_target(
+    template: Path, spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path
+) -> StartedWorker:
+    """Fork a worker from the template that listens at this socket. Raises NoTemplate."""
+    request = {
+        "environment": dict(launch.environment),
+        "folder": spec.working_folder or "",
+        "arguments": launch.arguments,
+        "umask": _umask(),
+        "stack_bytes": spec.stack_bytes,
+    }
+    with _NewPipes(log_path) as pipes, ExitStack() as on_failure:
+        connection = on_failure.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        try:
+            connection.settimeout(_FORK_LIMIT_S)
+            connection.connect(str(template))
+            data = json.dumps(request).encode() + b"\n"
+            fds = [pipes.read_fd, pipes.write_fd, pipes.output_fd]
+            sent = socket.send_fds(connection, [data], fds)
+            if sent < len(data):
+                connection.sendall(data[sent:])
+            with connection.makefile("rb", buffering=0) as file:
+                line = file.readline()
+            answer = json.loads(line)
+        except (OSError, ValueError) as error:
+            raise NoTemplate(f"the template process did not answer: {error}") from error
+        if "pid" not in answer:
+            raise NoTemplate(str(answer.get("why", "it refused")))
         on_failure.pop_all()
-        return started
+        return StartedWorker(
+            process=_ForkedProcess(connection, answer["pid"]),
+            exit=RelayedExit(connection),
+            pipes=pipes.requests,
+            log=pipes.log,
+        )
+
+
+def _umask() -> int:
+    """Return the umask without changing it, which would affect other threads."""
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask"))
 
 
 def _plan(spec: LaunchSpec, launch: PreparedLaunch, read_fd: int, write_fd: int) -> bytes:

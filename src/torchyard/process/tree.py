@@ -45,6 +45,7 @@ CONTROLLER_VARIABLE: Final = "TORCHYARD_YARD"
 
 _PROC: Final = Path("/proc")
 _SWEEP_PAUSE_S: Final = 0.01
+_MARK_LENGTH: Final = 64
 
 
 def new_launch_mark() -> str:
@@ -53,8 +54,12 @@ def new_launch_mark() -> str:
 
 
 def controller_mark() -> str:
-    """Return the mark of this process as a controller."""
-    return f"{os.getpid()}:{start_ticks(os.getpid())}:{_namespace_number()}"
+    """Return the mark of this process as a controller.
+
+    Padded to one length, because a forked worker overwrites the mark of its template in place.
+    """
+    mark = f"{os.getpid()}:{start_ticks(os.getpid())}:{_namespace_number()}"
+    return mark.ljust(_MARK_LENGTH)
 
 
 def processes_of_launch(mark: str) -> list[int]:
@@ -101,7 +106,9 @@ def _marks(pid: int) -> dict[str, str]:
         return {}
     pairs = (os.fsdecode(entry).partition("=") for entry in environment.split(b"\0"))
     return {
-        name: value for name, _, value in pairs if name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)
+        name: value.rstrip()
+        for name, _, value in pairs
+        if name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)
     }
 
 

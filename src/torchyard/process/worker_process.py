@@ -23,7 +23,6 @@ from typing import Any, Final, Protocol, Self
 from torchyard.core.units import format_bytes
 from torchyard.process.ending import (
     FAILURE_KINDS,
-    ExitWatch,
     FailureKind,
     WorkerFailure,
     kind_of_ending,
@@ -32,8 +31,9 @@ from torchyard.process.ending import (
 from torchyard.process.start import (
     LaunchSpec,
     PreparedLaunch,
-    StartedTarget,
+    StartedWorker,
     StartRefused,
+    fork_target,
     prepare,
     start_target,
 )
@@ -96,7 +96,7 @@ class WorkerProcess:
         self,
         spec: LaunchSpec,
         launch: PreparedLaunch,
-        started: StartedTarget,
+        started: StartedWorker,
         *,
         expects_boot_message: bool,
     ) -> None:
@@ -109,7 +109,7 @@ class WorkerProcess:
         self._process = started.process
         self._pipes = started.pipes
         self._log = started.log
-        self._exit = ExitWatch(self.pid)
+        self._exit = started.exit
         self._memory = TreeMemory(self.pid)
         self._oom_kills = oom_kill_counts()
         self._expects_boot_message = expects_boot_message
@@ -124,15 +124,28 @@ class WorkerProcess:
         register(self)
 
     @classmethod
-    def start(cls, spec: LaunchSpec, *, log_path: Path, entry: Path | None = None) -> WorkerProcess:
+    def start(
+        cls,
+        spec: LaunchSpec,
+        *,
+        log_path: Path,
+        entry: Path | None = None,
+        template: Path | None = None,
+    ) -> WorkerProcess:
         """Start a worker; return once the target's interpreter runs, before its first message.
 
-        `entry` is a script to run instead of `boot.py`, called with the same arguments.
+        `entry` is a script to run instead of `boot.py`, called with the same arguments. `template` is
+        the socket of a template process to fork the worker from; NoTemplate is raised if it cannot.
         """
         mark = new_launch_mark()
         launch = prepare(spec, launch_mark=mark, entry=entry)
-        started = start_target(spec, launch, log_path=log_path)
-        worker = cls(spec, launch, started, expects_boot_message=entry is None)
+        started: StartedWorker
+        if template is not None:
+            started = fork_target(template, spec, launch, log_path=log_path)
+        else:
+            started = start_target(spec, launch, log_path=log_path)
+        expects_boot_message = entry is None and template is None
+        worker = cls(spec, launch, started, expects_boot_message=expects_boot_message)
         try:
             worker._await_execution(started)
         except BaseException:
@@ -242,7 +255,7 @@ class WorkerProcess:
             finally:
                 self._asking.release()
 
-    def _await_execution(self, started: StartedTarget) -> None:
+    def _await_execution(self, started: StartedWorker) -> None:
         try:
             if started.wait_until_executed(limit_s=self.spec.start_limit_s):
                 return
@@ -451,10 +464,15 @@ class WorkerGroup:
         return tuple(self._workers)
 
     def start(
-        self, spec: LaunchSpec, *, log_path: Path, entry: Path | None = None
+        self,
+        spec: LaunchSpec,
+        *,
+        log_path: Path,
+        entry: Path | None = None,
+        template: Path | None = None,
     ) -> WorkerProcess:
         """Start a worker that belongs to the group."""
-        worker = WorkerProcess.start(spec, log_path=log_path, entry=entry)
+        worker = WorkerProcess.start(spec, log_path=log_path, entry=entry, template=template)
         self._workers.append(worker)
         return worker
 

@@ -29,11 +29,16 @@ _AFFINITY_HINT = "use cores and NUMA nodes that are available to this process; `
 
 def main(channel: wire.Channel, arguments: List[str]) -> int:
     """Serve requests until `quit` or until the controller is gone."""
+    modules: List[str] = []
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name == "--layout":
-            pages, heap_bytes = value.split(",")
-            placement.shift(int(pages), int(heap_bytes))
+            pages, heap_bytes = (int(text) for text in value.split(","))
+            placement.shift(pages, heap_bytes)
+        elif name == "--import":
+            modules = value.split(",")
+        elif name == "--template":
+            return _serve_template(channel, value, modules)
     try:
         placement.place(os.environ)
         facts = _handshake()
@@ -89,6 +94,21 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             error.__traceback__ = None
             gc.collect()
         channel.send(reply)
+
+
+def _serve_template(channel: wire.Channel, path: str, modules: List[str]) -> int:
+    """Fork workers on request; a forked worker continues as one that was started."""
+    from torchyard.worker import template
+
+    try:
+        placement.place(os.environ)
+    except placement.CannotPlace:
+        return 1  # a worker reports it
+    worker = template.serve(channel, path, modules)
+    if worker is None:
+        return 0
+    own, arguments = worker.channel, worker.arguments
+    return placement.call_deeper(worker.stack_bytes, lambda: main(own, arguments))
 
 
 def _describe(error: BaseException) -> str:

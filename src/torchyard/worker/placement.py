@@ -8,7 +8,7 @@ import ctypes
 import mmap
 import os
 import platform
-from typing import Any, List, Mapping, Optional, Set
+from typing import Any, Callable, List, Mapping, Optional, Set
 
 CORES = "TORCHYARD_CORES"
 MEMORY = "TORCHYARD_MEMORY"
@@ -76,6 +76,29 @@ def shift(pages: int, heap_bytes: int) -> None:
         _padding.append(mmap.mmap(-1, pages * mmap.PAGESIZE))
     if heap_bytes > 0:
         _padding.append(bytearray(heap_bytes))
+
+
+def call_deeper(stack_bytes: int, function: Callable[[], int]) -> int:
+    """Call the function with the stack shifted by at least `stack_bytes`; any exception passes."""
+    if stack_bytes <= 0:
+        return function()
+
+    class Padding(ctypes.Structure):  # passed by value, and thus on the stack
+        _fields_ = (("padding", ctypes.c_char * stack_bytes),)
+
+    outcome: List[Any] = []
+
+    def call(_padding: Any) -> int:
+        try:
+            outcome.append(function())
+        except BaseException as error:
+            outcome.append(error)
+        return 0
+
+    ctypes.PYFUNCTYPE(ctypes.c_int, Padding)(call)(Padding())
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return int(outcome[0])
 
 
 def randomisation_is_off() -> Optional[bool]:

@@ -15,7 +15,7 @@ build      {workload, variants, seed, state}      -> parameters, flops, loss, ve
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
 judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted,
                                                      comparable
-warm       {variant, seconds}                     -> first_call_s, iteration_ns, stable, ...
+warm       {variant, seconds}                     -> first_call_s, cached_graphs, iteration_ns, ...
            seconds 0: the first call alone         -> first_call_s
 measure    {variant}                              -> peak memory, graphs and their breaks
 reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
@@ -81,11 +81,20 @@ class Channel:
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._reader = os.fdopen(read_fd, "rb", buffering=65536)
         self._write_fd = write_fd
-        self._owner = os.getpid()
+        self.owner = os.getpid()
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for requests."""
+        return self._reader.fileno()
+
+    def close(self) -> None:
+        """Close both pipes."""
+        self._reader.close()
+        os.close(self._write_fd)
 
     def send(self, message: Message) -> None:
         """Write one line; a forked child exits instead of answering a second time."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             os._exit(86)
         data = json.dumps(message, allow_nan=True).encode("utf-8") + b"\n"
         view = memoryview(data)
@@ -98,7 +107,7 @@ class Channel:
 
     def receive(self) -> Message:
         """Block until a line arrives. A blocked reader uses no CPU."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self.owner:
             os._exit(86)
         line = self._reader.readline()
         if not line.endswith(b"\n"):

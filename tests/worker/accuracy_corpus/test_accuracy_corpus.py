@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from tests.worker.accuracy_corpus.accuracy_cases import Case, check_case  # noqa: E402
-from tests.worker.accuracy_corpus.correct_candidates import CORRECT  # noqa: E402
-from tests.worker.accuracy_corpus.wrong_candidates import WRONG  # noqa: E402
+from tests.worker.accuracy_corpus.accuracy_cases import Case, check_case
+from tests.worker.accuracy_corpus.correct_candidates import CORRECT
+from tests.worker.accuracy_corpus.wrong_candidates import WRONG
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def _parameters(cases: list[Case]) -> list[object]:
-    return [
-        pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else [])
-        for case in cases
-    ]
+    """One case of each candidate is in the fast lane; its other models and precisions are slow."""
+    candidates: set[str] = set()
+    parameters: list[object] = []
+    for case in cases:
+        slow = case.slow or case.candidate in candidates
+        candidates |= set() if slow else {case.candidate}
+        parameters.append(
+            pytest.param(case, id=case.name, marks=[pytest.mark.slow] if slow else [])
+        )
+    return parameters
 
 
 @pytest.mark.parametrize("case", _parameters(WRONG.cases))

@@ -249,6 +249,7 @@ def test_training_needs_a_loss_and_something_to_train() -> None:
     assert "no trainable parameter" in message
 
 
+@pytest.mark.slow
 def test_a_user_file_survives_compilation_in_a_fresh_process() -> None:
     code = f"""
 import json, torch

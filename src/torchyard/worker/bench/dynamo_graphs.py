@@ -53,6 +53,12 @@ def compiled_frames() -> int:
     return 0 if counters is None else int(counters["frames"].get("ok", 0))
 
 
+def cached_graphs() -> int:
+    """Return how many graphs were taken from the caches on disk since the counters were reset."""
+    counters = _counters()
+    return 0 if counters is None else int(counters["inductor"].get("fxgraph_cache_hit", 0))
+
+
 def take_failures() -> List[str]:
     """Return the guard failures since the last call."""
     all_failures = getattr(sys.modules.get("torch._dynamo.utils"), "guard_failures", {})

@@ -228,6 +228,8 @@ class VariantRunner:
             self._way = backends.resolve(backend)
             self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
+        self.cached_graphs = 0
+        """Graphs of the first call that were compiled before and taken from the caches on disk."""
         self.graph_counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
         self.recompile_reasons: List[str] = []
         self._frames = 0
@@ -357,6 +359,7 @@ class VariantRunner:
         self._frames_at_first = self._frames
         if compiled:
             self.graph_counters = dynamo_graphs.read_counters()
+            self.cached_graphs = dynamo_graphs.cached_graphs()
         self.model.forget_gradients()
 
     def peer(self) -> "VariantRunner":

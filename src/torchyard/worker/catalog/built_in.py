@@ -30,7 +30,7 @@ attention-decode  | 2  | heads=8 length=2048 width=64               | attention 
 
 _CONVOLUTIONS = """
 conv2d            | 4 | channels=64 size=56 kernel=3        | 2D convolution
-conv2d-columns    | 4 | channels=64 size=56 kernel=3 ones=0 | 2D convolution by im2col and a matrix product; ones=1 fills the auxiliary buffer of an absent bias, as PyTorch did on GPUs until 2020
+conv2d-columns    | 4 | channels=64 size=56 kernel=3 ones=0 | 2D convolution by im2col and a matrix product; ones=1 also fills the buffer of an absent bias
 conv2d-depthwise  | 4 | channels=64 size=56 kernel=3        | depthwise 2D convolution
 conv2d-1x1        | 4 | channels=64 size=56                 | 1x1 convolution: a matrix product
 conv2d-transposed | 4 | channels=64 size=28 stride=2        | transposed 2D convolution (upsampling) without overlap
@@ -39,7 +39,7 @@ conv3d            | 1 | channels=16 size=24 kernel=3        | 3D convolution
 
 _ROWS = """
 embedding        | 16  | rows=30522 width=256 length=128 | embedding lookup
-embedding-padded | 16  | rows=30522 width=256 length=128 | embedding with padding_idx, a quarter of the tokens padding; PyTorch of 2020 and 2021 cleared rows that were zero already; training covers its backward
+embedding-padded | 16  | rows=30522 width=256 length=128 | embedding with padding_idx, a quarter of the tokens padding
 layer-norm       | 8   | length=128 width=1024           | layer normalisation
 rms-norm         | 8   | length=128 width=1024           | RMS normalisation
 batch-norm       | 4   | channels=64 size=56             | batch normalisation of images
@@ -54,7 +54,7 @@ _GRIDS = """
 constant-pad2d       | 4   | channels=64 size=56 pad=2    | zero padding of images
 reflection-pad2d     | 4   | channels=64 size=56 pad=2    | reflection padding of images
 replication-pad2d    | 4   | channels=64 size=56 pad=2    | replication padding of images
-replication-pad3d    | 2   | channels=8 size=32 pad=2     | replication padding of a volume; until 2020 its backward zeroed the gradient twice on GPUs; training covers its backward
+replication-pad3d    | 2   | channels=8 size=32 pad=2     | replication padding of a volume
 max-pool2d           | 4   | channels=64 size=56 kernel=2 | max pooling
 avg-pool2d           | 4   | channels=64 size=56 kernel=2 | average pooling
 adaptive-avg-pool2d  | 4   | channels=64 size=56 output=7 | average pooling to a fixed output size
