@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from torchyard.bench.launch_gate import LaunchGate, RecordedGate
 from torchyard.bench.session import WorkloadSession
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.events import Event, EventKind, Listener
-from torchyard.core.study import Study
+from torchyard.core.study import Study, Workload
 from torchyard.errors import NothingToDo
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.model import AppliedSettings
 from torchyard.machine.quieting.quiet_run import quieting_facts
+from torchyard.process.templates import TemplatePool, cache_of_environment, pool_of_environment
 from torchyard.process.timing_turn import TimingTurn
 from torchyard.process.tree import sweep_orphans
 from torchyard.results.run_writer import ProgressFile, RunWriter
 
 _TRANSIENT: Final[frozenset[EventKind]] = frozenset({"phase", "launch", "look"})
+MIN_SHARING: Final = 3
+"""Number of workloads from which on starting template processes pays off; sweeps share theirs."""
 _MAX_TEXT_LENGTH: Final = 400
 """Failure messages can contain whole logs."""
 
@@ -79,13 +85,15 @@ def run_bench(
     notes: Sequence[str] = (),
     turn: TimingTurn | None = None,
     cache: Path | None = None,
+    gate: LaunchGate | None = None,
 ) -> list[Comparison]:
     """Measure the study into the folder; return the comparisons in the order of the workloads.
 
     First kills orphaned processes of earlier runs, which would disturb this one. `tuned` describes how
     the machine was quieted; it is recorded with the machine facts, as are the revision and the notes.
     `turn` serializes timing with other runs on the machine, and `cache` is a folder of compiled
-    artifacts that runs share.
+    artifacts that runs share. With a `gate`, each launch waits for its permission, and provisional
+    comparisons are recorded before.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -103,6 +111,12 @@ def run_bench(
     progress = RecordedProgress(folder, listener)
     listener = progress.listen
     rows: list[Comparison] = []
+    own_templates = TemplatePool()
+    templates = None
+    if study.settings.start != "fresh" and sys.platform == "linux":
+        pays_off = study.settings.start == "fork" or len(study.workloads) >= MIN_SHARING
+        templates = pool_of_environment() or (own_templates if pays_off else None)
+        cache = cache or cache_of_environment()
     try:
         for number, workload in enumerate(study.workloads):
             _begin(listener, study, number)
@@ -116,6 +130,8 @@ def run_bench(
                 chance=random.Random(f"{study.settings.seed}/{number}"),
                 turn=turn,
                 cache=cache,
+                templates=templates,
+                gate=None if gate is None else _recorded_gate(gate, writer, listener, workload),
             )
             try:
                 comparisons = session.run()
@@ -143,6 +159,7 @@ def run_bench(
         writer.finish("failed")
         raise
     finally:
+        own_templates.close()
         progress.close()
         _remove_if_empty(folder / "scratch")
     rows = adjusted_for_suite(rows, study.budget.alpha)
@@ -185,12 +202,29 @@ def _begin(listener: Listener, study: Study, number: int) -> None:
     )
 
 
+def _recorded_gate(
+    gate: LaunchGate, writer: RunWriter, listener: Listener, workload: Workload
+) -> LaunchGate:
+    def on_wait(waiting: bool) -> None:
+        text = "waiting for the next launch" if waiting else "starting the next launch"
+        kind: EventKind = "paused" if waiting else "resumed"
+        listener(Event(kind=kind, text=text, workload=workload.label))
+
+    return RecordedGate(gate, record=writer.add_comparison, on_wait=on_wait)
+
+
 def _scaled(listener: Listener, number: int, total: int) -> Listener:
-    """Return a listener that scales the fraction of a session to the whole run."""
+    """Return a listener that scales the progress of a session to the whole run."""
+    began_s = time.monotonic()
 
     def scaled(event: Event) -> None:
         inside = 0.0 if event.fraction is None else event.fraction
-        listener(replace(event, fraction=(number + inside) / total))
+        remaining_s = event.remaining_s
+        if remaining_s is not None and total - number > 1:
+            # Later workloads take as long as this one so far, plus what remains of it.
+            one_s = time.monotonic() - began_s + remaining_s
+            remaining_s += (total - number - 1) * one_s
+        listener(replace(event, fraction=(number + inside) / total, remaining_s=remaining_s))
 
     return scaled
 

@@ -1,6 +1,6 @@
 """The processes of one launch: how they are started, and how they run the workload.
 
-A launch is a set of fresh processes, one per target and environment. Variants that differ only in
+A launch is a set of new processes, one per target and environment. Variants that differ only in
 backend or precision share a process, the model object and the inputs. The controller alone
 coordinates: no worker waits for another, and only one variant computes at a time. Any failure of a
 variant is raised as VariantFailed, with its phase.
@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from torchyard.bench.launch_templates import LaunchTemplates, ProcessKey, modules_of
 from torchyard.core.comparison import Failure
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.records import encode
@@ -238,8 +239,6 @@ def merge_answers(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any
     return merged
 
 
-ProcessKey = tuple[str, str]
-
 BUILT_IN_PARALLEL: Final = frozenset({"kernels", "models", "huggingface", "timm", "torchvision"})
 """Suites that build models in memory only. Other programs may download or unpack files, so their
 processes are built one after the other and only the first one does that."""
@@ -269,8 +268,13 @@ class LaunchProcesses:
         log_folder: Path,
         scratch: Path,
         cache: Path | None = None,
+        templates: LaunchTemplates | None = None,
+        number: int = 0,
     ) -> None:
-        """`cache` is the folder of compiled artifacts; by default a folder in `scratch`."""
+        """`cache` is the folder of compiled artifacts; by default a folder in `scratch`.
+
+        Processes are forked from `templates`, where given; `number` is that of the launch.
+        """
         self.workload = workload
         self.variants = tuple(variants)
         self.settings = settings
@@ -285,6 +289,10 @@ class LaunchProcesses:
         self._log_folder = log_folder
         self._scratch = scratch.absolute()  # workers have a different working folder
         self._cache = self._scratch / "cache" if cache is None else cache.absolute()
+        self._templates = templates
+        self._number = number
+        self.not_forked: dict[ProcessKey, str] = {}
+        """Why processes were started by executing an interpreter; empty for forked ones."""
         self._workers = WorkerGroup()
         self._by_key: dict[ProcessKey, InstanceGroup] = {}
         self._ran: dict[ProcessKey, list[str]] = {}
@@ -352,15 +360,27 @@ class LaunchProcesses:
 
     def _start(self) -> None:
         """Start all processes first, so that their imports run in parallel."""
-        specs = launch_specs(self._groups, self.settings, self._draw, self._cache, self._scratch)
-        for key, instances in specs.items():
+
+        def specs_of(draw: LaunchDraw) -> dict[ProcessKey, list[LaunchSpec]]:
+            return launch_specs(self._groups, self.settings, draw, self._cache, self._scratch)
+
+        templates: dict[ProcessKey, list[Path | str]] = {}
+        if self._templates is not None:
+            modules = {key: modules_of(self.workload, group) for key, group in self._groups.items()}
+            seed = self.settings.seed
+
+            def template_specs(number: int) -> dict[ProcessKey, list[LaunchSpec]]:
+                return specs_of(draw_launch(random.Random(f"{seed}/template/{number}")))
+
+            templates = self._templates.find(self._number, template_specs, modules)
+        for key, instances in specs_of(self._draw).items():
             variant = self._groups[key][0]
             try:
                 check_instances(variant.environment)
                 self._by_key[key] = InstanceGroup(
                     [
-                        self._workers.start(spec, log_path=self._log_folder / f"{spec.name}.log")
-                        for spec in instances
+                        self._start_one(key, spec, templates.get(key, [])[part : part + 1])
+                        for part, spec in enumerate(instances)
                     ]
                 )
             except TorchyardError as error:
@@ -381,6 +401,19 @@ class LaunchProcesses:
                     process_alive=True,
                 )
             self.hellos[key] = hello
+
+    def _start_one(
+        self, key: ProcessKey, spec: LaunchSpec, template: Sequence[Path | str]
+    ) -> WorkerProcess:
+        log_path = self._log_folder / f"{spec.name}.log"
+        if self._templates is None or not template:
+            return self._workers.start(spec, log_path=log_path)
+        layout = f"--layout={self._draw.pages},{self._draw.heap_bytes}"
+        forked = replace(spec, arguments=(layout,), stack_bytes=self._draw.pad)
+        worker, self.not_forked[key] = self._templates.start(
+            self._workers, spec, forked, template[0], log_path=log_path
+        )
+        return worker
 
     def _build(self) -> None:
         """Build in parallel, at most one process per core, unless processes depend on each other.

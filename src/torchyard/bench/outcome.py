@@ -254,7 +254,7 @@ def _leaves_launches_usable(
     failure: Failure, candidate: Variant, paired: PairedLaunches, budget: Budget
 ) -> bool:
     """Whether another variant failed and the launches before suffice for a verdict."""
-    enough = max(2, min(budget.min_launches, budget.max_launches))
+    enough = max(min(3, budget.max_launches), min(budget.min_launches, budget.max_launches), 2)
     return failure.variant != candidate.name and paired.usable >= enough
 
 

@@ -70,6 +70,7 @@ LATER_WARM_UP_LIMIT_S: Final = 3.0
 """Shorter, because later launches have a block plan and their warm-up counts as measuring time."""
 ENERGY_RUN_S: Final = 1.0
 _REASONS_SHOWN: Final = 3
+_COMPILED_BEFORE: Final = "the same graph was compiled earlier and taken from the cache"
 
 
 @dataclass
@@ -81,6 +82,8 @@ class PreparationState:
     plans: dict[str, BlockPlan] = field(default_factory=dict)
     iteration_ns: dict[str, float] = field(default_factory=dict)
     first_calls_s: dict[str, list[float]] = field(default_factory=dict)
+    cached: set[str] = field(default_factory=set)
+    """Variants whose compiled code was in the caches already at their first launch."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     """Pairs of variant name and text."""
     untrusted: list[tuple[Variant, str]] = field(default_factory=list)
@@ -134,6 +137,12 @@ class PreparationState:
         if variant.backend == "eager" or not calls:
             return metrics
         iteration_s = self.iteration_ns.get(variant.name, 0.0) / 1e9
+        if variant.name in self.cached:
+            return replace(
+                metrics,
+                compile_warm_s=max(0.0, median(calls) - iteration_s),
+                unavailable=(*metrics.unavailable, ("compile_cold_s", _COMPILED_BEFORE)),
+            )
         warm = median(calls[1:]) if len(calls) > 1 else None
         return replace(
             metrics,
@@ -270,6 +279,11 @@ def warm_up(processes: LaunchProcesses, variant: Variant, prepared: PreparationS
     )
     prepared.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
     if not is_planned:
+        if answer.get("cached_graphs"):
+            prepared.cached.add(variant.name)
+        if "max-autotune" in variant.backend:
+            text = "was autotuned once: all launches share the chosen kernels"
+            prepared.notes.append((variant.name, text))
         note_shared_caches(processes, variant, prepared)
         iteration_ns = float(answer["iteration_ns"])
         prepared.iteration_ns[variant.name] = iteration_ns

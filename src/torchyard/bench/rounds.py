@@ -1,13 +1,8 @@
-"""Time the rounds of a launch, and decide how long a launch measures and which one is the last.
+"""Time the rounds of a launch.
 
 In each round every variant gets one block, in a new random order, so that drift, other processes
 and the cost of following another variant affect all of them alike. Data is relocated in memory from
 time to time.
-
-The time budget starts when the first launch is ready: its imports, compilation and checks are
-preparation. Everything later counts, including process starts. After some launches, the split
-follows Kalibera and Jones: longer launches where pairs are noisy, more launches where the
-process-to-process variation is large.
 """
 
 from __future__ import annotations
@@ -21,14 +16,12 @@ from typing import Final
 from torchyard.bench.launch import LaunchProcesses, threads_of
 from torchyard.bench.preparation import PreparationState, verify_block
 from torchyard.core.block import Block
-from torchyard.core.comparison import Estimate
-from torchyard.core.study import Budget, RelocationMethod, Variant
+from torchyard.core.study import RelocationMethod, Variant
 from torchyard.machine.guards import block_check
 from torchyard.machine.guards.block_check import ProbeBaseline
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.machine.guards.host_guards import HostGuards
 from torchyard.stats.pairs import MIN_CLEAN_PAIRS
-from torchyard.stats.stopping import pairs_per_launch
 
 RELOCATION_SHARE: Final = 0.06
 """Largest share of the measuring time spent on relocating data."""
@@ -240,115 +233,3 @@ def _block(
             threads=threads_of(variant, processes.settings),
         ),
     )
-
-
-INITIAL_LAUNCHES: Final = 8
-"""Launches to split the budget into before the variation is known."""
-SHORTEST_S: Final = 1.0
-MIN_FITTING_SHARE: Final = 0.5
-"""Another launch starts only if at least this share of it fits into the remaining time."""
-
-
-class SessionClock:
-    """Measuring time of one session, and the length of its launches."""
-
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._began: float | None = None
-        self._waited_s = 0.0
-        self._waited_before_s = 0.0
-        self._starts_s: list[float] = []
-        self._round_s = 0.0
-        self._done = 0
-        self._planned_s: float | None = None
-        self._seconds = 0.0
-
-    @property
-    def elapsed_s(self) -> float:
-        """Measuring time used, without waiting for other sessions."""
-        if self._began is None:
-            return 0.0
-        return time.monotonic() - self._began - (self._waited_s - self._waited_before_s)
-
-    @property
-    def fraction(self) -> float:
-        """Used share of the budget, below 1, which is reserved for the final analysis."""
-        return min(0.999, max(1e-6, self.elapsed_s / self._budget.time_s))
-
-    @property
-    def fraction_of_session(self) -> float:
-        """Used share of the budget for progress; 0 before the first launch is ready."""
-        return 0.0 if self._began is None else min(1.0, self.elapsed_s / self._budget.time_s)
-
-    @property
-    def last_start_s(self) -> float:
-        """Start time of the latest launch."""
-        return self._starts_s[-1]
-
-    def launch_ready(self, start_s: float, *, waited_s: float = 0.0) -> None:
-        """Record that the processes are warm; the clock starts with the first launch.
-
-        `waited_s` is the total time that the session has waited for others so far.
-        """
-        self._starts_s.append(start_s)
-        self._waited_s = waited_s
-        if self._began is None:
-            self._began = time.monotonic()
-            self._waited_before_s = waited_s
-
-    def launch_done(self, timing: LaunchTiming) -> None:
-        """Record a finished launch."""
-        self._done += 1
-        self._round_s = timing.wall_s / max(1, timing.rounds)
-
-    def learn(self, estimate: Estimate, pairs_in_launch: float) -> None:
-        """Choose the length of later launches from the variances so far."""
-        if (
-            estimate.launch_sd is None
-            or estimate.pair_sd is None
-            or self._done < self._budget.min_launches
-        ):
-            return
-        pairs = pairs_per_launch(
-            pair_sd=estimate.pair_sd,
-            launch_sd=estimate.launch_sd,
-            launch_cost_s=self._start_guess_s(),
-            pair_cost_s=max(self._round_s, 1e-3),
-            pairs_so_far=max(1, round(pairs_in_launch)),
-        )
-        self._planned_s = pairs * self._round_s
-
-    def seconds_for_rounds(self) -> float:
-        """Return how long the launch that is now ready measures."""
-        budget_s, start_s = self._budget.time_s, self._start_guess_s()
-        launches = min(self._budget.max_launches, INITIAL_LAUNCHES)
-        share_s = (budget_s - (launches - 1) * start_s) / launches
-        planned_s = self._planned_s if self._planned_s is not None else share_s
-        if self._budget.launch_s is not None:
-            planned_s = self._budget.launch_s
-        missing_launches = max(
-            1, min(self._budget.min_launches, self._budget.max_launches) - self._done
-        )
-        remaining_s = budget_s - self.elapsed_s
-        at_most_s = (remaining_s - (missing_launches - 1) * start_s) / missing_launches
-        self._seconds = max(SHORTEST_S, min(planned_s, at_most_s))
-        if self._budget.max_launches == 1:
-            self._seconds = budget_s
-        return self._seconds
-
-    def is_last_launch(self) -> bool:
-        """Whether no further launch fits after the one that just ended."""
-        if self._done >= self._budget.max_launches:
-            return True
-        next_s = self._start_guess_s() + max(self._seconds, SHORTEST_S)
-        remaining_s = self._budget.time_s - self.elapsed_s
-        if self._done < self._budget.min_launches:
-            return remaining_s < -self._budget.time_s
-        return remaining_s < MIN_FITTING_SHARE * next_s
-
-    def _start_guess_s(self) -> float:
-        """Estimate the start time of a launch; the first one also compiled and checked."""
-        later_starts_s = self._starts_s[1:]
-        if later_starts_s:
-            return sum(later_starts_s) / len(later_starts_s)
-        return 0.3 * self._starts_s[0] if self._starts_s else 0.0

@@ -3,8 +3,8 @@
 A launch starts fresh processes, measures rounds, and ends them. After each launch from the
 `min_launches`-th on there is an interim analysis, with the share of the time budget that is used as
 the information fraction, so that `stats.stopping` controls the error rate for any number of
-analyses. A candidate that is decided leaves; the session ends when none remains or the time budget
-is used up.
+analyses. A candidate that is decided leaves; the session ends when none remains, when the time budget
+is used up, or when a verdict within it is very unlikely (`bench.pacing`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from torchyard.bench.launch import (
     draw_launch,
     threads_of,
 )
+from torchyard.bench.launch_gate import LaunchGate, LaunchStopped, ProvisionalResults
+from torchyard.bench.launch_templates import LaunchTemplates, may_fork
 from torchyard.bench.outcome import Spent, make_comparison, make_estimate
+from torchyard.bench.pacing import FORK_S, WARM_SHARE, SessionClock, SessionProgress, min_rounds
 from torchyard.bench.preparation import (
     PreparationState,
     check_accuracy,
@@ -36,7 +39,7 @@ from torchyard.bench.preparation import (
     warm_up,
 )
 from torchyard.bench.roofline.machine_peak import find_peak, machine_of, read_peaks
-from torchyard.bench.rounds import LaunchTiming, SessionClock, choose_reseat, run_rounds
+from torchyard.bench.rounds import LaunchTiming, choose_reseat, run_rounds
 from torchyard.core.block import Block
 from torchyard.core.comparison import UNTRUSTED, Comparison, Failure
 from torchyard.core.events import Event, EventKind, Listener
@@ -46,17 +49,14 @@ from torchyard.machine.guards.block_check import ProbeBaseline, guard_states
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.machine.guards.host_guards import HostGuards
 from torchyard.machine.knob import Machine
+from torchyard.process.templates import TemplateSource
 from torchyard.process.timing_turn import TimingTurn
-from torchyard.stats.estimate import decided
+from torchyard.stats.estimate import decided, interim_result
 from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
 __all__ = ["Recorder", "WorkloadSession"]
 
-MIN_ROUNDS: Final = 6
-MIN_LONG_ROUNDS: Final = 3
-LONG_ROUND_S: Final = 0.5
-"""Longer rounds average over short disturbances, so a launch needs fewer of them."""
 _ISOLATED: Final = "each candidate is measured in its own process, after a shared one crashed"
 
 
@@ -89,14 +89,20 @@ class WorkloadSession:
         machine: Machine | None = None,
         turn: TimingTurn | None = None,
         cache: Path | None = None,
+        templates: TemplateSource | None = None,
+        gate: LaunchGate | None = None,
     ) -> None:
-        """`turn` serializes timing with other sessions; `cache` is a folder of compiled artifacts."""
+        """`turn` serializes timing with other sessions; `cache` is a folder of compiled artifacts.
+
+        Processes are forked from `templates`, where given and safe. `gate` is asked before each launch.
+        """
         self._study = study
         self._workload = workload
         self._recorder = recorder
         self._log_folder = log_folder
         self._scratch = scratch
         self._cache = cache
+        self._templates = None if templates is None else LaunchTemplates(templates, study.settings)
         self._listener = listener
         self._chance = chance
         self._active = list(study.candidates)
@@ -113,12 +119,13 @@ class WorkloadSession:
         self._prepared = PreparationState()
         self._spent = Spent()
         self._clock = SessionClock(study.budget)
-        self._watch = HostGuards(machine)
+        compiled = sum(one.backend != "eager" for one in study.variants)
         self._turn = TimingTurn() if turn is None else turn
+        self._gate = LaunchGate() if gate is None else gate
+        self._progress = SessionProgress(self._clock, compiled=compiled, began=self._active_s)
+        self._watch = HostGuards(machine)
         self._usual = ProbeBaseline()
         self._gpu = GpuGuard(workload.device, environment=_cuda_environment(study))
-        if cache is not None and cache.exists():
-            self._spent.notes.append("compile times are not from empty caches")
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
 
@@ -127,13 +134,18 @@ class WorkloadSession:
         self._scratch.mkdir(parents=True, exist_ok=True)
         try:
             while self._active:
+                if not self._admitted():
+                    self._end_early()
+                    break
                 try:
-                    self._launch(self._number)
+                    self._stoppable_launch()
                 except VariantFailed as failed:
                     self._remove_failed(failed)
                 else:
                     self._analyze()
                 self._number += 1
+        except LaunchStopped:
+            self._end_early()
         finally:
             self._watch.close()
             self._gpu.close()
@@ -173,6 +185,39 @@ class WorkloadSession:
             return analyses
         return [*analyses, InterimAnalysis(launches=launches, fraction=self._clock.fraction)]
 
+    def _admitted(self) -> bool:
+        """Wait for the next launch; the wait is not measuring time."""
+        try:
+            return self._gate.admits(self._provisional)
+        finally:
+            self._clock.waited(self._turn.waited_s + self._gate.waited_s)
+
+    def _active_s(self) -> float:
+        """Return a time that stands still while the session waits for others."""
+        return time.monotonic() - self._turn.waited_s - self._gate.waited_s
+
+    def _provisional(self) -> ProvisionalResults:
+        return ProvisionalResults(
+            launches=self._spent.launches,
+            undecided=tuple(candidate.name for candidate in self._active),
+            comparisons=tuple(self.comparisons()),
+        )
+
+    def _end_early(self) -> None:
+        """Run the final analysis of all remaining candidates with the launches so far."""
+        self._clock.waited(self._turn.waited_s + self._gate.waited_s)
+        if self._gate.why_closed:
+            self._spent.notes.append(self._gate.why_closed)
+        if self._blocks:
+            self._spent.elapsed_s = self._clock.elapsed_s
+            self._analyze(last=True)
+
+    def _stoppable_launch(self) -> None:
+        try:
+            self._launch(self._number)
+        finally:
+            self._gate.launch_ended()
+
     def _launch(self, number: int) -> None:
         """Start fresh processes, prepare them and measure rounds; warm-up and timing run exclusively."""
         variants = [self._placed(one) for one in (self._study.baseline, *self._active)]
@@ -190,35 +235,64 @@ class WorkloadSession:
                 log_folder=folder,
                 scratch=self._scratch,
                 cache=self._cache,
+                templates=self._templates if may_fork(self._study.settings, variants) else None,
+                number=number,
             ) as processes:
+                process_s = time.monotonic() - started
+                self._note_start(processes)
                 self._record_targets(processes)
                 if number == 0:
                     self._find_peaks(processes)
+                checking_s = time.monotonic()
                 self._check_and_compile(processes)
+                checking_s = time.monotonic() - checking_s
                 self._turn.alone()
                 self._warm_up(processes)
                 start_s = time.monotonic() - started - (self._turn.waited_s - waited_s)
-                self._clock.launch_ready(start_s, waited_s=self._turn.waited_s)
-                self._say("phase", f"launch {number + 1}: measuring")
+                round_s = self._round_s(processes)
+                self._clock.launch_ready(
+                    start_s,
+                    round_s=round_s,
+                    later_start_s=start_s
+                    - (1.0 - WARM_SHARE) * checking_s
+                    - (max(0.0, process_s - FORK_S) if self._was_forked(processes) else 0.0),
+                    waited_s=self._turn.waited_s + self._gate.waited_s,
+                )
+                if (why := self._clock.why_one_launch()) and why not in self._spent.notes:
+                    self._spent.notes.append(why)
+                    self._say("warning", why)
+                self._say("phase", f"launch {number + 1}: timing")
                 timing = run_rounds(
                     processes,
                     self._prepared,
                     launch=number,
                     seconds=self._clock.seconds_for_rounds(),
-                    min_rounds=self._min_rounds(processes),
+                    min_rounds=min_rounds(round_s),
                     chance=self._chance,
                     gpu=self._gpu,
                     watch=self._watch,
                     usual=self._usual,
                     on_round=self._keep,
                 )
+                rechecking_s = time.monotonic()
                 self._recheck(processes, number)
-        self._clock.launch_done(timing)
+                rechecking_s = time.monotonic() - rechecking_s
+        self._clock.launch_done(wall_s=timing.wall_s, rounds=timing.rounds, after_s=rechecking_s)
         self._spent.elapsed_s = self._clock.elapsed_s
         self._spent.rounds_s += timing.wall_s
         self._spent.timed_s += timing.timed_s
         self._spent.launches += 1
         self._record(number, processes, draw, timing)
+
+    def _note_start(self, processes: LaunchProcesses) -> None:
+        """Note why a process was not forked from a template."""
+        for key, reason in processes.not_forked.items():
+            note = f"{'+'.join(key)} was not forked from a template process: {reason}"
+            if reason and note not in self._spent.notes:
+                self._spent.notes.append(note)
+
+    def _was_forked(self, processes: LaunchProcesses) -> bool:
+        return bool(processes.not_forked) and not any(processes.not_forked.values())
 
     def _check_and_compile(self, processes: LaunchProcesses) -> None:
         baseline, *candidates = processes.variants
@@ -286,31 +360,38 @@ class WorkloadSession:
                 measure_metrics(processes, variant, self._prepared)
                 measure_energy(processes, variant, self._prepared, self._gpu)
 
-    def _min_rounds(self, processes: LaunchProcesses) -> int:
+    def _round_s(self, processes: LaunchProcesses) -> float:
+        """Return the expected duration of a round, from the warm-up."""
+        plans, iteration_ns = self._prepared.plans, self._prepared.iteration_ns
         round_ns = sum(
-            self._prepared.plans[one.name].iterations * self._prepared.iteration_ns[one.name]
-            for one in processes.variants
+            plans[one.name].iterations * iteration_ns[one.name] for one in processes.variants
         )
-        return MIN_ROUNDS if round_ns < LONG_ROUND_S * 1e9 else MIN_LONG_ROUNDS
+        return round_ns / 1e9
 
     def _keep(self, blocks: list[Block]) -> None:
         self._blocks.extend(blocks)
         self._recorder.add_blocks(self._workload, blocks)
 
-    def _analyze(self) -> None:
+    def _analyze(self, *, last: bool = False) -> None:
         """Run an interim analysis of each active candidate, and stop the decided ones."""
-        last = self._clock.is_last_launch()
+        baseline = self._study.baseline.name
+        pairs = {one.name: pair_blocks(self._blocks, baseline, one.name) for one in self._active}
+        self._clock.learn([interim_result(one.medians) for one in pairs.values()])
+        last = last or self._clock.is_last_launch()
+        if self._clock.why_ended:
+            self._spent.notes.append(self._clock.why_ended)
         for candidate in list(self._active):
-            paired = pair_blocks(self._blocks, self._study.baseline.name, candidate.name)
+            paired = pairs[candidate.name]
             enough = paired.usable >= self._study.budget.min_launches
             planned = self._study.budget.precision_goal > 0 and enough
             if not (last or planned):
                 continue
             analyses = self._analyses[candidate.name]
             fraction = 1.0 if last else self._clock.fraction
+            if analyses and analyses[-1].launches == len(paired.medians):
+                analyses.pop()  # the final analysis of the same launches replaces the interim one
             analyses.append(InterimAnalysis(launches=len(paired.medians), fraction=fraction))
             estimate = make_estimate(paired, analyses, self._study.budget, self._spent)
-            self._clock.learn(estimate, paired.pairs / max(1, paired.usable))
             interval_text = ""
             if estimate.interval is not None:
                 interval_text = f" [{estimate.interval.low:.3f}, {estimate.interval.high:.3f}]"
@@ -377,6 +458,13 @@ class WorkloadSession:
                 "variants": [variant.name for variant in processes.variants],
                 "start_s": self._clock.last_start_s,
                 "draw": asdict(draw),
+                "start": {
+                    "+".join(key): "fresh: " + why
+                    if (why := processes.not_forked.get(key))
+                    else way
+                    for key in processes.hellos
+                    for way in ["fork" if key in processes.not_forked else "fresh"]
+                },
                 "timing": asdict(timing),
                 "reseat": choose_reseat(settings.reseat, processes.variants, self._workload.device),
                 "randomisation_off": {
@@ -399,7 +487,8 @@ class WorkloadSession:
                 kind=kind,
                 text=text,
                 workload=self._workload.label,
-                fraction=self._clock.fraction_of_session,
+                fraction=self._progress.fraction,
+                remaining_s=self._progress.remaining_s,
             )
         )
 

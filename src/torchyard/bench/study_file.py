@@ -17,7 +17,7 @@ from torchyard.bench.variant_text import check_cores, check_memory
 from torchyard.bench.workload_text import check_suite, choose_workload, located
 from torchyard.core.number_checks import CHECKS, Check
 from torchyard.core.records import decode
-from torchyard.core.study import Environment, Mode, Precision, RelocationMethod, Target
+from torchyard.core.study import Environment, Mode, Precision, RelocationMethod, StartMethod, Target
 from torchyard.core.toml_file import read_toml
 from torchyard.core.variant_parts import check_name, find_python
 from torchyard.errors import UsageError
@@ -124,6 +124,8 @@ class SettingsTable:
     """How data is relocated in memory between blocks."""
     paired_layout: bool | None = None
     """Start all variants of a launch with the same memory layout, drawn at random for each launch."""
+    start: StartMethod | None = None
+    """How processes start: `fork` from a template process that has imported torch, `fresh`, or `auto`: fork if all variants share a process and it is safe."""
     flush_l2: bool | None = None
     """Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration."""
     check_accuracy: bool | None = None
@@ -156,6 +158,8 @@ class SweepTable:
     """Patterns of workloads to exclude."""
     cell_limit: Quantity | None = None
     """Wall time of one attempt at a cell, such as `"30m"` [default: only the limits of `[settings]`]."""
+    budget: Quantity | None = None
+    """Wall time of the whole sweep on this machine, such as `"30m"` [default: until every cell is decided]."""
     tries: int | None = None
     """Maximum number of attempts at a cell whose process dies or hangs [default: 2]."""
     batch_size: Literal["largest"] | None = None

@@ -240,7 +240,7 @@ def test_the_plan_says_everything_in_words(capsys: Capture, study_file: str) -> 
         " (30.0 s in total, excluding the first start and compilation)\n"
         "  until the verdict is clear and the confidence interval is within ±1.0%;"
         " differences below 3.0% count as the same\n"
-        "  3 to 60 launches, alpha 0.05\n"
+        "  2 to 60 launches, alpha 0.05\n"
         "settings\n"
         "  blocks of 100 ms, seed 1, threads 2\n"
         "  data relocation auto, paired layout, accuracy checked, L2 flushed\n"

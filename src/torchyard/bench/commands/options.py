@@ -19,6 +19,7 @@ Option = Callable[[Any], Any]
 
 # Repeated here to keep `--help` fast, which does not import `core`; a test compares both.
 RESEATS: Final = ("auto", "pages", "heap", "off")
+STARTS: Final = ("auto", "fork", "fresh")
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
 _how, _out = section("How to measure"), section("Where results go")
@@ -118,6 +119,12 @@ MEASURE_OPTIONS: Final[tuple[Option, ...]] = (
         "[default: paired-layout]",
     ),
     _how(
+        "--start",
+        type=click.Choice(STARTS),
+        help="Fork processes from one that has imported torch, or start each afresh; auto forks where "
+        "that is safe. [default: auto]",
+    ),
+    _how(
         "--flush-l2/--no-flush-l2",
         default=None,
         help="Flush the L2 cache of the GPU, or the caches of the CPU, before each iteration. "
@@ -198,7 +205,7 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
             **checked_numbers(options, "threads", "seed", "memory_limit", "step_limit"),
             **{
                 key: options[key]
-                for key in ("reseat", "paired_layout", "flush_l2", "check_accuracy")
+                for key in ("reseat", "paired_layout", "start", "flush_l2", "check_accuracy")
                 if options.get(key) is not None
             },
         },

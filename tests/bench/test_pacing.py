@@ -1,0 +1,203 @@
+"""How the time budget is divided over launches, and which launch is the last."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchyard.bench.pacing import SHORTEST_S, SessionClock, SessionProgress
+from torchyard.bench.rounds import enough_rounds
+from torchyard.core.study import Budget
+from torchyard.stats.estimate import InterimResult
+from torchyard.stats.launch_model import LaunchSummary
+
+
+class FakeTime:
+    """A clock that is advanced by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def result(effect: float, spread: float, launches: int, pair_sd: float = 0.02) -> InterimResult:
+    summary = LaunchSummary(launches=launches, spread=spread) if launches > 1 else None
+    return InterimResult(effect=effect, summary=summary, pair_sd=pair_sd)
+
+
+def run_session(
+    budget: Budget,
+    *,
+    first_start_s: float,
+    start_s: float,
+    round_s: float = 0.2,
+    spread: float = 0.015,
+    effect: float = 0.0,
+    pair_sd: float = 0.02,
+) -> tuple[list[float], float, SessionClock]:
+    """Return the measuring time of each launch, and the elapsed time at the end."""
+    now = FakeTime()
+    clock = SessionClock(budget, clock=now)
+    lengths: list[float] = []
+    while True:
+        if lengths:
+            now.now_s += start_s
+        clock.launch_ready(start_s if lengths else first_start_s, round_s=round_s)
+        seconds = clock.seconds_for_rounds()
+        rounds = max(3, round(seconds / round_s))
+        now.now_s += rounds * round_s
+        clock.launch_done(wall_s=rounds * round_s, rounds=rounds)
+        lengths.append(rounds * round_s)
+        clock.learn([result(effect, spread, len(lengths), pair_sd)])
+        if clock.is_last_launch():
+            return lengths, clock.elapsed_s, clock
+
+
+@pytest.mark.parametrize("start_s", [0.3, 3.0, 15.0])
+@pytest.mark.parametrize("spread", [0.003, 0.06])
+@pytest.mark.parametrize("pair_sd", [0.005, 0.05])
+def test_no_launch_is_much_longer_than_the_others(
+    start_s: float, spread: float, pair_sd: float
+) -> None:
+    budget = Budget(time_s=100.0, precision_goal=0.0)
+    lengths, elapsed_s, _ = run_session(
+        budget, first_start_s=3 * start_s, start_s=start_s, spread=spread, pair_sd=pair_sd
+    )
+    assert len(lengths) >= 4
+    # The first launch is planned with guesses; later ones are alike.
+    later = sorted(lengths[1:])
+    assert later[-1] <= 3.0 * later[len(later) // 2] + 0.5
+    assert elapsed_s <= 1.1 * budget.time_s + start_s
+
+
+def test_a_session_of_100_s_with_starts_of_9_s_makes_many_launches() -> None:
+    """Four launches, one of them 57 s long, were measured with the rule that this one replaces."""
+    budget = Budget(time_s=100.0, precision_goal=0.0)
+    lengths, _, _ = run_session(budget, first_start_s=30.0, start_s=9.0, round_s=0.5)
+    assert len(lengths) >= 7
+    assert max(lengths) < 15.0
+
+
+def test_noisy_pairs_make_launches_longer() -> None:
+    budget = Budget(time_s=100.0, precision_goal=0.0)
+    quiet, _, _ = run_session(budget, first_start_s=10.0, start_s=3.0, pair_sd=0.002)
+    noisy, _, _ = run_session(budget, first_start_s=10.0, start_s=3.0, pair_sd=0.2, spread=0.003)
+    assert len(noisy) < len(quiet)
+
+
+def test_one_launch_uses_the_whole_time_if_no_other_fits() -> None:
+    now = FakeTime()
+    clock = SessionClock(Budget(time_s=8.0), clock=now)
+    clock.launch_ready(45.0, round_s=0.2)
+    assert "valid for these processes only" in clock.why_one_launch()
+    assert "--time" in clock.why_one_launch()
+    assert clock.seconds_for_rounds() == pytest.approx(8.0)
+    now.now_s += 8.0
+    clock.launch_done(wall_s=8.0, rounds=40)
+    assert clock.is_last_launch()
+
+
+def test_a_second_launch_is_not_started_for_a_small_effect_if_no_third_fits() -> None:
+    for effect, is_last in ((0.02, True), (0.7, False)):
+        now = FakeTime()
+        clock = SessionClock(Budget(time_s=20.0), clock=now)
+        clock.launch_ready(40.0, round_s=0.2)
+        assert not clock.why_one_launch()
+        now.now_s += clock.seconds_for_rounds()
+        clock.launch_done(wall_s=4.0, rounds=20)
+        clock.learn([result(effect, 0.0, 1)])
+        assert clock.is_last_launch() is is_last
+
+
+def test_measuring_ends_when_a_verdict_is_very_unlikely() -> None:
+    budget = Budget(time_s=60.0)
+    hopeless, elapsed_s, _ = run_session(
+        budget, first_start_s=10.0, start_s=3.0, spread=0.3, effect=0.02
+    )
+    assert elapsed_s < 50.0
+    patient, _, _ = run_session(
+        Budget(time_s=60.0, precision_goal=0.0),
+        first_start_s=10.0,
+        start_s=3.0,
+        spread=0.3,
+        effect=0.02,
+    )
+    assert len(patient) > len(hopeless)
+
+
+def test_one_candidate_with_a_chance_keeps_the_session_going() -> None:
+    now = FakeTime()
+    clock = SessionClock(Budget(time_s=30.0), clock=now)
+    clock.launch_ready(10.0, round_s=0.5)
+    now.now_s += 20.0
+    for _ in range(3):
+        clock.launch_done(wall_s=5.0, rounds=10)
+    clock.learn([result(0.02, 1.0, 3), result(0.0, 1.0, 3)])
+    assert clock.is_last_launch()
+    clock.learn([result(0.02, 1.0, 3), result(0.05, 0.01, 3)])
+    assert not clock.is_last_launch()
+
+
+def test_an_explicit_number_of_launches_is_completed() -> None:
+    budget = Budget(time_s=4.0, min_launches=3, max_launches=3)
+    lengths, _, _ = run_session(budget, first_start_s=9.0, start_s=1.5)
+    assert len(lengths) == 3
+
+
+@pytest.mark.parametrize("launch_s", [1.5, 2.0, 3.0])
+def test_a_length_that_is_asked_for_is_kept(launch_s: float) -> None:
+    clock = SessionClock(Budget(time_s=60.0, launch_s=launch_s))
+    clock.launch_ready(4.0)
+    assert clock.seconds_for_rounds() == launch_s
+    short = SessionClock(Budget(time_s=60.0, launch_s=0.1))
+    short.launch_ready(0.0)
+    assert short.seconds_for_rounds() == SHORTEST_S
+
+
+def test_progress_moves_in_every_phase_and_never_backwards() -> None:
+    now = FakeTime()
+    clock = SessionClock(Budget(time_s=30.0), clock=now)
+    progress = SessionProgress(clock, compiled=1, began=now)
+    shares = []
+    for _ in range(40):
+        now.now_s += 1.0
+        shares.append(progress.fraction)
+    assert 0.3 < shares[-1] < 0.8
+    clock.launch_ready(40.0, round_s=0.2)
+    for done in range(5):
+        now.now_s += 6.0
+        clock.launch_done(wall_s=3.0, rounds=15)
+        clock.learn([result(0.01, 0.02, done + 1)])
+        shares.append(progress.fraction)
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.95
+
+
+def test_the_expected_time_falls_after_a_large_effect() -> None:
+    clock = SessionClock(Budget(time_s=60.0), clock=FakeTime())
+    clock.launch_ready(10.0, round_s=0.2)
+    clock.seconds_for_rounds()
+    clock.launch_done(wall_s=2.0, rounds=10)
+    clock.learn([result(0.0, 0.0, 1)])
+    small_s = clock.expected_remaining_s()
+    clock.learn([result(0.7, 0.0, 1)])
+    assert clock.expected_remaining_s() < small_s / 3
+
+
+@pytest.mark.parametrize(
+    ("rounds", "clean", "at_least", "enough"),
+    [
+        (2, 2, 3, False),
+        (3, 3, 3, True),
+        (3, 2, 3, False),  # one was disturbed: a launch that counts is worth another round
+        (5, 3, 3, True),
+        (6, 0, 3, True),  # a machine that is busy throughout
+        (6, 5, 6, True),
+        (6, 2, 6, False),
+    ],
+)
+def test_a_launch_ends_when_it_has_enough_pairs(
+    rounds: int, clean: int, at_least: int, enough: bool
+) -> None:
+    assert enough_rounds(rounds, clean, at_least) is enough
