@@ -95,6 +95,7 @@ def test_files_of_other_versions_and_damaged_ones(tmp_path: Path) -> None:
         read_calibrations(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_time_and_memory_of_one_iteration(tmp_path: Path) -> None:
     assert HERE.python == sys.executable

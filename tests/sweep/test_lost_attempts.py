@@ -90,6 +90,9 @@ class Cells:
     def poll(self) -> tuple[list[Job], list[Ended]]:
         return [], []
 
+    def wait(self, pause_s: float) -> None:
+        time.sleep(pause_s)
+
     def cancel(self) -> None:
         """Nothing runs."""
 

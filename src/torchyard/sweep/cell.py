@@ -13,7 +13,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 
 from torchyard.bench.batch_search import with_largest_batches
 from torchyard.bench.batch_sizes import BatchTry
@@ -22,6 +22,7 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Event, Listener, ignore_events
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE, TimingTurn
+from torchyard.sweep.cell_gate import CellGate
 from torchyard.sweep.executors.slurm.node_job import job_id
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import Cell, CellBatch, Outcome
@@ -59,6 +60,7 @@ def with_batch(folder: SweepFolder, cell: Cell, listener: Listener) -> tuple[Cel
 TRANSIENT_KINDS: Final = frozenset({"crashed", "killed", "timeout", "protocol"})
 """Failure kinds that may not recur. An exception recurs, and so does running out of memory unless
 other cells used the memory at the same time."""
+NO_FINISHED_LAUNCH: Final = "no launch: the time budget of the sweep ended during its first launch"
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -73,8 +75,10 @@ def run_cell(
     attempt = folder.begin(cell_id, place=place or socket.gethostname(), heartbeat=True)
     tries = sum(earlier.counts for earlier in status.attempts) + 1
 
-    def end(outcome: Outcome, why: str = "") -> Outcome:
-        folder.end(cell_id, attempt.number, outcome, why=why)
+    gate = CellGate.of_environment()
+
+    def end(outcome: Outcome, why: str = "", *, idle: bool = False) -> Outcome:
+        folder.end(cell_id, attempt.number, outcome, why=why, idle=idle)
         return outcome
 
     notes = plan.notes
@@ -90,9 +94,10 @@ def run_cell(
             revision=plan.revision,
             notes=notes,
             turn=TimingTurn.of_environment(),
+            gate=gate,
         )
     except KeyboardInterrupt:
-        end("interrupted", "interrupted")
+        end("interrupted", "interrupted", idle=gate.idle)
         raise
     except TorchyardError as error:
         end("died", error.what + (f": {error.why}" if error.why else ""))
@@ -100,6 +105,8 @@ def run_cell(
     except BaseException as error:
         end("died", f"{type(error).__name__}: {error}")
         raise
+    if gate.stopped and not any(_has_result(row) for row in rows):
+        return end("cancelled", NO_FINISHED_LAUNCH, idle=True)
     why = _retry_reason(rows, beside_others=TURN_VARIABLE in os.environ)
     if why and tries < plan.limits.tries:
         return end("died", why)
@@ -107,10 +114,16 @@ def run_cell(
 
 
 def stop_on_signals() -> None:
-    """Handle the signals that end a job like Ctrl-C, so that finished measurements are kept."""
+    """Handle the signals that end a job like Ctrl-C, so that finished measurements are kept.
 
-    def stop(_number: int, _frame: object) -> NoReturn:
-        raise KeyboardInterrupt
+    Only the first one raises: a second one would interrupt the recording of the outcome.
+    """
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        if not received:
+            received.append(number)
+            raise KeyboardInterrupt
 
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, stop)
@@ -134,6 +147,10 @@ def place_of_job(environment: Mapping[str, str] = os.environ) -> str:
     host = socket.gethostname()
     job = job_id(environment)
     return f"{host}, job {job}" if job else host
+
+
+def _has_result(row: Comparison) -> bool:
+    return row.failure is not None or (row.estimate is not None and row.estimate.launches > 0)
 
 
 def _retry_reason(rows: list[Comparison], *, beside_others: bool) -> str:

@@ -11,9 +11,10 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Final, Literal
 
-from torchyard.bench.rounds import INITIAL_LAUNCHES
+from torchyard.bench.pacing import LATER_START_SHARE, OVERTIME, SHORTEST_S, is_count_fixed
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
@@ -31,8 +32,6 @@ from torchyard.sweep.model import Cell, SweepLimits, SweepPlan
 EstimateSource = Literal["history", "calibration", "budget"]
 MemoryKind = Literal["worker_bytes", "tensor_bytes", "device_bytes"]
 
-OVERTIME: Final = 2.0
-"""Factor on the time budget of a session that has not finished `min_launches` (`bench.rounds.Pace`)."""
 BYTES_PER_S: Final = (3_000.0, 20_000.0)
 """Disk space of a candidate's blocks per second of measuring, used without a recorded run. Four runs
 on a slow machine needed 4300 to 6000; back-to-back blocks of 0.1 s, 1400 to 1800 bytes each, set the
@@ -75,6 +74,8 @@ class KnownCost:
     """Peak memory of tensors in one iteration: less than the process needs."""
     device_bytes: int | None = None
     """Peak GPU memory of tensors in one iteration."""
+    first_launch_s: float | None = None
+    """Wall time from the start of the cell to the end of its first launch."""
     compiling_unknown: bool = False
     """Whether `time_s` excludes compilation."""
     unsupported: str = ""
@@ -90,6 +91,8 @@ class CellEstimate:
     source: EstimateSource
     time_s: Range
     """With source `budget`, only measuring: startup and compilation are unknown."""
+    first_launch_s: float | None = None
+    """Wall time from the start of the cell to the end of its first launch; None: unknown."""
     worker_bytes: int | None = None
     tensor_bytes: int | None = None
     device_bytes: int | None = None
@@ -132,6 +135,20 @@ class SweepEstimate:
     def expected_s(self) -> dict[str, float]:
         """Return the middle of each cell's time range, for the remaining time in progress output."""
         return {cell.cell: (cell.time_s.low + cell.time_s.high) / 2 for cell in self.cells}
+
+    def first_launch_s(self) -> dict[str, float]:
+        """Return the expected durations of first launches, where known."""
+        return {
+            one.cell: one.first_launch_s for one in self.cells if one.first_launch_s is not None
+        }
+
+    def first_pass_s(self) -> float | None:
+        """Return the wall time of one launch of each cell; None if no cell is known.
+
+        A cell without a recorded run counts with the mean of the others.
+        """
+        known = self.first_launch_s().values()
+        return sum(known) / len(known) * len(self.cells) if known else None
 
     def too_large(self) -> list[CellEstimate]:
         """Return the cells whose worker needs more memory than allowed or available."""
@@ -182,22 +199,19 @@ def estimate_sweep(
 def measuring_s(budget: Budget, *, start_s: float | None = None) -> Range:
     """Return how long a cell measures: from the first possible decision to the whole budget.
 
-    `start_s` is the startup time of a launch, where known. The first `min_launches` launches are run
-    however long that takes, up to twice the budget.
+    `start_s` is the startup time of a launch, where known. The earliest decision is after
+    `min_launches` launches of the shortest length. An explicit number of launches is completed even
+    if that takes up to twice the budget.
     """
     least = max(1, min(budget.min_launches, budget.max_launches))
-    bound_s = budget.time_s * OVERTIME
-    share_s = max(1.0, budget.time_s / min(budget.max_launches, INITIAL_LAUNCHES))
-    early_s = min(budget.time_s, least * share_s)
+    is_fixed = is_count_fixed(budget)
+    bound_s = budget.time_s * (OVERTIME if is_fixed else 1.0)
+    early_s = min(budget.time_s, least * max(SHORTEST_S, budget.launch_s or 0.0))
     if budget.precision_goal <= 0 or budget.max_launches == 1:
         early_s = budget.time_s
     if start_s is None:
         return Range(low=early_s, high=bound_s)
-    started_s = (least - 1) * start_s
-    return Range(
-        low=max(early_s, min(started_s, max(bound_s, start_s))),
-        high=min(bound_s, max(budget.time_s, started_s + least * share_s)) + start_s,
-    )
+    return Range(low=min(bound_s, early_s + (least - 1) * start_s), high=bound_s + start_s)
 
 
 def _cell(cell: Cell, costs: Sequence[KnownCost], limits: SweepLimits) -> CellEstimate:
@@ -216,6 +230,9 @@ def _cell(cell: Cell, costs: Sequence[KnownCost], limits: SweepLimits) -> CellEs
         worker_bytes=_most(one.worker_bytes for one in costs),
         tensor_bytes=_most(one.tensor_bytes for one in costs),
         device_bytes=_most(one.device_bytes for one in costs),
+        first_launch_s=next(
+            (one.first_launch_s for one in costs if one.first_launch_s is not None), None
+        ),
         compiling_unknown=timed is None or timed.compiling_unknown,
         unsupported=next((one.unsupported for one in costs if one.unsupported), ""),
     )
@@ -263,14 +280,14 @@ SPREAD: Final = 1.5
 """Factor between the time of an earlier run and the next one: when measuring stops is random."""
 DECIDED: Final = frozenset({Verdict.FASTER, Verdict.SLOWER, Verdict.SAME})
 
-LATER_SHARE: Final = 0.3
-"""Startup of a later launch as a share of the first, which also compiles and checks accuracy
-(`bench.rounds.Pace`)."""
+CONTROLLER_S: Final = 1.5
+"""Start of a cell's own process, and the end of the worker processes of a launch."""
 
 Names = tuple[str, str, str]
 """Label of the workload, baseline, candidate."""
-Starts = tuple[float, float | None]
-"""Startup times of the first launch and of the slowest later one, in seconds."""
+Starts = tuple[float, float | None, float]
+"""Startup times of the first launch and of the slowest later one, and the measuring time of the first,
+in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +298,8 @@ class _EarlierRun:
     first_start_s: float
     """Including compilation and the accuracy check."""
     later_start_s: float
+    launch_s: float
+    """Measuring time of its first launch, including the check after it."""
     decided: bool
     same_budget: bool
     size_bytes: float
@@ -305,12 +324,15 @@ class _RunCache:
                 self._runs[run_id] = None
         return self._runs[run_id]
 
-    def starts_s(self, run: Run, label: str) -> tuple[float, float]:
-        """Return the startup times of a workload's first launch and of its slowest later one."""
+    def starts_s(self, run: Run, label: str) -> tuple[float, float, float]:
+        """Return the startup times of a workload's first launch and of its slowest later one.
+
+        The third number is the measuring time of the first launch.
+        """
         if run.id not in self._starts:
             self._starts[run.id] = _starts_of(run)
-        first_s, later_s = self._starts[run.id].get(label, (0.0, None))
-        return first_s, LATER_SHARE * first_s if later_s is None else later_s
+        first_s, later_s, launch_s = self._starts[run.id].get(label, (0.0, None, 0.0))
+        return first_s, LATER_START_SHARE * first_s if later_s is None else later_s, launch_s
 
     def size_bytes(self, run: Run) -> int:
         """Return the size of the run folder."""
@@ -424,11 +446,12 @@ def _earlier_run(cell: Cell, run_id: str, runs: _RunCache) -> _EarlierRun | None
     if not rows:
         return None
     workloads = max(1, len({row.workload.label for row in run.comparisons}))
-    first_s, later_s = runs.starts_s(run, label)
+    first_s, later_s, launch_s = runs.starts_s(run, label)
     return _EarlierRun(
         measured_s=max(row.elapsed_s for row in rows),
         first_start_s=first_s,
         later_start_s=later_s,
+        launch_s=launch_s,
         decided=len(rows) == len(names) and all(row.verdict in DECIDED for row in rows),
         same_budget=run.study.budget == cell.study.budget,
         size_bytes=runs.size_bytes(run) / workloads,
@@ -442,7 +465,7 @@ def _known_cost(cell: Cell, earlier: Sequence[_EarlierRun]) -> KnownCost:
     for one in earlier:
         allowed_s = measuring_s(cell.study.budget, start_s=one.later_start_s).high
         measured_s = one.measured_s if one.same_budget else min(one.measured_s, allowed_s)
-        took_s = one.first_start_s + measured_s
+        took_s = CONTROLLER_S + one.first_start_s + measured_s
         most_s = took_s * SPREAD
         if not (one.same_budget and one.decided):
             most_s = max(most_s, one.first_start_s * SPREAD + allowed_s)
@@ -452,6 +475,7 @@ def _known_cost(cell: Cell, earlier: Sequence[_EarlierRun]) -> KnownCost:
     return KnownCost(
         source="history",
         time_s=Range(low=min(low for low, _ in ends), high=max(high for _, high in ends)),
+        first_launch_s=CONTROLLER_S + median(one.first_start_s + one.launch_s for one in earlier),
         size_bytes=max(one.size_bytes for one in earlier),
         tensor_bytes=tensors if on_cpu else None,
         device_bytes=None if on_cpu else tensors,
@@ -465,12 +489,21 @@ def _starts_of(run: Run) -> dict[str, Starts]:
     except ResultsDamaged:
         return {}
     starts: dict[str, dict[bool, list[float]]] = {}
+    measured_s: dict[str, float] = {}
     for record in records:
-        by_first = starts.setdefault(str(record.get("workload")), {})
+        label = str(record.get("workload"))
+        by_first = starts.setdefault(label, {})
         start_s = float(record.get("start_s") or 0.0)
         by_first.setdefault(record.get("launch") == 0, []).append(start_s)
+        timing = record.get("timing")
+        if isinstance(timing, Mapping) and label not in measured_s:
+            measured_s[label] = float(timing.get("wall_s") or 0.0)
     return {
-        label: (max(by_first.get(True, [0.0])), max(by_first[False]) if False in by_first else None)
+        label: (
+            max(by_first.get(True, [0.0])),
+            max(by_first[False]) if False in by_first else None,
+            measured_s.get(label, 0.0),
+        )
         for label, by_first in starts.items()
     }
 

@@ -6,6 +6,7 @@ continues and repeats no finished cell.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,8 +38,11 @@ class SweepDriver:
         pause_s: float = PAUSE_S,
         take_over: bool = False,
         wait_s: float = LOST_S + HEARTBEAT_S,
+        deadline_s: float = math.inf,
     ) -> None:
         """`expected_s` has the expected durations of cells by id, where known.
+
+        `deadline_s` is the end of the time budget (`time.monotonic`), which the executor enforces.
 
         `take_over` ends attempts of other processes that may still run. `wait_s` is how long to wait
         for those, when nothing else is left, until they end or count as lost.
@@ -50,11 +54,14 @@ class SweepDriver:
         self._pause_s = pause_s
         self._take_over = take_over
         self._wait_s = wait_s
+        self._deadline_s = deadline_s
         self._waiting_since_s: float | None = None
         self._began_s = time.monotonic()
         self._took_s: dict[str, float] = {}
         self._at_a_time = 1
-        self._began_running_s: dict[str, float] = {}
+        self._busy_s: dict[str, float] = {}
+        """Time that open cells have been running, without the time in which they were paused."""
+        self._reported_s = self._began_s
         self._attempts_before: dict[str, int] = {}
         self.detach_message = ""
         """What happens to running cells after Ctrl-C, for the user."""
@@ -88,7 +95,7 @@ class SweepDriver:
                 self._submit([one for one in self._waiting_cells() if one in lost])
                 if not lost and not self._should_wait():
                     return list(self._view(jobs).statuses)
-            time.sleep(self._pause_s)
+            self._executor.wait(self._pause_s)
 
     def _close_lost(self, jobs: Sequence[Job], *, take_over: bool = False) -> list[str]:
         return self._folder.close_lost(running={job.cell for job in jobs}, take_over=take_over)
@@ -125,13 +132,14 @@ class SweepDriver:
     def _record_ended(self, ended: Sequence[Ended]) -> None:
         """Record the outcome of attempts that could not record it themselves."""
         for one in ended:
-            began_s = self._began_running_s.pop(one.cell, None)
-            if began_s is not None:
-                self._took_s[one.cell] = time.monotonic() - began_s
+            busy_s = self._busy_s.pop(one.cell, None)
+            if busy_s is not None:
+                self._took_s[one.cell] = busy_s
             attempts = self._folder.attempts(one.cell)
             never_began = len(attempts) <= self._attempts_before.get(one.cell, 0)
             if self._folder.status(one.cell).state == "done":
                 continue
+            idle = never_began and one.outcome in _STOPPED
             if never_began:
                 number = self._folder.begin(one.cell, place="never started").number
             elif attempts[-1].outcome is None or (
@@ -142,14 +150,15 @@ class SweepDriver:
                 continue  # the attempt recorded more than the executor knows
             outcome = "died" if one.outcome == "finished" else one.outcome
             why = one.why or "its process ended without recording an outcome"
-            self._folder.end(one.cell, number, outcome, why=why)
+            self._folder.end(one.cell, number, outcome, why=why, idle=idle)
 
     def _report(self, jobs: Sequence[Job]) -> None:
         now_s = time.monotonic()
         running = [job.cell for job in jobs if job.state == "running"]
         self._at_a_time = max(self._at_a_time, len(running))
         for cell in running:
-            self._began_running_s.setdefault(cell, now_s)
+            self._busy_s[cell] = self._busy_s.get(cell, 0.0) + now_s - self._reported_s
+        self._reported_s = now_s
         self._listener(self._view(jobs))
 
     def _view(self, jobs: Sequence[Job]) -> SweepView:
@@ -159,8 +168,14 @@ class SweepDriver:
             plan=self._folder.plan,
             statuses=statuses,
             elapsed_s=time.monotonic() - self._began_s,
-            remaining_s=self._remaining_s(statuses),
+            remaining_s=self._within_budget(self._remaining_s(statuses)),
         )
+
+    def _within_budget(self, remaining_s: float | None) -> float | None:
+        budget_s = max(0.0, self._deadline_s - time.monotonic())
+        if remaining_s is None:
+            return None if math.isinf(budget_s) else budget_s
+        return min(remaining_s, budget_s)
 
     def _remaining_s(self, statuses: Sequence[CellStatus]) -> float | None:
         """Scale the expected time of open cells by the error so far; else use the mean duration."""
@@ -187,12 +202,16 @@ class SweepDriver:
 
 
 def _remaining_fraction(status: CellStatus) -> float:
-    return 1.0 - (status.fraction or 0.0) if status.state == "running" else 1.0
+    return 1.0 - (status.fraction or 0.0) if status.state in ("running", "paused") else 1.0
 
 
 def _with_job(status: CellStatus, jobs: Mapping[str, Job]) -> CellStatus:
-    """Add what only the executor knows: that the cell is queued, or is just starting."""
+    """Add what only the executor knows: that the cell is queued, is just starting, or is paused."""
     job = jobs.get(status.cell.id)
-    if job is None or status.state != "waiting":
+    if job is None:
         return status
-    return replace(status, state=job.state, text=job.text or status.text)
+    if status.state == "waiting":
+        return replace(status, state=job.state, text=job.text or status.text)
+    if status.state == "running" and job.state == "paused":
+        return replace(status, state=job.state)
+    return status

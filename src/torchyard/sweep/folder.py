@@ -134,7 +134,9 @@ class SweepFolder:
                 claim.start_heartbeat()
             return attempt
 
-    def end(self, cell_id: str, number: int, outcome: Outcome, *, why: str = "") -> None:
+    def end(
+        self, cell_id: str, number: int, outcome: Outcome, *, why: str = "", idle: bool = False
+    ) -> None:
         """Record how an attempt ended; a recorded outcome other than `interrupted` is kept.
 
         A cell that receives a signal records `interrupted`; only the sender knows the reason.
@@ -143,6 +145,7 @@ class SweepFolder:
         record = _read_json(path) or encode(Attempt(number=number))
         if record.get("outcome") in (None, "interrupted"):
             record.update(ended=utc_timestamp("milliseconds"), outcome=outcome, why=why)
+            record["idle"] = idle or bool(record.get("idle"))
             replace_file(path, to_json_text(record) + "\n")
         claim = self._claims.pop(path, None)
         if claim is not None:
@@ -185,7 +188,8 @@ class SweepFolder:
             )
             fraction = progress.get("fraction")
             number = float(fraction) if isinstance(fraction, (int, float)) else None
-            return replace(status, state="running", text=text, fraction=number)
+            state = "paused" if progress.get("kind") == "paused" else "running"
+            return replace(status, state=state, text=text, fraction=number)
         return replace(status, state=self._state_after(attempts))
 
     def statuses(self) -> list[CellStatus]:
@@ -281,7 +285,7 @@ class SweepFolder:
     def _state_after(self, attempts: tuple[Attempt, ...]) -> CellState:
         """Return the state of a cell none of whose attempts has finished."""
         tries = sum(attempt.counts for attempt in attempts)
-        interrupted = len(attempts) - tries
+        interrupted = sum(not (attempt.counts or attempt.idle) for attempt in attempts)
         exhausted = tries >= self.plan.limits.tries or interrupted >= MAX_INTERRUPTED
         return "failed" if exhausted else "waiting"
 

@@ -22,8 +22,8 @@ SWEEP_FORMAT: Final = 1
 ExecutorName = Literal["local", "slurm"]
 EXECUTORS: Final[tuple[ExecutorName, ...]] = get_args(ExecutorName)
 
-CellState = Literal["waiting", "queued", "running", "done", "failed"]
-"""`done`: the cell has a finished run, whose rows may have failed. `failed`: no attempt finished."""
+CellState = Literal["waiting", "queued", "running", "paused", "done", "failed"]
+"""`paused`: it has provisional results and waits for its next launch. `done`: the cell has a finished run, whose rows may have failed. `failed`: no attempt finished."""
 
 Outcome = Literal[
     "finished",
@@ -81,6 +81,8 @@ class SweepLimits:
     """Wall time of one attempt; None: only the limits of the study apply."""
     tries: int = 2
     """Maximum number of attempts that crash, hang or end with a transient failure."""
+    budget_s: float | None = None
+    """Wall time of the whole sweep; None: until every cell is decided or failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +132,8 @@ class Attempt:
     why: str = ""
     log: str = ""
     """Log of the process that ran it, relative to the sweep's folder."""
+    idle: bool = False
+    """Whether no launch was in progress when it was interrupted or cancelled."""
 
     @property
     def counts(self) -> bool:
@@ -189,12 +193,14 @@ End = Literal[
     "hung",
     "out-of-memory",
     "unsupported",
+    "provisional",
     "not-finished",
 ]
 """How a row ended. `passed`: the results passed the accuracy check and there is a speedup.
 `non-deterministic`: a variant gives different results when it is run again. `random`: the workload
 draws random numbers, which backends draw differently. `unchecked`: the accuracy check was requested
 but could not be run. `unsupported`: the workload or the candidate cannot be built in this target.
+`provisional`: it has launches, but its cell is not finished, so its numbers will change.
 `not-finished`: it was not run, was interrupted, or no measurement was usable."""
 ENDS: Final[tuple[End, ...]] = get_args(End)
 
@@ -393,8 +399,13 @@ class SweepSummary:
 
     @property
     def not_passed(self) -> tuple[SweepRow, ...]:
-        """Rows that did not pass."""
-        return tuple(row for row in self.rows if row.end != "passed")
+        """Rows that did not pass; without provisional ones."""
+        return tuple(row for row in self.rows if row.end not in ("passed", "provisional"))
+
+    @property
+    def provisional(self) -> tuple[SweepRow, ...]:
+        """Rows of cells that are not finished, with the launches so far."""
+        return tuple(row for row in self.rows if row.end == "provisional")
 
     @property
     def candidates(self) -> tuple[str, ...]:

@@ -206,8 +206,16 @@ def _searches(request: SweepRequest) -> bool:
 
 def _limits(request: SweepRequest) -> SweepLimits:
     default = SweepLimits()
+    if request.budget_s is not None and (request.executor or "local") != "local":
+        raise UsageError(
+            "--budget needs --executor local",
+            why="the queue of a cluster decides when cells run",
+            hint="remove --budget; --time and --job-time limit the cells",
+        )
     return SweepLimits(
-        cell_s=request.cell_s, tries=default.tries if request.tries is None else request.tries
+        cell_s=request.cell_s,
+        tries=default.tries if request.tries is None else request.tries,
+        budget_s=request.budget_s,
     )
 
 

@@ -159,6 +159,40 @@ def row_of(item: RunComparison, *, status: CellStatus | None, uncorrected: Verdi
     )
 
 
+def provisional_comparisons(status: CellStatus, folder: Path | None) -> dict[Names, RunComparison]:
+    """Return the comparisons of an unfinished cell with launches so far, from the sweep's folder."""
+    if folder is None or not status.is_open or not status.run:
+        return {}
+    try:
+        comparisons = comparisons_of([read_run(folder / status.run)])
+    except TorchyardError:
+        return {}  # no launch yet
+    return {
+        names: item
+        for names, item in comparisons.items()
+        if item.comparison.estimate is not None and item.comparison.estimate.launches
+    }
+
+
+def provisional_row(item: RunComparison, status: CellStatus, names: Names) -> SweepRow:
+    """Return the row of a comparison whose cell is not finished."""
+    measured = row_of(item, status=status, uncorrected=Verdict.UNDECIDED)
+    launches = f"{measured.launches} launch{'' if measured.launches == 1 else 'es'}"
+    return replace(
+        row_without_result(status, names),
+        end="provisional",
+        speedup=measured.speedup,
+        interval=measured.interval,
+        launches=measured.launches,
+        baseline_ns=measured.baseline_ns,
+        candidate_ns=measured.candidate_ns,
+        compile_s=measured.compile_s,
+        untrusted=measured.untrusted,
+        reason="; ".join([f"{launches} so far", *measured.untrusted, _why_no_result(status, None)]),
+        run=measured.run,
+    )
+
+
 def row_without_result(
     status: CellStatus, names: Names, *, folder: Path | None = None, log_tail: str = ""
 ) -> SweepRow:
@@ -186,7 +220,7 @@ def row_without_result(
         verdict=Verdict.FAILED if failed else Verdict.UNDECIDED,
         verdict_alone=Verdict.FAILED if failed else Verdict.UNDECIDED,
         reason=_why_no_result(status, last),
-        log=last.log if last else "",
+        log=last.log if last and not last.idle else "",
         log_tail=log_tail
         or (_log_tail(folder, last.log) if folder and last and last.log and failed else ""),
         tries=_tries(status),
@@ -308,7 +342,8 @@ def read_sweeps(folders: Sequence[Path]) -> SweepParts:
 
 def _runs(sweep: SweepFolder, statuses: Sequence[CellStatus]) -> list[Run]:
     """Return the joined runs, or the runs of finished cells while the sweep is running."""
-    joined = [Path(path) for path in sweep.runs().values()]
+    is_complete = not any(status.is_open for status in statuses)
+    joined = [Path(path) for path in sweep.runs().values()] if is_complete else []
     of_cells = [sweep.folder / status.run for status in statuses if status.state == "done"]
     for folders in (joined, of_cells):
         try:

@@ -17,6 +17,7 @@ from typing import Final
 
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
+from torchyard.core.units import format_count
 from torchyard.machine.identity import machine_name
 from torchyard.results.run_reader import Run
 from torchyard.sweep.model import (
@@ -36,6 +37,8 @@ from torchyard.sweep.rows import (
     Names,
     comparisons_of,
     names_of,
+    provisional_comparisons,
+    provisional_row,
     row_of,
     row_without_result,
 )
@@ -117,6 +120,11 @@ def _rows(
         planned.setdefault(names, (None, None))
     for names, (status, folder) in planned.items():
         item = comparisons.get(names)
+        if item is None and status is not None:
+            provisional = provisional_comparisons(status, folder).get(names)
+            if provisional is not None:
+                rows.append(provisional_row(provisional, status, names))
+                continue
         if status is not None and (item is None or item.given_up):
             failure = item.comparison.failure if item else None
             tail = failure.log_tail if failure else ""
@@ -342,7 +350,13 @@ def _doubts(summary: SweepSummary, machines: int) -> Iterable[str]:
     open_cells = summary.cells - summary.cells_finished
     if open_cells:
         yield f"{open_cells} of {summary.cells} cells are not finished: all numbers may still change"
-    untrusted = sum(not row.trusted for row in summary.rows)
+    single = sum(row.launches == 1 and row.end in ENDS_WITH_SPEEDUP for row in summary.rows)
+    if single:
+        yield (
+            f"{single} of {format_count(len(summary.rows), 'comparison')} with one launch only: their "
+            "numbers are valid for these processes only"
+        )
+    untrusted = sum(not row.trusted and row.end != "provisional" for row in summary.rows)
     if untrusted:
         verb = "is" if untrusted == 1 else "are"
         yield (

@@ -69,6 +69,7 @@ class SweepRequest:
     precisions: tuple[Precision, ...] = ()
     patterns: Patterns = field(default_factory=Patterns)
     shard: tuple[int, int] | None = None
+    budget_s: float | None = None
     cell_s: float | None = None
     tries: int | None = None
     null: bool | None = None
@@ -94,6 +95,7 @@ def merge_sweeps(below: SweepRequest, above: SweepRequest) -> SweepRequest:
             exclude=above.patterns.exclude or below.patterns.exclude,
         ),
         shard=above.shard or below.shard,
+        budget_s=above.budget_s if above.budget_s is not None else below.budget_s,
         cell_s=above.cell_s if above.cell_s is not None else below.cell_s,
         tries=above.tries if above.tries is not None else below.tries,
         null=above.null if above.null is not None else below.null,
@@ -207,6 +209,7 @@ def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepReques
         modes=table.modes,
         precisions=table.precisions,
         patterns=Patterns(only=table.only, exclude=table.exclude),
+        budget_s=_checked(table, "budget"),
         cell_s=_checked(table, "cell_limit"),
         tries=_checked(table, "tries"),
         null=table.null,

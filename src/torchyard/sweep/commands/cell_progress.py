@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Rows = Mapping[str, Sequence[Comparison]]
 """Comparisons of cells with a finished run, by cell id."""
 
-_STATES: tuple[CellState, ...] = ("done", "running", "queued", "waiting", "failed")
+_STATES: tuple[CellState, ...] = ("done", "running", "paused", "queued", "waiting", "failed")
 
 
 def counts_text(statuses: Iterable[CellStatus]) -> str:
@@ -39,10 +39,13 @@ def counts_text(statuses: Iterable[CellStatus]) -> str:
 
 
 def rows_of(status: CellStatus, folder: Path) -> Sequence[Comparison]:
-    """Return the comparisons of a finished cell; empty if its run cannot be read."""
+    """Return the comparisons of a cell so far; empty if its run cannot be read.
+
+    Those of an unfinished cell are provisional.
+    """
     from torchyard.results.run_reader import read_run
 
-    if status.state != "done":
+    if not status.run or status.state == "failed":
         return ()
     try:
         return read_run(folder / status.run).comparisons
@@ -71,20 +74,38 @@ def cell_table(statuses: Sequence[CellStatus], rows: Rows) -> str:
             status.cell.id,
             _state(status),
             str(len(status.attempts) or ""),
-            verdicts_text(rows.get(status.cell.id, ()), reasons=False)
-            if status.state == "done"
-            else status.text,
+            _now_text(status, rows.get(status.cell.id, ())),
         )
         for status in statuses
     ]
     return aligned([("CELL", "STATE", "TRIES", "NOW"), *cells])
 
 
+def _now_text(status: CellStatus, rows: Sequence[Comparison]) -> str:
+    """Return the verdicts of a finished cell, or the activity and provisional speedups of others."""
+    if status.state == "done":
+        return verdicts_text(rows, reasons=False)
+    return "; ".join(text for text in (provisional_text(rows), status.text) if text)
+
+
+def provisional_text(rows: Sequence[Comparison]) -> str:
+    """Return text such as `provisional: inductor ~1.25x after 2 launches`; empty without a launch."""
+    texts = []
+    for row in rows:
+        estimate = row.estimate
+        if estimate is not None and estimate.launches:
+            launches = f"{estimate.launches} launch{'' if estimate.launches == 1 else 'es'}"
+            texts.append(f"{row.candidate} ~{estimate.speedup:.3f}x after {launches}")
+        elif row.failure is not None:
+            texts.append(f"{row.candidate} failed")
+    return f"provisional: {', '.join(texts)}" if texts else ""
+
+
 def failed_text(statuses: Sequence[CellStatus], rows: Rows, folder: Path) -> str:
     """Return why cells and rows failed and their log files; empty if none failed."""
     lines = []
     for status in statuses:
-        for row in rows.get(status.cell.id, ()):
+        for row in rows.get(status.cell.id, ()) if status.state == "done" else ():
             if row.verdict is Verdict.FAILED and row.failure is not None:
                 why = f"{row.failure.kind} ({row.failure.phase}): {one_line(row.failure.message)}"
                 lines.append(f"{status.cell.id}: {row.candidate} {why}")
@@ -124,8 +145,8 @@ def sweep_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _state(status: CellStatus) -> str:
-    if status.state == "running" and status.fraction is not None:
-        return f"running {format_percent(status.fraction)}"
+    if status.state in ("running", "paused") and status.fraction is not None:
+        return f"{status.state} {format_percent(status.fraction)}"
     return status.state
 
 
@@ -243,6 +264,7 @@ def _head(view: SweepView, failed: int) -> str:
     parts = [
         f"{ended} of {total} cells",
         f"{view.count('running')} running" if view.count("running") else "",
+        f"{view.count('paused')} waiting for another launch" if view.count("paused") else "",
         f"{view.count('queued')} queued" if view.plan.executor.name != "local" else "",
         f"{failed} failed" if failed else "",
         f"{clock_text(view.elapsed_s)} elapsed",

@@ -5,6 +5,7 @@ Also defines the command that an executor runs for a cell.
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from torchyard.bench.commands.execution import exit_code_of
 from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.output import data_console, print_data, print_json, print_message, printable
-from torchyard.errors import Untrustworthy, WorkerFailed
+from torchyard.core.units import format_count
+from torchyard.errors import TimeLimit, Untrustworthy, WorkerFailed
 from torchyard.sweep.commands.cell_progress import counts_text, show_sweep
 from torchyard.sweep.model import CellStatus
 
@@ -31,9 +33,19 @@ def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:
     return [sys.executable, "-m", "torchyard", "sweep-cell", str(folder.folder), cell]
 
 
-def executor_of(folder: SweepFolder) -> Executor:
-    """Open the executor of the sweep's plan."""
+def executor_of(
+    folder: SweepFolder,
+    *,
+    first_launch_s: Mapping[str, float] | None = None,
+    deadline_s: float = math.inf,
+) -> Executor:
+    """Open the executor of the sweep's plan.
+
+    `first_launch_s` has the expected durations of first launches by cell, where known; `deadline_s` is
+    the end of the time budget (`time.monotonic`).
+    """
     from torchyard.sweep.executors.interface import open_executor
+    from torchyard.sweep.launch_order import LaunchOrder
 
     return open_executor(
         folder.plan.executor,
@@ -41,6 +53,8 @@ def executor_of(folder: SweepFolder) -> Executor:
         lambda cell: command_of_cell(folder, cell),
         folder.log_path,
         limit_s=folder.plan.limits.cell_s,
+        order=LaunchOrder.of_cells(folder.plan.cells, first_launch_s=first_launch_s),
+        deadline_s=deadline_s,
     )
 
 
@@ -60,6 +74,10 @@ class SweepSession:
     quiet: bool = False
     expected_s: Mapping[str, float] = field(default_factory=dict)
     """Expected durations of cells by id, where known."""
+    first_launch_s: Mapping[str, float] = field(default_factory=dict)
+    """Expected durations of first launches by cell id, where known."""
+    deadline_s: float = math.inf
+    """End of the time budget (`time.monotonic`)."""
     take_over: bool = False
     """Whether to measure cells here that other processes may still run."""
     home: Path | None = None
@@ -67,28 +85,40 @@ class SweepSession:
     statuses: Sequence[CellStatus] = ()
     runs: dict[str, Run] = field(default_factory=dict)
     """The joined runs by name."""
+    _changed: bool = False
+    """Whether cells were still open when this execution began, so that they are joined again."""
 
     def run(self) -> int:
         """Drive the sweep to its end and return the exit code."""
         from torchyard.sweep.driver import SweepDriver
+        from torchyard.sweep.shared_templates import shared_templates
 
-        executor = executor_of(self.folder)
+        self._changed = any(status.is_open for status in self.folder.statuses())
+        executor = executor_of(
+            self.folder, first_launch_s=self.first_launch_s, deadline_s=self.deadline_s
+        )
         for note in getattr(executor, "notes", ()):
             print_message(f"note: {note}")
         driver: SweepDriver | None = None
         try:
-            with show_sweep(self.folder.folder, quiet=self.quiet) as listener:
+            with (
+                shared_templates(self.folder),
+                show_sweep(self.folder.folder, quiet=self.quiet) as listener,
+            ):
                 driver = SweepDriver(
                     self.folder,
                     executor,
                     listener=listener,
                     expected_s=self.expected_s,
                     take_over=self.take_over,
+                    deadline_s=self.deadline_s,
                 )
                 self.statuses = driver.run()
             if not any(status.is_open for status in self.statuses):
                 self._join()
                 return self._exit_code()
+            if getattr(executor, "out_of_time", False):
+                return self._end_without_all_cells()
             # Jobs were cancelled, or other processes run cells: the next driver resumes them.
             print_message(f"stopped: {counts_text(self.statuses)}")
             for line in _running_elsewhere(self.statuses):
@@ -99,6 +129,19 @@ class SweepSession:
             print_message(f"interrupted: {counts_text(self.statuses)}{message}")
         print_message(f"resume with: {self.resume_command}")
         return INTERRUPTED
+
+    def _end_without_all_cells(self) -> int:
+        """Join the cells that have a launch after the time budget, and return the exit code."""
+        without = sum(status.is_open for status in self.statuses)
+        print_message(
+            f"the time budget was used up: {without} of {format_count(len(self.statuses), 'cell')} "
+            "without a finished launch"
+        )
+        print_message(f"resume with: {self.resume_command}")
+        if all(status.is_open for status in self.statuses):
+            return TimeLimit.exit_code
+        self._join()
+        return self._exit_code()
 
     @property
     def resume_command(self) -> str:
@@ -164,7 +207,7 @@ class SweepSession:
         from torchyard.sweep.join import join_sweep
 
         joined = {name: Path(path) for name, path in self.folder.runs().items()}
-        if not joined or not all(path.is_dir() for path in joined.values()):
+        if not joined or self._changed or not all(path.is_dir() for path in joined.values()):
             joined = join_sweep(self.folder, self.home or runs_home())
             self.folder.save_runs({name: str(path) for name, path in joined.items()})
         self.runs = {name: read_run(path) for name, path in joined.items()}
@@ -182,7 +225,7 @@ class SweepSession:
 
 def _running_elsewhere(statuses: Sequence[CellStatus]) -> list[str]:
     """Return messages about cells that other processes run."""
-    running = [one for one in statuses if one.state == "running" and one.attempts]
+    running = [one for one in statuses if one.state in ("running", "paused") and one.attempts]
     if not running:
         return []
     places = ", ".join(dict.fromkeys(one.attempts[-1].place or "unknown" for one in running))

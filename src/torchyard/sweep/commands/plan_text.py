@@ -40,6 +40,7 @@ def sweep_plan_text(
         *_batches(plan),
         _executor(plan),
         *_time(estimate),
+        *_budget(plan, estimate),
         *_disk(estimate),
         *_memory(estimate),
         *(f"  note        {note}" for note in notes),
@@ -160,6 +161,26 @@ def _time(estimate: SweepEstimate) -> list[str]:
         ]
         origin = f"cells: {', '.join(part for part in parts if part)}"
     return [f"  {'time':<11} {text}", f"  {'':<11} ({origin})"]
+
+
+def _budget(plan: SweepPlan, estimate: SweepEstimate) -> list[str]:
+    """Describe what fits into the time budget."""
+    budget_s = plan.limits.budget_s
+    if budget_s is None:
+        return []
+    size = f"{budget_s / 60:g} min" if budget_s % 60 == 0 else f"{budget_s:g} s"
+    lines = [f"{size} of wall time; then cells end with the launches that they have"]
+    cells, first_pass_s = len(estimate.cells), estimate.first_pass_s()
+    if first_pass_s is None:
+        lines.append("(how many cells get a launch is unknown: there is no earlier run)")
+        return [f"  {'budget':<11} {lines[0]}", f"  {'':<11} {lines[1]}"]
+    known = len(estimate.first_launch_s())
+    source = "" if known == cells else f", known for {known} of {cells} cells"
+    launch_text = f"one launch of each cell takes about {_rough(first_pass_s)}{source}"
+    if first_pass_s > budget_s:
+        fitting = int(cells * budget_s / first_pass_s)
+        launch_text = f"too short: {launch_text}; about {fitting} of {format_count(cells, 'cell')} get a launch"
+    return [f"  {'budget':<11} {lines[0]}", f"  {'':<11} {launch_text}"]
 
 
 def _disk(estimate: SweepEstimate) -> list[str]:

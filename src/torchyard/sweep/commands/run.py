@@ -6,8 +6,10 @@ commas, or by repeating the option.
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -103,6 +105,12 @@ _OPTIONS: Final = (
     *MEASURE_OPTIONS,
     *LIMIT_OPTIONS,
     _how(
+        "--budget",
+        metavar="DURATION",
+        help="Wall time of the whole sweep, such as 30m: first one launch of each cell, then more where "
+        "they bring a verdict soonest. [default: until every cell is decided]",
+    ),
+    _how(
         "--cell-limit",
         metavar="DURATION",
         help="Wall time of one attempt at a cell. [default: none]",
@@ -161,7 +169,9 @@ _OPTIONS: Final = (
     _out("-q", "--quiet", is_flag=True, help="Do not show plan and progress on stderr."),
 )
 
-ALLOWED_WITH_RESUME: Final = frozenset({"resume", "quiet", "calibrate", "plan_only", "take_over"})
+ALLOWED_WITH_RESUME: Final = frozenset(
+    {"resume", "quiet", "calibrate", "plan_only", "take_over", "budget"}
+)
 """Options allowed with --resume. All others would change the existing plan."""
 
 
@@ -225,12 +235,13 @@ def sweep_request_of_options(options: dict[str, Any]) -> Any:
         ),
     )
     executor = options["executor"]
-    limits = checked_numbers(options, "cell_limit", "tries")
+    limits = checked_numbers(options, "budget", "cell_limit", "tries")
     return SweepRequest(
         study=study,
         precisions=read_precisions(_listed(options["precisions"]), where="--precisions"),
         patterns=Patterns(only=options["only"], exclude=options["exclude"]),
         shard=None if options["shard"] is None else parse_shard(options["shard"]),
+        budget_s=limits.get("budget_s"),
         cell_s=limits.get("cell_s"),
         tries=limits.get("tries"),
         null=options["null"],
@@ -256,13 +267,15 @@ _HELP = """
 Examples:
   torchyard sweep --suites models --plan
   torchyard sweep --suites models,kernels --backends inductor,aot_eager --time 20s
+  torchyard sweep --suites models,kernels --budget 30m
   torchyard sweep nightly.toml --shard 1/4 --run-dir part-1
   torchyard sweep --suites models --null
   torchyard sweep --resume latest
 
 Measure whole suites. Each workload in each mode and precision is a cell, which is measured like
 `torchyard bench`; the cells of each precision become one run. Options override the study file. Exit
-code 5 if every cell failed, 6 if a result is untrusted, 130 after Ctrl-C.
+code 5 if every cell failed, 6 if a result is untrusted, 124 if the time budget ended before any cell
+had a launch, 130 after Ctrl-C.
 """
 
 
@@ -282,6 +295,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     from torchyard.sweep.commands.execution import SweepSession, check_executor_available
     from torchyard.sweep.commands.plan_text import estimate_of, sweep_plan_text
 
+    began_s = time.monotonic()
     quiet, calibrating = options["quiet"], options["calibrate"]
     folder: SweepFolder | None = None
     notes: list[str] = []
@@ -289,7 +303,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         raise UsageError("--take-over needs --resume", hint="add --resume FOLDER")
     if options["resume"] is not None:
         folder = _open_for_resume(study, options)
-        plan, notes = _remaining_plan(folder)
+        plan, notes = _remaining_plan(folder, options)
     else:
         plan, notes = _plan(study, options)
     check_calibration(plan, calibrating=calibrating)
@@ -312,6 +326,8 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         folder=folder,
         quiet=quiet,
         expected_s=estimate.expected_s(),
+        first_launch_s=estimate.first_launch_s(),
+        deadline_s=math.inf if plan.limits.budget_s is None else began_s + plan.limits.budget_s,
         take_over=options["take_over"],
     )
     code = session.run()
@@ -348,7 +364,11 @@ def _show_plan(
         quiet=options["quiet"],
         keep=folder is not None,
     )
-    whole = {**encode(estimate), "time_s": estimate.time_s}
+    whole = {
+        **encode(estimate),
+        "time_s": estimate.time_s,
+        "first_pass_s": estimate.first_pass_s(),
+    }
     text = sweep_plan_text(plan, estimate, all_cells=True, notes=notes)
     print_result({"plan": plan, "estimate": whole, "notes": notes}, text, as_json=as_json)
     return 0
@@ -375,17 +395,25 @@ def _open_for_resume(study: Path | None, options: dict[str, Any]) -> SweepFolder
     return folder
 
 
-def _remaining_plan(folder: SweepFolder) -> tuple[SweepPlan, list[str]]:
-    """Return the plan with the open cells only, and a note about the others."""
+def _remaining_plan(folder: SweepFolder, options: dict[str, Any]) -> tuple[SweepPlan, list[str]]:
+    """Return the plan with the open cells only, and a note about the others.
+
+    A time budget applies to each execution; `--budget` replaces the one of the plan.
+    """
     from dataclasses import replace
 
+    from torchyard.errors import UsageError
     from torchyard.sweep.commands.cell_progress import counts_text
 
     statuses = folder.statuses()
     closed = [status for status in statuses if not status.is_open]
     open_cells = tuple(status.cell for status in statuses if status.is_open)
     notes = [f"not included: {counts_text(closed)} in earlier runs"] if closed else []
-    return replace(folder.plan, cells=open_cells), notes
+    budget = checked_numbers(options, "budget")
+    if budget and folder.plan.executor.name != "local":
+        raise UsageError("--budget needs a sweep on this machine", hint="remove --budget")
+    limits = replace(folder.plan.limits, **budget)
+    return replace(folder.plan, cells=open_cells, limits=limits), notes
 
 
 def _new_folder(plan: SweepPlan, run_dir: Path | None) -> SweepFolder:

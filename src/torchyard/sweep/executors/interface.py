@@ -8,14 +8,17 @@ or lost its machine.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from torchyard.sweep.launch_order import LaunchOrder
 from torchyard.sweep.model import ExecutorChoice, Outcome
 
-JobState = Literal["queued", "running"]
+JobState = Literal["queued", "running", "paused"]
+"""`paused`: it waits for its next launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,9 @@ class Executor(Protocol):
     def poll(self) -> tuple[list[Job], list[Ended]]:
         """Return queued and running cells, and those that ended since the last call."""
 
+    def wait(self, pause_s: float) -> None:
+        """Wait until the next call of `poll` is useful, at most `pause_s`."""
+
     def cancel(self) -> None:
         """Cancel all submitted cells and wait until they have ended."""
 
@@ -76,11 +82,13 @@ def open_executor(
     log: Callable[[str], Path],
     *,
     limit_s: float | None = None,
+    order: LaunchOrder | None = None,
+    deadline_s: float = math.inf,
 ) -> Executor:
     """Open an executor.
 
     `command` and `log` return the command and the log file of a cell. `limit_s` is the time limit of
-    one attempt.
+    one attempt. `order` and `deadline_s`, the end of the time budget, apply to the local executor.
     """
     check_choice(choice)
     if choice.name == "slurm":
@@ -97,4 +105,6 @@ def open_executor(
         limit_s=limit_s,
         at_most=read_at_most(dict(choice.options)),
         turn_folder=folder / "turn",
+        order=order,
+        deadline_s=deadline_s,
     )

@@ -34,6 +34,7 @@ from torchyard.sweep.report.text import (
     mean_cell,
     not_wrong_lines,
     passed_text,
+    provisional_text,
     reasons_of,
     row_name,
     selection_text,
@@ -100,6 +101,11 @@ def sweep_markdown(summary: SweepSummary) -> str:
             lines += _table(
                 _ROW_HEADS, [_row_cells(as_selected(row)) for row in rows], right=(3, 4, 6, 7)
             )
+    if summary.provisional:
+        lines += ["", f"**{escaped(provisional_text(summary).capitalize())}**", ""]
+        lines += _table(
+            _ROW_HEADS, [_row_cells(row) for row in summary.provisional], right=(3, 4, 6, 7)
+        )
     failed = summary.not_passed
     if failed:
         lines += [

@@ -202,7 +202,11 @@ def _tone(mean: MeanSpeedup | None) -> str:
 def _row_tone(row: SweepRow) -> str:
     if row.end == "passed" or row.verdict is Verdict.UNTRUSTED:
         return row.verdict.value
-    return {"not-finished": "undecided", "wrong": "wrong"}.get(row.end, "failed")
+    return {
+        "not-finished": "undecided",
+        "provisional": "undecided provisional",
+        "wrong": "wrong",
+    }.get(row.end, "failed")
 
 
 def _cost_row(group: SweepGroup) -> dict[str, str]:
@@ -243,7 +247,7 @@ def _word(row: SweepRow) -> str:
 
 def _row(row: SweepRow) -> dict[str, Any]:
     plotted, (speedup, interval) = bool(_numbers(row)), speedup_cell(row)
-    shown = row.verdict if row.end in {"wrong", *ENDS_WITH_SPEEDUP} else None
+    shown = row.verdict if row.end in {"wrong", "provisional", *ENDS_WITH_SPEEDUP} else None
     return {
         "name": row_name(row),
         "label": one_line(row.workload),

@@ -68,7 +68,8 @@ def end_mark(row: SweepRow) -> str:
     """Return the mark of a row; rows that did not pass are marked as failed."""
     if row.end == "passed" or row.verdict is Verdict.UNTRUSTED:
         return MARKS[row.verdict]
-    return MARKS[Verdict.UNDECIDED if row.end == "not-finished" else Verdict.FAILED]
+    is_open = row.end in ("not-finished", "provisional")
+    return MARKS[Verdict.UNDECIDED if is_open else Verdict.FAILED]
 
 
 def ends_text(group: SweepGroup) -> str:
@@ -92,13 +93,21 @@ def mean_cell(mean: MeanSpeedup | None, *, untrusted: int = 0) -> str:
 
 
 def speedup_cell(row: SweepRow) -> tuple[str, str]:
-    """Return speedup and interval; in parentheses if untrusted."""
+    """Return speedup and interval; in parentheses if untrusted, with a tilde if provisional."""
     if row.speedup is None:
         return ABSENT, ""
     texts = [f"{number_text(row.speedup)}x", _interval(row.interval) if row.interval else ""]
     if not row.trusted:
         texts = [f"({text})" if text else "" for text in texts]
+    if row.end == "provisional":
+        texts[0] = f"~{texts[0]}"
     return texts[0], texts[1]
+
+
+def provisional_text(summary: SweepSummary) -> str:
+    """Return the heading of the provisional rows."""
+    count = f"{len(summary.provisional)} of {len(summary.rows)}"
+    return f"provisional ({count}; not in means, corrections and verdicts)"
 
 
 def not_wrong_lines(groups: Sequence[SweepGroup]) -> list[str]:
@@ -294,6 +303,10 @@ def sweep_text(summary: SweepSummary) -> str:
                 f"{heading}{selection_text(rows)}:",
                 indent(aligned([_row_cells(as_selected(row)) for row in rows]), "  "),
             ]
+    provisional = summary.provisional
+    if provisional:
+        cells = [(*_row_cells(row)[1:], one_line(row.reason)) for row in provisional]
+        lines += ["", f"{provisional_text(summary)}:", indent(aligned(cells), "  ")]
     failed = summary.not_passed
     if failed:
         lines += ["", f"did not pass ({len(failed)} of {len(summary.rows)}):", *_failures(failed)]

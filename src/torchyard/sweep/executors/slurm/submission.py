@@ -300,6 +300,10 @@ class SlurmExecutor:
                 )
             time.sleep(0.5)
 
+    def wait(self, pause_s: float) -> None:
+        """Wait before the next query of the cluster."""
+        time.sleep(pause_s)
+
     def detach(self) -> str:
         """Return a message about the jobs, which continue in Slurm."""
         ended = {(name, index) for name, index, _ in self._unacknowledged}
