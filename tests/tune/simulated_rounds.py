@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,12 +30,20 @@ class SimulatedRounds:
     asked: list[tuple[Stage, str, tuple[str, ...]]] = field(default_factory=list)
 
     def run(
-        self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
+        self,
+        stage: Stage,
+        against: Contender,
+        contenders: Sequence[Contender],
+        *,
+        launches: int,
+        limit_s: float = math.inf,
     ) -> RoundResult:
-        """Draw."""
+        """Draw; launches that do not fit into the limit are missing."""
         names = tuple(one.name for one in contenders)
         self.asked.append((stage, against.name, names))
-        took_s = float(launches * (len(names) + 1))
+        fitting = min(launches, int(limit_s / (len(names) + 1))) if limit_s < math.inf else launches
+        stopped, launches = fitting < launches, fitting
+        took_s = limit_s if stopped else float(launches * (len(names) + 1))
         self.elapsed_s += took_s
         outcomes = [
             RoundOutcome(contender=one, failure="crashed (build): it always does")
@@ -56,6 +65,7 @@ class SimulatedRounds:
             run="",
             ended_s=self.elapsed_s,
             took_s=took_s,
+            stopped=stopped,
         )
         return RoundResult(race_round=race_round, outcomes=tuple(outcomes), against_ns=1e6)
 

@@ -63,6 +63,7 @@ def test_bad_input(capsys: Capture, arguments: tuple[str, ...], what: str) -> No
     assert ended.out == ""
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_dry_run_lists_the_space(capsys: Capture, space: str) -> None:
     ended = call(capsys, "tune", "kernels/matmul", "--space", space, "--dry-run", "--json")
@@ -85,7 +86,7 @@ def test_a_race_of_a_program_is_stored_and_resumed(
         *("tune", str(program), "--program", "--space", space, "--budget", "20s"),
         *("--run-dir", str(folder), "--html", str(html), "--json", "-q"),
     )
-    assert ended.code == 0, ended.err
+    assert ended.code in (0, 6), ended.err
     race = json.loads(ended.out)["race"]
     assert race["state"] == "finished"
     failed = [
@@ -96,15 +97,15 @@ def test_a_race_of_a_program_is_stored_and_resumed(
     ]
     assert failed
     assert "no_such_backend" in failed[0]["why"]
-    assert "A race of settings" in html.read_text()
+    assert "<h1>Fastest settings for " in html.read_text()
     assert not (folder / "cache").exists(), "what was compiled is of no use any more"
     before = {path: path.stat().st_mtime_ns for path in folder.glob("heats/*/run.json")}
     again = call(capsys, "tune", "--resume", str(folder), "--json", "-q")
-    assert again.code == 0, again.err
+    assert again.code in (0, 6), again.err
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(json.loads(again.out)["race"]["heats"]) == len(race["heats"])
     longer = call(capsys, "tune", "--resume", str(folder), "--budget", "30s", "--json", "-q")
-    assert longer.code == 0, longer.err
+    assert longer.code in (0, 6), longer.err
     more = json.loads(longer.out)["race"]
     assert more["budget_s"] == 30.0
     kept = {path: path.stat().st_mtime_ns for path in before}

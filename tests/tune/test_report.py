@@ -44,7 +44,7 @@ def test_the_space_lists_what_would_be_tried() -> None:
 def test_a_race_that_is_not_over_says_so() -> None:
     race = replace(sample_race(), state="interrupted")
     assert verdict_line(race) == "the race is not finished: 2 rounds completed"
-    empty = replace(race, state="finished", confirmed=None, winner=None, heats=())
+    empty = replace(race, state="finished", confirmed=None, winner=None, proposed=None, heats=())
     so_far = "no recommendation: no setting is significantly faster so far\n"
     assert verdict_line(empty).startswith(so_far)
     assert "--resume FOLDER --budget" in verdict_line(empty)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torchyard.core.study import Study
     from torchyard.tune.folder import RaceFolder
     from torchyard.tune.model import Race
+    from torchyard.tune.round_times import RoundTimes
 
 
 DEFAULT_BUDGET = "10m"
@@ -85,7 +87,7 @@ _OPTIONS = (
     _search(
         "--budget",
         metavar="DURATION",
-        help="Time of all race rounds; with --resume the new total, including finished rounds. "
+        help="Wall time until the recommendation; with --resume the new total, including finished rounds. "
         f"[default: {DEFAULT_BUDGET}]",
     ),
     _search(
@@ -135,11 +137,15 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     from torchyard.cli.invoke import INTERRUPTED
     from torchyard.errors import Untrustworthy
     from torchyard.tune.report import race_text, space_text
+    from torchyard.tune.round_times import RoundTimes
 
+    began_s = time.monotonic()
     for name in ("html", "env_file"):
         if options[name] is not None:
             check_writable(options[name], option="--" + name.replace("_", "-"))
     folder, race = _begin(workload, options)
+    if folder is None:
+        race = _with_likely_winners_first(race)
     if options["dry_run"]:
         record = {"space": race.space, "workload": race.workload}
         print_result(record, space_text(race), as_json=as_json)
@@ -148,7 +154,9 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
         check_devices([_as_study(race)])
         folder = _new_folder(options["run_dir"])
         folder.write(race)
-    race, interrupted = _run(folder, race, quiet=options["quiet"])
+    times = RoundTimes(import_s=race.import_s)
+    _warn_about_short_budget(race, times, time.monotonic() - began_s)
+    race, interrupted = _run(folder, race, times, began_s=began_s, quiet=options["quiet"])
     text = race_text(race, program=_program(workload, options))
     print_result({"race": race, "folder": str(folder.folder)}, text, as_json=as_json)
     _write(race, folder, html=options["html"], env_file=options["env_file"])
@@ -248,7 +256,37 @@ def _new_folder(run_dir: Path | None) -> RaceFolder:
     return RaceFolder.create(run_dir or new_run_folder(races_home()))
 
 
-def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
+def _with_likely_winners_first(race: Race) -> Race:
+    """Order the choices by what earlier races and runs show."""
+    from dataclasses import replace
+
+    from torchyard.results.commands.options import fresh_store
+    from torchyard.tune.folder import races_home
+    from torchyard.tune.prior import known_speedups, ordered_choices
+
+    with fresh_store() as store:
+        speedups = known_speedups(race, races=races_home(), store=store)
+    choices = tuple(ordered_choices(race.space.choices, speedups))
+    return replace(race, space=replace(race.space, choices=choices))
+
+
+def _warn_about_short_budget(race: Race, times: RoundTimes, elapsed_s: float) -> None:
+    """Say before the first round how much time one choice needs, if that is more than the budget."""
+    from torchyard.tune.model import Contender
+
+    default = Contender()
+    contenders = [default.with_choice(choice) for choice in race.space.choices]
+    minimum_s = min(times.minimum_s(default, one) for one in contenders) + elapsed_s
+    if minimum_s > race.budget_s and not race.heats:
+        print_message(
+            f"warning: --budget {race.budget_s:g}s is short: to try and confirm one setting takes "
+            f"about {minimum_s:.0f} s here"
+        )
+
+
+def _run(
+    folder: RaceFolder, race: Race, times: RoundTimes, *, began_s: float, quiet: bool
+) -> tuple[Race, bool]:
     from torchyard.cli.progress import ComparisonCollector, show_progress
     from torchyard.core.events import Event
     from torchyard.tune.race import RaceRun
@@ -266,8 +304,10 @@ def _run(folder: RaceFolder, race: Race, *, quiet: bool) -> tuple[Race, bool]:
             fraction = min(0.99, rounds.elapsed_s / race.budget_s)
             listener(Event(kind="workload", text=text, fraction=fraction))
 
-        rounds = RaceRounds(folder, race, command=list(sys.argv), listener=within_race)
-        run = RaceRun(folder, race, rounds, listener=on_round)
+        rounds = RaceRounds(
+            folder, race, command=list(sys.argv), listener=within_race, began_s=began_s
+        )
+        run = RaceRun(folder, race, rounds, listener=on_round, times=times)
         try:
             return run.run(), False
         except KeyboardInterrupt:

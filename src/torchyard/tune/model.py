@@ -57,6 +57,8 @@ class Choice:
     """Whether results may differ by design, as with a lower precision."""
     takes_long: bool = False
     """Whether preparation takes minutes; such choices are tried last."""
+    typical: float = 1.0
+    """Typical speedup, which decides the order where nothing is known about the workload."""
 
     @property
     def sets_process(self) -> bool:
@@ -161,6 +163,8 @@ class RaceRound:
     took_s: float = 0.0
     found: tuple[Standing, ...] = ()
     """Standings from this round and the rounds before it."""
+    stopped: bool = False
+    """Whether the end of the time budget stopped it; it is measured again if the race is resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +212,8 @@ class Race:
     budget_s: float
     goal: Goal = "latency"
     settings: MeasureSettings = field(default_factory=MeasureSettings)
+    import_s: float | None = None
+    """Time in which a process of the target started and imported torch, when the race was planned."""
     contenders: tuple[Contender, ...] = ()
     """All measured contenders, in the order of their first round."""
     heats: tuple[RaceRound, ...] = ()

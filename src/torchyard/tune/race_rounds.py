@@ -20,6 +20,7 @@ from statistics import fmean, stdev
 from typing import Final
 
 from torchyard.bench.bench_run import run_bench
+from torchyard.bench.launch_gate import DeadlineGate
 from torchyard.core.comparison import Accuracy, Comparison, Interval, Verdict
 from torchyard.core.events import Listener
 from torchyard.core.study import Budget, Study
@@ -32,6 +33,7 @@ from torchyard.stats.pairs import pair_blocks
 from torchyard.tune.folder import RaceFolder
 from torchyard.tune.model import STAGE_LABELS, Choice, Contender, Race, RaceRound, Stage
 
+STOPPED_NOTE: Final = "stopped early: the time budget of the race was used up"
 SECONDS_PER_CONTENDER: Final = 0.6
 """Measuring time of a launch per contender: about six blocks, enough for a median."""
 
@@ -76,20 +78,37 @@ class RaceRounds:
         *,
         command: Sequence[str],
         listener: Listener,
+        began_s: float | None = None,
     ) -> None:
+        """`began_s` is when the race began (`time.monotonic`), including its planning."""
         self._folder = folder
         self._race = race
         self._command = command
         self._listener = listener
-        self._stored = [*race.heats, *race.spare]
-        self._next = 1 + max((race_round.number for race_round in self._stored), default=-1)
-        self.elapsed_s = 0.0
-        """Measuring time of all rounds, including those before a resume."""
+        stored = [*race.heats, *race.spare]
+        self._next = 1 + max((race_round.number for race_round in stored), default=-1)
+        self._stored = [race_round for race_round in stored if not race_round.stopped]
+        self._began_s = time.monotonic() if began_s is None else began_s
+        self._before_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall time since the race began, and that of rounds before a resume."""
+        return self._before_s + time.monotonic() - self._began_s
 
     def run(
-        self, stage: Stage, against: Contender, contenders: Sequence[Contender], *, launches: int
+        self,
+        stage: Stage,
+        against: Contender,
+        contenders: Sequence[Contender],
+        *,
+        launches: int,
+        limit_s: float = math.inf,
     ) -> RoundResult:
-        """Measure a round, or read it if it was measured before a resume."""
+        """Measure a round, or read it if it was measured before a resume.
+
+        After `limit_s`, the launch in progress is stopped, and earlier launches of the round count.
+        """
         names = tuple(one.name for one in contenders)
         stored = self._take_stored(stage, against.name, names)
         number = self._next if stored is None else stored.number
@@ -99,7 +118,7 @@ class RaceRounds:
             try:
                 run = read_run(folder)
                 if run.state == "finished":
-                    self.elapsed_s += stored.took_s
+                    self._before_s += stored.took_s
                     return _result(replace(stored, ended_s=self.elapsed_s), run, contenders)
             except ResultsDamaged:
                 pass  # incomplete because the process was killed: measure again
@@ -112,18 +131,23 @@ class RaceRounds:
         )
         started_s = time.monotonic()
         replace_run(folder)
-        run_bench(
-            self._study(stage, against, contenders, launches),
-            folder=folder,
-            command=self._command,
-            listener=self._listener,
-            # All rounds but the confirmation share compiled artifacts: lucky autotuning must not help
-            # the winner twice.
-            cache=None if stage == "confirm" else self._folder.cache,
+        with DeadlineGate(limit_s, why=STOPPED_NOTE) as gate:
+            run_bench(
+                self._study(stage, against, contenders, launches),
+                folder=folder,
+                command=self._command,
+                listener=self._listener,
+                # All rounds but the confirmation share compiled artifacts: lucky autotuning must not
+                # help the winner twice.
+                cache=None if stage == "confirm" else self._folder.cache,
+                gate=gate,
+            )
+        race_round = replace(
+            race_round,
+            ended_s=self.elapsed_s,
+            took_s=time.monotonic() - started_s,
+            stopped=gate.stopped,
         )
-        took_s = time.monotonic() - started_s
-        self.elapsed_s += took_s
-        race_round = replace(race_round, ended_s=self.elapsed_s, took_s=took_s)
         return _result(race_round, read_run(folder), contenders)
 
     def _take_stored(self, stage: Stage, against: str, names: tuple[str, ...]) -> RaceRound | None:
@@ -346,6 +370,19 @@ class ContenderPool:
         elif stage != "confirm":
             record.effects.extend(outcome.effects)
 
+    def remove_unmeasured(self, names: Sequence[str]) -> list[str]:
+        """Remove contenders without any launch whose round was stopped; return their names."""
+        removed = [
+            name
+            for name in names
+            if (record := self._records.get(name)) is not None
+            and record.state == "racing"
+            and not record.effects
+        ]
+        for name in removed:
+            del self._records[name]
+        return removed
+
     def racing(self) -> list[ContenderRecord]:
         """Return the contenders still in the race, in the order of their first round."""
         return [one for one in self._records.values() if one.state == "racing"]
@@ -405,15 +442,6 @@ class ContenderPool:
                 best[record.dimension] = record
         ordered = sorted(best.values(), key=lambda one: -one.pooled().log)
         return [one.contender.choices[0] for one in ordered]
-
-
-def screening_rounds(contenders: Sequence[Contender]) -> list[list[Contender]]:
-    """Split contenders into rounds of about equal size; those with long preparation come last, alone."""
-    long = [one for one in contenders if any(choice.takes_long for choice in one.choices)]
-    quick = [one for one in contenders if one not in long]
-    count = max(1, -(-len(quick) // ROUND_SIZE))
-    rounds = [quick[number::count] for number in range(count) if quick[number::count]]
-    return rounds + [[one] for one in long]
 
 
 def rounds_in_order(contenders: Sequence[Contender]) -> list[list[Contender]]:

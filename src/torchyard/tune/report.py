@@ -57,6 +57,11 @@ def verdict_line(race: Race) -> str:
         if race.winner.changes_results:
             text += "\n" + _changed(done)
         return text
+    if done is None and race.proposed is not None:
+        return (
+            f"no recommendation: the time budget did not suffice to confirm {race.proposed.name}\n"
+            "resume with: torchyard tune --resume FOLDER --budget DURATION"
+        )
     if done is None and (race.undecided or race.untried):
         return (
             "no recommendation: no setting is significantly faster so far\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -162,6 +163,8 @@ class ChoiceTable:
     """Results differ by design; tried only with `--with-changed-results`."""
     takes_long: bool = False
     """Compilation takes minutes; tried after the others, if time is left."""
+    typical: float = 1.0
+    """Typical speedup: choices with a larger one are tried first, where nothing is known about the workload."""
     when: WhenTable = field(default_factory=WhenTable)
 
 
@@ -314,6 +317,7 @@ def _made(table: ChoiceTable, context: RaceContext, folder: Path, where: str) ->
         code=table.code,
         changes_results=table.changes_results,
         takes_long=table.takes_long,
+        typical=table.typical,
     )
 
 
@@ -381,7 +385,10 @@ def plan_race(
         settings = replace(settings, step_limit_s=limit_s)
     workload, default = study.workloads[0], study.baseline
     load_space(space)  # report an invalid file before starting a process
-    context = context_of(workload, default, inspect_target(default.target), goal=goal)
+    started_s = time.monotonic()
+    hello = inspect_target(default.target)
+    import_s = time.monotonic() - started_s
+    context = context_of(workload, default, hello, goal=goal)
     return Race(
         workload=workload,
         default=replace(default, name=DEFAULT_NAME),
@@ -390,6 +397,7 @@ def plan_race(
         budget_s=budget_s,
         goal=goal,
         settings=settings,
+        import_s=import_s,
     )
 
 
