@@ -39,7 +39,6 @@ _TABLES: tuple[tuple[str, type[Any]], ...] = (
     ("[[verify.tests]]", grammar.TestFile),
     ("[[components]]", grammar.ComponentTable),
 )
-_MAX_SIGNS = 2
 _NOT_WRITTEN = ("variant", "folder")
 """Fields of a recipe that are set while it is read."""
 
@@ -88,11 +87,9 @@ like its nearest neighbor, which the doctor reports.
 _FAILURES_HEAD = """\
 The {count} signatures by which `torchyard build explain LOG` and a failed build recognize a cause in a log
 ([guide](../howto/find-out-why-a-build-failed.md)). `torchyard explain build-SIGNATURE` prints the cause, the suggested fix and
-references. Levels: *fatal*, the cause of the failure; *general*, a class of errors that another signature may explain better;
-*loss*, the build succeeds with less than requested; *notice*, harmless. Capitals stand for text from the log.
-
-| signature | level | cause | in the log |
-|---|---|---|---|
+references. *General*: a class of errors that another signature may explain better. *Loss*: the build succeeds with less than
+requested. *Notice*: harmless. All others are causes of failures. Of the patterns that match, one is shown; capitals stand for text
+from the log.
 """
 
 _DOCTOR_HEAD = """\
@@ -111,18 +108,16 @@ def recipe_file_page(
     for title, kind in _TABLES:
         heading = title if title == "Top level" else f"`{title}`"
         lines += [f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
-        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
         hints, about = get_type_hints(kind), field_docs(kind)
         for field in dataclasses.fields(kind):
             if kind is grammar.Recipe and field.name in _NOT_WRITTEN:
                 continue
-            is_table = type_text(hints[field.name]) == "table"
-            meaning = about.get(field.name, "See below." if is_table else "")
-            default = "the file's name" if kind is grammar.Recipe and field.name == "name" else ""
-            lines.append(
-                f"| `{field.name.replace('_', '-')}` | {type_text(hints[field.name])} "
-                f"| {default or _default(field)} | {meaning} |"
-            )
+            if field.name not in about and type_text(hints[field.name]) == "table":
+                continue  # a table with a section of its own
+            named_by_file = kind is grammar.Recipe and field.name == "name"
+            default = "" if named_by_file else _default(field)
+            value = ", ".join(filter(None, (type_text(hints[field.name]), default)))
+            lines.append(f"- `{field.name.replace('_', '-')}` ({value}): {about[field.name]}")
         lines.append("")
     return "\n".join(lines)
 
@@ -133,22 +128,23 @@ def recipes_page(written_by: str) -> str:
     for name in shipped_recipes():
         table = load_recipe_file(name).table
         lines += [f"## {name}\n", f"{_sentence(table.get('summary', ''))}\n"]
-        lines += ["| | |", "|---|---|"]
-        lines += [f"| {key} | {value} |" for key, value in _recipe_rows(table)]
+        lines += ["; ".join(f"{key} {value}" for key, value in _recipe_facts(table)) + ".\n"]
+        if table.get("options"):
+            lines += [f"Options: {_options(table['options'])}\n"]
         variants: Mapping[str, Mapping[str, Any]] = table.get("variants", {})
         if variants:
-            lines += ["", "| variant | what it is | options |", "|---|---|---|"]
+            lines += ["| variant | what it is | options |", "|---|---|---|"]
         for variant, overlay in variants.items():
             default = " (default)" if table.get("default-variant") == variant else ""
             options = _options(overlay.get("options", {}))
             lines.append(f"| `{variant}`{default} | {overlay.get('summary', '')} | {options} |")
-        reasons = [item["why"] for item in table.get("when", ()) if item.get("why")]
+        if variants:
+            lines.append("")
+        reasons = [item for item in table.get("when", ()) if item.get("why")]
         if reasons:
-            lines += ["", "Conditions:\n"]
-            lines += [
-                f"- {_condition(item)}: {item['why']}" for item in table["when"] if "why" in item
-            ]
-        lines.append("")
+            lines += ["Conditions:\n"]
+            lines += [f"- {_condition(item)}: {item['why']}" for item in reasons]
+            lines.append("")
     return "\n".join(lines)
 
 
@@ -165,7 +161,7 @@ def versions_page(written_by: str) -> str:
         "| release | front end | C++ | needs | prefers | torchvision | torchaudio | oneDNN inside | ACL of its Arm wheels |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    notes: list[str] = []
+    notes: dict[str, list[str]] = {}
     for version in compatibility.known_releases("pytorch"):
         facts = compatibility.release_facts("pytorch", version)
         goes_with = [facts.companions.get(name, "") for name in ("torchvision", "torchaudio")]
@@ -181,8 +177,9 @@ def versions_page(written_by: str) -> str:
                 facts.acl,
             )
         )
-        notes += [f"- {version}: {note}" for note in facts.notes]
-    lines += ["", *notes]
+        for note in facts.notes:
+            notes.setdefault(note, []).append(version)
+    lines += ["", *(f"- {', '.join(versions)}: {note}" for note, versions in notes.items())]
     for project in ("torchvision", "torchaudio"):
         lines += [
             "",
@@ -200,14 +197,12 @@ def versions_page(written_by: str) -> str:
     for version, item in raw["onednn-acl"].items():
         lines.append(_row(version, item["accepts"], "yes" if item.get("confirmed", True) else "no"))
     lines += ["", "## CUDA toolkits\n"]
-    lines += [
-        "| toolkit | newest gcc | newest clang | lowest driver | own driver | compute capabilities |"
-    ]
-    lines += ["|---|---|---|---|---|---|"]
+    lines += ["| toolkit | newest gcc | newest clang | lowest driver | own driver |"]
+    lines += ["|---|---|---|---|---|"]
     for version, item in raw["cuda"].items():
-        cards = " ".join(compatibility.supported_capabilities(version))
         limits = [item["gcc-most"], item["clang-most"], item["driver-least"]]
-        lines.append(_row(version, *limits, item.get("driver-own", ""), cards))
+        lines.append(_row(version, *limits, item.get("driver-own", "")))
+    lines += ["", "| compute capabilities | toolkits |", "|---|---|", *_capabilities(raw["cuda"])]
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
     lines += ["", "## Known bad combinations\n"]
     lines += ["| what | when | why | fix |", "|---|---|---|---|"]
@@ -216,15 +211,36 @@ def versions_page(written_by: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _capabilities(toolkits: Iterable[str]) -> list[str]:
+    """Return a row for the capabilities that the same toolkits support."""
+    supported: dict[str, list[str]] = {}
+    for toolkit in toolkits:
+        for capability in compatibility.supported_capabilities(toolkit):
+            supported.setdefault(capability, []).append(toolkit)
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for capability in sorted(supported, key=float):
+        rows.setdefault(tuple(supported[capability]), []).append(capability)
+    return [_row(" ".join(cards), _span(names, list(toolkits))) for names, cards in rows.items()]
+
+
+def _span(names: tuple[str, ...], ordered: list[str]) -> str:
+    """Return the toolkits as a range if they follow each other, as a list otherwise."""
+    start = ordered.index(names[0])
+    if len(names) == 1 or tuple(ordered[start : start + len(names)]) != names:
+        return " ".join(names)
+    return f"{names[0]} and later" if names[-1] == ordered[-1] else f"{names[0]} to {names[-1]}"
+
+
 def failures_page(written_by: str) -> str:
     """Return the list of known failures; `torchyard explain` has cause and fix of each."""
     rows = [worded(row) for row in load_signatures()]
-    lines = [written_by, "# Failures of builds\n", _FAILURES_HEAD.format(count=len(rows)).rstrip()]
+    lines = [written_by, "# Failures of builds\n", _FAILURES_HEAD.format(count=len(rows))]
     for row in rows:
         signs = [readable(pattern) for pattern in row.any]
         signs += [f"exit code {code}" for code in row.exit_codes]
-        shown = ", ".join([f"`{sign}`" for sign in dict.fromkeys(signs) if sign][:_MAX_SIGNS])
-        lines.append(_row(f"`{row.id}`", row.level, row.title.rstrip("."), shown))
+        shown = next((f"`{sign}`" for sign in signs if sign), "")
+        level = "" if row.level == "fatal" else f" ({row.level})"
+        lines.append(f"- `{row.id}`{level}: {_prose(row.title.rstrip('.'))}; {shown}".rstrip("; "))
     return "\n".join(lines) + "\n"
 
 
@@ -263,12 +279,16 @@ def doctor_page(written_by: str) -> str:
 def _default(field: dataclasses.Field[Any]) -> str:
     if field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()
-        return "" if dataclasses.is_dataclass(value) or not value else _value(value)
+        return "" if dataclasses.is_dataclass(value) or not value else _default_text(value)
     if field.default is dataclasses.MISSING:
         return "**required**"
     if field.default in (None, "", ()):
         return ""
-    return _value(field.default)
+    return _default_text(field.default)
+
+
+def _default_text(value: Any) -> str:
+    return f"default {_value(value)}"
 
 
 def _value(value: Any) -> str:
@@ -279,14 +299,11 @@ def _value(value: Any) -> str:
     return f"`{value}`" if isinstance(value, str) else f"{value:g}"
 
 
-def _recipe_rows(table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _recipe_facts(table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     source: Mapping[str, Any] = table.get("source", {})
     kinds = [key for key in source if key != "use"]
     used = source.get("use") or (kinds[0] if len(kinds) == 1 else "")
-    yield (
-        "version",
-        f"{table['version']}" if "version" in table else "none: set one with `--version`",
-    )
+    yield "Version", str(table.get("version", "from `--version`"))
     if table.get("components"):
         parts = (
             " ".join(
@@ -298,12 +315,10 @@ def _recipe_rows(table: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     else:
         yield "builder", str(table.get("builder", "cmake"))
         names = ", ".join(f"{kind}{' (default)' if kind == used else ''}" for kind in kinds)
-        yield "sources", names or "none: set one with `--set source...`"
+        yield "sources", names or "from `--set source...`"
     yield "environment", str(table.get("environment", {}).get("use", "venv"))
     if table.get("needs"):
         yield "needs", ", ".join(table["needs"])
-    if table.get("options"):
-        yield "options", _options(table["options"])
     if table.get("cpu-seconds"):
         yield "CPU seconds", f"{table['cpu-seconds']:g}"
     yield "disk", f"{table.get('disk-gib', 1.0):g} GiB"

@@ -145,13 +145,13 @@ def study_file_page() -> str:
     for title, kind, defaults in tables:
         heading = title if title == "Top level" else f"`{title}`"
         lines += ["", f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
-        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
         hints, about = get_type_hints(kind), _field_docs(kind)
         for field in dataclasses.fields(kind):
-            lines.append(
-                f"| `{field.name.replace('_', '-')}` | {_type_text(hints[field.name])} "
-                f"| {_default(field, defaults)} | {about.get(field.name, 'A table; see below.')} |"
-            )
+            if field.name not in about:
+                continue  # a table with a section of its own
+            default = _default(field, defaults)
+            value = ", ".join(filter(None, (_type_text(hints[field.name]), default)))
+            lines.append(f"- `{field.name.replace('_', '-')}` ({value}): {about[field.name]}")
     return "\n".join(lines) + "\n"
 
 
@@ -225,16 +225,16 @@ def _options(words: str, command: click.Command, shown: dict[str, str]) -> list[
             sections.setdefault(getattr(parameter, "section", ""), []).append(parameter)
     lines: list[str] = []
     for heading, options in sections.items():
-        title = heading or ("Other" if len(sections) > 1 else "option")
+        title = heading or ("Other" if len(sections) > 1 else "Options")
         rows = [_option_row(option) for option in options]
         repeated = [
             option.opts[-1] for option, row in zip(options, rows, strict=True) if row in shown
         ]
         new = [row for row in rows if len(repeated) < _FEW or row not in shown]
-        lines += ["", f"| {title} | meaning |", "|---|---|", *new]
+        lines += ["", f"{title}:\n", *new]
         if len(repeated) >= _FEW:
             names = ", ".join(f"`{name}`" for name in repeated)
-            lines.append(f"| {names} | as above: {_places(shown, rows)} |")
+            lines.append(f"- {names}: as for {_places(shown, rows)}.")
         for row in new:
             shown.setdefault(row, words)
     return lines
@@ -250,8 +250,11 @@ def _places(shown: dict[str, str], rows: list[str]) -> str:
 
 
 def _option_row(option: click.Option) -> str:
-    more = " May be repeated." if option.multiple and "repeat" not in (option.help or "") else ""
-    return f"| {_signature(option)} | {_cell(option.help or '')}{more} |"
+    more = " (repeatable)" if option.multiple else ""
+    about = re.sub(
+        r"(?: \(repeatable\)|; repeatable)(?=\.|$)| May be repeated\.", "", option.help or ""
+    )
+    return f"- {_signature(option)}{more}: {about}"
 
 
 def _signature(option: click.Option) -> str:
@@ -261,12 +264,8 @@ def _signature(option: click.Option) -> str:
     if option.is_flag:
         return f"`{words}`"
     choices = getattr(option.type, "choices", None)
-    value = option.metavar or ("|".join(map(str, choices)) if choices else option.name)
-    return f"`{_cell(f'{words} {value}')}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    value = option.metavar or ("|".join(map(str, choices)) if choices else str(option.name).upper())
+    return f"`{words} {value}`"
 
 
 def _field_docs(kind: type[Any]) -> dict[str, str]:
@@ -281,7 +280,7 @@ def _field_docs(kind: type[Any]) -> dict[str, str]:
             and isinstance(second, ast.Expr)
             and isinstance(second.value, ast.Constant)
         ):
-            docs[first.target.id] = _cell(" ".join(str(second.value.value).split()))
+            docs[first.target.id] = " ".join(str(second.value.value).split())
     return docs
 
 
@@ -292,7 +291,7 @@ def _type_text(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         rest = [argument for argument in arguments if argument is not type(None)]
         if set(rest) == {str, int, float}:
-            return "text with a unit, or a number"
+            return "text or number"
         if set(rest) == {int, float, str, bool}:
             return "any value"
         return " or ".join(_type_text(argument) for argument in rest)
@@ -315,15 +314,11 @@ def _default(field: dataclasses.Field[Any], defaults: Budget | MeasureSettings |
         value = getattr(defaults, field.name + suffix, None)
         if value is not None:
             if field.name in {"precision_goal", "margin"}:
-                return f"{value:.0%}"
-            return (
-                str(value).lower()
-                if isinstance(value, bool)
-                else f"{value:g}{unit}"
-                if (isinstance(value, (int, float)))
-                else str(value)
-            )
-    return "none"
+                return f"default {value:.0%}"
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                return f"default {value:g}{unit}"
+            return f"default {str(value).lower()}"
+    return ""
 
 
 if __name__ == "__main__":

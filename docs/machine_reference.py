@@ -9,8 +9,8 @@ from torchyard.machine.knob import Knob
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER
 
 _REACH = {
-    "machine": "machine-wide until restored",
-    "held": "machine-wide while a process of Torchyard runs",
+    "machine": "",
+    "held": "while a process of Torchyard runs",
     "process": "one process and its children",
 }
 _SECTIONS: tuple[tuple[str, Callable[[Knob], bool]], ...] = (
@@ -28,7 +28,8 @@ def knobs_page(written_by: str) -> str:
             "Settings that `torchyard machine quiet` can change; `--dry-run` shows their values and what would "
             "be written. Effect is an\nupper bound on the noise: *large* above 5 %, *medium* above 1 %, "
             "*small* less, or only for some programs. Knobs that are\n*optional* need `--only NAME` or "
-            "their option.\n"
+            "their option. Unless stated otherwise, a knob needs root and applies to the whole machine "
+            "until\nit is restored.\n"
         )
     ]
     for title, belongs in _SECTIONS:
@@ -44,13 +45,13 @@ def knobs_page(written_by: str) -> str:
 def _knob(knob: Knob) -> list[str]:
     facts = [
         f"effect {knob.effect}",
-        "default" if knob.default else "optional",
-        "needs root" if knob.needs_root else "no root needed",
+        "" if knob.default else "optional",
+        "" if knob.needs_root else "no root",
         _REACH[knob.reach],
     ]
     return [
         f"### {knob.name}\n",
-        f"{_sentence(knob.about)} ({'; '.join(facts)})\n",
+        f"{_sentence(knob.about)} ({'; '.join(filter(None, facts))})\n",
         f"{knob.why}\n",
     ]
 
@@ -60,5 +61,8 @@ def _sentence(text: str) -> str:
 
 
 def _order(order: tuple[tuple[str, str, str], ...]) -> list[str]:
-    rows = [f"| {first} | {then} | {reason} |" for first, then, reason in order]
+    later: dict[tuple[str, str], list[str]] = {}
+    for first, then, reason in order:
+        later.setdefault((first, reason), []).append(then)
+    rows = [f"| {first} | {', '.join(then)} | {why} |" for (first, why), then in later.items()]
     return ["| first | then | because |", "|---|---|---|", *rows]

@@ -46,14 +46,20 @@ def lists_page(written_by: str) -> str:
     ]
     for suite, about in _OTHERS.items():
         lines += [f"\n## `{suite}`\n", about]
-        lines += ["| name | description | batch, GPU / CPU |", "|---|---|---|"]
-        lines += [_row(entry) for entry in LISTS[suite]]
+        lines += ["| description | batch, GPU / CPU | names |", "|---|---|---|"]
+        groups: dict[tuple[str, str], list[str]] = {}
+        for entry in LISTS[suite]:
+            groups.setdefault((entry.about + _only(entry.modes), _sizes(entry)), []).append(
+                f"`{entry.name}`"
+            )
+        lines += [
+            f"| {what} | {sizes} | {', '.join(names)} |" for (what, sizes), names in groups.items()
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _row(entry: ListedWorkload) -> str:
-    sizes = [str(size or "-") for size in (entry.gpu_batch_size, entry.cpu_batch_size)]
-    return f"| `{entry.name}` | {entry.about}{_only(entry.modes)} | {'/'.join(sizes)} |"
+def _sizes(entry: ListedWorkload) -> str:
+    return "/".join(str(size or "-") for size in (entry.gpu_batch_size, entry.cpu_batch_size))
 
 
 def _class(name: str, model_class: str) -> str:

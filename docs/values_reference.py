@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from torchyard.values.pattern_texts import Advice, load_pattern_texts
+from torchyard.values.pattern_texts import load_pattern_texts
 
 _ABOUT = """\
 Patterns that `torchyard values` reports. A tensor is *computed* if an operator of the program created it from other values;
 fills, random numbers, copies, tensor lists of optimizers and temporaries inside operators are not. Bits are compared, not
 values. Views are not writes. Memory is identified by its allocation, not its address; uninitialized memory has no values.
+*What to do* is the general advice; a report gives the advice for the operator of each finding.
 """
 _RULE = """\
 Except for guards and unchanged results, a pattern is not reported if it occurred in less than a third of the calls at a
@@ -26,31 +27,8 @@ def patterns_page(written_by: str) -> str:
         lines += [f"**Rule.** {_one_line(text.definition)}\n"]
         lines += [f"**Why it is waste.** {_one_line(text.why)}\n"]
         lines += [f"**Exceptions.** {_one_line(text.doubts)}\n"]
-        known = [advice for advice in texts.advice if advice.pattern == name]
-        if known:
-            lines += ["| where | what to do |", "|---|---|"]
-            lines += [f"| {_where(advice)} | {_one_line(advice.text)} |" for advice in known]
-            lines += [f"| elsewhere | {_one_line(text.suggestion)} |", ""]
-        else:
-            lines += [f"**What to do.** {_one_line(text.suggestion)}\n"]
+        lines += [f"**What to do.** {_one_line(text.suggestion)}\n"]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _where(advice: Advice) -> str:
-    parts = []
-    if advice.operators:
-        parts.append(", ".join(f"`{name}`" for name in advice.operators))
-    if advice.inside:
-        parts.append("inside an operator" if advice.inside == "*" else f"inside `{advice.inside}`")
-    if advice.detail:
-        parts.append(f"“{advice.detail}”")
-    if advice.dtype:
-        parts.append(advice.dtype)
-    if advice.fits:
-        parts.append(f"that fits {advice.fits}")
-    if advice.backward:
-        parts.append("in a backward pass")
-    return " ".join(parts)
 
 
 def _one_line(text: str) -> str:
