@@ -103,3 +103,16 @@ def _leaves_the_memory_free() -> Iterator[None]:
     yield
     grown = private_bytes() - before
     assert grown < MOST_GROWTH_BYTES, f"{grown >> 20} MiB of memory stayed behind"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread_of_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compute with one thread where torch runs in the pytest process: as many run side by side."""
+    if not _path_in_repository(request.path).startswith(("tests/worker/", "tests/values/")):
+        yield
+        return
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

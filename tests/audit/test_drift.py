@@ -96,6 +96,6 @@ def test_depth_against_all_orders(launches: int) -> None:
     inversions = [
         sum(one > other for one, other in itertools.combinations(order, 2)) for order in orders
     ]
-    depth = _depth(launches, 0.05)
+    depth = _depth(launches)
     assert sum(count < depth for count in inversions) / len(orders) <= 0.025
     assert sum(count <= depth for count in inversions) / len(orders) > 0.025

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.presentation.page_outline import page_outline
 from torchyard.audit.model import (
     Audit,
     AuditChange,
@@ -181,7 +182,7 @@ def test_text_in_forty_columns_breaks_no_line_it_need_not() -> None:
 
 def test_page() -> None:
     page = audit_page(sample(), changes=CHANGES, changes_title="Against X", differences=DIFFERENCES)
-    check("audit.html", page)
+    check("audit.html.txt", page_outline(page))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_jackknife_leaves_out_one_launch_at_a_time(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
-@pytest.mark.parametrize("launches", [5, 13])
+@pytest.mark.parametrize("launches", [5, pytest.param(13, marks=pytest.mark.slow)])
 def test_interval_of_the_ratio_between_launches_holds(noise: Noise, launches: int) -> None:
     """Half the spread on one side: the interval must hold 0.5 as often as it says."""
     hits = false_alarms = none = 0

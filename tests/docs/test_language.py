@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,37 +24,36 @@ PACKAGES = sorted(path.parent for path in ROOT.glob("src/torchyard/*/__init__.py
 TEST_PACKAGES = sorted(path.parent for path in ROOT.glob("tests/*/__init__.py"))
 
 
+@cache
+def any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    r"""A pattern for text in lower case. One leading `\b` for all is 50 times as fast as one each."""
+    starts = (pattern.removeprefix(r"\b").replace(r"|\b", "|") for pattern in patterns)
+    return re.compile(r"\b(?:" + "|".join(f"(?:{start})" for start in starts) + ")")
+
+
 def findings(text: str, first_line: int = 1, phrases: Mapping[str, str] = PHRASES) -> Iterator[str]:
     """Each phrase in the text outside of inline code, with its line and the term to use instead."""
-    text = INLINE_CODE.sub(lambda code: re.sub(r"\S", " ", code[0]), text)
-    any_phrase = "|".join(f"(?:{pattern})" for pattern in phrases)
-    for match in re.finditer(any_phrase, text, re.IGNORECASE):
+    text = INLINE_CODE.sub(lambda code: re.sub(r"\S", " ", code[0]), text).lower()
+    for match in any_of(tuple(phrases)).finditer(text):
         line = first_line + text.count("\n", 0, match.start())
-        term = next(
-            term
-            for pattern, term in phrases.items()
-            if re.fullmatch(pattern, match[0], re.IGNORECASE)
-            or re.search(pattern, match[0], re.IGNORECASE)
-        )
+        term = next(term for pattern, term in phrases.items() if re.search(pattern, match[0]))
         yield f"line {line}: {match[0]!r}; write: {term}"
 
 
 def names_of(path: Path) -> Iterator[tuple[int, str]]:
     """Names of the module, its functions and classes, as separate words."""
     yield 1, path.stem.replace("_", " ")
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name)
-            yield node.lineno, words.replace("_", " ")
+    source = path.read_text("utf-8")
+    for match in re.finditer(r"^ *(?:async )?(?:def|class) (\w+)", source, re.MULTILINE):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", match[1])
+        yield source.count("\n", 0, match.start()) + 1, words.replace("_", " ")
 
 
 def docstrings_of(path: Path) -> Iterator[tuple[int, str]]:
     """Docstrings of a module, its functions and classes."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef):
-            text = ast.get_docstring(node, clean=False)
-            if text is not None:
-                yield node.body[0].lineno, text
+    source = path.read_text("utf-8")
+    for match in re.finditer(r'(?:\A|:\n) *"""(.*?)"""', source, re.DOTALL):
+        yield source.count("\n", 0, match.start(1)) + 1, match[1]
 
 
 def strings_of(path: Path) -> Iterator[tuple[int, str]]:

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "torchyard"
 HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
 NOT_SHOWN = re.compile(r'\{\{.*?\}\}|\{%.*?%\}|<span class="visually-hidden">.*?</span>', re.DOTALL)
 HEADINGS_NAME = re.compile(r"head(ing)?s?$|^COLUMNS$", re.IGNORECASE)
+ASSIGNED = re.compile(r"(?:head(?:ing)?s?|\bCOLUMNS)\s*[:=]", re.IGNORECASE)
 ORDINARY_WORDS = frozenset(
     [
         "#",
@@ -54,9 +55,10 @@ def headings_of_pages() -> Iterator[str]:
 def headings_of_tables() -> Iterator[str]:
     """Headings of text tables: constant tuples with such a name."""
     for path in SOURCE.rglob("*.py"):
-        if path.relative_to(SOURCE).as_posix() in OTHER_COLUMNS:
+        text = path.read_text("utf-8")
+        if path.relative_to(SOURCE).as_posix() in OTHER_COLUMNS or not ASSIGNED.search(text):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Assign | ast.AnnAssign):
                 continue
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target

@@ -48,7 +48,7 @@ def test_fragments_of_patterns(pattern: str, fragments: set[str]) -> None:
 
 
 @given(data=st.data(), pattern=st.sampled_from(PATTERNS))
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_a_shipped_pattern_matches_has_its_fragment(data: st.DataObject, pattern: str) -> None:
     text = data.draw(st.from_regex(re.compile(pattern, re.IGNORECASE | re.ASCII)))
     lowered = text.lower()
@@ -71,7 +71,7 @@ _SOME_PATTERN = st.recursive(
 
 
 @given(data=st.data(), pattern=_SOME_PATTERN)
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_what_any_pattern_matches_has_its_fragment(data: st.DataObject, pattern: str) -> None:
     fragments = required_fragments(pattern)
     text = data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))

@@ -80,6 +80,7 @@ def test_names_in_the_config() -> None:
     assert config_value("USE_MKLDNN", "mkl") == "mkl"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_real_torch(tmp_path: Path) -> None:
     module = probe_module(make_target(tmp_path), "torch")

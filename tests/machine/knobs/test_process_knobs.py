@@ -290,6 +290,7 @@ def test_the_command_gets_variables_and_the_warning_is_reported(
     assert knob("openmp").default is False
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_torch_really_shrinks_to_the_first_core() -> None:
     """The reason why this knob is off by default; the day this fails, it need not be."""

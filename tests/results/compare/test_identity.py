@@ -118,6 +118,7 @@ SETTINGS = {
     "seed": 1,
     "reseat": "off",
     "paired_layout": False,
+    "start": "fresh",
     "flush_l2": True,
     "check_accuracy": False,
     "memory_limit_bytes": 2**30,

@@ -60,12 +60,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
 
 
 def holds(row: CrossRow, wanted: float, *, untrusted: bool) -> None:
-    """The ratio is near; a result that is not trusted supports no verdict."""
-    assert row.ratio == pytest.approx(wanted, rel=0.5)
+    """A trusted ratio is near; a result that is not trusted supports no verdict."""
     if untrusted:
         assert row.support == "not supported"
         assert row.verdict in {None, Verdict.UNTRUSTED}
     else:
+        assert row.ratio == pytest.approx(wanted, rel=0.5)
         assert row.verdict is not None
 
 
@@ -78,7 +78,7 @@ def test_two_candidates_of_one_run(runs: tuple[Run, Run]) -> None:
     )
     (row,) = found.rows
     assert row.basis == "pairs"
-    assert row.ratio == pytest.approx(2.0, rel=0.5)
+    holds(row, 2.0, untrusted=not all(one.trusted for one in first.comparisons))
 
 
 def test_two_runs_and_a_gate(runs: tuple[Run, Run], tmp_path: Path) -> None:
@@ -109,4 +109,5 @@ def test_a_gate_on_the_run_itself(runs: tuple[Run, Run]) -> None:
     }
     for row in outcome.rows:
         assert row.slowdown is not None
-        assert row.slowdown < 0.0
+        if row.standing == "kept":
+            assert row.slowdown < 0.0
