@@ -10,13 +10,14 @@ TESTERS ?= 2
 # Bytecode is kept: otherwise every process that a test starts compiles Torchyard again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-slow test-all check style types unit docs clean
+.PHONY: help demo test test-long test-slow test-all check style types unit coverage docs clean
 
 help:
 	@echo "make demo      set up, compare eager with inductor, write $(DEMO)/report.html"
 	@echo "make test      set up, check style, types and import directions, run the tests"
 	@echo "make test-long run the long lane: builds, browsers, Slurm, real kernels"
 	@echo "make test-slow run the slow lane: more cases of both, a compile for each workload"
+	@echo "make coverage  run the fast and the long lane, write line and branch coverage to build/coverage"
 	@echo "make test-all  run everything that needs no GPU, also builds of released projects (real_build: an hour)"
 	@echo "make docs      write the generated reference pages"
 	@echo "make clean     remove what the above made"
@@ -58,14 +59,25 @@ test: style
 	wait $$types; types_code=$$?; cat $(TYPES_LOG); \
 	test $$tests_code -eq 0 -a $$types_code -eq 0
 
+LONG := $(shell grep -v '^\#' tests/long_lane.txt) -m "long and not slow and not gpu and not second_target"
 test-long: $(READY)
-	$(PYTEST) $(shell grep -v '^\#' tests/long_lane.txt) -m "long and not slow and not gpu and not second_target"
+	$(PYTEST) $(LONG)
 
 test-slow: $(READY)
 	$(PYTEST) -m "slow and not real_build and not gpu and not second_target"
 
 test-all: check
 	$(PYTEST) -m "not gpu"
+
+# Some tests fail while processes are traced, such as those of what a start imports.
+coverage: $(READY)
+	$(BIN)/python -m pip install --quiet coverage
+	$(BIN)/coverage erase
+	-$(subst -m pytest,-m coverage run -m pytest,$(PYTEST)) $(LONG)
+	-$(subst -m pytest,-m coverage run -m pytest,$(PYTEST))
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet --directory build/coverage/html
+	$(BIN)/coverage report --skip-covered | tail -n 40
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

@@ -23,8 +23,9 @@ from torchyard.audit.variation import change_between, change_within
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_json
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import replace_json
 from torchyard.results.directory import home_folder
+from torchyard.results.plausibility import check_format
 
 FORMAT: Final = 1
 """Increased when an older Torchyard would misread a file."""
@@ -47,12 +48,7 @@ def new_audit_path(audit: Audit, home: Path) -> Path:
 
 def write_audit(audit: Audit, path: Path) -> None:
     """Write the audit atomically."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(path.parent, error, kept="what is there") from error
-    document = {"format": FORMAT, "audit": encode(audit)}
-    replace_file(path, to_json_text(document, indent=1) + "\n")
+    replace_json(path, {"format": FORMAT, "audit": encode(audit)})
 
 
 def read_audit(path: Path) -> Audit:
@@ -90,13 +86,7 @@ def _age(path: Path) -> tuple[str, int]:
 def _audit_in(document: Any, path: Path) -> Audit:
     if not isinstance(document, dict) or "audit" not in document:
         raise _damaged(path, "it contains no audit")
-    number = document.get("format")
-    if isinstance(number, int) and number > FORMAT:
-        raise ResultsDamaged(
-            f"{path} was written by a newer Torchyard",
-            why=f"its format is {number}, this version reads up to {FORMAT}",
-            hint="update Torchyard",
-        )
+    check_format(path, document, FORMAT)
     try:
         # Keys that a newer version added are ignored.
         return decode(Audit, document["audit"], where="audit", strict=False)

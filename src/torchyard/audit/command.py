@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from torchyard.cli.build_target import target_of_option
-from torchyard.cli.options import Number, Threads
+from torchyard.cli.options import FILE, Number, Threads
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchyard.audit.model import Audit
     from torchyard.audit.noise_audit import AuditPlan
 
-__all__ = ["audit"]
 
 _TEXT_WIDTH = 100
 _LAST = "last"
@@ -80,15 +79,12 @@ blocks were disturbed.
 )
 @click.option(
     "--keep",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Save the audit here instead of in the results directory.",
 )
 @click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write a self-contained HTML report with charts.",
+    "--html", type=FILE, metavar="FILE", help="Write a self-contained HTML report with charts."
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @click.option("--label", default="", hidden=True, help="A label saved with the audit.")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from torchyard.machine.knob import Machine
     from torchyard.machine.model import AppliedSettings, QuietRequest, Restored
 
-__all__ = ["quiet"]
 
 _SHORTEST_S: Final = 10.0
 

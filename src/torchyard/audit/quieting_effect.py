@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +19,13 @@ from typing import Final
 from torchyard.audit.audit_files import changes_between, read_audit
 from torchyard.audit.model import Audit, QuietingEffect
 from torchyard.errors import NotAllowed, NothingToDo, StepFailed, Untrustworthy, WorkerFailed
-from torchyard.machine.knob import Knob, Machine
-from torchyard.machine.knobs import KNOBS
+from torchyard.machine.knob import Machine
 from torchyard.machine.knobs.process_knobs import ProcessSetting, pinned_cpus
 from torchyard.machine.model import QuietRequest, Restored
 from torchyard.machine.quieting.apply_settings import QuietSession, chosen_knobs, dry_run
 from torchyard.machine.quieting.journal import boot_of, journal_folder, read_journal
 from torchyard.machine.quieting.process_settings import process_settings, run_command
 from torchyard.machine.quieting.restoring import may_write
-
-__all__ = ["EVERYTHING", "EffectPlan", "EffectRun", "audit_command"]
 
 EVERYTHING: Final = "everything"
 _TOO_NOISY: Final = Untrustworthy.exit_code
@@ -73,7 +70,6 @@ class EffectRun:
         plan: EffectPlan,
         *,
         on_step: Callable[[str], None] = lambda _: None,
-        knobs: Mapping[str, Knob] = KNOBS,
     ) -> None:
         self.effects: list[QuietingEffect] = []
         self.audits: list[Audit] = []
@@ -83,7 +79,6 @@ class EffectRun:
         self._machine = machine
         self._plan = plan
         self._on_step = on_step
-        self._knobs = knobs
 
     def run(self) -> list[QuietingEffect]:
         """Measure; raises before the first audit if no setting can be changed here."""
@@ -116,9 +111,9 @@ class EffectRun:
 
     def _steps(self) -> list[tuple[str, QuietRequest]]:
         request = self._plan.request
-        names = [name for name, _ in process_settings(self._machine, request, knobs=self._knobs)]
+        names = [name for name, _ in process_settings(self._machine, request)]
         if not self._plan.user:
-            planned = dry_run(self._machine, request, knobs=self._knobs)
+            planned = dry_run(self._machine, request)
             names = [*planned.to_write, *names]
         if not names:
             raise NothingToDo(
@@ -151,17 +146,14 @@ class EffectRun:
 
     @contextmanager
     def _quieted(self, request: QuietRequest) -> Iterator[_State]:
-        knobs_of_machine = chosen_knobs(request, knobs=self._knobs)
-        if self._plan.user or not knobs_of_machine:  # nothing that must be restored
-            settings = process_settings(self._machine, request, knobs=self._knobs)
+        if self._plan.user or not chosen_knobs(request):  # nothing that must be restored
+            settings = process_settings(self._machine, request)
             yield _State(settings=settings, written=tuple(name for name, _ in settings))
             return
-        session = QuietSession(self._machine, request, knobs=self._knobs)
+        session = QuietSession(self._machine, request)
         try:
             with session:
-                settings = process_settings(
-                    self._machine, request, applied=session.applied, knobs=self._knobs
-                )
+                settings = process_settings(self._machine, request, applied=session.applied)
                 changed = [change.setting.knob for change in session.applied.written]
                 yield _State(
                     settings=settings,

@@ -6,7 +6,7 @@ The wording is shared by the terminal and the HTML page.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import indent, wrap
+from textwrap import indent
 from typing import Final
 
 from torchyard.audit.model import (
@@ -23,7 +23,7 @@ from torchyard.core.comparison import Interval
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.machine.model import UNAVAILABLE
 from torchyard.machine.monitor.sources import SHORT_LIVED
-from torchyard.presentation.safe_text import aligned, one_line
+from torchyard.presentation.safe_text import aligned, one_line, wrapped
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 
 SHOWN_MINUTES: Final = (1, 5, 30)
@@ -219,7 +219,7 @@ def audit_text(audit: Audit, *, width: int = 100) -> str:
     lines.append("")
     if audit.disturbances:
         heading = "Noise sources (active at the same time; not proven to be the cause):"
-        lines += _wrapped(heading, width, first="", rest="")
+        lines += wrapped(heading, width)
         shown_advice: set[str] = set()
         for disturbance in audit.disturbances:
             lines += _wrapped(disturbance_text(disturbance), width, first="  - ", rest="    ")
@@ -230,7 +230,7 @@ def audit_text(audit: Audit, *, width: int = 100) -> str:
         lines.append("No noise source was detected.")
     for name, text in audit.watched:
         if text.startswith(UNAVAILABLE):
-            lines += _wrapped(f"not monitored: {name}, {text}", width, first="", rest="  ")
+            lines += _wrapped(f"not monitored: {name}, {text}", width, rest="  ")
     for note in audit.notes:
         lines += _wrapped(note, width, first="note: ", rest="  ")
     if audit.assumptions:
@@ -262,15 +262,8 @@ def _row(name: str, text: str, width: int) -> list[str]:
     return _wrapped(text, width, first=f"{name:<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 1))
 
 
-def _wrapped(text: str, width: int, *, first: str, rest: str) -> list[str]:
-    return wrap(
-        one_line(text),
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]
+def _wrapped(text: str, width: int, *, first: str = "", rest: str) -> list[str]:
+    return wrapped(one_line(text), width, first=first, rest=rest)
 
 
 _WIDTH: Final = 100
@@ -291,7 +284,7 @@ def effects_text(effects: Sequence[QuietingEffect], *, user: bool) -> str:
     caution = (
         f" {_MULTIPLE_TESTS.format(rows=rows, chance=0.05 * rows)}" if len(effects) > 1 else ""
     )
-    lines += ["", *wrap(_LEGEND + caution, _WIDTH)]
+    lines += ["", *wrapped(_LEGEND + caution, _WIDTH)]
     for effect in effects:
         knobs = ", ".join(map(one_line, effect.written)) or "nothing"
         title = f"{effect.what} (changed: {knobs})"

@@ -27,6 +27,8 @@ from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line
 
 WIDTH: Final = 800
+_BLOCKS_HEIGHT: Final = 260
+_CURVE_HEIGHT: Final = 240
 _TARGET_TICKS: Final = 5
 _SHOWN_SHARE: Final = 0.98
 """The axis covers this share of the blocks; the others are drawn at the edge with a mark."""
@@ -96,7 +98,7 @@ class CurveChart:
     y_ticks: tuple[tuple[float, str], ...]
 
 
-def blocks_chart(audit: Audit, *, height: int = 260) -> BlocksChart | None:
+def blocks_chart(audit: Audit) -> BlocksChart | None:
     """Return the chart of block times; None if nothing was measured."""
     if not audit.series:
         return None
@@ -105,9 +107,9 @@ def blocks_chart(audit: Audit, *, height: int = 260) -> BlocksChart | None:
     reach = _reach(values)
     last_s = max(1e-3, *(point.at_s for point in audit.series), audit.measured_s)
     x = Axis(low=0.0, high=last_s, start=64, end=WIDTH - 8)
-    y = Axis(low=-min(reach, 1.0), high=reach, start=height - 28, end=10)
+    y = Axis(low=-min(reach, 1.0), high=reach, start=_BLOCKS_HEIGHT - 28, end=10)
     return BlocksChart(
-        height=height,
+        height=_BLOCKS_HEIGHT,
         launches=tuple(
             (x.place(one.began_s), round(x.place(one.ended_s) - x.place(one.began_s), 2))
             for one in audit.launches
@@ -158,7 +160,7 @@ def launches_chart(audit: Audit) -> LaunchesChart | None:
     )
 
 
-def curve_chart(audit: Audit, *, height: int = 240) -> CurveChart | None:
+def curve_chart(audit: Audit) -> CurveChart | None:
     """Return the chart of resolvable differences; None if none is known."""
     curve = [
         (one.minutes, one.difference, one.interval)
@@ -171,11 +173,11 @@ def curve_chart(audit: Audit, *, height: int = 240) -> CurveChart | None:
     uppers = [interval.high for _, _, interval in curve if interval is not None]
     top = min(max([highest, *uppers]), 3.0 * highest)
     x = Axis(low=0.0, high=30.0, start=64, end=WIDTH - 12)
-    y = Axis(low=0.0, high=top * 1.05, start=height - 28, end=10)
+    y = Axis(low=0.0, high=top * 1.05, start=_CURVE_HEIGHT - 28, end=10)
     upper = [(m, i.high) for m, _, i in curve if i is not None]
     lower = [(m, i.low) for m, _, i in reversed(curve) if i is not None]
     return CurveChart(
-        height=height,
+        height=_CURVE_HEIGHT,
         line=_path([(x.place(m), y.place(d)) for m, d, _ in curve]),
         band=_path([(x.place(m), y.place(value)) for m, value in (*upper, *lower)], closed=True),
         points=tuple(

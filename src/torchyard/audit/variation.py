@@ -34,6 +34,7 @@ from torchyard.stats.stopping import minimum_detectable
 _FEWEST_VALUES: Final = 2
 _FEWEST_LAUNCHES: Final = 3
 """With two launches, the jackknife variance without one of them does not exist."""
+_ALPHA: Final = 0.05
 _WIDEST: Final = math.log(100.0)
 """An interval wider than a factor of 100 in either direction is not reported."""
 # E|x - y| of two independent normal values is 2 / sqrt(pi) standard deviations.
@@ -55,17 +56,17 @@ def deviation(values: Values) -> float | None:
     return _GINI_TO_SD * mean_difference
 
 
-def spread_within(deviations: Values, *, alpha: float = 0.05) -> Spread:
+def spread_within(deviations: Values) -> Spread:
     """Return the spread of the typical launch: geometric mean of the launches' deviations."""
     values = _usable(deviations)
     if not values.size:
         return Spread()
     log = _log_within(values)
     centre = float(np.mean(np.log(values)))
-    return Spread(sd=math.exp(centre), interval=_interval(log, alpha))
+    return Spread(sd=math.exp(centre), interval=_interval(log))
 
 
-def spread_between(effects: Values, *, alpha: float = 0.05) -> Spread:
+def spread_between(effects: Values) -> Spread:
     """Return the standard deviation of launch effects.
 
     The interval covers the kinds of launches that occurred, not rare kinds that did not.
@@ -74,22 +75,20 @@ def spread_between(effects: Values, *, alpha: float = 0.05) -> Spread:
     if values.size < _FEWEST_VALUES:
         return Spread()
     sd = max(float(np.std(values, ddof=1)), SD_FLOOR)
-    return Spread(sd=sd, interval=_interval(_log_between(values), alpha))
+    return Spread(sd=sd, interval=_interval(_log_between(values)))
 
 
-def change_within(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
+def change_within(name: str, before: Values, after: Values) -> AuditChange:
     """Compare the variation within launches; takes the launches' deviations."""
     spreads = (spread_within(before), spread_within(after))
-    return _change(
-        name, spreads, (_log_within(_usable(before)), _log_within(_usable(after))), alpha
-    )
+    return _change(name, spreads, (_log_within(_usable(before)), _log_within(_usable(after))))
 
 
-def change_between(name: str, before: Values, after: Values, *, alpha: float = 0.05) -> AuditChange:
+def change_between(name: str, before: Values, after: Values) -> AuditChange:
     """Compare the variation between launches; takes launch effects."""
     spreads = (spread_between(before), spread_between(after))
     logs = [_log_between(np.asarray(values, dtype=np.float64)) for values in (before, after)]
-    return _change(name, spreads, (logs[0], logs[1]), alpha)
+    return _change(name, spreads, (logs[0], logs[1]))
 
 
 def _usable(deviations: Values) -> NDArray[np.float64]:
@@ -120,18 +119,17 @@ def _log_between(values: NDArray[np.float64]) -> _Log | None:
     return whole / 2.0, error / 2.0, count - 1.0
 
 
-def _interval(log: _Log | None, alpha: float) -> Interval | None:
+def _interval(log: _Log | None) -> Interval | None:
     if log is None:
         return None
     centre, error, df = log
-    return _ends(centre, two_sided_critical(alpha, df) * error, alpha)
+    return _ends(centre, two_sided_critical(_ALPHA, df) * error)
 
 
 def _change(
     name: str,
     spreads: tuple[Spread, Spread],
     logs: tuple[_Log | None, _Log | None],
-    alpha: float,
 ) -> AuditChange:
     before, after = (spread.sd for spread in spreads)
     log_before, log_after = logs
@@ -144,8 +142,8 @@ def _change(
         centre = log_after[0] - log_before[0]
         parts = (log_before[1] ** 2, log_after[1] ** 2)
         df = _welch(parts, (log_before[2], log_after[2]))
-        width = two_sided_critical(alpha, df) * math.sqrt(sum(parts))
-        interval = _ends(centre, width, alpha)
+        width = two_sided_critical(_ALPHA, df) * math.sqrt(sum(parts))
+        interval = _ends(centre, width)
     return AuditChange(
         name=name,
         before=before,
@@ -163,11 +161,11 @@ def _welch(parts: tuple[float, float], df: tuple[float, float]) -> float:
     return total**2 / sum(part**2 / count for part, count in zip(parts, df, strict=True))
 
 
-def _ends(centre: float, width: float, alpha: float) -> Interval | None:
+def _ends(centre: float, width: float) -> Interval | None:
     if not width <= _WIDEST:
         return None
     return Interval(
-        low=math.exp(centre - width), high=math.exp(centre + width), confidence=1.0 - alpha
+        low=math.exp(centre - width), high=math.exp(centre + width), confidence=1.0 - _ALPHA
     )
 
 
@@ -190,7 +188,6 @@ def find_drift(
     *,
     block_minutes: Sequence[float],
     block_levels: Sequence[float],
-    alpha: float = 0.05,
 ) -> Drift | None:
     """Return the slope of log times over launches, and the share of the variance it explains.
 
@@ -207,7 +204,7 @@ def find_drift(
     slope = float(np.median(slopes))
     return Drift(
         per_minute=slope,
-        interval=_slope_interval(slopes, times.size, alpha),
+        interval=_slope_interval(slopes, times.size),
         explains=_explained(
             slope, np.asarray(block_minutes, dtype=float), np.asarray(block_levels, dtype=float)
         ),
@@ -222,26 +219,26 @@ def _slopes(times: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[
     return slopes
 
 
-def _slope_interval(slopes: NDArray[np.float64], launches: int, alpha: float) -> Interval | None:
+def _slope_interval(slopes: NDArray[np.float64], launches: int) -> Interval | None:
     """Return the d-th smallest and largest slope, for the largest d that keeps the confidence."""
     if slopes.size != launches * (launches - 1) // 2:
         return None  # launches at the same time: the distribution below does not apply
-    depth = _depth(launches, alpha)
+    depth = _depth(launches)
     if depth == 0:
         return None
     return Interval(
-        low=float(slopes[depth - 1]), high=float(slopes[-depth]), confidence=1.0 - alpha
+        low=float(slopes[depth - 1]), high=float(slopes[-depth]), confidence=1.0 - _ALPHA
     )
 
 
 @lru_cache(maxsize=256)
-def _depth(launches: int, alpha: float) -> int:
+def _depth(launches: int) -> int:
     """Return how many slopes to cut at each end: P(fewer inversions) <= alpha / 2."""
     chances = np.ones(1)
     for length in range(2, launches + 1):
         chances = np.convolve(chances, np.full(length, 1.0 / length))
     below = np.cumsum(chances)
-    return int(np.searchsorted(below, alpha / 2.0, side="right"))
+    return int(np.searchsorted(below, _ALPHA / 2.0, side="right"))
 
 
 def _explained(slope: float, minutes: NDArray[np.float64], levels: NDArray[np.float64]) -> float:
@@ -257,16 +254,14 @@ MINUTES: Final = tuple(range(1, 31))
 _FEWEST_LAUNCHES_TO_RESOLVE: Final = 2
 
 
-def resolvable_in(
-    minutes: float, between: Spread, *, launch_s: float, alpha: float = 0.05
-) -> Resolvable:
+def resolvable_in(minutes: float, between: Spread, *, launch_s: float) -> Resolvable:
     """Return what a comparison resolves whose launches take `launch_s` seconds, start included."""
     if not launch_s > 0.0:
         raise ValueError(f"launch_s must be positive: {launch_s=}")
     launches = int(60.0 * minutes / launch_s)
     if between.sd is None or launches < _FEWEST_LAUNCHES_TO_RESOLVE:
         return Resolvable(minutes=minutes, launches=launches, difference=None)
-    smallest = minimum_detectable(between.sd, launches, alpha=alpha)
+    smallest = minimum_detectable(between.sd, launches, alpha=_ALPHA)
     interval = None
     if smallest is not None and between.interval is not None:
         interval = Interval(

@@ -219,10 +219,9 @@ class TestFileReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyReport:
-    """The verification report of a component."""
+class CheckResult:
+    """Result of one check, or of all checks of a component."""
 
-    component: str
     findings: tuple[CheckFinding, ...] = ()
     imported: ImportedModule | None = None
     options: tuple[OptionVerdict, ...] = ()
@@ -232,6 +231,13 @@ class VerifyReport:
     loaded: tuple[str, ...] = ()
     """Shared libraries loaded after the import."""
     smoke: tuple[SmokeResult, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport(CheckResult):
+    """The verification report of a component."""
+
+    component: str
     duration_s: float = 0.0
 
     @property

@@ -69,16 +69,13 @@ def _bar() -> Progress:
         TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
-        TimeRemainingColumn,
     )
 
     return Progress(
         BarColumn(bar_width=24),
         TaskProgressColumn(),
         TimeElapsedColumn(),
-        TextColumn("elapsed,"),
-        TimeRemainingColumn(),
-        TextColumn("remaining"),
+        TextColumn("{task.fields[remaining]}", markup=False),
         TextColumn("{task.description}", markup=False),
         console=Console(stderr=True),
         transient=True,
@@ -86,16 +83,17 @@ def _bar() -> Progress:
 
 
 def _on_bar(collector: ComparisonCollector, progress: Progress) -> Listener:
-    task = progress.add_task("starting", total=1.0)
+    task = progress.add_task("starting", total=1.0, remaining="")
 
     def listen(event: Event) -> None:
         collector.listen(event)
         text = printable(_event_text(event))
+        remaining = remaining_text(event)
         if event.kind in ("comparison", "warning"):
             progress.console.print(text, markup=False, highlight=False)
-            progress.update(task, completed=event.fraction)
+            progress.update(task, completed=event.fraction, remaining=remaining)
         else:
-            progress.update(task, description=text, completed=event.fraction)
+            progress.update(task, description=text, completed=event.fraction, remaining=remaining)
 
     return listen
 
@@ -122,7 +120,9 @@ class _Lines:
             self._fraction = event.fraction if event.fraction is not None else self._fraction
             now = time.monotonic()
             minutes, seconds = divmod(int(now - self._started), 60)
-            line = f"[{self._fraction:4.0%} {minutes:3d}:{seconds:02d}] {_event_text(event)}"
+            remaining = remaining_text(event)
+            times = f"{minutes:3d}:{seconds:02d}{', ' if remaining else ''}{remaining}"
+            line = f"[{self._fraction:4.0%} {times}] {_event_text(event)}"
             remaining_s = self._last + _LINE_PAUSE_S - now
             if event.kind in _ALWAYS or remaining_s <= 0:
                 self._print(line)
@@ -153,6 +153,14 @@ class _Lines:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def remaining_text(event: Event) -> str:
+    """Return the expected remaining time, `about 0:40 left`; empty when unknown."""
+    if event.remaining_s is None:
+        return ""
+    minutes, seconds = divmod(round(event.remaining_s), 60)
+    return f"about {minutes}:{seconds:02d} left"
 
 
 def _event_text(event: Event) -> str:

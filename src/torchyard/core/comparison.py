@@ -117,6 +117,8 @@ class Estimate:
     """Standard deviation of the log speedup between launches."""
     pair_sd: float | None
     """Robust standard deviation of the log speedup between pairs inside a launch."""
+    degrees: float | None = None
+    """Degrees of freedom of the interval over launches; None in results of older versions."""
     minimum_detectable: float | None
     """Smallest slowdown that this design detects with 80 % power (a fraction)."""
     time_needed_s: float | None

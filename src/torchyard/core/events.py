@@ -8,7 +8,10 @@ from typing import Literal
 
 from torchyard.core.comparison import Comparison
 
-EventKind = Literal["run", "workload", "phase", "launch", "look", "comparison", "warning"]
+EventKind = Literal[
+    "run", "workload", "phase", "launch", "look", "comparison", "warning", "paused", "resumed"
+]
+"""`paused`: a cell of a sweep waits for its next launch, without processes; `resumed`: it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,8 @@ class Event:
     workload: str = ""
     fraction: float | None = None
     """Completed fraction of the run, 0 to 1; None when the event does not change it."""
+    remaining_s: float | None = None
+    """Expected time until the run ends; None when unknown."""
     comparison: Comparison | None = None
 
 

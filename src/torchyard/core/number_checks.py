@@ -135,5 +135,6 @@ CHECKS: Final[dict[str, Check]] = {
     "block_limit": _duration("block_limit_s"),
     "batch_size": _count("batch_size", most=2**31 - 1),
     "cell_limit": _duration("cell_s"),
+    "budget": _duration("budget_s"),
     "tries": _count("tries", most=1000),
 }

@@ -116,6 +116,7 @@ class Variant:
 
 
 RelocationMethod = Literal["auto", "pages", "heap", "off"]
+StartMethod = Literal["auto", "fork", "fresh"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ class Budget:
     margin: float = 0.01
     """Equivalence margin: differences shown to be smaller are reported as `same`."""
     alpha: float = 0.05
-    min_launches: int = 3
+    min_launches: int = 2
     max_launches: int = 60
     launch_s: float | None = None
     """Measuring time of a launch; None chooses it from start-up cost and noise."""
@@ -145,6 +146,9 @@ class MeasureSettings:
     reseat: RelocationMethod = "auto"
     paired_layout: bool = True
     """Start both variants of a launch with the same memory layout, randomised for each launch."""
+    start: StartMethod = "auto"
+    """How processes start: forked from a template process that has imported torch, or `fresh`;
+    `auto` forks where that is safe."""
     flush_l2: bool = False
     check_accuracy: bool = True
     memory_limit_bytes: int | None = None

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
-__all__ = ["RecordFile", "replace_file", "replace_json", "to_json_text", "write_error"]
-
 _SPACE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _PLACE_ERRORS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -13,8 +13,6 @@ import click
 
 from torchyard.cli.group import CommandTable, LazyGroup
 
-__all__ = ["MACHINE_COMMANDS", "machine"]
-
 MACHINE_COMMANDS: Final[CommandTable] = {
     "show": (
         "torchyard.machine.command:show",

@@ -18,8 +18,6 @@ from typing import Any, Final
 
 from torchyard.machine.model import UNAVAILABLE
 
-__all__ = ["machine_name", "machine_text"]
-
 _NOISE: Final = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|@.*$|\bimplementer\b|\bpart\b")
 _SLUG_LETTERS: Final = 24
 

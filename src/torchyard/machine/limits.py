@@ -17,8 +17,6 @@ from torchyard.machine.facts.memory import amount_kib
 from torchyard.machine.system.file_tree import FileTree, Reading
 from torchyard.machine.system.tasks import read_allowed
 
-__all__ = ["MachineLimits", "read_limits"]
-
 _MIB_BYTES: Final = 1 << 20
 _NO_LIMIT_BYTES: Final = 1 << 60
 """cgroup v1 writes almost 2**63 for "no limit"."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
+from textwrap import wrap
 from typing import Any, Final
 
 from torchyard.core.records import encode
@@ -18,6 +18,7 @@ from torchyard.machine.model import (
     SettingChange,
     SettingReturn,
 )
+from torchyard.presentation.safe_text import wrapped
 
 DEFAULT_WIDTH: Final = 100
 _NAME: Final = 32
@@ -36,8 +37,8 @@ def machine_text(view: MachineView, *, notes: tuple[str, ...] = (), width: int =
         lines += _advice_lines(number, advice, width)
     lines.append("")
     for note in notes:
-        lines += textwrap.wrap(note, width)
-    lines += textwrap.wrap(verdict(view), width)
+        lines += wrapped(note, width)
+    lines += wrapped(verdict(view), width)
     return "\n".join(lines[1:])
 
 
@@ -80,10 +81,10 @@ def _section_lines(facts: list[Fact], width: int) -> Iterator[str]:
 
 def _row(name: str, value: str, width: int) -> Iterator[str]:
     column = max(_NAME, len(name) + 1)
-    wrapped = textwrap.wrap(value, width - 2 - column, break_on_hyphens=False) or [""]
-    yield f"  {name:<{column}}{wrapped[0]}"
-    for line in wrapped[1:]:
-        yield f"  {'':<{column}}{line}"
+    first, rest = f"  {name:<{column}}", " " * (2 + column)
+    yield from wrap(
+        value, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    ) or [first]
 
 
 def _advice_lines(number: int, advice: Advice, width: int) -> Iterator[str]:
@@ -99,14 +100,8 @@ def _advice_lines(number: int, advice: Advice, width: int) -> Iterator[str]:
         )
 
 
-def _wrapped(head: str, text: str, width: int) -> Iterator[str]:
-    # Commands are copied from here: a break after a hyphen would split an option.
-    wrapped = textwrap.wrap(
-        text, width - len(head), break_on_hyphens=False, break_long_words=False
-    ) or [""]
-    yield head + wrapped[0]
-    for line in wrapped[1:]:
-        yield " " * len(head) + line
+def _wrapped(head: str, text: str, width: int) -> list[str]:
+    return wrapped(text, width, first=head, rest=" " * len(head))
 
 
 _STATE: Final = 14

@@ -7,7 +7,8 @@ Markdown, CSV) is left to that format.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from textwrap import wrap
 from typing import Final
 
 _ESCAPES: Final = re.compile(
@@ -56,18 +57,30 @@ def without_controls(text: str) -> str:
     return _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as aligned columns; the last column is not padded."""
+def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = ()) -> str:
+    """Return rows as aligned columns; those in `right` are right-aligned."""
     clean = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*clean, strict=True)]
     lines = [
         "  ".join(
-            cell if place == len(widths) - 1 else cell.ljust(width)
+            cell.rjust(width) if place in right else cell.ljust(width)
             for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in clean
     ]
     return "\n".join(lines)
+
+
+def wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Return lines of limited width; options and long words are not split, so they can be copied."""
+    return wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [first.rstrip()]
 
 
 def escaped(text: str) -> str:

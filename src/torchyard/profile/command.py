@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchyard.cli.options import Count, SectionedCommand, Threads, section
+from torchyard.cli.options import FILE, FOLDER, Count, SectionedCommand, Threads, section
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchyard.profile.model import ToolProfile
     from torchyard.profile.tool_run import PlannedRun
 
-__all__ = ["profile"]
 
 _what, _how, _out = section("What to run"), section("Recording"), section("Output")
 
@@ -154,16 +153,8 @@ Tools:
     "--tool-arg", "extra", multiple=True, metavar="WORD", help="Argument passed on to the profiler."
 )
 @_out("--rows", default=20, type=Count(1), help="Rows of the table. [default: 20]")
-@_out(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write an HTML report to a file.",
-)
-@_out(
-    "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the results; must be new or empty.",
-)
+@_out("--html", type=FILE, help="Write an HTML report to a file.")
+@_out("--run-dir", type=FOLDER, help="Directory for the results; must be new or empty.")
 @_out("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
 @common_options
 def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:

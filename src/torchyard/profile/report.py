@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from torchyard.core.units import format_bytes, format_duration, format_percent
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
-from torchyard.presentation.safe_text import one_line, shortened
+from torchyard.presentation.safe_text import aligned, one_line, shortened
 from torchyard.profile.model import CostRow, CounterValue, ToolProfile
 
 HOW_TO_OPEN: Final = (
@@ -182,17 +182,13 @@ def _table(profile: ToolProfile, rows: tuple[CostRow, ...]) -> list[str]:
     cells = [row_cells(row, profile) for row in rows]
     names = [shortened(one_line(row.name), _NAME_WIDTH) for row in rows]
     table = [
-        [heading for _, heading in columns],
-        *([row[key] for key, _ in columns] for row in cells),
+        [profile.row_kind, *(heading for _, heading in columns)],
+        *(
+            [name, *(row[key] for key, _ in columns)]
+            for name, row in zip(names, cells, strict=True)
+        ),
     ]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    name_width = max(len(name) for name in (*names, profile.row_kind))
-    return [
-        "  ".join(
-            (name.ljust(name_width), *(cell.rjust(w) for cell, w in zip(line, widths, strict=True)))
-        ).rstrip()
-        for name, line in zip((profile.row_kind, *names), table, strict=True)
-    ]
+    return aligned(table, right=range(1, len(table[0]))).split("\n")
 
 
 def profile_page(profile: ToolProfile, *, files_at: str = "") -> str:

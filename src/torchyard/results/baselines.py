@@ -19,7 +19,7 @@ from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
-from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.files.safe_writing import replace_file, replace_json, to_json_text, write_error
 from torchyard.results.directory import RUN_FILE, home_folder, runs_home, utc_timestamp
 from torchyard.results.plausibility import check_format, decode_stored
 from torchyard.results.run_reader import Run, read_run
@@ -193,11 +193,7 @@ def save_baseline(
             if run.folder.resolve() != home / run.id
         ),
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(path.parent, error, kept="what is there") from error
-    replace_file(path, to_json_text(encode(baseline), indent=1) + "\n")
+    replace_json(path, encode(baseline))
     return baseline
 
 

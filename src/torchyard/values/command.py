@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from torchyard.cli.group import CommandTable, RunningGroup
-from torchyard.cli.options import Count, SectionedCommand, section
+from torchyard.cli.options import FILE, FOLDER, Count, SectionedCommand, section
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -136,16 +136,8 @@ measure their cost; --once skips these runs.
     metavar="LIMIT",
     help="Fail if a finding meets the condition: any, proven, tested, a pattern, share=1%, ...",
 )
-@_out(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write an HTML report to a file.",
-)
-@_out(
-    "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for the profile; must be new or empty.",
-)
+@_out("--html", type=FILE, help="Write an HTML report to a file.")
+@_out("--run-dir", type=FOLDER, help="Directory for the profile; must be new or empty.")
 @_out("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
 @common_options
 def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
@@ -271,12 +263,7 @@ Show a stored profile: `latest`, a folder, or a file.
 @click.option(
     "--format", "form", type=click.Choice(FORMATS), default="text", help="[default: text]"
 )
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to a file instead of stdout.",
-)
+@click.option("--output", type=FILE, metavar="FILE", help="Write to a file instead of stdout.")
 @common_options
 def show(profile: str, form: str, output: Path | None, as_json: bool) -> None:
     """Show a stored profile."""

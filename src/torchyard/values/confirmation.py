@@ -24,8 +24,6 @@ from torchyard.values.prices import sites_to_time
 from torchyard.values.target_run import NativeRun, run_natively
 from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of
 
-__all__ = ["confirm", "confirm_in_target", "unconfirmed"]
-
 NOT_FINISHED: Final = "the program did not finish, so it was not run again without the profiler"
 
 

@@ -13,8 +13,6 @@ from torchyard.errors import UsageError
 from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 from torchyard.values.prices import steps_of
 
-__all__ = ["Limit", "crossed", "parse_limit"]
-
 _CERTAINTIES = {certainty.value for certainty in Certainty}
 
 

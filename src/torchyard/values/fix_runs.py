@@ -21,15 +21,6 @@ from torchyard.values.fixes import NO_FIX, Fix, fix_of, same_results
 from torchyard.values.model import FixMeasurement, ProfileRequest, ValueProfile, Worth
 from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
 
-__all__ = [
-    "LAUNCHES",
-    "MOST_FIXES",
-    "measure_fixes",
-    "runs_for_fixes",
-    "with_fix_measurement",
-    "with_fixes",
-]
-
 MOST_FIXES: Final = 3
 LAUNCHES: Final = 4
 """Launches with alternating steps, or pairs of whole runs, for each finding."""

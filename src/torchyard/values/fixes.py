@@ -12,8 +12,6 @@ from typing import Any, Final
 
 from torchyard.values.model import Certainty, ValueFinding
 
-__all__ = ["NO_FIX", "Fix", "Results", "fix_of", "same_results"]
-
 NO_FIX: Final[dict[str, Any]] = {"kind": "none", "lines": []}
 """Run the program with its results observed and nothing changed."""
 ROUNDING: Final = 1e-5

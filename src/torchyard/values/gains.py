@@ -24,16 +24,6 @@ from torchyard.values.model import ProfileRequest, Saving, ValueFinding, ValuePr
 from torchyard.values.prices import OF_WHOLE_STEPS
 from torchyard.values.target_run import run_natively
 
-__all__ = [
-    "GAIN_BUDGET",
-    "PROGRAM_LAUNCHES",
-    "measure_gains",
-    "measure_set_to_none",
-    "with_fix",
-    "with_measured_saving",
-    "zeroed_gradients",
-]
-
 PAIR_FILE: Final = (
     '"""A finding and its fix, for `torchyard bench`."""\n\n'
     "from torchyard.worker.values.pricing.fix_timing import make, fixed  # noqa: F401\n"

@@ -16,16 +16,6 @@ from importlib.resources import files
 from torchyard.core.records import decode
 from torchyard.values.model import ValueFinding
 
-__all__ = [
-    "Advice",
-    "PatternText",
-    "PatternTexts",
-    "load_pattern_texts",
-    "pattern_names",
-    "pattern_text",
-    "suggestion_for",
-]
-
 FIELDS = ("operator", "inside", "dtype", "shape", "detail", "fits", "first")
 """Fields of a finding that a suggestion may use."""
 _ANY = "*"

@@ -24,16 +24,6 @@ from torchyard.values.savings import (
 )
 from torchyard.values.target_run import NativeRun, run_in_target
 
-__all__ = [
-    "OF_WHOLE_STEPS",
-    "price_in_target",
-    "priced",
-    "profiled_steps",
-    "sites_to_time",
-    "steps_of",
-    "unpriced",
-]
-
 _SECONDS_EACH: Final = 0.6
 _START_S: Final = 600.0
 """For a process that hangs; on a busy machine torch alone may take minutes to start."""

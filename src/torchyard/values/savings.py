@@ -15,17 +15,6 @@ from typing import Any, Final
 from torchyard.values.model import Saving, ValueFinding
 from torchyard.values.target_run import NativeRun, SiteTime
 
-__all__ = [
-    "ANY_SHAPES",
-    "MOST_DISAGREEMENT",
-    "NOISY",
-    "CallTimes",
-    "Chain",
-    "NotMeasured",
-    "chain_of",
-    "saving_of",
-]
-
 ANY_SHAPES: Final = "*"
 MOST_DISAGREEMENT: Final = 2.0
 """Upper over lower quartile of the repeats of a chain; beyond it the machine was too noisy."""

@@ -16,8 +16,6 @@ from typing import Final
 
 from torchyard.values.model import Place, SourceExcerpt, ValueProfile
 
-__all__ = ["read_excerpts", "with_excerpts"]
-
 AROUND_FINDING: Final = 3
 """Lines before and after the place of a finding; of a node of the graph only the line itself."""
 _ENDINGS: Final = (".py", ".pyi", ".pyx")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass, field
 
 from torchyard.builds.diagnosis.signature import Level
+from torchyard.presentation.safe_text import wrapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,11 +191,5 @@ def _short(cause: Cause) -> str:
 
 
 def _wrapped(lead: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=lead,
-        subsequent_indent=" " * (len(lead) - len(lead.lstrip()) + (2 if "-" in lead else 0)),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    rest = " " * (len(lead) - len(lead.lstrip()) + (2 if "-" in lead else 0))
+    return wrapped(text, _WIDTH, first=lead, rest=rest)

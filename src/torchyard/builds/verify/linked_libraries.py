@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import Final
 
-from torchyard.builds.record import CheckFinding, FindingLevel, LinkedLibrary
-from torchyard.builds.verify.target_python import CheckResult, RunInTarget, Subject
+from torchyard.builds.record import CheckFinding, CheckResult, FindingLevel, LinkedLibrary
+from torchyard.builds.verify.target_python import RunInTarget, Subject
 
 _MOST_ENTRIES: Final = 100_000
 """A damaged file may lack the entry that ends the dynamic section."""

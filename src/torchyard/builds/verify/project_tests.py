@@ -17,9 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from torchyard.builds.record import CheckFinding, SmokeResult, TestFileReport
+from torchyard.builds.record import CheckFinding, CheckResult, SmokeResult, TestFileReport
 from torchyard.builds.verify.target_python import (
-    CheckResult,
     RunInTarget,
     SnippetOutcome,
     Subject,

@@ -20,12 +20,8 @@ from typing import Any, Final
 
 from torchyard.builds.plan import Component
 from torchyard.builds.record import (
-    CheckFinding,
-    ImportedModule,
-    LinkedLibrary,
-    OptionVerdict,
+    CheckResult,
     PackageRecord,
-    SmokeResult,
 )
 from torchyard.errors import StepFailed
 
@@ -180,19 +176,6 @@ class Subject:
             if below.exists():
                 return below
         return Path(path)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckResult:
-    """Result of one check."""
-
-    findings: tuple[CheckFinding, ...] = ()
-    imported: ImportedModule | None = None
-    options: tuple[OptionVerdict, ...] = ()
-    config: dict[str, str] = field(default_factory=dict)
-    libraries: tuple[LinkedLibrary, ...] = ()
-    loaded: tuple[str, ...] = ()
-    smoke: tuple[SmokeResult, ...] = ()
 
 
 Check = Callable[[Subject], CheckResult]

@@ -29,6 +29,7 @@ from torchyard.builds.plan import Component
 from torchyard.builds.recipe import Scalar
 from torchyard.builds.record import (
     CheckFinding,
+    CheckResult,
     ImportedModule,
     OptionVerdict,
     OptionVerdictKind,
@@ -41,7 +42,6 @@ from torchyard.builds.verify.target_python import (
     READ_FROM_ENVIRONMENT,
     RENAMED,
     Check,
-    CheckResult,
     EnvironmentFolders,
     ModuleFacts,
     RunInTarget,

@@ -20,8 +20,6 @@ from torchyard.machine.monitor.load_monitor import LoadMonitor, LoadSample
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["WINDOW_S", "Activity", "BusyProgram", "activity_facts", "observe_activity"]
-
 WINDOW_S: Final = 0.5
 """Fifty ticks of /proc/stat: detects a CPU that is 2 % busy."""
 _MOST_NAMES: Final = 3

@@ -20,8 +20,6 @@ from torchyard.machine.guards.block_check import (
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice
 
-__all__ = ["advise"]
-
 BUSY_SHARE_UNFIT: Final = 0.25
 """A quarter of all CPUs in use: clocks, caches and memory bandwidth are shared, and a program with
 a thread on every core waits. Chosen, not measured."""

@@ -62,14 +62,14 @@ def in_words(reading: Reading, rephrase: Callable[[str], str]) -> Reading:
         return Reading(because=f"{reading.value[:80]!r} has an unexpected format")
 
 
-def processors(path: str, nothing: str = "none") -> Reader:
-    """Return a reader of a CPU list; an empty list is the value `nothing`."""
+def processors(path: str) -> Reader:
+    """Return a reader of a CPU list; an empty list is `none`."""
 
     def read(files: FileTree) -> Reading:
         reading = files.read(path)
         # nohz_full and isolated show `(null)` if the parameter was not given.
         if reading.value is not None and reading.value.strip() in ("", "(null)"):
-            return Reading(value=nothing)
+            return Reading(value="none")
         return in_words(reading, lambda text: cpu_list(cpus_of_list(text)))
 
     return read

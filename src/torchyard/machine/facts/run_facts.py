@@ -16,8 +16,6 @@ from torchyard.machine.facts.reading import Reader
 from torchyard.machine.model import UNAVAILABLE
 from torchyard.machine.system.file_tree import FileTree, Reading
 
-__all__ = ["RUN_FACTS", "read_facts"]
-
 
 def _cores(files: FileTree) -> Reading:
     """Return the number of CPUs this process may use."""

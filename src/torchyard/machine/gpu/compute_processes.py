@@ -14,9 +14,7 @@ from typing import Any, Literal
 from torchyard.machine.gpu.library import ask
 from torchyard.machine.system.file_tree import Answer, FileTree
 from torchyard.machine.system.tasks import read_task
-from torchyard.process.timing_turn import DRIVER_VARIABLE, TURN_VARIABLE
-
-__all__ = ["GpuProcess", "Owner", "owner_of", "read_processes"]
+from torchyard.process.timing_turn import DRIVER_VARIABLE
 
 Owner = Literal["ours", "other", "unknown"]
 """ours: this process or one that it started; unknown: not visible in /proc."""
@@ -49,9 +47,9 @@ def read_processes(nvml: Any, handle: Any, files: FileTree) -> Answer[tuple[GpuP
 
 
 def owner_of(pid: int, files: FileTree, *, environment: Mapping[str, str] = os.environ) -> Owner:
-    """Follow the parents up to this process, or to the driver of cells that take turns with it."""
+    """Follow the parents up to this process, or to the driver of its sweep, which owns the templates."""
     ours = {os.getpid()}
-    if environment.get(TURN_VARIABLE) and environment.get(DRIVER_VARIABLE, "").isdecimal():
+    if environment.get(DRIVER_VARIABLE, "").isdecimal():
         ours.add(int(environment[DRIVER_VARIABLE]))
     visited: set[int] = set()
     current = pid

@@ -31,8 +31,6 @@ from torchyard.machine.gpu.nvidia import (
 )
 from torchyard.machine.system.file_tree import Answer, FileTree
 
-__all__ = ["OTHER_PROCESSES_EVERY_S", "GpuGuard", "GpuReading"]
-
 OTHER_PROCESSES_EVERY_S: Final = 2.0
 """Interval of the query for other processes. On an H200 a reading takes 21 us (median of 200; each
 of clock, reasons, power and temperature 3 to 5 us), the process list 48 us with one process and more

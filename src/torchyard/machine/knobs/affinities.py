@@ -21,8 +21,6 @@ from torchyard.machine.system.cpusets import Cpusets, find_cpusets
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
 
-__all__ = ["KNOB"]
-
 _TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
 
 

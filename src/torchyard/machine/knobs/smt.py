@@ -16,8 +16,6 @@ from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.file_tree import CPU, FileTree
 
-__all__ = ["KNOB"]
-
 CONTROL: Final = f"{CPU}/smt/control"
 _OFF: Final = ("off", "forceoff")
 _UNSUPPORTED: Final = {

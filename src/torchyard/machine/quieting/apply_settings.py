@@ -191,9 +191,9 @@ def chosen_knobs(
     return in_order(names, WRITE_ORDER)
 
 
-def needs_gpus(request: QuietRequest, knobs: Mapping[str, Knob] = KNOBS) -> bool:
+def needs_gpus(request: QuietRequest) -> bool:
     """Whether the request needs the GPU libraries."""
-    return any(knobs[name].profile == "gpu" for name in chosen_knobs(request, knobs=knobs))
+    return any(KNOBS[name].profile == "gpu" for name in chosen_knobs(request))
 
 
 def survey(
@@ -224,11 +224,9 @@ def dry_run(
     return AppliedSettings(request=request, knobs=states, changes=tuple(unchanged))
 
 
-def apply_until_restore(
-    machine: Machine, request: QuietRequest, *, knobs: Mapping[str, Knob] = KNOBS
-) -> AppliedSettings:
+def apply_until_restore(machine: Machine, request: QuietRequest) -> AppliedSettings:
     """Apply settings until `restore`. An error or a signal on the way restores everything."""
-    session = QuietSession(machine, request, mode="standing", knobs=knobs)
+    session = QuietSession(machine, request, mode="standing")
     with DeferredSignals() as signals:
         session.apply(signals)
         try:

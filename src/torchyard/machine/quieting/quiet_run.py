@@ -30,8 +30,6 @@ from torchyard.machine.quieting.process_settings import (
 from torchyard.machine.quieting.restoring import Recovery, recover
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["QuietMachine", "quieting_facts", "request_for"]
-
 _RESTORE = "`sudo torchyard machine restore`"
 
 

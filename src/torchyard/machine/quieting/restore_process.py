@@ -31,8 +31,6 @@ from torchyard.machine.model import Setting
 from torchyard.machine.quieting.restoring import restore_journal, write_setting
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["main"]
-
 
 def main(root: str, folder: str, lock_fd: str) -> int:
     """Wait for the owner's last message, or for its end; then restore if it sent none."""

@@ -121,7 +121,7 @@ def restore(machine: Machine, knobs: Mapping[str, Knob] = KNOBS) -> Restored:
     return restored
 
 
-def recover(machine: Machine, knobs: Mapping[str, Knob] = KNOBS) -> Recovery | None:
+def recover(machine: Machine) -> Recovery | None:
     """Restore the settings of an interrupted session; None if there is none.
 
     Settings that stand until `restore`, or that belong to a living process, are not touched.
@@ -136,7 +136,7 @@ def recover(machine: Machine, knobs: Mapping[str, Knob] = KNOBS) -> Recovery | N
     if lock is None:
         return None
     try:
-        restored = restore_journal(machine, folder, knobs)
+        restored = restore_journal(machine, folder)
     finally:
         lock.release()
     return None if restored is None else Recovery(who=state.who, restored=restored)

@@ -16,8 +16,6 @@ from typing import Final
 from torchyard.errors import MissingTool, StepFailed
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["find_program", "missing_programs", "run_program"]
-
 _COPY_PROGRAMS: Final = ".kernel/programs"
 _ROOT_FOLDERS: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
 _LAST_LINES: Final = 3

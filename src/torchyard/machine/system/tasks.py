@@ -8,8 +8,6 @@ from typing import Final
 
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["Task", "read_allowed", "read_task", "tasks_of"]
-
 _KERNEL_THREAD: Final = 0x00200000
 _BOUND: Final = 0x04000000
 """PF_KTHREAD and PF_NO_SETAFFINITY of include/linux/sched.h."""

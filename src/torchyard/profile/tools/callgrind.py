@@ -29,8 +29,6 @@ from torchyard.profile.tools.interface import (
     thread_variables,
 )
 
-__all__ = ["LOG_FILE", "OUT_FILE", "TOOL", "annotated_rows"]
-
 OUT_FILE: Final = "callgrind.out"
 LOG_FILE: Final = "valgrind.log"
 _ANNOTATE_LIMIT_S: Final = 300.0

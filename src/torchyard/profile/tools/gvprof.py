@@ -18,8 +18,6 @@ from torchyard.profile.tools.interface import (
     thread_variables,
 )
 
-__all__ = ["KNOBS", "TOOL"]
-
 MEASUREMENTS: Final = "measurements"
 KNOBS: Final[dict[str, str]] = {
     "HPCRUN_SANITIZER_READ_TRACE_IGNORE": "1",

@@ -10,8 +10,6 @@ from typing import Final, NamedTuple
 from torchyard.profile.model import CostRow
 from torchyard.profile.tools.interface import run_captured
 
-__all__ = ["Columns", "kernel_rows", "nanoseconds", "query_kernels"]
-
 _SCALES: Final = {
     unit: scale
     for units, scale in (

@@ -22,8 +22,6 @@ from torchyard.profile.tools.interface import (
 )
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
 
-__all__ = ["TOOL"]
-
 REPORT_FILE: Final = "report.ncu-rep"
 LOG_FILE: Final = "ncu.log"
 _TIME: Final = "gpu__time_duration.sum"

@@ -21,8 +21,6 @@ from torchyard.profile.tools.interface import (
 )
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
 
-__all__ = ["TOOL"]
-
 REPORT: Final = "report"
 REPORT_FILE: Final = "report.nsys-rep"
 _TRACED: Final = ("cuda", "nvtx", "osrt", "cudnn", "cublas")

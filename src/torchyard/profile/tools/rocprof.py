@@ -16,8 +16,6 @@ from torchyard.profile.tools.interface import (
 )
 from torchyard.profile.tools.kernel_table import Columns, kernel_rows
 
-__all__ = ["TOOL"]
-
 _COLUMNS: Final = Columns(name="Name", time="TotalDurationNs", calls="Calls")
 _MOST_FILES: Final = 20
 

@@ -19,8 +19,6 @@ from torchyard.profile.tools.interface import (
     thread_variables,
 )
 
-__all__ = ["SUMMARY_FILE", "TOOL", "TRACE_FILE"]
-
 SUMMARY_FILE: Final = "operators.json"
 TRACE_FILE: Final = "trace.json.gz"
 PLAN_FILE: Final = "plan.json"

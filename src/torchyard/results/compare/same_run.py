@@ -19,9 +19,9 @@ from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.errors import UsageError
 from torchyard.results.compare.model import CrossRow, SideNumbers, SideState, Unpaired
-from torchyard.results.compare.sides import Rules, numbers_of, state_of
+from torchyard.results.compare.sides import Rules, numbers_of, state_of, supported_row
 from torchyard.results.run_reader import Run
-from torchyard.stats.between_runs import Effect, effect_of, interval_of, p_of, ratio_verdict
+from torchyard.stats.between_runs import Effect, effect_of, interval_of
 from torchyard.stats.estimate import decided, estimate, verdict_of
 from torchyard.stats.pairs import PairedLaunches, pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
@@ -198,23 +198,9 @@ def _row(
             reasons=tuple(reasons),
             untrusted=untrusted,
         )
-    return CrossRow(
-        workload=label,
-        one=sides[0],
-        other=sides[1],
-        support="interleaved",
-        basis="pairs",
-        alike=True,
-        verdict=Verdict.UNDECIDED
-        if result.withheld
-        else ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
-        ratio=math.exp(effect.log),
-        interval=interval_of(effect, rules.confidence),
-        p_value=p_of(effect),
-        log_error=effect.error,
-        degrees=effect.degrees,
-        reasons=tuple(reasons),
-    )
+    row = supported_row(label, sides, effect, rules, support="interleaved", basis="pairs")
+    verdict = Verdict.UNDECIDED if result.withheld else row.verdict
+    return replace(row, verdict=verdict, reasons=tuple(reasons))
 
 
 def _with_ratio(sides: list[SideNumbers], ratio: float) -> list[SideNumbers]:

@@ -18,9 +18,16 @@ from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
 from torchyard.machine.identity import machine_name, machine_text
 from torchyard.results.baselines import read_baseline, read_baseline_file, runs_of
-from torchyard.results.compare.model import CrossSide, SideNumbers, SideState
+from torchyard.results.compare.model import (
+    Basis,
+    CrossRow,
+    CrossSide,
+    SideNumbers,
+    SideState,
+    Support,
+)
 from torchyard.results.run_reader import Run, read_run, revision_of_variant, target_facts
-from torchyard.stats.between_runs import SESSION_SD
+from torchyard.stats.between_runs import SESSION_SD, Effect, interval_of, p_of, ratio_verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +40,32 @@ class Rules:
 
 
 _MIN_LAUNCHES = 2
+
+
+def supported_row(
+    label: str,
+    sides: Sequence[SideNumbers],
+    effect: Effect,
+    rules: Rules,
+    *,
+    support: Support,
+    basis: Basis,
+) -> CrossRow:
+    """Return the row of a comparison that the data supports."""
+    return CrossRow(
+        workload=label,
+        one=sides[0],
+        other=sides[1],
+        support=support,
+        basis=basis,
+        alike=True,
+        verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
+        ratio=math.exp(effect.log),
+        interval=interval_of(effect, rules.confidence),
+        p_value=p_of(effect),
+        log_error=effect.error,
+        degrees=effect.degrees,
+    )
 
 
 def state_of(row: Comparison) -> SideState:

@@ -7,8 +7,8 @@ Several sessions of a side are used as far as they are comparable.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from torchyard.core.comparison import Comparison, Verdict
@@ -26,9 +26,16 @@ from torchyard.results.compare.model import (
     SideState,
     Unpaired,
 )
-from torchyard.results.compare.sides import Rules, Side, numbers_of, row_obstacles, state_of
+from torchyard.results.compare.sides import (
+    Rules,
+    Side,
+    numbers_of,
+    row_obstacles,
+    state_of,
+    supported_row,
+)
 from torchyard.results.run_reader import Run
-from torchyard.stats.between_runs import difference, effect_of, interval_of, p_of, ratio_verdict
+from torchyard.stats.between_runs import difference, effect_of
 
 Measured = list[tuple[Run, Comparison]]
 
@@ -85,21 +92,8 @@ def _row(
         return _unsupported(label, numbers, reasons, alike=alike, untrusted=untrusted)
     effect = difference(effects[0], effects[1], session_sd=rules.session_sd)
     numbers = (numbers_of(kept[0], pair[0]), numbers_of(kept[1], pair[1]))
-    return CrossRow(
-        workload=label,
-        one=numbers[0],
-        other=numbers[1],
-        support="common baseline",
-        basis="speedups",
-        alike=True,
-        verdict=ratio_verdict(effect, confidence=rules.confidence, margin=rules.margin),
-        ratio=math.exp(effect.log),
-        interval=interval_of(effect, rules.confidence),
-        p_value=p_of(effect),
-        log_error=effect.error,
-        degrees=effect.degrees,
-        reasons=tuple(reasons),
-    )
+    row = supported_row(label, numbers, effect, rules, support="common baseline", basis="speedups")
+    return replace(row, reasons=tuple(reasons))
 
 
 def _unsupported(

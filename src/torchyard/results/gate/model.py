@@ -130,15 +130,15 @@ class GateTable:
     limits: dict[str, str | int | float] = field(default_factory=dict)
     """Limits by workload pattern, such as `"models/*" = "5%"`; the last match applies."""
     metric: Metric | None = None
-    """The limited metric: `speedup`, `time`, `compile` or `memory`. [default: speedup]"""
+    """The limited metric [default: speedup]"""
     on_undecided: Action | None = None
-    """If the interval contains the limit: `pass`, `warn` or `fail`. [default: warn]"""
+    """If the interval contains the limit [default: warn]"""
     on_unsupported: Action | None = None
-    """If the data does not support a verdict: `pass`, `warn` or `fail`. [default: fail]"""
+    """If the data does not support a verdict [default: fail]"""
     on_missing: Action | None = None
-    """If a workload of the baseline is missing: `pass`, `warn` or `fail`. [default: warn]"""
+    """If a workload of the baseline is missing [default: warn]"""
     on_failing: Action | None = None
-    """If a workload fails or its results are wrong: `pass`, `warn` or `fail`. [default: fail]"""
+    """If a workload fails or its results are wrong [default: fail]"""
 
 
 def read_gate_file(path: Path) -> GateTable:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchyard import __version__
 from torchyard.core.records import encode
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
-from torchyard.presentation.safe_text import aligned, escaped, one_line
+from torchyard.presentation.safe_text import aligned, escaped, one_line, wrapped
 from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.vega import inline_chart
 from torchyard.results.history.charts import history_description, history_spec, plot_lines
@@ -65,24 +65,17 @@ def changes_text(histories: Sequence[SeriesHistory], metric: Metric, *, width: i
 
 
 def series_text(
-    histories: Sequence[SeriesHistory],
-    *,
-    width: int = 100,
-    plots: bool = True,
-    ascii_only: bool = False,
+    histories: Sequence[SeriesHistory], *, width: int = 100, ascii_only: bool = False
 ) -> str:
     """Render each series with a plot and its changes as text."""
     lines: list[str] = []
     for one in histories:
-        lines += [series_title(one), *wrap(counts_text(one), width, break_on_hyphens=False), ""]
-        if plots:
-            lines += [*plot_lines(one, width=width, ascii_only=ascii_only), ""]
+        lines += [series_title(one), *wrapped(counts_text(one), width), ""]
+        lines += [*plot_lines(one, width=width, ascii_only=ascii_only), ""]
         for change in one.changes:
             sentence = change_sentence(change, one.series.metric)
             mark = "~" if change.kind == "drift" else "^" if ascii_only else "▲"
-            lines += wrap(
-                f"{mark} {sentence}", width, subsequent_indent="  ", break_on_hyphens=False
-            )
+            lines += wrapped(f"{mark} {sentence}", width, rest="  ")
         if not one.changes:
             lines.append("no change detected")
         lines.append("")

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from torchyard.cli.options import FILE, FOLDER
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -17,8 +18,6 @@ from torchyard.cli.output import (
     printable,
     write_file,
 )
-
-__all__ = ["sweep"]
 
 _HELP = """
 \b
@@ -56,16 +55,11 @@ is stored as soon as it is available. A case whose process crashes is reported a
 )
 @click.option(
     "--run-dir",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Directory for the sweep; must be new or empty.",
 )
-@click.option(
-    "--markdown",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Also write the table to a file.",
-)
+@click.option("--markdown", type=FILE, metavar="FILE", help="Also write the table to a file.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
 @common_options
 def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: Any) -> None:

@@ -6,24 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from torchyard.core.units import format_bytes, format_percent
-from torchyard.presentation.safe_text import one_line
+from torchyard.core.units import format_bytes, format_count, format_percent
+from torchyard.presentation.safe_text import aligned, one_line
+from torchyard.presentation.tables import markdown_table
 from torchyard.values.model import Certainty
 from torchyard.values.operator_sweep.model import CaseState, OperatorCase, OperatorFinding, Sweep
 
-__all__ = ["values_sweep_markdown", "values_sweep_text"]
-
 COLUMNS: Final = (
-    "case",
-    "direction",
-    "pattern",
-    "operators",
-    "bytes",
-    "certainty",
-    "share",
-    "gain",
+    *("case", "direction", "pattern", "operators"),
+    *("bytes", "certainty", "share", "gain"),
 )
-_RIGHT: Final = frozenset({"bytes", "share", "gain"})
+_RIGHT: Final = (4, 6, 7)
 _ORDER: Final = {certainty: place for place, certainty in enumerate(Certainty)}
 _MOST_NAMED: Final = 6
 
@@ -33,8 +26,8 @@ CaseFinding = tuple[OperatorCase, OperatorFinding]
 def values_sweep_text(sweep: Sweep) -> str:
     """Return the report for a terminal."""
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
-    lines = _aligned([COLUMNS, *rows]) if rows else [_nothing(sweep)]
-    return "\n".join([*lines, "", *_summary(sweep)]) + "\n"
+    table = aligned([COLUMNS, *rows], right=_RIGHT) if rows else _nothing(sweep)
+    return "\n".join([table, "", *_summary(sweep)]) + "\n"
 
 
 def values_sweep_markdown(sweep: Sweep) -> str:
@@ -42,9 +35,7 @@ def values_sweep_markdown(sweep: Sweep) -> str:
     lines = [f"torch {sweep.torch}, {sweep.device}, {_threads(sweep)}.", ""]
     rows = [_cells(case, finding) for case, finding in _shown(sweep)]
     if rows:
-        rule = ["--:" if column in _RIGHT else "---" for column in COLUMNS]
-        lines += [_markdown_row(cells) for cells in (COLUMNS, rule)]
-        lines += [_markdown_row(_as_code(cells)) for cells in rows]
+        lines += markdown_table(COLUMNS, map(_as_code, rows), right=_RIGHT)
     else:
         lines.append(_nothing(sweep).capitalize() + ".")
     return "\n".join([*lines, "", *(f"- {_escaped(line)}" for line in _summary(sweep))]) + "\n"
@@ -120,28 +111,11 @@ def _named(cases: Sequence[OperatorCase]) -> str:
 
 
 def _threads(sweep: Sweep) -> str:
-    count = sweep.settings.threads
-    return "1 thread" if count == 1 else f"{count} threads"
+    return format_count(sweep.settings.threads, "thread")
 
 
 def _short(name: str) -> str:
     return name.removeprefix("aten::")
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in _RIGHT else cell.ljust(width)
-            for cell, width, column in zip(row, widths, COLUMNS, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 def _as_code(cells: Sequence[str]) -> list[str]:

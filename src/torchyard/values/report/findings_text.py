@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 from typing import Final
 
-from torchyard.presentation.safe_text import escaped
+from torchyard.presentation.safe_text import aligned, escaped, wrapped
+from torchyard.presentation.tables import escaped_cells, markdown_table
 from torchyard.values.model import ValueFinding, ValueProfile
 from torchyard.values.report.descriptions import (
     bytes_text,
@@ -38,9 +38,9 @@ _NAME_WIDTH: Final = 12
 
 def values_text(profile: ValueProfile, *, width: int = 100, most: int = 40) -> str:
     """Return the report with at most `most` findings."""
-    lines = _wrapped(summary_sentence(profile), width)
+    lines = wrapped(summary_sentence(profile), width)
     if state_sentence(profile):
-        lines += _wrapped(state_sentence(profile), width)
+        lines += wrapped(state_sentence(profile), width)
     findings = ordered(profile)
     if findings:
         lines += ["", *_text_table(findings[:most], profile, width)]
@@ -49,11 +49,11 @@ def values_text(profile: ValueProfile, *, width: int = 100, most: int = 40) -> s
         lines += ["", f"{more}: `torchyard values show --format json` lists all findings."]
     lines += ["", "Scope:"]
     for name, text in scope_rows(profile):
-        lines += _wrapped(
+        lines += wrapped(
             text, width, first=f"  {name:<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 3)
         )
     for note in notes_of_profile(profile):
-        lines += _wrapped(
+        lines += wrapped(
             note, width, first=f"  {'note':<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 3)
         )
     return "\n".join(lines) + "\n"
@@ -72,12 +72,12 @@ def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: 
                 certainty_text(finding),
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TEXT_HEADINGS))]
-    lines = [_aligned(rows[0], widths)]
-    for finding, row in zip(findings, rows[1:], strict=True):
-        lines.append(_aligned(row, widths))
+    heading, *table = aligned(rows, right=_TEXT_RIGHT).split("\n")
+    lines = [heading]
+    for finding, row in zip(findings, table, strict=True):
+        lines.append(row)
         for text in _text_sentences(finding):
-            lines += _wrapped(text, width, first=_INDENT, rest=_INDENT + "  ")
+            lines += wrapped(text, width, first=_INDENT, rest=_INDENT + "  ")
     return lines
 
 
@@ -102,34 +102,7 @@ def _worth_sentences(finding: ValueFinding) -> list[str]:
     ]
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return "  ".join(
-        cell.rjust(size) if column in _TEXT_RIGHT else cell.ljust(size)
-        for column, (cell, size) in enumerate(zip(cells, widths, strict=True))
-    ).rstrip()
-
-
-def _wrapped(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    return wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]
-
-
-_MARKDOWN_HEADINGS: Final = (
-    "#",
-    "pattern",
-    "operator",
-    "location",
-    "calls/steps",
-    "bytes/step",
-    "time/step",
-    "certainty",
-)
+_MARKDOWN_HEADINGS: Final = ("#", "pattern", "operator", "location", *_TEXT_HEADINGS[2:])
 _MARKDOWN_RIGHT: Final = (0, 4, 5, 6)
 
 
@@ -153,24 +126,21 @@ def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
     return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
-def _markdown_table(findings: list[ValueFinding], profile: ValueProfile) -> Iterator[str]:
-    yield "| " + " | ".join(_MARKDOWN_HEADINGS) + " |"
-    rule = (
-        "---:" if column in _MARKDOWN_RIGHT else "---" for column in range(len(_MARKDOWN_HEADINGS))
-    )
-    yield "| " + " | ".join(rule) + " |"
-    for number, finding in enumerate(findings, start=1):
-        cells = (
+def _markdown_table(findings: list[ValueFinding], profile: ValueProfile) -> list[str]:
+    rows = [
+        (
             str(number),
-            finding.pattern,
+            clipped(finding.pattern),
             operator_text(finding.operator, finding.path),
-            place_text(finding.place),
+            clipped(place_text(finding.place)),
             calls_text(finding),
             bytes_text(finding, profile),
             time_text(finding.worth),
             certainty_text(finding),
         )
-        yield "| " + " | ".join(escaped(clipped(cell)) for cell in cells) + " |"
+        for number, finding in enumerate(findings, start=1)
+    ]
+    return markdown_table(_MARKDOWN_HEADINGS, escaped_cells(rows), right=_MARKDOWN_RIGHT)
 
 
 def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:

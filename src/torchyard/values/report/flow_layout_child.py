@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Write a list of components, each a list of (node, x, layer)."""
