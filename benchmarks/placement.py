@@ -50,15 +50,17 @@ WAYS: dict[str, tuple[bool, str, bool, int]] = {
 FROZEN = LaunchDraw(pad=0, pages=1, heap_bytes=64, hash_seed=1)
 
 
-def variants(python: str, backend: str) -> list[Variant]:
+def variants(python: str, backend: str, *, one_process: bool) -> list[Variant]:
+    """Two equal variants, by default with different environments: each has templates of its own."""
     target = Target(name="here", python=python)
     return [
         Variant(
             name=name,
             target=target,
             backend=backend,
-            # Different environments, as in a comparison: each has templates of its own.
-            environment=Environment(name=name, variables=(("PLACEMENT", name),)),
+            environment=Environment(name="default")
+            if one_process
+            else Environment(name=name, variables=(("PLACEMENT", name),)),
         )
         for name in ("one", "two")
     ]
@@ -126,10 +128,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workload", action="append", default=[])
     parser.add_argument("--ways", default="", help="numbers of ways, such as 0,1,4; all if empty")
+    parser.add_argument("--one-process", action="store_true", help="both variants in one process")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     chance = random.Random(20)
-    pair = variants(sys.executable, options.backend)
+    pair = variants(sys.executable, options.backend, one_process=options.one_process)
     chosen = list(WAYS.items())
     if options.ways:
         chosen = [chosen[int(number)] for number in options.ways.split(",")]

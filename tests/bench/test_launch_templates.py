@@ -121,7 +121,8 @@ def test_by_default_only_variants_of_one_process_are_forked(
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("start", "shared_by", "used"), [("fresh", 1, "fresh"), ("auto", 3, "fresh"), ("auto", 1, "fork")]
+    ("start", "shared_by", "used"),
+    [("fresh", 1, "fresh"), ("auto", 3, "fresh"), ("auto", 1, "fork")],
 )
 def test_a_run_of_few_workloads_starts_processes_unless_asked_to_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: Any, shared_by: int, used: str
@@ -129,7 +130,9 @@ def test_a_run_of_few_workloads_starts_processes_unless_asked_to_fork(
     monkeypatch.setattr(bench_run, "MIN_SHARING", shared_by)
     code = "import torch\ndef make():\n    return torch.nn.Linear(8, 8), torch.ones(4, 8)\n"
     workload = write_file(tmp_path, "own.py", code)
-    bench(tmp_path / "run", workload, settings=MeasureSettings(block_s=0.02, threads=1, start=start))
+    bench(
+        tmp_path / "run", workload, settings=MeasureSettings(block_s=0.02, threads=1, start=start)
+    )
     (record,) = map(json.loads, (tmp_path / "run" / "launches.jsonl").read_text().splitlines())
     assert record["start"] == {"here+default": used}
 

@@ -8,14 +8,35 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from torchyard.process.timing_turn import FIRST_TURN_VARIABLE, TURN_VARIABLE, TimingTurn, first_turn
+import psutil
 
+from tests.process.stub_launch import StubStarter
+from torchyard.process.timing_turn import FIRST_TURN_VARIABLE, TURN_VARIABLE, TimingTurn, first_turn
+from torchyard.process.tree import processes_of_launch
+from torchyard.process.worker_process import WorkerProcess
+
+WORK = """
+import time
+now = time.monotonic()
+spans, worked_s = [[now, now]], 0.0
+while worked_s < 0.2:
+    now = time.monotonic()
+    if now - spans[-1][1] > 0.01:  # it was paused
+        spans.append([now, now])
+    worked_s += now - spans[-1][1]
+    spans[-1][1] = now
+result = spans
+"""
 LAUNCHES = """
     import json, sys, time
     from pathlib import Path
+    from tests.process.stub_launch import StubStarter
     from torchyard.process.timing_turn import TimingTurn
 
     turn, said = TimingTurn(Path(sys.argv[1])), Path(sys.argv[2])
@@ -23,22 +44,70 @@ LAUNCHES = """
     while not (said.parent / "begin").exists():  # they begin together, however slow their start
         time.sleep(0.005)
     spans = []
-    for _ in range(int(sys.argv[3])):
-        with turn:
-            began = time.monotonic()
-            time.sleep(0.2)
-            spans.append(["prepare", began, time.monotonic()])
-            turn.alone()
-            began = time.monotonic()
-            time.sleep(0.05)
-            spans.append(["time", began, time.monotonic()])
+    (said.parent / ("logs-" + said.name)).mkdir()
+    with StubStarter(said.parent / ("logs-" + said.name)) as start:
+        for _ in range(int(sys.argv[3])):
+            with turn:
+                answer = start().ask("run", limit_s=60, code=sys.argv[4])
+                spans += [["prepare", *span] for span in answer["result"]]
+                turn.alone()
+                began = time.monotonic()
+                time.sleep(0.05)
+                spans.append(["time", began, time.monotonic()])
     said.write_text(json.dumps(spans))
+"""
+HOLDER = """
+    import sys, time
+    from pathlib import Path
+    from torchyard.process.timing_turn import TimingTurn
+    with TimingTurn(Path(sys.argv[1])) as turn:
+        turn.alone()
+        print("alone", flush=True)
+        time.sleep(600)
+"""
+SPIN = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+until = time.monotonic() + 300
+while time.monotonic() < until and not os.path.exists(STOP):
+    pass
+child.kill()
+child.wait()
 """
 
 
 def started(folder: Path, name: str, launches: int = 3) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", dedent(LAUNCHES), str(folder / "turn"), str(folder / name)]
-    return subprocess.Popen([*argv, str(launches)])
+    return subprocess.Popen([*argv, str(launches), WORK])
+
+
+@contextmanager
+def timed_elsewhere(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that is being timed until it is killed."""
+    argv = [sys.executable, "-c", dedent(HOLDER), str(folder)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"alone\n"
+            yield holder
+        finally:
+            holder.kill()
+
+
+def states(worker: WorkerProcess) -> set[str]:
+    return {psutil.Process(pid).status() for pid in processes_of_launch(worker.launch_mark)}
+
+
+def cpu_s(worker: WorkerProcess) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in processes_of_launch(worker.launch_mark)]
+    return sum(one.user + one.system for one in times)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def overlap(one: list[float], other: list[float]) -> bool:
@@ -69,19 +138,7 @@ def test_nothing_else_happens_while_one_is_timed(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_gives_its_turn_back(tmp_path: Path) -> None:
-    code = """
-        import sys, time
-        from pathlib import Path
-        from torchyard.process.timing_turn import TimingTurn
-        with TimingTurn(Path(sys.argv[1])) as turn:
-            turn.alone()
-            print("alone", flush=True)
-            time.sleep(600)
-    """
-    argv = [sys.executable, "-c", dedent(code), str(tmp_path / "turn")]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"alone\n"
+    with timed_elsewhere(tmp_path / "turn") as holder:
         (tmp_path / "begin").touch()
         other = started(tmp_path, "other", launches=1)
         time.sleep(0.5)
@@ -153,3 +210,69 @@ def test_a_single_process_never_waits(tmp_path: Path) -> None:
     with shared:
         shared.alone()
     assert (tmp_path / "turn" / "machine.lock").exists()
+
+
+def test_workers_are_paused_while_another_cell_is_timed(tmp_path: Path) -> None:
+    stop = tmp_path / "stop"
+    code = f"STOP = {str(stop)!r}\n{SPIN}"
+    with (
+        StubStarter(tmp_path) as start,
+        ThreadPoolExecutor(1) as threads,
+        TimingTurn(tmp_path / "turn") as turn,
+    ):
+        worker = start()
+        answer = threads.submit(worker.ask, "run", limit_s=30, code=code)
+        wait_until(lambda: len(processes_of_launch(worker.launch_mark)) == 2)
+        with timed_elsewhere(tmp_path / "turn"):
+            assert states(worker) == {psutil.STATUS_STOPPED}
+            before_s = cpu_s(worker)
+            time.sleep(0.3)
+            assert cpu_s(worker) == before_s
+        wait_until(lambda: psutil.STATUS_STOPPED not in states(worker))
+        wait_until(lambda: cpu_s(worker) > before_s + 0.1)
+        wait_until(lambda: turn.waited_s > 0.3)
+        stop.touch()
+        answer.result(60)
+
+
+def test_a_worker_is_not_started_while_another_cell_is_timed(tmp_path: Path) -> None:
+    with (
+        StubStarter(tmp_path) as start,
+        ThreadPoolExecutor(1) as threads,
+        TimingTurn(tmp_path / "turn"),
+    ):
+        with timed_elsewhere(tmp_path / "turn"):
+            started_later = threads.submit(start)
+            time.sleep(0.3)
+            assert not started_later.done()
+        worker = started_later.result(60)
+        assert worker.ask("echo", limit_s=60) == {}
+
+
+def test_a_worker_that_is_stopped_between_requests_stays_stopped(tmp_path: Path) -> None:
+    with (
+        StubStarter(tmp_path) as start,
+        ThreadPoolExecutor(1) as threads,
+        TimingTurn(tmp_path / "turn") as turn,
+    ):
+        idle, asked = start(stopped_between=True), start(stopped_between=True)
+        for worker in (idle, asked):
+            worker.ask("echo", limit_s=60)
+        with timed_elsewhere(tmp_path / "turn"):
+            answer = threads.submit(asked.ask, "echo", limit_s=60)
+            time.sleep(0.3)
+            assert not answer.done()
+            assert states(asked) == {psutil.STATUS_STOPPED}
+        assert answer.result(60) == {}
+        wait_until(lambda: turn.waited_s > 0)
+        assert states(idle) == {psutil.STATUS_STOPPED}
+
+
+def test_preparing_ends_at_once_while_another_cell_is_timed(tmp_path: Path) -> None:
+    with timed_elsewhere(tmp_path / "turn"):
+        number = os.open(tmp_path / "turn" / "machine.lock", os.O_RDWR)
+        turn = TimingTurn(tmp_path / "turn", first=number)  # as if it had started before
+        began_s = time.monotonic()
+        with turn:
+            time.sleep(0.1)
+        assert time.monotonic() - began_s < 30

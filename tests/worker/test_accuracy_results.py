@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import resource
 from pathlib import Path
@@ -294,3 +295,30 @@ def test_convolutions_on_a_gpu_are_compared_at_tf32_precision(
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     assert rounding("float32", "cuda", convolves) == "float32"
     assert coarser("bfloat16", "float32") == coarser("float32", "bfloat16") == "bfloat16"
+
+
+def test_the_distance_of_results_is_independent_of_the_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from torchyard.worker.bench.accuracy import tensors
+    from torchyard.worker.bench.accuracy.timed_results import distance
+
+    generator = torch.Generator().manual_seed(1)
+    right = torch.randn(7, 13, generator=generator)
+    left = right + 1e-3 * torch.randn(7, 13, generator=generator)
+    gap, size = (left - right).double(), right.double()
+    expected = [float(gap.norm() / size.norm()), float(gap.abs().max() / size.abs().max())]
+    infinite = right.clone()
+    infinite[3, 4] = math.inf
+    both = left.clone()
+    both[3, 4] = math.inf
+    for piece in (1, 10, 1 << 22):
+        monkeypatch.setattr(tensors, "PIECE", piece)
+        assert distance(left, right) == pytest.approx(expected)
+        assert distance(right, right) == [0.0, 0.0]
+        assert all(map(math.isfinite, distance(both, infinite)))
+        for wrong in (infinite, right * math.nan, right.double(), right[:6]):
+            assert distance(wrong, right) == [math.inf, math.inf]
+        assert distance(right, 0 * right) == [math.inf, math.inf]

@@ -226,7 +226,7 @@ class WorkloadSession:
         folder.mkdir(parents=True, exist_ok=True)
         with self._turn:
             self._say("phase", f"launch {number + 1}: starting")
-            started, waited_s = time.monotonic(), self._turn.waited_s
+            started_s = self._active_s()
             with LaunchProcesses(
                 self._workload,
                 variants,
@@ -238,17 +238,17 @@ class WorkloadSession:
                 templates=self._templates if may_fork(self._study.settings, variants) else None,
                 number=number,
             ) as processes:
-                process_s = time.monotonic() - started
+                process_s = self._active_s() - started_s
                 self._note_start(processes)
                 self._record_targets(processes)
                 if number == 0:
                     self._find_peaks(processes)
-                checking_s = time.monotonic()
+                checking_s = self._active_s()
                 self._check_and_compile(processes)
-                checking_s = time.monotonic() - checking_s
+                checking_s = self._active_s() - checking_s
                 self._turn.alone()
                 self._warm_up(processes)
-                start_s = time.monotonic() - started - (self._turn.waited_s - waited_s)
+                start_s = self._active_s() - started_s
                 round_s = self._round_s(processes)
                 self._clock.launch_ready(
                     start_s,

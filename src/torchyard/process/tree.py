@@ -17,7 +17,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -38,6 +38,7 @@ __all__ = [
     "processes_of_launch",
     "start_ticks",
     "sweep_orphans",
+    "wait_until_stopped",
 ]
 
 LAUNCH_VARIABLE: Final = "TORCHYARD_LAUNCH"
@@ -45,6 +46,7 @@ CONTROLLER_VARIABLE: Final = "TORCHYARD_YARD"
 
 _PROC: Final = Path("/proc")
 _SWEEP_PAUSE_S: Final = 0.01
+_STOP_PAUSE_S: Final = 0.002
 _MARK_LENGTH: Final = 64
 
 
@@ -65,6 +67,20 @@ def controller_mark() -> str:
 def processes_of_launch(mark: str) -> list[int]:
     """Return the running processes that carry the mark."""
     return [pid for pid in _all_pids() if _is_of_launch(pid, mark)]
+
+
+def wait_until_stopped(pids: Collection[int], *, limit_s: float) -> None:
+    """Wait until these processes no longer run: a signal takes effect only when they are scheduled."""
+    deadline = time.monotonic() + limit_s
+    while any(map(_runs, pids)) and time.monotonic() < deadline:
+        time.sleep(_STOP_PAUSE_S)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def kill_launch(mark: str) -> list[int]:

@@ -14,8 +14,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
@@ -37,7 +37,13 @@ from torchyard.process.start import (
     prepare,
     start_target,
 )
-from torchyard.process.tree import TreeMemory, kill_tree, new_launch_mark
+from torchyard.process.tree import (
+    TreeMemory,
+    kill_tree,
+    new_launch_mark,
+    processes_of_launch,
+    wait_until_stopped,
+)
 from torchyard.process.worker_io import BadMessage
 from torchyard.worker.wire import LONGEST_TRACEBACK, phase_of, shortened
 
@@ -79,8 +85,28 @@ def kill_all() -> None:
 
 atexit.register(kill_all)
 
+_starting = threading.Lock()
+"""Held while a process is started, and while all of them are paused."""
+
+
+@contextmanager
+def all_paused() -> Iterator[None]:
+    """Stop the workers of this process and everything they started (SIGSTOP), and start no others."""
+    with _starting:
+        with _lock:
+            ours = [worker for worker, owner in _live.items() if owner == os.getpid()]
+        workers = [worker for worker in ours if isinstance(worker, WorkerProcess)]
+        try:
+            for worker in workers:
+                worker.pause()
+            yield
+        finally:
+            for worker in workers:
+                worker.resume()
+
 
 _CLOSE_LIMIT_S: Final = 5.0
+_STOP_LIMIT_S: Final = 1.0
 _MEMORY_CHECK_S: Final = 0.25
 _STACKS_PAUSE_S: Final = 0.2
 _DYING_LIMIT_S: Final = 2.0
@@ -118,6 +144,8 @@ class WorkerProcess:
         self._unanswered: str | None = None
         self._failure: WorkerFailure | None = None
         self._asking = threading.Lock()
+        self._signalling = threading.Lock()
+        self._paused = False
         self._killing = threading.Lock()
         self._stopped = False
         self._gone = False
@@ -140,12 +168,13 @@ class WorkerProcess:
         mark = new_launch_mark()
         launch = prepare(spec, launch_mark=mark, entry=entry)
         started: StartedWorker
-        if template is not None:
-            started = fork_target(template, spec, launch, log_path=log_path)
-        else:
-            started = start_target(spec, launch, log_path=log_path)
-        expects_boot_message = entry is None and template is None
-        worker = cls(spec, launch, started, expects_boot_message=expects_boot_message)
+        with _starting:
+            if template is not None:
+                started = fork_target(template, spec, launch, log_path=log_path)
+            else:
+                started = start_target(spec, launch, log_path=log_path)
+            expects_boot_message = entry is None and template is None
+            worker = cls(spec, launch, started, expects_boot_message=expects_boot_message)
         try:
             worker._await_execution(started)
         except BaseException:
@@ -203,12 +232,10 @@ class WorkerProcess:
         try:
             with self._asking:
                 self._refuse_if_unusable(verb)
-                self._signal_if_stopped_between(signal.SIGCONT)
-                self._unanswered = verb
+                self._set_unanswered(verb)
                 self._pipes.queue({**fields, "ask": verb})
                 message = self._await_answer(verb, deadline, limit_s, on_note)
-                self._unanswered = None
-                self._signal_if_stopped_between(signal.SIGSTOP)
+                self._set_unanswered(None)
         finally:
             self._release_if_gone()
         if "ok" in message:
@@ -241,10 +268,38 @@ class WorkerProcess:
             unregister(self)
         self._release_if_gone()
 
-    def _signal_if_stopped_between(self, number: signal.Signals) -> None:
-        if self.spec.stopped_between and self.is_alive:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)  # not reaped yet, so the PID is still its own
+    def pause(self) -> None:
+        """Stop the worker and everything it started until `resume`."""
+        with self._signalling:
+            self._paused = True
+            stopped: set[int] = set()
+            # A process that is not stopped yet may start another one.
+            while new := set(processes_of_launch(self.launch_mark)) - stopped:
+                for pid in new:
+                    self._signal(pid, signal.SIGSTOP)
+                stopped |= new
+                wait_until_stopped(new, limit_s=_STOP_LIMIT_S)
+
+    def resume(self) -> None:
+        """Undo `pause`; a worker that is stopped between requests stays stopped."""
+        with self._signalling:
+            self._paused = False
+            for pid in processes_of_launch(self.launch_mark):
+                idle = self.spec.stopped_between and self._unanswered is None
+                if pid != self.pid or not idle:
+                    self._signal(pid, signal.SIGCONT)
+
+    def _set_unanswered(self, verb: str | None) -> None:
+        """Record the request in progress; stop the worker between requests if its spec says so."""
+        with self._signalling:
+            self._unanswered = verb
+            if self.spec.stopped_between and not self._paused and self.is_alive:
+                # Not reaped yet, so the PID is still its own.
+                self._signal(self.pid, signal.SIGSTOP if verb is None else signal.SIGCONT)
+
+    def _signal(self, pid: int, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     def _release_if_gone(self) -> None:
         """Close the pipes, unless a request in another thread still polls and will close them."""

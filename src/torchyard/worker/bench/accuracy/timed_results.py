@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
-from torchyard.worker.bench.accuracy.tensors import Results, plain
+from torchyard.worker.bench.accuracy.tensors import Results, pieces, plain
 from torchyard.worker.bench.variant import VariantRunner
 
 MOST_SAMPLES = 8
@@ -180,25 +180,29 @@ class Verifier:
 def distance(actual: Any, expected: Any) -> List[float]:
     """Return the relative difference of two tensors, root mean square and largest; inf if undefined."""
     far = [math.inf, math.inf]
-    one, other = plain(actual), plain(expected)
+    place = actual.device if actual.is_cuda and actual.device == expected.device else "cpu"
+    one, other = plain(actual, place), plain(expected, place)
     if one.shape != other.shape or one.dtype is not other.dtype:
         return far
     if torch.equal(one, other):
         return [0.0, 0.0]
     if not one.is_floating_point():
         return far
-    one, other = one.double(), other.double()
-    finite = torch.isfinite(other)
-    if not bool((torch.isfinite(one) == finite).all()):
+    zero = torch.zeros((), dtype=torch.float64, device=one.device)
+    totals = []
+    for first, second in pieces(place, one, other):
+        finite = torch.isfinite(second)
+        gap = torch.where(finite, first - second, zero)
+        size = torch.where(finite, second, zero)
+        parts = [gap.square().sum(), size.square().sum(), gap.abs().max(), size.abs().max()]
+        parts.append((torch.isfinite(first) != finite).any().double())
+        totals.append(torch.stack(parts))
+    table = torch.stack(totals)  # read once: each number read from a GPU waits for it
+    gap_squares, size_squares, *_ = table.sum(dim=0).tolist()
+    _, _, largest_gap, largest, mismatched = table.max(dim=0).values.tolist()
+    if mismatched or size_squares == 0.0:
         return far
-    gap, size = (one - other)[finite], other[finite]
-    if gap.numel() == 0:
-        return far
-    scale = float(size.square().mean().sqrt())
-    largest = float(size.abs().max())
-    if scale == 0.0:
-        return far
-    return [float(gap.square().mean().sqrt()) / scale, float(gap.abs().max()) / largest]
+    return [math.sqrt(gap_squares / size_squares), largest_gap / largest]
 
 
 def _identical(one: Results, other: Results) -> bool:
