@@ -121,7 +121,7 @@ REPEATED_NS = 3000.0
 REPEATED_TRIALS = 3
 """Number of trials; all must agree, because one may be disturbed."""
 REPEATED_SECONDS = 0.1
-"""Duration of the calls of one trial and kind; at least six calls are made."""
+"""Duration of the calls of one trial and kind; at least six calls are made, of long ones three."""
 
 _EXPORTED = ("torchscript", "export", "aot-inductor")
 _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
@@ -395,7 +395,8 @@ def _fresh_and_repeated(runner: VariantRunner, level: str) -> Tuple[float, float
     with runner.context():
         call = runner.caller()
         once = min(timed(call, chance.randrange(1, 2**31)) for _ in range(3))
-        count = max(6, min(40, int(REPEATED_SECONDS * 1e9 / max(1.0, 2 * once))))
+        least = 6 if once < REPEATED_SECONDS * 1e9 else 3
+        count = max(least, min(40, int(REPEATED_SECONDS * 1e9 / max(1.0, 2 * once))))
         same = chance.randrange(1, 2**31)
         fresh, repeated = [], []
         for _ in range(count):

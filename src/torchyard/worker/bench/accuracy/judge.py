@@ -73,6 +73,9 @@ def _by_default(device: str, module: Any) -> str:
 OTHER_SEED_STEP = 7919
 SCALE_RUNS = 4
 HONEST_RUNS = 3
+FEW_SCALE_RUNS = 2
+FEW_HONEST_RUNS = 1
+"""Enough to accept most results: with fewer honest runs the limits are tighter. Others need all runs."""
 AMPLIFIED_RUNS = 8
 """Further runs before a result is reported as wrong."""
 RUNS_LIMIT_S = 60.0
@@ -228,6 +231,11 @@ class _Check:
             if judgement.status in ("pass", "unchecked"):
                 return judgement
         self.method = "simulated rounding"
+        few = self._kept("few simulated", self._few_simulated_noise)
+        if not few.assumed:
+            judgement = self._judge_by(results, few)
+            if judgement.status == "pass":
+                return judgement
         noise = self._kept("simulated", self._simulated_noise)
         judgement = self._judge_by(results, noise)
         doubtful = judgement.failures and not any(one.gross for one in judgement.failures)
@@ -264,23 +272,28 @@ class _Check:
         noise.add_to_scale(self.baseline)
         return noise if noise.largest_baseline_error() < SURELY_ROUNDING else None
 
-    def _simulated_noise(self) -> Noise:
+    def _few_simulated_noise(self) -> Noise:
+        return self._simulated_noise(FEW_SCALE_RUNS, FEW_HONEST_RUNS)
+
+    def _simulated_noise(
+        self, scale_runs: int = SCALE_RUNS, honest_runs: int = HONEST_RUNS
+    ) -> Noise:
         noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
         try:
             runs = self._kept("runs", self._simulation)
             until = time.monotonic() + RUNS_LIMIT_S
             first: Results = {}
-            for number in range(SCALE_RUNS + HONEST_RUNS):
+            for number in range(scale_runs + honest_runs):
                 late = time.monotonic() > until
-                if late and number >= 2 and number != SCALE_RUNS:
+                if late and number >= 2 and number != scale_runs:
                     continue
                 results = runs.run(self.seed, number, self.place)
                 refuted = number == 1 and noise.reference_is_off(first, results)
                 if refuted and self.exact is not None:
                     self._drop_reference()
-                    return self._simulated_noise()
+                    return self._simulated_noise(scale_runs, honest_runs)
                 first = first or results
-                if number < SCALE_RUNS:
+                if number < scale_runs:
                     noise.add_to_scale(results)
                 else:
                     noise.add_honest(results)
