@@ -20,6 +20,7 @@ from typing import Final
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import PRECISE_SHARE, InterimResult
 from torchyard.stats.launch_model import LaunchSummary, half_width, typical_spread
+from torchyard.stats.launches import median_variance
 from torchyard.stats.stopping import chance_of_verdict
 
 MIN_ROUNDS: Final = 6
@@ -39,7 +40,6 @@ OVERTIME: Final = 2.0
 SMALLEST_CHANCE: Final = 0.1
 """Measuring ends if the predicted probability of a verdict within the budget is smaller."""
 _TYPICAL_PAIR_SD: Final = 0.02
-_MEDIAN_VARIANCE: Final = math.pi / 2.0
 _NEEDED_FOR_SMALL: Final = 3
 """Two launches decide large effects only."""
 _LARGE_EFFECT: Final = math.log(1.5)
@@ -330,7 +330,7 @@ class SessionProgress:
 def _pair_variance(result: InterimResult, rounds: float) -> float:
     """Return the variance of the effect of a launch that its pairs imply."""
     pair_sd = _TYPICAL_PAIR_SD if result.pair_sd is None else result.pair_sd
-    return _MEDIAN_VARIANCE * pair_sd**2 / rounds
+    return median_variance(pair_sd**2 / rounds)
 
 
 def _sigma(result: InterimResult, rounds: float) -> float:
