@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call
+from tests.results.run_directories import compared, day, write_run
 from torchyard.audit.audit_files import latest_audit, read_audit, write_audit
 from torchyard.audit.model import Audit, Spread
 
@@ -105,6 +106,40 @@ def test_without_torch_it_says_what_to_install(capsys: Capture, tmp_path: Path, 
     assert "--target build:NAME" in error["hint"]
     assert latest_audit(home / "audits") is None
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An audit that measures nothing."""
+    monkeypatch.setattr("torchyard.audit.command._measure", lambda *_, **__: (EARLIER, False))
+
+
+@pytest.mark.usefixtures("measured")
+def test_spread_of_earlier_comparisons(capsys: Capture, home: Path) -> None:
+    ended = call(capsys, "machine", "audit", "-q")
+    assert "No earlier comparison in the results directory has three or more launches." in ended.out
+    write_run(home / "runs", day(1), [compared()])
+    write_run(home / "runs", day(2), [compared()])
+    ended = call(capsys, "machine", "audit", "-q", "--json")
+    (spread,) = json.loads(ended.out)["earlier_comparisons"]
+    assert spread["machine"].startswith("example-9000-4c-")
+    assert (spread["device"], spread["suite"]) == ("cpu", "kernels")
+    assert (spread["comparisons"], spread["launches"]) == (2, 10)
+    assert spread["observed_sd"] == pytest.approx(0.01)
+    # 50 pairs of 2 % in 5 launches explain 0.79 %.
+    assert spread["launch_sd"] == pytest.approx(0.0061, abs=1e-4)
+    ended = call(capsys, "machine", "audit", "-q")
+    assert re.search(r"example-9000-4c-\w+ +cpu +kernels +2 +10 +0.61% +1.0%", ended.out)
+
+
+@pytest.mark.usefixtures("measured")
+def test_an_unreadable_results_directory_does_not_fail_an_audit(
+    capsys: Capture, home: Path
+) -> None:
+    home.mkdir()
+    (home / "runs").write_text("not a folder")
+    ended = call(capsys, "machine", "audit", "-q", "--json")
+    assert json.loads(ended.out)["earlier_comparisons"] == []
 
 
 @pytest.fixture

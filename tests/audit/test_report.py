@@ -24,10 +24,17 @@ from torchyard.audit.model import (
     BlockPoint,
     Disturbance,
     Drift,
+    EarlierSpread,
     Resolvable,
     Spread,
 )
-from torchyard.audit.report import audit_text, change_text, disturbance_text, verdict_sentence
+from torchyard.audit.report import (
+    audit_text,
+    change_text,
+    disturbance_text,
+    earlier_text,
+    verdict_sentence,
+)
 from torchyard.audit.report_html import Axis, audit_page, blocks_chart, curve_chart, launches_chart
 from torchyard.core.comparison import Interval, Verdict
 
@@ -173,6 +180,40 @@ def check(name: str, text: str) -> None:
 def test_text() -> None:
     changed = change_text(CHANGES, title="Against an earlier audit", differences=DIFFERENCES)
     check("audit.txt", audit_text(sample()) + "\n" + changed)
+
+
+def test_spreads_of_earlier_comparisons() -> None:
+    spread = EarlierSpread(
+        machine="neoverse-n1-2c-09b3",
+        device="cpu",
+        suite="kernels",
+        comparisons=12,
+        launches=61,
+        launch_sd=0.0123,
+        observed_sd=0.0181,
+        detectable=0.018,
+    )
+    hostile = replace(
+        spread, machine="\x1b[31mred\n" * 20, device="cuda\u202e", suite="x" * 99, detectable=None
+    )
+    lines = earlier_text([spread, hostile]).splitlines()
+    assert "that 10 launches detect" in " ".join(lines[:2])
+    headings, first, second = (line.split("  ") for line in lines[2:])
+    assert [cell.strip() for cell in headings if cell] == [
+        *("machine", "device", "suite", "comparisons", "launches"),
+        *("launch SD", "with pair noise", "detectable"),
+    ]
+    assert [cell.strip() for cell in first if cell] == [
+        *("neoverse-n1-2c-09b3", "cpu", "kernels", "12", "61", "1.2%", "1.8%", "1.8%")
+    ]
+    assert "\x1b" not in "".join(second)
+    assert [cell for cell in second if cell][1].strip() == "cuda"
+    assert max(map(len, second)) <= 32
+
+
+def test_no_earlier_comparison_is_one_sentence() -> None:
+    assert earlier_text([]).count("\n") == 1
+    assert "three or more launches." in earlier_text([])
 
 
 def test_text_in_forty_columns_breaks_no_line_it_need_not() -> None:

@@ -15,9 +15,11 @@ from torchyard.audit.variation import (
     change_between,
     change_within,
     deviation,
+    earlier_spread,
     spread_between,
     spread_within,
 )
+from torchyard.results.model import LaunchVariance
 from torchyard.stats.distributions import two_sided_critical
 from torchyard.stats.launches import SD_FLOOR
 from torchyard.stats.simulation import IID, NOISES, SPIKES, Noise, draw_launches
@@ -170,3 +172,44 @@ def test_typical_launch_is_the_geometric_mean() -> None:
 def test_an_uninformative_interval_is_omitted() -> None:
     assert spread_within([0.001, 1.0]).interval is None
     assert spread_within([0.001, 1.0]).sd == pytest.approx(math.sqrt(0.001))
+
+
+def variance_of(launches: int, pairs: int, *, tau: float, pair_sd: float) -> LaunchVariance:
+    """Pooled variances of comparisons whose launches differ by `tau`."""
+    rng = np.random.default_rng(7)
+    drawn = rng.normal(0.0, tau, (TRIALS, launches, 1))
+    drawn = drawn + rng.normal(0.0, pair_sd, (TRIALS, launches, pairs))
+    observed = float(np.mean(np.var(np.median(drawn, axis=2), axis=1, ddof=1)))
+    return LaunchVariance(
+        machine="here",
+        device="cpu",
+        suite="kernels",
+        comparisons=TRIALS,
+        launches=TRIALS * launches,
+        observed=observed,
+        pair_mean=pair_sd**2 / pairs,
+    )
+
+
+def test_noise_of_pairs_is_not_a_spread_between_launches() -> None:
+    spread = earlier_spread(variance_of(5, 9, tau=0.02, pair_sd=0.05))
+    assert spread.launch_sd == pytest.approx(0.02, rel=0.1)
+    assert spread.observed_sd > 1.3 * spread.launch_sd
+    # Student's quantiles of 9 degrees of freedom for 95 % and for 80 % power.
+    assert spread.detectable == pytest.approx(
+        (2.262 + 0.883) * spread.observed_sd / 10**0.5, rel=1e-3
+    )
+
+
+def test_launches_that_differ_less_than_their_pairs_explain() -> None:
+    variance = LaunchVariance(
+        machine="here",
+        device="cpu",
+        suite="kernels",
+        comparisons=1,
+        launches=3,
+        observed=0.0,
+        pair_mean=1e-4,
+    )
+    spread = earlier_spread(variance)
+    assert (spread.launch_sd, spread.observed_sd) == (0.0, SD_FLOOR)

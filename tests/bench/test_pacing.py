@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.bench.pacing import SHORTEST_S, SessionClock, SessionProgress
+from torchyard.bench.durations import SHORTEST_S
+from torchyard.bench.pacing import SessionClock, SessionProgress
 from torchyard.bench.rounds import enough_rounds
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import InterimResult

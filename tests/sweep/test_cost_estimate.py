@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.sweep.sample_sweeps import cell, comparison, study, workload
+from torchyard.bench.durations import Range, measuring_s
+from torchyard.bench.earlier_runs import CONTROLLER_S
 from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
 from torchyard.core.study import Budget, MeasureSettings, Study, Workload
 from torchyard.machine.identity import machine_name
@@ -16,15 +18,12 @@ from torchyard.results.index.store import Store
 from torchyard.results.run_writer import RunWriter
 from torchyard.sweep.calibration import Calibration, costs_from_calibration
 from torchyard.sweep.cost_estimate import (
-    CONTROLLER_S,
     KnownCost,
     MachineResources,
-    Range,
     compile_ranges,
     costs_from_runs,
     estimate_sweep,
     machine_of_plan,
-    measuring_s,
     read_resources,
 )
 from torchyard.sweep.model import ExecutorChoice, SweepLimits, SweepPlan

@@ -22,7 +22,7 @@ from torchyard.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from torchyard.audit.model import Audit
+    from torchyard.audit.model import Audit, EarlierSpread
     from torchyard.audit.noise_audit import AuditPlan
 
 
@@ -126,7 +126,7 @@ def audit(
     measured, interrupted = _measure(plan, quiet=quiet)
     path = keep or new_audit_path(measured, audits_home())
     write_audit(measured, path)
-    report = _Report(measured, earlier, earlier_path)
+    report = _Report(measured, earlier, earlier_path, () if silent else _earlier_spreads())
     if html is not None:
         write_file(html, report.page(), option="--html")
     if as_json and not silent:
@@ -145,20 +145,28 @@ def audit(
 class _Report:
     """One audit, alone or compared with an earlier one."""
 
-    def __init__(self, audit: Audit, earlier: Audit | None, earlier_path: Path | None) -> None:
+    def __init__(
+        self,
+        audit: Audit,
+        earlier: Audit | None,
+        earlier_path: Path | None,
+        spreads: tuple[EarlierSpread, ...],
+    ) -> None:
         from torchyard.audit.audit_files import changes_between, differences
 
         self._audit = audit
         self._path = earlier_path
+        self._spreads = spreads
         self._changes = () if earlier is None else changes_between([earlier], [audit])
         self._differences = () if earlier is None else differences(earlier, audit)
         self._title = "" if earlier is None else f"Compared with the audit of {earlier.started}"
 
     def text(self) -> str:
-        from torchyard.audit.report import audit_text, change_text
+        from torchyard.audit.report import audit_text, change_text, earlier_text
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TEXT_WIDTH
         text = audit_text(self._audit, width=max(40, width))
+        text += "\n" + earlier_text(self._spreads, width=max(40, width))
         if self._changes:
             text += "\n" + change_text(
                 self._changes, title=self._title, differences=self._differences, width=width
@@ -181,6 +189,7 @@ class _Report:
         document: dict[str, object] = {
             "audit": encode(self._audit),
             "complaints": list(self._audit.complaints),
+            "earlier_comparisons": encode(self._spreads),
         }
         if self._path is not None:
             document["against"] = {
@@ -206,6 +215,20 @@ def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
                 raise
     print_message("interrupted: showing what was measured so far")
     return partial, True
+
+
+def _earlier_spreads() -> tuple[EarlierSpread, ...]:
+    """Return the spread between launches of earlier comparisons; the audit does not depend on it."""
+    from torchyard.audit.variation import earlier_spread
+    from torchyard.errors import TorchyardError
+    from torchyard.results.commands.options import fresh_store
+
+    try:
+        with fresh_store() as store:
+            return tuple(map(earlier_spread, store.launch_variances()))
+    except TorchyardError as error:
+        print_message(f"warning: earlier comparisons are unavailable: {error.what}")
+        return ()
 
 
 def _cores(text: str | None) -> tuple[int, ...]:

@@ -21,6 +21,9 @@ NOISY_MINUTES: Final = 5
 DIRTY_SHARE_LIMIT: Final = 0.5
 """It is also too noisy when a larger share of its blocks than this was disturbed."""
 
+DETECTING_LAUNCHES: Final = 10
+"""Number of launches for which the difference is given that earlier comparisons could detect."""
+
 Change = Literal["quieter", "noisier", "not told apart", "unknown"]
 
 
@@ -66,6 +69,23 @@ def spreads_of(launches: Iterable[AuditLaunch]) -> list[float]:
 def log_levels_of(launches: Iterable[AuditLaunch]) -> list[float]:
     """Return the log times of the first side, which does not use pairing."""
     return [math.log(launch.levels_ns[0]) for launch in launches]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierSpread:
+    """Spread between launches in the earlier comparisons of one machine, device and suite."""
+
+    machine: str
+    device: str
+    suite: str
+    comparisons: int
+    launches: int
+    launch_sd: float
+    """Standard deviation between launches beyond the noise of pairs, pooled over comparisons."""
+    observed_sd: float
+    """The same with the noise of pairs."""
+    detectable: float | None
+    """Smallest difference that `DETECTING_LAUNCHES` launches detect with 80 % power at `observed_sd`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,13 @@ from textwrap import indent
 from typing import Final
 
 from torchyard.audit.model import (
+    DETECTING_LAUNCHES,
     NOISY_MINUTES,
     Audit,
     AuditChange,
     Disturbance,
     Drift,
+    EarlierSpread,
     QuietingEffect,
     Resolvable,
     Spread,
@@ -23,7 +25,7 @@ from torchyard.core.comparison import Interval
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.machine.model import UNAVAILABLE
 from torchyard.machine.monitor.sources import SHORT_LIVED
-from torchyard.presentation.safe_text import aligned, one_line, wrapped
+from torchyard.presentation.safe_text import aligned, one_line, shortened, wrapped
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 
 SHOWN_MINUTES: Final = (1, 5, 30)
@@ -206,6 +208,7 @@ def _measured_text(audit: Audit) -> str:
 
 
 _NAME_WIDTH: Final = 18
+_NAME_LENGTH: Final = 32
 
 
 def audit_text(audit: Audit, *, width: int = 100) -> str:
@@ -256,6 +259,34 @@ def change_text(
         for difference in differences:
             lines += _wrapped(difference, width, first="  - ", rest="    ")
     return "\n".join(lines) + "\n"
+
+
+def earlier_text(spreads: Sequence[EarlierSpread], *, width: int = 100) -> str:
+    """Format the spread between launches of earlier comparisons as a table."""
+    if not spreads:
+        return "No earlier comparison in the results directory has three or more launches.\n"
+    title = (
+        "Spread between launches of earlier comparisons (standard deviation; smallest difference that "
+        f"{DETECTING_LAUNCHES} launches detect):"
+    )
+    headings = (
+        *("machine", "device", "suite", "comparisons", "launches"),
+        *("launch SD", "with pair noise", "detectable"),
+    )
+    rows = [
+        (
+            *(
+                shortened(one_line(name), _NAME_LENGTH)
+                for name in (one.machine, one.device, one.suite)
+            ),
+            *(str(one.comparisons), str(one.launches)),
+            *map(format_percent, (one.launch_sd, one.observed_sd)),
+            ABSENT if one.detectable is None else format_percent(one.detectable),
+        )
+        for one in spreads
+    ]
+    table = aligned([headings, *rows], right=range(3, len(headings)))
+    return "\n".join([*wrapped(title, width), indent(table, "  ")]) + "\n"
 
 
 def _row(name: str, text: str, width: int) -> list[str]:

@@ -25,10 +25,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard.audit.model import AuditChange, Change, Drift, Resolvable, Spread
+from torchyard.audit.model import (
+    DETECTING_LAUNCHES,
+    AuditChange,
+    Change,
+    Drift,
+    EarlierSpread,
+    Resolvable,
+    Spread,
+)
 from torchyard.core.comparison import Interval
+from torchyard.results.model import LaunchVariance
 from torchyard.stats.distributions import two_sided_critical
-from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.launches import SD_FLOOR, median_variance
 from torchyard.stats.stopping import minimum_detectable
 
 _FEWEST_VALUES: Final = 2
@@ -270,3 +279,19 @@ def resolvable_in(minutes: float, between: Spread, *, launch_s: float) -> Resolv
             confidence=between.interval.confidence,
         )
     return Resolvable(minutes=minutes, launches=launches, difference=smallest, interval=interval)
+
+
+def earlier_spread(variance: LaunchVariance) -> EarlierSpread:
+    """Return the spread between launches of earlier comparisons, and what it allows to detect."""
+    beyond_pairs = max(0.0, variance.observed - median_variance(variance.pair_mean))
+    observed_sd = max(math.sqrt(variance.observed), SD_FLOOR)
+    return EarlierSpread(
+        machine=variance.machine,
+        device=variance.device,
+        suite=variance.suite,
+        comparisons=variance.comparisons,
+        launches=variance.launches,
+        launch_sd=math.sqrt(beyond_pairs),
+        observed_sd=observed_sd,
+        detectable=minimum_detectable(observed_sd, DETECTING_LAUNCHES, alpha=_ALPHA),
+    )

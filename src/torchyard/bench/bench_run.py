@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from torchyard.bench.launch_gate import LaunchGate, RecordedGate
 from torchyard.bench.session import WorkloadSession
+from torchyard.bench.time_estimate import TimeEstimate
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import Study, Workload
@@ -86,6 +87,7 @@ def run_bench(
     turn: TimingTurn | None = None,
     cache: Path | None = None,
     gate: LaunchGate | None = None,
+    estimate: TimeEstimate | None = None,
 ) -> list[Comparison]:
     """Measure the study into the folder; return the comparisons in the order of the workloads.
 
@@ -93,7 +95,7 @@ def run_bench(
     the machine was quieted; it is recorded with the machine facts, as are the revision and the notes.
     `turn` serializes timing with other runs on the machine, and `cache` is a folder of compiled
     artifacts that runs share. With a `gate`, each launch waits for its permission, and provisional
-    comparisons are recorded before.
+    comparisons are recorded before. The `estimate` of the wall time is recorded.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -108,6 +110,8 @@ def run_bench(
     writer = RunWriter.create(
         folder, study=study, command=command, machine=facts, revision=revision, notes=notes
     )
+    if estimate is not None:
+        writer.add_facts(time_estimate=estimate)
     progress = RecordedProgress(folder, listener)
     listener = progress.listen
     rows: list[Comparison] = []

@@ -17,34 +17,33 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from torchyard.bench.durations import (
+    LATER_START_SHARE,
+    OVERTIME,
+    SHORTEST_S,
+    is_count_fixed,
+    preparation_s,
+)
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import PRECISE_SHARE, InterimResult
 from torchyard.stats.launch_model import LaunchSummary, half_width, typical_spread
+from torchyard.stats.launches import median_variance
 from torchyard.stats.stopping import chance_of_verdict
 
 MIN_ROUNDS: Final = 6
 MIN_LONG_ROUNDS: Final = 3
 LONG_ROUND_S: Final = 0.5
 """Longer rounds average over short disturbances, so a launch needs fewer of them."""
-SHORTEST_S: Final = 0.3
-"""Shortest measuring time of a launch."""
-LATER_START_SHARE: Final = 0.3
-"""Start-up time of a later launch as a share of the first, which also compiles and checks."""
 WARM_SHARE: Final = 0.2
 """Compiling from caches, as a share of compiling and checking in the first launch."""
 FORK_S: Final = 1.0
 """Time to fork processes from a template and to build the workload in them."""
-OVERTIME: Final = 2.0
-"""Factor on the budget until which an explicit number of launches is completed."""
 SMALLEST_CHANCE: Final = 0.1
 """Measuring ends if the predicted probability of a verdict within the budget is smaller."""
 _TYPICAL_PAIR_SD: Final = 0.02
-_MEDIAN_VARIANCE: Final = math.pi / 2.0
 _NEEDED_FOR_SMALL: Final = 3
 """Two launches decide large effects only."""
 _LARGE_EFFECT: Final = math.log(1.5)
-_START_S: Final = 6.0
-_COMPILE_S: Final = 12.0
 _TYPICAL_QUANTILE: Final = 2.5
 _UNKNOWN: Final = InterimResult(effect=None, summary=None, pair_sd=None)
 MIN_FITTING_SHARE: Final = 0.5
@@ -54,11 +53,6 @@ MIN_FITTING_SHARE: Final = 0.5
 def min_rounds(round_s: float) -> int:
     """Return the minimum number of rounds of a launch."""
     return MIN_ROUNDS if round_s < LONG_ROUND_S else MIN_LONG_ROUNDS
-
-
-def is_count_fixed(budget: Budget) -> bool:
-    """Whether the user asked for a number of launches, which time does not cut."""
-    return budget.min_launches == budget.max_launches or budget.min_launches > Budget.min_launches
 
 
 class SessionClock:
@@ -306,7 +300,7 @@ class SessionProgress:
         self._clock = clock
         self._now = began
         self._began_s = began()
-        self._preparation_s = _START_S + compiled * _COMPILE_S
+        self._preparation_s = preparation_s(compiled)
         self._fraction = 0.0
 
     @property
@@ -330,7 +324,7 @@ class SessionProgress:
 def _pair_variance(result: InterimResult, rounds: float) -> float:
     """Return the variance of the effect of a launch that its pairs imply."""
     pair_sd = _TYPICAL_PAIR_SD if result.pair_sd is None else result.pair_sd
-    return _MEDIAN_VARIANCE * pair_sd**2 / rounds
+    return median_variance(pair_sd**2 / rounds)
 
 
 def _sigma(result: InterimResult, rounds: float) -> float:

@@ -39,8 +39,8 @@ def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
             raise
 
 
-def check_devices(studies: Iterable[Study]) -> None:
-    """Raise UsageError if a target does not see a requested device.
+def check_devices(studies: Iterable[Study]) -> dict[str, dict[str, Any]]:
+    """Return the handshakes of targets; raise UsageError if one does not see a requested device.
 
     Starts one worker per target, and none if all workloads run on the CPU. A target that does not
     start is reported by the run.
@@ -51,6 +51,7 @@ def check_devices(studies: Iterable[Study]) -> None:
         for variant in study.variants if devices else ():
             key = (variant.target, variant.environment.variables)
             devices_by_process.setdefault(key, (variant, {}))[1].update(devices)
+    handshakes: dict[str, dict[str, Any]] = {}
     for variant, devices in devices_by_process.values():
         variables = (*variant.target.variables, *variant.environment.variables)
         try:
@@ -59,6 +60,8 @@ def check_devices(studies: Iterable[Study]) -> None:
             continue
         for device in devices:
             check_seen(device, facts)
+        handshakes["+".join(variant.process_key)] = facts
+    return handshakes
 
 
 def check_seen(device: str, facts: Mapping[str, Any]) -> None:

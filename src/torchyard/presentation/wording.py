@@ -108,6 +108,18 @@ def about_duration(duration_s: float) -> str:
     return f"{minutes} m" if minutes < _MAX_IN_UNIT else f"{duration_s / 3600:.1f} h"
 
 
+def rough_duration(duration_s: float) -> str:
+    """Return an estimated duration with few digits: `45 s`, `3 min`, `2.5 h`."""
+    if not math.isfinite(duration_s):
+        return "unknown"
+    if duration_s < _MAX_IN_UNIT:
+        return f"{max(1, round(duration_s))} s"
+    if duration_s < _MAX_IN_UNIT * 60:
+        return f"{round(duration_s / 60)} min"
+    hours = duration_s / 3600
+    return f"{hours:.1f} h" if hours < 10 else f"{round(hours)} h"  # noqa: PLR2004
+
+
 _CHECKED: Final = {
     AccuracyStatus.PASS: "pass",
     AccuracyStatus.LESS_ACCURATE: "less accurate",

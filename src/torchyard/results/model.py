@@ -75,6 +75,11 @@ class ComparisonEntry:
     candidate_ns: float | None = None
     compile_s: float | None = None
     memory_bytes: int | None = None
+    launch_sd: float | None = None
+    """Standard deviation of the log speedup between launches, which includes the noise of pairs."""
+    pair_sd: float | None = None
+    """Standard deviation of the log speedup between pairs of a launch."""
+    pairs: int = 0
     torch: str = ""
     """Torch version of the candidate's target."""
     untrusted: str = ""
@@ -112,6 +117,24 @@ class RunFilter:
     """Times in the format of `RunEntry.started`; `since` is inclusive, `until` exclusive."""
     limit: int | None = None
     """Maximum number of results, newest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchVariance:
+    """Variance between launches of the comparisons of one machine, device and suite.
+
+    Variances of log speedups, pooled over comparisons with their degrees of freedom as weights.
+    """
+
+    machine: str
+    device: str
+    suite: str
+    comparisons: int
+    launches: int
+    observed: float
+    """Variance of the effects of launches."""
+    pair_mean: float
+    """Variance of pairs divided by their number per launch: the variance of a mean of pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)

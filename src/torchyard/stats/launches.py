@@ -23,6 +23,7 @@ __all__ = [
     "dependence",
     "launch_effects",
     "launch_sd",
+    "median_variance",
     "pair_floor",
     "pair_sd",
 ]
@@ -82,6 +83,11 @@ def pair_sd(launches: Sequence[Sequence[float]]) -> float | None:
     return None if residuals is None else _MAD_TO_SD * _median(np.abs(residuals))
 
 
+def median_variance(mean_variance: float) -> float:
+    """Return the variance of the median of near-normal values, from the variance of their mean."""
+    return _MEDIAN_VARIANCE * mean_variance
+
+
 def pair_floor(launches: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of launch medians that pairs alone imply.
 
@@ -95,7 +101,7 @@ def pair_floor(launches: Sequence[Sequence[float]]) -> float:
     if residuals is None:
         return 0.0
     ordered = np.sort(residuals)
-    near_normal = _MEDIAN_VARIANCE * (_MAD_TO_SD * _median(np.abs(residuals))) ** 2
+    near_normal = median_variance((_MAD_TO_SD * _median(np.abs(residuals))) ** 2)
     sizes = [len(pairs) for pairs in launches if len(pairs)]
     variances = []
     for size in sizes:

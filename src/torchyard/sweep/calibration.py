@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from torchyard.bench.durations import Range, measuring_s
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import FIRST_WARM_UP_LIMIT_S
 from torchyard.core.comparison import Failure
@@ -25,7 +26,7 @@ from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text
 from torchyard.process.tree import peak_resident_bytes
 from torchyard.results.plausibility import decode_stored
-from torchyard.sweep.cost_estimate import KnownCost, Range, measuring_s
+from torchyard.sweep.cost_estimate import KnownCost
 from torchyard.sweep.model import Cell, SweepPlan
 
 CALIBRATION_FILE: Final = "calibration.json"

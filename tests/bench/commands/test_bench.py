@@ -225,10 +225,13 @@ def test_checks_before_the_work_starts(capsys: Capture, tmp_path: Path) -> None:
     assert (full / "precious.txt").exists()
 
 
-def test_the_plan_says_everything_in_words(capsys: Capture, study_file: str) -> None:
+def test_the_plan_says_everything_in_words(
+    capsys: Capture, study_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
     ended = call(capsys, "bench", study_file, "--dry-run", "--preload", "tc=libtc.so",
                  "--candidate", "aot_eager+tc", "--memory-limit", "1GiB")  # fmt: skip
-    assert ended.err == ""
+    assert ended.err.startswith("plan: 1 workload, about 48 s")
     assert ended.out == (
         f"study from-file\n\n"
         f"baseline\n  eager+float16+default: eager, float16, target here ({sys.executable})\n"

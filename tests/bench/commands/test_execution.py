@@ -143,8 +143,11 @@ def test_a_run_from_options_to_report(tmp_path: Path) -> None:
     ended = program(*arguments, "--json", "--html", "r.html", "--csv", "r.csv", cwd=tmp_path)
     # THEN stdout is one JSON object, stderr says where the run is, and the files are there
     assert ended.code in {0, 6}, ended.err
-    (made,) = json.loads(ended.out)["comparisons"]
+    document = json.loads(ended.out)
+    (made,) = document["comparisons"]
     assert made["candidate"] == "eager-again"
+    assert ended.err.startswith("plan: 1 workload, ")
+    assert document["run"]["time_estimate"]["workloads"] == 1
     assert f"run folder: {tmp_path / 'run'}" in ended.err
     assert (tmp_path / "r.html").stat().st_size > 1000
     assert (tmp_path / "r.csv").read_text().count("\n") == 2

@@ -193,7 +193,7 @@ def test_a_truncated_index(home: Path) -> None:
     check_answers(home)
 
 
-@pytest.mark.parametrize("version", [0, VERSION + 1, 99])
+@pytest.mark.parametrize("version", [0, VERSION - 1, VERSION + 1, 99])
 def test_an_index_of_another_version(home: Path, version: int) -> None:
     check_answers(home)
     with closing(sqlite3.connect(home / INDEX_FILE)) as connection:

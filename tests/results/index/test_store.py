@@ -11,7 +11,7 @@ import pytest
 
 from tests.results.run_directories import MACHINE, change_facts, compared, day, write_run
 from tests.results.run_samples import FAILED, GPT, MATMUL, STUDY
-from torchyard.core.comparison import BUSY_NOTE_PREFIX, Verdict
+from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Verdict
 from torchyard.core.study import Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.index.store import Store
@@ -83,9 +83,74 @@ def test_a_comparison_is_known_in_full(kept: Path) -> None:
     assert entry.launches == 5
     assert (entry.baseline_ns, entry.candidate_ns) == (1.0e6, 1e6 / 1.1)
     assert (entry.compile_s, entry.memory_bytes) == (3.5, 2**20)
+    assert (entry.launch_sd, entry.pair_sd, entry.pairs) == (0.01, 0.02, 50)
     assert entry.torch == "2.9.0"
     assert entry.trusted
     assert (failed.speedup, failed.low, failed.candidate_ns) == (None, None, None)
+
+
+def spread(
+    workload: Workload = MATMUL,
+    *,
+    launches: int,
+    launch_sd: float | None,
+    pair_sd: float | None = None,
+    pairs: int = 0,
+    verdict: Verdict = Verdict.FASTER,
+) -> Comparison:
+    one = compared(workload, verdict=verdict)
+    assert one.estimate is not None
+    estimate = replace(
+        one.estimate, launches=launches, launch_sd=launch_sd, pair_sd=pair_sd, pairs=pairs
+    )
+    return replace(one, estimate=estimate)
+
+
+def test_variances_between_launches_are_pooled_by_device_and_suite(tmp_path: Path) -> None:
+    write_run(tmp_path, day(1), [spread(launches=3, launch_sd=0.01, pair_sd=0.02, pairs=30)])
+    write_run(
+        tmp_path,
+        day(2),
+        [
+            spread(launches=11, launch_sd=0.04, pair_sd=0.03, pairs=110),
+            spread(GPT, launches=5, launch_sd=0.02),
+            spread(CONV, launches=4, launch_sd=0.5, pair_sd=0.1, pairs=0),
+        ],
+    )
+    with opened(tmp_path) as store:
+        found = {(one.device, one.suite): one for one in store.launch_variances()}
+    assert set(found) == {("cpu", "kernels"), ("cpu", "models"), ("cuda", "kernels")}
+    kernels = found["cpu", "kernels"]
+    assert (kernels.comparisons, kernels.launches) == (2, 14)
+    assert kernels.observed == pytest.approx((2 * 0.01**2 + 10 * 0.04**2) / 12)
+    assert kernels.pair_mean == pytest.approx((2 * 0.02**2 / 10 + 10 * 0.03**2 / 10) / 12)
+    assert found["cpu", "models"].observed == pytest.approx(0.02**2)
+    assert found["cpu", "models"].pair_mean == 0.0
+    # A number of pairs that contradicts the launches does not divide by zero.
+    assert found["cuda", "kernels"].pair_mean == 0.0
+
+
+def test_comparisons_that_say_nothing_about_launches_are_not_pooled(tmp_path: Path) -> None:
+    unusable = [
+        spread(launches=2, launch_sd=0.01),
+        spread(launches=9, launch_sd=None),
+        spread(launches=9, launch_sd=1e300),
+        spread(launches=9, launch_sd=0.01, pair_sd=1e300, pairs=9),
+        spread(launches=9, launch_sd=0.01, verdict=Verdict.WRONG),
+        replace(spread(launches=9, launch_sd=0.01), untrusted=("busy machine",)),
+        FAILED,
+    ]
+    for number, one in enumerate(unusable, start=1):
+        write_run(tmp_path, day(number), [one])
+    with opened(tmp_path) as store:
+        assert len(store.comparisons(RunFilter())) == len(unusable)
+        assert store.launch_variances() == []
+        write_run(tmp_path, day(20), [spread(launches=2**62, launch_sd=0.01)])
+        write_run(tmp_path, day(21), [spread(launches=2**62, launch_sd=0.01)])
+        store.refresh()
+        (pooled,) = store.launch_variances()
+    assert pooled.launches == 2**63
+    assert pooled.observed == pytest.approx(0.01**2)
 
 
 def test_newest_first_with_a_limit(kept: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from torchyard.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from torchyard.bench.time_estimate import TimeEstimate
     from torchyard.core.study import Study
     from torchyard.machine.model import QuietRequest
 
@@ -77,6 +79,8 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
             from torchyard.bench.commands.execution import plan_text
 
             print_data(plan_text(assembled))
+            if not search_batch:
+                print_message(_time_estimate(assembled, {}).line)
         if search_batch:
             print_message("the largest batch size of each workload would be searched for first")
         return 0
@@ -87,11 +91,14 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
     for name in ("html", "csv"):
         if options[name] is not None:
             check_writable(options[name], option=f"--{name}")
-    check_devices([assembled])
+    targets = check_devices([assembled])
     notes = [note.strip() for note in options["notes"] if note.strip()]
     if search_batch:
         assembled, batch_notes = _with_largest_batches(assembled, quiet=options["quiet"])
         notes += batch_notes
+    estimate = None if options["quiet"] else _time_estimate(assembled, targets)
+    if estimate is not None:
+        print_message(estimate.line)
     session = BenchSession(
         study=assembled,
         folder=_folder(options["run_dir"], replace=options["replace"]),
@@ -99,6 +106,7 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
         wish=wish,
         revision=revision_of_option(options["revision"]),
         notes=notes,
+        estimate=estimate,
     )
     code = session.run()
     _write_reports(session.folder, html=options["html"], csv=options["csv"])
@@ -126,6 +134,23 @@ def revision_of_option(option: str | None) -> str:
     from torchyard.results.run_reader import revision_from_ci
 
     return (revision_from_ci(os.environ) if option is None else option).strip()
+
+
+def _time_estimate(study: Study, targets: dict[str, dict[str, Any]]) -> TimeEstimate:
+    """Estimate the wall time of the run; a run does not depend on readable earlier runs."""
+    from torchyard.bench.earlier_runs import earlier_runs, machine_of_workloads
+    from torchyard.bench.time_estimate import estimate_time
+    from torchyard.errors import TorchyardError
+    from torchyard.results.commands.options import fresh_store
+
+    studies = {one.label: replace(study, workloads=(one,)) for one in study.workloads}
+    try:
+        with fresh_store() as store:
+            machine = machine_of_workloads(study.workloads, targets)
+            return estimate_time(study, earlier_runs(studies, store, machine=machine))
+    except TorchyardError as error:
+        print_message(f"warning: earlier runs are unavailable: {error.what}")
+        return estimate_time(study, {})
 
 
 def _with_largest_batches(study: Study, *, quiet: bool) -> tuple[Study, list[str]]:

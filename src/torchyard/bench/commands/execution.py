@@ -101,6 +101,7 @@ def _seconds(duration_s: float) -> str:
 
 
 if TYPE_CHECKING:
+    from torchyard.bench.time_estimate import TimeEstimate
     from torchyard.machine.quieting.quiet_run import QuietMachine
 
 
@@ -115,6 +116,8 @@ class BenchSession:
     """How to quiet the machine for the run; None leaves it as it is."""
     revision: str = ""
     notes: Sequence[str] = ()
+    estimate: TimeEstimate | None = None
+    """Estimated wall time, recorded with the run."""
     comparisons: list[Comparison] = field(default_factory=list)
 
     def run(self) -> int:
@@ -164,6 +167,7 @@ class BenchSession:
                     tuned=quieted.tuned,
                     revision=self.revision,
                     notes=self.notes,
+                    estimate=self.estimate,
                 )
 
     def print_json(self) -> None:

@@ -51,6 +51,7 @@ def to_json(run: Run) -> str:
             "command": run.info.get("command"),
             "started": run.info.get("started"),
             "finished": run.info.get("finished"),
+            "time_estimate": run.info.get("time_estimate"),
             "revision": revision_of_run(run.info, run.study),
             "notes": run.info.get("notes") or [],
             "torn_lines": run.torn_lines,

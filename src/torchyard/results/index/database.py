@@ -24,7 +24,7 @@ from torchyard.core.comparison import Verdict
 APPLICATION: Final = 0x544F5259
 """SQLite application id ("TORY" in ASCII): other databases are never modified."""
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Incremented whenever the tables or their contents change."""
 
 VERDICTS: Final[tuple[Verdict, ...]] = tuple(Verdict)
@@ -92,6 +92,9 @@ CREATE: Final = (
         candidate_ns REAL,
         compile_s REAL,
         memory_bytes INTEGER,
+        launch_sd REAL,
+        pair_sd REAL,
+        pairs INTEGER NOT NULL,
         PRIMARY KEY (line, moment, run)
     ) WITHOUT ROWID""",
     "CREATE INDEX comparisons_by_run ON comparisons (moment, run, verdict)",

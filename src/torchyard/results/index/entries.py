@@ -105,6 +105,9 @@ def _comparison(run: Run, entry: RunEntry, row: Comparison) -> ComparisonEntry:
         candidate_ns=row.candidate_metrics.time_ns,
         compile_s=row.candidate_metrics.compile_cold_s,
         memory_bytes=row.candidate_metrics.peak_memory_bytes,
+        launch_sd=estimate.launch_sd if estimate else None,
+        pair_sd=estimate.pair_sd if estimate else None,
+        pairs=estimate.pairs if estimate else 0,
         torch=_clean(torch),
         untrusted=_clean("; ".join(row.untrusted)),
     )
@@ -232,10 +235,11 @@ def insert_runs(cursor: sqlite3.Cursor, runs: Sequence[tuple[FullMark, Entries]]
                 row.untrusted,
                 min(row.launches, _LARGEST),
                 *_values(row),
+                min(row.pairs, _LARGEST),
             )
             for row in entries.comparisons
         ]
-        parameters = ", ".join("?" * 14)
+        parameters = ", ".join("?" * 17)
         cursor.executemany(f"INSERT OR REPLACE INTO comparisons VALUES ({parameters})", rows)
         cursor.executemany(
             "INSERT OR IGNORE INTO run_builds VALUES (?, ?)", {(row[3], number) for row in rows}
@@ -318,9 +322,15 @@ def _values(row: ComparisonEntry) -> tuple[float | int | None, ...]:
     numbers = (row.speedup, row.low, row.high, row.baseline_ns, row.candidate_ns, row.compile_s)
     memory = row.memory_bytes
     return (
-        *(number if number is not None and not math.isnan(number) else None for number in numbers),
+        *map(_number, numbers),
         memory if memory is not None and abs(memory) <= _LARGEST else None,
+        _number(row.launch_sd),
+        _number(row.pair_sd),
     )
+
+
+def _number(number: float | None) -> float | None:
+    return number if number is not None and not math.isnan(number) else None
 
 
 def _moment(started: str) -> int:

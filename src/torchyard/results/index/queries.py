@@ -16,12 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.core.comparison import Verdict
+from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.errors import UsageError
 from torchyard.results.index.database import VERDICTS
 from torchyard.results.index.entries import METRIC_COLUMNS, metric_bit, milliseconds, verdict_bits
 from torchyard.results.model import (
     ComparisonEntry,
+    LaunchVariance,
     Metric,
     RunEntry,
     RunFilter,
@@ -156,7 +157,8 @@ RUN_COLUMNS: Final = ", ".join(f"r.{name}" for name in _RUN_FIELDS)
 _COMPARISON_COLUMNS: Final = (
     "r.id AS run, r.started, l.machine, b.revision, l.workload, l.suite, l.mode, l.device,"
     " l.baseline, l.candidate, c.verdict, c.speedup, c.low, c.high, c.launches, c.baseline_ns,"
-    " c.candidate_ns, c.compile_s, c.memory_bytes, b.torch, c.untrusted"
+    " c.candidate_ns, c.compile_s, c.memory_bytes, c.launch_sd, c.pair_sd, c.pairs, b.torch,"
+    " c.untrusted"
 )
 _COMPARISON_FIELDS: Final = re.findall(r"(\w+)(?:,|$)", _COMPARISON_COLUMNS)
 # CROSS JOIN keeps the order of tables. `h` is the index on runs: rows that do not match are skipped
@@ -174,6 +176,9 @@ _THROUGH_LINES: Final = """
     CROSS JOIN runs r ON r.number = c.run
     CROSS JOIN builds b ON b.number = c.build"""
 _WRONG: Final = VERDICTS.index(Verdict.WRONG)
+_MIN_LAUNCHES_TO_POOL: Final = 3
+_LARGEST_LOG_SD: Final = 20.0
+"""A larger standard deviation of log speedups (a factor of 10^8) is not a measurement."""
 _USUAL_ROWS: Final = 50
 """Default number of rows for the cost estimate of the query through runs."""
 
@@ -273,6 +278,37 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
     return [
         SeriesPoint(run, started, revision, float(value), low, high, bool(untrusted))
         for run, started, revision, value, low, high, untrusted in rows
+    ]
+
+
+def find_launch_variances(connection: sqlite3.Connection) -> list[LaunchVariance]:
+    """Return the pooled variances between launches of each machine, device and suite.
+
+    Comparisons with fewer than three launches, and those whose times must not be used, are left out.
+    """
+    verdicts = [VERDICTS.index(verdict) for verdict in VERDICTS if verdict in WITHOUT_SPEED]
+    rows = connection.execute(
+        "SELECT l.machine, l.device, l.suite, count(*), total(c.launches),"
+        " total((c.launches - 1.0) * c.launch_sd * c.launch_sd) / total(c.launches - 1.0),"
+        " total((c.launches - 1.0) * coalesce(c.pair_sd * c.pair_sd * c.launches / c.pairs, 0.0))"
+        " / total(c.launches - 1.0)"
+        " FROM lines l CROSS JOIN comparisons c ON c.line = l.number"
+        " WHERE c.launches >= ? AND c.launch_sd < ? AND coalesce(c.pair_sd, 0.0) < ?"
+        f" AND c.verdict NOT IN ({', '.join('?' * len(verdicts))})"
+        " GROUP BY l.machine, l.device, l.suite ORDER BY l.machine, l.device, l.suite",
+        (_MIN_LAUNCHES_TO_POOL, _LARGEST_LOG_SD, _LARGEST_LOG_SD, *verdicts),
+    )
+    return [
+        LaunchVariance(
+            machine=machine,
+            device=device,
+            suite=suite,
+            comparisons=comparisons,
+            launches=int(launches),
+            observed=observed,
+            pair_mean=pair_mean,
+        )
+        for machine, device, suite, comparisons, launches, observed, pair_mean in rows
     ]
 
 

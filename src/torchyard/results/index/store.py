@@ -41,9 +41,16 @@ from torchyard.results.index.entries import (
     is_settled,
 )
 from torchyard.results.index.folders import FullMark, digest_of, full_mark, marks_in, places_for
-from torchyard.results.index.queries import find_comparisons, find_points, find_runs, find_series
+from torchyard.results.index.queries import (
+    find_comparisons,
+    find_launch_variances,
+    find_points,
+    find_runs,
+    find_series,
+)
 from torchyard.results.model import (
     ComparisonEntry,
+    LaunchVariance,
     Metric,
     RunEntry,
     RunFilter,
@@ -251,6 +258,10 @@ class Store:
     def points(self, series: Series) -> list[SeriesPoint]:
         """Return the points of a series, oldest first, without wrong results and missing values."""
         return self._with_repair(lambda: find_points(self._connection, series))
+
+    def launch_variances(self) -> list[LaunchVariance]:
+        """Return the pooled variances between launches of each machine, device and suite."""
+        return self._with_repair(lambda: find_launch_variances(self._connection))
 
     def run(self, text: str) -> RunEntry:
         """Return a run by its id, a unique prefix of it, its folder, or `latest`."""

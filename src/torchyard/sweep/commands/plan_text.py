@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchyard.bench.durations import Range
 from torchyard.cli.output import print_message
 from torchyard.core.study import Study
 from torchyard.core.units import format_bytes, format_count, format_percent
-from torchyard.sweep.cost_estimate import Range, SweepEstimate
+from torchyard.presentation.wording import rough_duration
+from torchyard.sweep.cost_estimate import SweepEstimate
 from torchyard.sweep.model import SweepPlan
 
 if TYPE_CHECKING:
@@ -56,21 +58,12 @@ def sweep_plan_text(
 
 def rough_time(range_s: Range) -> str:
     """Format an estimated duration with few digits, such as `3 to 12 min`."""
-    low, high = _rough(range_s.low), _rough(range_s.high)
+    low, high = rough_duration(range_s.low), rough_duration(range_s.high)
     if low == high:
         return f"about {high}"
     if low.split()[1:] == high.split()[1:]:
         low = low.split()[0]
     return f"{low} to {high}"
-
-
-def _rough(duration_s: float) -> str:
-    if duration_s < 90:  # noqa: PLR2004
-        return f"{max(1, round(duration_s))} s"
-    if duration_s < 90 * 60:
-        return f"{round(duration_s / 60)} min"
-    hours = duration_s / 3600
-    return f"{hours:.1f} h" if hours < 10 else f"{round(hours)} h"  # noqa: PLR2004
 
 
 def _rough_bytes(range_bytes: Range) -> str:
@@ -109,12 +102,12 @@ def _variants(studies: Sequence[Study]) -> list[str]:
 def _limits(plan: SweepPlan, study: Study) -> list[str]:
     budget, limits = study.budget, plan.limits
     texts = [
-        f"at most {_rough(budget.time_s)} of measuring",
+        f"at most {rough_duration(budget.time_s)} of measuring",
         f"until ±{format_percent(budget.precision_goal)} or decided",
         f"{limits.tries} tries" if limits.tries > 1 else "1 try",
     ]
     if limits.cell_s is not None:
-        texts.append(f"{_rough(limits.cell_s)} of wall time per attempt")
+        texts.append(f"{rough_duration(limits.cell_s)} of wall time per attempt")
     return [f"  {'each cell':<11} {', '.join(texts)}"]
 
 
@@ -176,7 +169,7 @@ def _budget(plan: SweepPlan, estimate: SweepEstimate) -> list[str]:
         return [f"  {'budget':<11} {lines[0]}", f"  {'':<11} {lines[1]}"]
     known = len(estimate.first_launch_s())
     source = "" if known == cells else f", known for {known} of {cells} cells"
-    launch_text = f"one launch of each cell takes about {_rough(first_pass_s)}{source}"
+    launch_text = f"one launch of each cell takes about {rough_duration(first_pass_s)}{source}"
     if first_pass_s > budget_s:
         fitting = int(cells * budget_s / first_pass_s)
         launch_text = f"too short: {launch_text}; about {fitting} of {format_count(cells, 'cell')} get a launch"
