@@ -27,8 +27,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from torchyard.process.worker_process import all_paused
-
 __all__ = ["DRIVER_VARIABLE", "FIRST_TURN_VARIABLE", "TURN_VARIABLE", "TimingTurn", "first_turn"]
 
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
@@ -125,6 +123,8 @@ class TimingTurn:
 
     def _yield_to_others(self, machine: int, waiting: int) -> None:
         """Pause the workers of this process whenever another cell waits to be timed."""
+        from torchyard.process.worker_process import all_paused  # others need only the constants
+
         ended = self._end_of_preparation
         while not ended.wait(_POLL_S):
             if _nobody_holds(waiting):
