@@ -74,7 +74,8 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
     if not request.workloads:
         raise NothingToDo(
             "no workload given",
-            hint="use --suite models or --only kernels/matmul; `torchyard workloads` lists them",
+            hint="use --suite models, --only kernels/matmul or a FILE.py; `torchyard workloads` lists "
+            "the built-in ones",
         )
     workloads: dict[Workload, None] = {}
     for choice in request.workloads:

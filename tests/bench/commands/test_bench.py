@@ -125,6 +125,35 @@ def test_a_study_file_alone(capsys: Capture, study_file: str) -> None:
     assert (get(study, "budget.time_s"), get(study, "budget.margin")) == (30, 0.03)
 
 
+@pytest.mark.parametrize("spec", ["mine.py", "mine.py:Net", "mine.py:Net:width=5"])
+def test_a_python_file_as_argument_is_the_same_as_only(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    (tmp_path / "mine.py").write_text("class Net: ...\n")
+    monkeypatch.chdir(tmp_path)
+    study = study_of(capsys, spec)
+    assert study == study_of(capsys, "--only", spec)
+    assert get(study, "workloads.0.name").startswith(f"{tmp_path}/mine.py")
+
+
+def test_a_python_file_replaces_the_workloads_of_the_study_file(
+    capsys: Capture, study_file: str
+) -> None:
+    path = Path(study_file).with_name("mine.py")
+    path.touch()
+    study = study_of(capsys, study_file, str(path), "--only", "gpt")
+    assert [workload["name"] for workload in get(study, "workloads")] == [str(path), "gpt"]
+    assert get(study, "name") == "from-file"
+
+
+def test_two_python_files_are_rejected_with_both_commands(capsys: Capture) -> None:
+    ended = call(capsys, "bench", "a.py", "b c.py:Net")
+    assert ended.code == 2
+    assert ended.err.startswith("error: 2 Python files are given, and bench takes one\n")
+    assert "--only a.py --only 'b c.py:Net'" in ended.err
+    assert "--candidate FILE.py:FUNCTION" in ended.err
+
+
 @pytest.mark.parametrize(
     ("options", "path", "value", "kept"),
     [
@@ -197,6 +226,9 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["--only", "gpt", "--preload", "a b=x.so"], 2, "--preload: 'a b' is not a valid name"),
         (["--only", "gpt", "--optimizer-step"], 2, "--optimizer-step has no effect"),
         (["missing.toml"], 2, "there is no study file 'missing.toml'"),
+        (["missing.py"], 2, "FILE.py: no such file: 'missing.py'"),
+        (["missing.py:Net"], 2, "FILE.py: no such file: 'missing.py'"),
+        (["a.toml", "b.toml"], 2, "2 study files are given, and bench takes one"),
     ],
 )
 def test_every_invalid_input_is_named(
