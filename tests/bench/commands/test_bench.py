@@ -8,9 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.bench.sample_run import COMPARISONS, write_run
 from tests.cli.command_line import call, program, study_of
 from torchyard.bench.commands import options as bench_options
 from torchyard.bench.commands import options as study_options
+from torchyard.bench.commands.execution import BenchSession
 from torchyard.core.study import MODES, PRECISIONS, RelocationMethod
 
 Capture = pytest.CaptureFixture[str]
@@ -255,6 +257,36 @@ def test_checks_before_the_work_starts(capsys: Capture, tmp_path: Path) -> None:
     ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(full), "--replace")
     assert (ended.code, "was not deleted" in ended.err) == (2, True)
     assert (full / "precious.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "answered"),
+    [([], 0, True), ([], 6, True), (["--json"], 0, False), (["-q"], 0, False), ([], 130, False)],
+)
+def test_the_last_line_is_the_answer(
+    capsys: Capture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    code: int,
+    answered: bool,
+) -> None:
+    # GIVEN a run that has ended with one comparison
+    def end(session: BenchSession) -> int:
+        session.comparisons = list(COMPARISONS[:1])
+        write_run(session.folder)
+        return code
+
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(BenchSession, "run", end)
+    monkeypatch.setattr("torchyard.bench.target_checks.check_devices", lambda _: {})
+    # WHEN the command shows it
+    ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(tmp_path / "run"), *options)
+    # THEN the answer is the last line, for people only
+    assert ended.code == code
+    answer = "inductor is faster than eager on kernels/matmul inference size=1000: speedup 1.352x"
+    assert ended.out.splitlines()[-1].startswith(answer) is answered
+    assert (answer in ended.out) is answered
 
 
 def test_the_plan_says_everything_in_words(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchyard.bench.commands.options import LARGEST, bench_options, request_of_options
+from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.options import SectionedCommand
 from torchyard.cli.output import (
     check_writable,
@@ -48,7 +49,8 @@ Examples:
       run a study file; options override its keys
 
 Compare variants on workloads. The verdict is faster, slower, same or undecided, with a 95 %
-confidence interval that includes process-to-process variation. Results are kept in a run folder.
+confidence interval that includes process-to-process variation. The last line is the answer in one
+sentence. Results are kept in a run folder.
 """
 
 
@@ -129,6 +131,8 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
             print_message(
                 f"next: torchyard report {quoted_folder} --format html --output report.html"
             )
+        if not as_json and code != INTERRUPTED:
+            session.print_answer()
     return code
 
 

@@ -189,6 +189,14 @@ class BenchSession:
         for line in disturbed_lines(self.comparisons):
             console.print(f"disturbed: {line}", markup=False, soft_wrap=True)
 
+    def print_answer(self) -> None:
+        """Print the answer in one sentence."""
+        from torchyard.bench.report.answer import answer_text
+
+        budget = self.study.budget
+        text = answer_text(self.comparisons, confidence=1 - budget.alpha, margin=budget.margin)
+        data_console().print(text, markup=False, soft_wrap=True)
+
     def unavailable_sensors(self) -> list[str]:
         """Return the names of sensors that are unavailable on this machine."""
         from torchyard.bench.report.suite_summary import unavailable_sensors
