@@ -328,7 +328,7 @@ def test_a_relative_study_file_from_another_folder(tmp_path: Path) -> None:
     (tmp_path / "sub" / "mine.py").touch()
     (tmp_path / "sub" / "study.toml").write_text('[[workloads]]\nname = "mine.py"\n')
     ended = program("bench", "sub/study.toml", "--dry-run", cwd=tmp_path)
-    assert f"file/{tmp_path}/sub/mine.py inference" in ended.out
+    assert f"\n  mine.py inference ({tmp_path}/sub/mine.py)\n" in ended.out
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)

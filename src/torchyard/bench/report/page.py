@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from torchyard.bench.report.block_charts import BASES
 from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
+from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_charts import (
     ROWS_NAMED,
     forest_description,
@@ -136,6 +137,7 @@ _STATES = {
 
 def to_html(run: Run, *, frame: Frame | None = None) -> str:
     """Return the page of a run; with a frame, it links to other pages."""
+    run = shown_run(run)
     blocks = blocks_by_workload(run)
     budget, comparisons = run.study.budget, run.comparisons
     confidence = 1 - budget.alpha
