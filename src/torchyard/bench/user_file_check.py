@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import symtable
 import warnings
+from importlib.util import decode_source
 from pathlib import Path
 from typing import Final
 
@@ -39,10 +40,11 @@ def check_user_file(path: Path, name: str, *, where: str, same_python: bool) -> 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tree = ast.parse(source, str(path))
+            text = decode_source(source)
+            tree = ast.parse(text, str(path))
             compile(tree, str(path), "exec", dont_inherit=True)
-            bound_names = _bound_names(tree, symtable.symtable(source, str(path), "exec"))
-    except (SyntaxError, ValueError) as error:  # ValueError: null bytes
+            bound_names = _bound_names(tree, symtable.symtable(text, str(path), "exec"))
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes, encoding
         if not same_python:
             return
         line = error.lineno if isinstance(error, SyntaxError) else None
