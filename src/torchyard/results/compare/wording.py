@@ -43,7 +43,9 @@ _STATES: Final[dict[SideState, str]] = {
 
 def with_short_names(comparison: CrossComparison) -> CrossComparison:
     """Return the comparison with short names of user files, for people."""
-    labels = short_texts(item.workload for item in (*comparison.rows, *comparison.unpaired))
+    labels = short_texts(
+        [row.workload for row in comparison.rows] + [item.workload for item in comparison.unpaired]
+    )
     return replace(
         comparison,
         rows=tuple(replace(row, workload=labels[row.workload]) for row in comparison.rows),
