@@ -1,6 +1,6 @@
 """A workload of one's own: a small network with inputs, a loss and an optimiser.
 
-    torchyard bench --only examples/my_workload.py --mode training
+    torchyard bench examples/my_workload.py --mode training
 
 Nothing of Torchyard is imported here. See docs/howto/your-own-workload.md.
 """

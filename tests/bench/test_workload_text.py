@@ -56,6 +56,12 @@ def test_a_file_of_the_users_becomes_an_absolute_path(tmp_path: Path) -> None:
     assert choose("mine.py:size=5", tmp_path).parameters == (("size", 5),)
 
 
+def test_a_folder_name_with_py_is_part_of_the_path(tmp_path: Path) -> None:
+    (tmp_path / ".pyenv").mkdir()
+    (tmp_path / ".pyenv" / "mine.py").touch()
+    assert choose(".pyenv/mine.py:thing", tmp_path).name == f"{tmp_path}/.pyenv/mine.py:thing"
+
+
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [

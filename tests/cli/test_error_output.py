@@ -33,7 +33,7 @@ Capture = pytest.CaptureFixture[str]
             "torchyard machine audit --help",
         ),
         (["bench", "--time"], "Option '--time' requires an argument", "bench --help"),
-        (["bench", "a.toml", "b.toml"], "unexpected extra argument (b.toml)", "bench --help"),
+        (["bench", "a.toml", "b.toml"], "2 study files are given", "each of them on its own"),
         (["bench", "--mode", "train"], "'train' is not one of", "bench --help"),
         (["target"], "Missing argument 'PYTHON|NAME=PYTHON'", "target --help"),
         (["target", "/nowhere/python"], "was not found", "path of a Python"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from torchyard.core.records import encode
+from torchyard.core.short_names import short_label
 from torchyard.core.study import Workload
 from torchyard.core.units import format_bytes, format_duration
 
@@ -145,7 +146,7 @@ _HEADINGS = ("batch", "variant", "iteration", "samples/s", "tensors", "process",
 
 def search_text(search: BatchSearch) -> str:
     """Return the table of tries and the result."""
-    lines = [search.workload.label, "", tries_text(search.tries), "", *result_lines(search)]
+    lines = [short_label(search.workload), "", tries_text(search.tries), "", *result_lines(search)]
     return "\n".join(lines)
 
 

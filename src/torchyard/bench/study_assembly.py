@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from torchyard.bench.request import Request, SpecText, WorkloadChoice
+from torchyard.bench.user_file_check import check_user_file
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
 from torchyard.bench.workload_text import expand
-from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
+from torchyard.core.study import (
+    FILE_SUITE,
+    Budget,
+    MeasureSettings,
+    Study,
+    Target,
+    Variant,
+    Workload,
+    split_user_file,
+)
 from torchyard.core.variant_parts import DEFAULT_TARGET, check_device, check_names
 from torchyard.errors import NothingToDo, UsageError
+from torchyard.worker.bench.backend_names import is_user_function
 
 __all__ = ["assemble"]
 
@@ -26,6 +38,7 @@ def assemble(request: Request, *, here: str) -> Study:
         default_precision=request.precision or "float32",
     )
     variants = with_short_names(_variants(request, parts))
+    _check_user_files(request, variants, here=here)
     return Study(
         name=request.name or "bench",
         baseline=variants[0],
@@ -34,6 +47,24 @@ def assemble(request: Request, *, here: str) -> Study:
         budget=_budget(request),
         settings=replace(MeasureSettings(), **request.settings),
     )
+
+
+def _check_user_files(request: Request, variants: Sequence[Variant], *, here: str) -> None:
+    """Check the Python files of workloads and backends; each error names its option or key."""
+    names = [
+        (choice.where, choice.name) for choice in request.workloads if choice.suite == FILE_SUITE
+    ]
+    names += [
+        (f"the variant {variant.name!r}", variant.backend)
+        for variant in variants
+        if is_user_function(variant.backend)
+    ]
+    same_python = any(variant.target.python == here for variant in variants)
+    for where, text in names:
+        path, name = split_user_file(text)
+        # A missing file was rejected when its option or key was read.
+        if os.path.isfile(path):  # noqa: PTH113 - False for impossible names, too
+            check_user_file(Path(path), name, where=where, same_python=same_python)
 
 
 def _variants(request: Request, parts: Parts) -> Sequence[Variant]:
@@ -74,7 +105,8 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
     if not request.workloads:
         raise NothingToDo(
             "no workload given",
-            hint="use --suite models or --only kernels/matmul; `torchyard workloads` lists them",
+            hint="use --suite models, --only kernels/matmul or a FILE.py; `torchyard workloads` lists "
+            "the built-in ones",
         )
     workloads: dict[Workload, None] = {}
     for choice in request.workloads:

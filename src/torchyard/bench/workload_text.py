@@ -37,6 +37,7 @@ MAX_GRID_SIZE: Final = 1000
 """More workloads than this from one text are likely a mistake."""
 _RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}))?")
 _DOUBLING: Final = ("x", "2")
+_PYTHON_FILE: Final = re.compile(r"(.*?\.py)((?::.*)?)", re.DOTALL)
 
 
 def grid_of(choice: WorkloadChoice, parse: Callable[[str], Scalar]) -> list[WorkloadChoice]:
@@ -149,6 +150,11 @@ def tree_of(path: Path, *, where: str) -> TorchbenchCheckout:
 
 # Parameters that are paths.
 PATHS: Final = {"torchbench": "path", "huggingface": "config"}
+
+
+def is_python_file(text: str) -> bool:
+    """Whether the text is FILE.py, FILE.py:NAME or FILE.py:NAME:key=value."""
+    return _PYTHON_FILE.fullmatch(text) is not None
 
 
 def choose_workload(spec: SpecText) -> WorkloadChoice:
@@ -306,11 +312,10 @@ def _parameters(text: str, spec: SpecText) -> tuple[tuple[str, Scalar], ...]:
 
 
 def _file_choice(spec: SpecText) -> WorkloadChoice | None:
-    text = spec.text.removeprefix("file/") if spec.text.startswith("file/") else spec.text
-    head, dot_py, rest = text.partition(".py")
-    if not dot_py or (rest and not rest.startswith(":")):
+    match = _PYTHON_FILE.fullmatch(spec.text.removeprefix("file/"))
+    if match is None:
         return None
-    path_text = head + dot_py
+    path_text, rest = match[1], match[2]
     object_name = ""
     parameters: tuple[tuple[str, Scalar], ...] = ()
     for segment in rest.split(":")[1:]:

@@ -12,6 +12,14 @@ from typing import Final, Literal, get_args
 
 Mode = Literal["inference", "training"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+FILE_SUITE: Final = "file"
+"""The suite of workloads in Python files of the user."""
+
+
+def split_user_file(text: str) -> tuple[str, str]:
+    """Split `path.py:name` into path and name; the name is optional, and paths may contain colons."""
+    path, _, name = text.rpartition(":")
+    return (path, name) if path.endswith(".py") and not text.endswith(".py") else (text, "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.core.records import encode
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count
 from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
 from torchyard.dashboard.query_strings import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
@@ -168,6 +169,8 @@ class WorkloadRow:
     """A series in the list of workloads."""
 
     series: Series
+    title: str
+    """The workload; a user's file by its short name."""
     latest: ComparisonEntry | None
     runs: int
     """Number of runs, at most `MOST_RECENT`."""
@@ -216,7 +219,8 @@ def workload_table(
         key=lambda series: (series.workload, series.candidate, series.baseline, series.machine),
     )
     shown, paging = page_of(matching, request.page, size=size)
-    return [_row(live_store, series) for series in shown], paging
+    titles = short_texts(series.workload for series in matching)
+    return [_row(live_store, series, titles[series.workload]) for series in shown], paging
 
 
 def workloads_data(live_store: LiveStore, request: WorkloadsRequest) -> dict[str, Any]:
@@ -232,7 +236,7 @@ def workloads_data(live_store: LiveStore, request: WorkloadsRequest) -> dict[str
     }
 
 
-def _row(live_store: LiveStore, series: Series) -> WorkloadRow:
+def _row(live_store: LiveStore, series: Series, title: str) -> WorkloadRow:
     recent = live_store.recent(series)
     speedups = [
         entry.speedup
@@ -241,6 +245,7 @@ def _row(live_store: LiveStore, series: Series) -> WorkloadRow:
     ]
     return WorkloadRow(
         series=series,
+        title=title,
         latest=recent[0] if recent else None,
         runs=len(recent),
         spark=sparkline(speedups, tone=recent[0].verdict.value if recent else ""),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count
 from torchyard.errors import MissingTool
 from torchyard.presentation.safe_text import aligned, one_line
@@ -37,9 +38,10 @@ def comparison_table(entries: Sequence[ComparisonEntry], *, with_run: bool = Tru
     heading: tuple[str, ...]
     rows: list[tuple[str, ...]]
     heading = ("WORKLOAD", "BASELINE", "CANDIDATE", "VERDICT", "SPEEDUP", "INTERVAL", "LAUNCHES")
+    labels = short_texts(entry.workload for entry in entries)
     rows = [
         (
-            entry.workload,
+            labels[entry.workload],
             entry.baseline,
             entry.candidate,
             entry.verdict.value,

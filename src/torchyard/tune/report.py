@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from torchyard.core.comparison import Interval
+from torchyard.core.short_names import short_label
 from torchyard.core.units import format_duration
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import aligned, one_line
@@ -36,7 +37,7 @@ def space_text(race: Race) -> str:
     """Format the search space of a race as text."""
     rows = [("dimension", "setting", "description")]
     rows += [(one.dimension, one.name, one.about) for one in race.space.choices]
-    parts = [f"{race.workload.label}: {len(race.space.choices)} settings", aligned(rows)]
+    parts = [f"{short_label(race.workload)}: {len(race.space.choices)} settings", aligned(rows)]
     return "\n\n".join(part for part in (*parts, _missing(race)) if part) + "\n"
 
 
@@ -354,6 +355,7 @@ def race_page(race: Race) -> str:
         .get_template("race.html.j2")
         .render(
             race=race,
+            workload=short_label(race.workload),
             verdict=verdict_line(race).splitlines(),
             won=winner is not None,
             measured=format_duration(race.elapsed_s * 1e9),

@@ -8,9 +8,11 @@ from typing import Any, get_args
 
 import pytest
 
+from tests.bench.sample_run import COMPARISONS, write_run
 from tests.cli.command_line import call, program, study_of
 from torchyard.bench.commands import options as bench_options
 from torchyard.bench.commands import options as study_options
+from torchyard.bench.commands.execution import BenchSession
 from torchyard.core.study import MODES, PRECISIONS, RelocationMethod
 
 Capture = pytest.CaptureFixture[str]
@@ -125,6 +127,35 @@ def test_a_study_file_alone(capsys: Capture, study_file: str) -> None:
     assert (get(study, "budget.time_s"), get(study, "budget.margin")) == (30, 0.03)
 
 
+@pytest.mark.parametrize("spec", ["mine.py", "mine.py:Net", "mine.py:Net:width=5"])
+def test_a_python_file_as_argument_is_the_same_as_only(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    (tmp_path / "mine.py").write_text("class Net: ...\n")
+    monkeypatch.chdir(tmp_path)
+    study = study_of(capsys, spec)
+    assert study == study_of(capsys, "--only", spec)
+    assert get(study, "workloads.0.name").startswith(f"{tmp_path}/mine.py")
+
+
+def test_a_python_file_replaces_the_workloads_of_the_study_file(
+    capsys: Capture, study_file: str
+) -> None:
+    path = Path(study_file).with_name("mine.py")
+    path.touch()
+    study = study_of(capsys, study_file, str(path), "--only", "gpt")
+    assert [workload["name"] for workload in get(study, "workloads")] == [str(path), "gpt"]
+    assert get(study, "name") == "from-file"
+
+
+def test_two_python_files_are_rejected_with_both_commands(capsys: Capture) -> None:
+    ended = call(capsys, "bench", "a.py", "b c.py:Net")
+    assert ended.code == 2
+    assert ended.err.startswith("error: 2 Python files are given, and bench takes one\n")
+    assert "--only a.py --only 'b c.py:Net'" in ended.err
+    assert "--candidate FILE.py:FUNCTION" in ended.err
+
+
 @pytest.mark.parametrize(
     ("options", "path", "value", "kept"),
     [
@@ -197,6 +228,9 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["--only", "gpt", "--preload", "a b=x.so"], 2, "--preload: 'a b' is not a valid name"),
         (["--only", "gpt", "--optimizer-step"], 2, "--optimizer-step has no effect"),
         (["missing.toml"], 2, "there is no study file 'missing.toml'"),
+        (["missing.py"], 2, "FILE.py: no such file: 'missing.py'"),
+        (["missing.py:Net"], 2, "FILE.py: no such file: 'missing.py'"),
+        (["a.toml", "b.toml"], 2, "2 study files are given, and bench takes one"),
     ],
 )
 def test_every_invalid_input_is_named(
@@ -223,6 +257,36 @@ def test_checks_before_the_work_starts(capsys: Capture, tmp_path: Path) -> None:
     ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(full), "--replace")
     assert (ended.code, "was not deleted" in ended.err) == (2, True)
     assert (full / "precious.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "answered"),
+    [([], 0, True), ([], 6, True), (["--json"], 0, False), (["-q"], 0, False), ([], 130, False)],
+)
+def test_the_last_line_is_the_answer(
+    capsys: Capture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    code: int,
+    answered: bool,
+) -> None:
+    # GIVEN a run that has ended with one comparison
+    def end(session: BenchSession) -> int:
+        session.comparisons = list(COMPARISONS[:1])
+        write_run(session.folder)
+        return code
+
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(BenchSession, "run", end)
+    monkeypatch.setattr("torchyard.bench.target_checks.check_devices", lambda _: {})
+    # WHEN the command shows it
+    ended = call(capsys, "bench", "--only", "gpt", "--run-dir", str(tmp_path / "run"), *options)
+    # THEN the answer is the last line, for people only
+    assert ended.code == code
+    answer = "inductor is faster than eager on kernels/matmul inference size=1000: speedup 1.352x"
+    assert ended.out.splitlines()[-1].startswith(answer) is answered
+    assert (answer in ended.out) is answered
 
 
 def test_the_plan_says_everything_in_words(
@@ -264,7 +328,7 @@ def test_a_relative_study_file_from_another_folder(tmp_path: Path) -> None:
     (tmp_path / "sub" / "mine.py").touch()
     (tmp_path / "sub" / "study.toml").write_text('[[workloads]]\nname = "mine.py"\n')
     ended = program("bench", "sub/study.toml", "--dry-run", cwd=tmp_path)
-    assert f"file/{tmp_path}/sub/mine.py inference" in ended.out
+    assert f"\n  mine.py inference ({tmp_path}/sub/mine.py)\n" in ended.out
 
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.name)

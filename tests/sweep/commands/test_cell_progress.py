@@ -176,3 +176,23 @@ def test_clocks() -> None:
         "1:05",
         "1:02:03",
     ]
+
+
+def test_user_files_have_short_names(folder: Path) -> None:
+    # GIVEN two files of the same name, one running and one failed
+    names = ("/home/me/one/mine.py:Net", "/home/me/two/mine.py:Net")
+    statuses = tuple(
+        replace(status, cell=cell(number, study(workload(name, suite="file"))))
+        for number, (name, status) in enumerate(
+            zip(names, view("running", "failed", "waiting", "waiting").statuses, strict=False)
+        )
+    )
+    shown = replace(view("waiting", "waiting", "waiting", "waiting"), statuses=statuses)
+    # WHEN their progress is shown
+    watch = EndedCells(folder)
+    watch.update(view("waiting", "waiting", "waiting", "waiting"))
+    # THEN their parent folders tell them apart
+    assert watch.update(shown) == ["two/mine.py:Net inference: FAILED, no reason recorded"]
+    table = drawn(shown, [])
+    assert "one/mine.py:Net inference" in table
+    assert "/home" not in table

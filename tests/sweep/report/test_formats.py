@@ -149,6 +149,20 @@ def test_text_from_outside_stays_text() -> None:
     assert re.search(r"onerror=alert\(1\)&gt;\\\|\\`\\\*\\&", shown)
 
 
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_user_files_have_short_names_for_people(whole: SweepSummary, form: str) -> None:
+    rows = [
+        replace(row, workload=f"file//home/{number % 2}/mine.py inference {number}")
+        for number, row in enumerate(whole.rows)
+    ]
+    summary = replace(whole, rows=tuple(rows), best=tuple(rows[:1]), worst=tuple(rows[1:2]))
+    shown = render_sweep(summary, form)
+    assert "0/mine.py inference 0" in shown
+    assert "1/mine.py inference 1" in shown
+    assert "file//home" not in shown
+    assert "file//home/1/mine.py inference 1" in render_sweep(summary, "json")
+
+
 def test_the_page_loads_nothing_and_names_its_own_scripts(whole: SweepSummary) -> None:
     text = render_sweep(whole, "html")
     page = Page(text)

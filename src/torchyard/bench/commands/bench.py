@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchyard.bench.commands.options import LARGEST, bench_options, request_of_options
+from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.options import SectionedCommand
 from torchyard.cli.output import (
     check_writable,
@@ -38,33 +39,37 @@ Examples:
       one PyTorch build against another
   torchyard bench --only models/resnet --mode training --preload tcmalloc=libtcmalloc.so.4
       tcmalloc against the default allocator
-  torchyard bench --only mine.py --baseline inductor --candidate inductor+bfloat16
-      two precisions on your own workload
+  torchyard bench my_model.py
+      inductor against eager on your own model; my_model.py:NAME selects a function or class
+  torchyard bench my_model.py --baseline inductor --candidate inductor+bfloat16
+      two precisions on your own model
   sudo torchyard bench --only models/gpt --tune
       on a quieted machine; its settings are restored afterwards
   torchyard bench study.toml --time 5m --html report.html
       run a study file; options override its keys
 
 Compare variants on workloads. The verdict is faster, slower, same or undecided, with a 95 %
-confidence interval that includes process-to-process variation. Results are kept in a run folder.
+confidence interval that includes process-to-process variation. The last line is the answer in one
+sentence. Results are kept in a run folder.
 """
 
 
 @click.command(cls=SectionedCommand, help=_HELP)
 @click.argument(
-    "study",
-    required=False,
-    metavar="[STUDY.toml]",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "files",
+    nargs=-1,
+    metavar="[STUDY.toml|FILE.py[:NAME]]",
+    type=click.Path(dir_okay=False),
 )
 @bench_options
 @common_options
-def bench(study: Path | None, as_json: bool, **options: Any) -> int:
+def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Assemble the study and run it, or only show it."""
     from torchyard.bench.request import Request, merge
     from torchyard.bench.study_assembly import assemble
     from torchyard.bench.study_file import read_study_file
 
+    study, options["python_file"] = _split_files(files)
     search_batch = options["batch_size"] == LARGEST
     if search_batch:
         options = {**options, "batch_size": None}
@@ -126,7 +131,33 @@ def bench(study: Path | None, as_json: bool, **options: Any) -> int:
             print_message(
                 f"next: torchyard report {quoted_folder} --format html --output report.html"
             )
+        if not as_json and code != INTERRUPTED:
+            session.print_answer()
     return code
+
+
+def _split_files(files: tuple[str, ...]) -> tuple[Path | None, str | None]:
+    """Return the study file and the Python file of the arguments."""
+    from torchyard.bench.workload_text import is_python_file
+    from torchyard.errors import UsageError
+
+    python_files = [text for text in files if is_python_file(text)]
+    studies = [Path(text) for text in files if not is_python_file(text)]
+    if len(python_files) > 1:
+        first, second = (shlex.quote(text) for text in python_files[:2])
+        raise UsageError(
+            f"{len(python_files)} Python files are given, and bench takes one",
+            why="each is a workload of its own, with its own weights and inputs",
+            hint=f"measure both with --only {first} --only {second}; to compare two "
+            "implementations on the same inputs, use --candidate FILE.py:FUNCTION, a function that "
+            "takes the module and returns a callable",
+        )
+    if len(studies) > 1:
+        raise UsageError(
+            f"{len(studies)} study files are given, and bench takes one",
+            hint="run each of them on its own",
+        )
+    return (studies[0] if studies else None), (python_files[0] if python_files else None)
 
 
 def revision_of_option(option: str | None) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,8 @@ from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.output import data_console, print_data, print_message
 from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.events import Event, Listener
+from torchyard.core.short_names import short_labels, with_short_workloads
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Study, Variant
 from torchyard.core.units import format_bytes, format_count, format_duration, format_percent
 from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed, WrongResults
@@ -33,7 +35,7 @@ def plan_text(study: Study) -> str:
     lines += ["candidates"]
     for candidate in study.candidates:
         lines += _variant(candidate)
-    lines += ["workloads", *(f"  {workload.label}" for workload in study.workloads)]
+    lines += ["workloads", *_workload_lines(study)]
     lines += [
         "budget",
         (
@@ -62,6 +64,15 @@ def plan_text(study: Study) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+def _workload_lines(study: Study) -> list[str]:
+    """Return the labels; a short name of a user's file is followed by its path."""
+    labels = short_labels(study.workloads)
+    return [
+        f"  {labels[one.label]}" + (f" ({one.name})" if labels[one.label] != one.label else "")
+        for one in study.workloads
+    ]
 
 
 def _variant(variant: Variant) -> list[str]:
@@ -163,12 +174,21 @@ class BenchSession:
                     self.study,
                     folder=self.folder,
                     command=list(sys.argv),
-                    listener=listener,
+                    listener=self._with_short_names(listener),
                     tuned=quieted.tuned,
                     revision=self.revision,
                     notes=self.notes,
                     estimate=self.estimate,
                 )
+
+    def _with_short_names(self, listener: Listener) -> Listener:
+        """Return a listener that is told the labels as they are shown."""
+        labels = short_labels(self.study.workloads)
+
+        def listen(event: Event) -> None:
+            listener(replace(event, workload=labels.get(event.workload, event.workload)))
+
+        return listen
 
     def print_json(self) -> None:
         """Print the run as one JSON object."""
@@ -183,11 +203,21 @@ class BenchSession:
 
         console = data_console()
         budget = self.study.budget
-        console.print(comparison_table(self.comparisons, precision_goal=budget.precision_goal))
-        for line in summary_lines(self.comparisons, confidence=1 - budget.alpha):
+        comparisons = with_short_workloads(self.comparisons)
+        console.print(comparison_table(comparisons, precision_goal=budget.precision_goal))
+        for line in summary_lines(comparisons, confidence=1 - budget.alpha):
             console.print(line, markup=False, soft_wrap=True)
-        for line in disturbed_lines(self.comparisons):
+        for line in disturbed_lines(comparisons):
             console.print(f"disturbed: {line}", markup=False, soft_wrap=True)
+
+    def print_answer(self) -> None:
+        """Print the answer in one sentence."""
+        from torchyard.bench.report.answer import answer_text
+
+        budget = self.study.budget
+        comparisons = with_short_workloads(self.comparisons)
+        text = answer_text(comparisons, confidence=1 - budget.alpha, margin=budget.margin)
+        data_console().print(text, markup=False, soft_wrap=True)
 
     def unavailable_sensors(self) -> list[str]:
         """Return the names of sensors that are unavailable on this machine."""

@@ -386,6 +386,8 @@ def request_of_options(options: dict[str, Any]) -> Any:
         check_suite(suite, where="--suite")
     whole = [WorkloadChoice(where="--suite", suite=suite) for suite in options["suites"]]
     single = [choose_workload(spec_of_option(text, "--only", folder)) for text in options["only"]]
+    if options.get("python_file") is not None:
+        single.insert(0, choose_workload(spec_of_option(options["python_file"], "FILE.py", folder)))
     return replace(
         request,
         candidates=tuple(

@@ -29,6 +29,7 @@ from torchyard.bench.roofline.chart import to_roofline_svg
 from torchyard.bench.roofline.report import to_roofline_text
 from torchyard.core.comparison import WITHOUT_SPEED, Comparison, VariantMetrics, Verdict
 from torchyard.core.records import encode
+from torchyard.core.short_names import short_labels
 from torchyard.core.study import Workload
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import notes_of
@@ -40,7 +41,11 @@ SCHEMA_VERSION: Final = 1
 
 
 def to_json(run: Run) -> str:
-    """Return the run as JSON; numbers that are not finite become null."""
+    """Return the run as JSON; numbers that are not finite become null.
+
+    `label` identifies a workload, with the path of a user's file; `title` is what tables show.
+    """
+    titles = short_labels([one.workload for one in run.comparisons])
     document = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -86,6 +91,7 @@ def to_json(run: Run) -> str:
         "comparisons": [
             {
                 "label": comparison.workload.label,
+                "title": titles[comparison.workload.label],
                 **encode(comparison),
                 "estimate": _estimate(comparison),
                 "verdict": comparison.state.value,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from torchyard.bench.report.block_charts import BASES
 from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
+from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_charts import (
     ROWS_NAMED,
     forest_description,
@@ -33,6 +34,7 @@ from torchyard.bench.report.suite_summary import (
 )
 from torchyard.bench.roofline.chart import roofline_part
 from torchyard.core.comparison import Verdict
+from torchyard.core.short_names import with_short_names
 from torchyard.core.study import Study
 from torchyard.core.units import format_percent
 from torchyard.presentation.chart_layout import numbers_of, speedup_axis
@@ -136,6 +138,7 @@ _STATES = {
 
 def to_html(run: Run, *, frame: Frame | None = None) -> str:
     """Return the page of a run; with a frame, it links to other pages."""
+    run = shown_run(run)
     blocks = blocks_by_workload(run)
     budget, comparisons = run.study.budget, run.comparisons
     confidence = 1 - budget.alpha
@@ -195,6 +198,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             command=_command(run),
             machine=fact_rows(run.info.get("machine") or {}),
             guards=guard_rows(run),
+            user_files=_user_files(run),
             targets=[
                 (one_line(str(name)), fact_rows(facts))
                 for name, facts in (run.info.get("targets") or {}).items()
@@ -211,6 +215,17 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             script_hashes=[fingerprint(one) for one in scripts],
         )
     )
+
+
+def _user_files(run: Run) -> list[tuple[str, str]]:
+    """Return the short name and the path of each user file."""
+    workloads = run.study.workloads
+    names = {
+        one_line(shown.name): one_line(one.name)
+        for shown, one in zip(with_short_names(workloads), workloads, strict=True)
+        if shown.name != one.name
+    }
+    return list(names.items())
 
 
 def _runtime(frame: Frame | None) -> Markup:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
+from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_summary import (
     SuiteRow,
     blocks_text,
@@ -76,6 +77,7 @@ def to_text(run: Run) -> str:
     """Return the table and the summary as plain text."""
     from rich.console import Console
 
+    run = shown_run(run)
     page = StringIO()
     console = Console(
         file=page,
@@ -257,6 +259,7 @@ _RIGHT: Final = (2, 4, 5, 6, 8)
 
 def to_markdown(run: Run) -> str:
     """Return the run as Markdown."""
+    run = shown_run(run)
     lines = [f"## {escaped(run.study.name)}", "", f"Run {escaped(run.id)}, {run.state}.", ""]
     lines.append("| " + " | ".join(_HEADINGS) + " |")
     rule = ("---:" if index in _RIGHT else "---" for index in range(len(_HEADINGS)))

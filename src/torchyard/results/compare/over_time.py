@@ -11,6 +11,7 @@ from textwrap import indent
 from typing import Final
 
 from torchyard.core.records import encode
+from torchyard.core.short_names import short_texts
 from torchyard.presentation.safe_text import aligned, escaped, one_line
 from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.wording import number_text
@@ -29,18 +30,18 @@ _REVISION_LETTERS: Final = 12
 def history_text(history: History) -> str:
     """Return the series as plain text."""
     lines: list[str] = []
-    for series, points in history:
+    for title, points in _titled(history):
         table = aligned([_HEADINGS, *map(_cells, points)])
-        lines += [_title(series), indent(table, "  "), ""]
+        lines += [title, indent(table, "  "), ""]
     return "\n".join([*lines, _REMARK]) + "\n"
 
 
 def history_markdown(history: History) -> str:
     """Return the series as Markdown tables."""
     lines: list[str] = []
-    for series, points in history:
+    for title, points in _titled(history):
         rows = escaped_cells(map(_cells, points))
-        lines += [f"## {escaped(_title(series))}", ""]
+        lines += [f"## {escaped(title)}", ""]
         lines += [*markdown_table(_HEADINGS, rows, right=(3, 4)), ""]
     return "\n".join([*lines, escaped(_REMARK)]) + "\n"
 
@@ -77,10 +78,19 @@ HISTORY_FORMATS: Final[dict[str, Callable[[History], str]]] = {
 }
 
 
-def _title(series: Series) -> str:
-    return one_line(
-        f"{series.workload}: {series.candidate} against {series.baseline} on {series.machine}"
-    )
+def _titled(history: History) -> list[tuple[str, Sequence[SeriesPoint]]]:
+    """Return the title and the points of each series."""
+    labels = short_texts(series.workload for series, _ in history)
+    return [
+        (
+            one_line(
+                f"{labels[series.workload]}: {series.candidate} against {series.baseline} "
+                f"on {series.machine}"
+            ),
+            points,
+        )
+        for series, points in history
+    ]
 
 
 def _cells(point: SeriesPoint) -> tuple[str, ...]:

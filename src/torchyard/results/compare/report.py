@@ -44,6 +44,7 @@ from torchyard.results.compare.wording import (
     side_time,
     unpaired_text,
     verdict_of_row,
+    with_short_names,
 )
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def compare_text(comparison: CrossComparison, *, width: int = _TEXT_WIDTH) -> st
 def print_comparison(comparison: CrossComparison, console: Console) -> None:
     """Print sides, rows, notes, summary, workloads that cannot be compared, and differing facts."""
     ascii_only = console.options.ascii_only
+    comparison = with_short_names(comparison)
 
     def say(text: str) -> None:
         console.print(_fit(text, ascii_only), soft_wrap=True, markup=False, highlight=False)
@@ -284,6 +286,7 @@ _RIGHT: Final = (1, 2, 3, 4, 5, 6)
 
 def compare_markdown(comparison: CrossComparison) -> str:
     """Render as Markdown."""
+    comparison = with_short_names(comparison)
     several = _several(comparison)
     lines = ["## B compared with A", ""]
     lines += [f"- **{name}**: {escaped(text)}" for name, text in side_lines(comparison)]
@@ -357,6 +360,7 @@ def compare_html(comparison: CrossComparison) -> str:
 
 def compare_values(comparison: CrossComparison) -> dict[str, Any]:
     """Return the variables of `compare_body.html.j2`, except `sortable`."""
+    comparison = with_short_names(comparison)
     several = _several(comparison)
     numbers = [number for row in comparison.rows for number in _numbers(row)]
     return {

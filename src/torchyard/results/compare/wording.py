@@ -6,9 +6,11 @@ The sides are called A and B. Verdicts are about B: faster means that B is faste
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from torchyard.core.comparison import TIME_RATIO_TOLERANCE, UNTRUSTED
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text, verdict_text
@@ -37,6 +39,20 @@ _STATES: Final[dict[SideState, str]] = {
     "wrong": "wrong results",
     "no number": "no number",
 }
+
+
+def with_short_names(comparison: CrossComparison) -> CrossComparison:
+    """Return the comparison with short names of user files, for people."""
+    labels = short_texts(
+        [row.workload for row in comparison.rows] + [item.workload for item in comparison.unpaired]
+    )
+    return replace(
+        comparison,
+        rows=tuple(replace(row, workload=labels[row.workload]) for row in comparison.rows),
+        unpaired=tuple(
+            replace(item, workload=labels[item.workload]) for item in comparison.unpaired
+        ),
+    )
 
 
 def row_title(row: CrossRow | Unpaired, *, variants: bool) -> str:

@@ -244,6 +244,9 @@ def _write(path: Path, text: str, *, option: str, append: bool) -> None:
 
 
 def _first_reasons(outcome: GateOutcome) -> str:
+    from torchyard.results.gate.report import with_short_names
+
+    outcome = with_short_names(outcome)
     rows = [row for row in outcome.rows if row.action == "fail"]
     rows = rows or [row for row in outcome.rows if row.action == "untrusted"]
     names = ", ".join(f"{row.workload} ({row.standing})" for row in rows[:3])

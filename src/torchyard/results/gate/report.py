@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from torchyard.core.records import encode
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_percent
 from torchyard.presentation.safe_text import aligned, escaped, one_line
 from torchyard.presentation.tables import json_text, markdown_table
@@ -75,8 +77,16 @@ def gate_state(outcome: GateOutcome) -> str:
     return "untrusted" if outcome.untrusted else "passed"
 
 
+def with_short_names(outcome: GateOutcome) -> GateOutcome:
+    """Return the outcome with short names of user files, for people."""
+    labels = short_texts(row.workload for row in outcome.rows)
+    rows = tuple(replace(row, workload=labels[row.workload]) for row in outcome.rows)
+    return replace(outcome, rows=rows)
+
+
 def gate_text(outcome: GateOutcome) -> str:
     """Render the outcome as plain text."""
+    outcome = with_short_names(outcome)
     lines = [
         f"A, before  {side_text(outcome.one)}",
         f"B, now     {side_text(outcome.other)}",
@@ -97,6 +107,7 @@ def gate_text(outcome: GateOutcome) -> str:
 
 def gate_markdown(outcome: GateOutcome) -> str:
     """Render a Markdown summary that a bot can post; names in it are escaped."""
+    outcome = with_short_names(outcome)
     mark = {"failed": "❌", "untrusted": "🚫", "passed": "✅"}[gate_state(outcome)]
     lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
     rows = [(_MARKS[row.action], *map(escaped, _cells(outcome, row))) for row in outcome.rows]

@@ -30,6 +30,7 @@ from torchyard.results.history.wording import (
     series_title,
     value_text,
     when_text,
+    with_short_names,
 )
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory
 
@@ -54,6 +55,7 @@ def change_cells(change: ChangePoint, metric: Metric) -> tuple[str, ...]:
 
 def changes_text(histories: Sequence[SeriesHistory], metric: Metric, *, width: int = 100) -> str:
     """Render the histories that changed as text, in the given order."""
+    histories = with_short_names(histories)
     lines = [changed_title(histories, metric)]
     changed = [one for one in histories if one.changes]
     for one in changed:
@@ -68,6 +70,7 @@ def series_text(
     histories: Sequence[SeriesHistory], *, width: int = 100, ascii_only: bool = False
 ) -> str:
     """Render each series with a plot and its changes as text."""
+    histories = with_short_names(histories)
     lines: list[str] = []
     for one in histories:
         lines += [series_title(one), *wrapped(counts_text(one), width), ""]
@@ -134,6 +137,7 @@ def history_csv(histories: Sequence[SeriesHistory]) -> str:
 
 def changes_markdown(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Render all changes as a Markdown table, for a pull request."""
+    histories = with_short_names(histories)
     lines = [f"## {escaped(changed_title(histories, metric))}", ""]
     headings = ("history", "towards", *CHANGE_HEADINGS[1:])
     cells = [
@@ -148,6 +152,7 @@ def changes_markdown(histories: Sequence[SeriesHistory], metric: Metric) -> str:
 
 def series_markdown(histories: Sequence[SeriesHistory]) -> str:
     """Render each series with its changes as Markdown."""
+    histories = with_short_names(histories)
     lines: list[str] = []
     for one in histories:
         lines += [f"## {escaped(series_title(one))}", "", escaped(counts_text(one)), ""]
@@ -169,6 +174,7 @@ _LAST_RUNS: Final = 50
 
 def history_page(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Render the HTML page, with histories in the given order."""
+    histories = with_short_names(histories)
     style = asset("report.css") + asset("charts.css") + asset("history.css")
     return (
         template_engine()

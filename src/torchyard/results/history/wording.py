@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_bytes, format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import number_text
@@ -23,6 +25,15 @@ METHOD: Final = (
 )
 _REVISION_LETTERS: Final = 12
 _SMALLEST_P: Final = 1e-4
+
+
+def with_short_names(histories: Sequence[SeriesHistory]) -> list[SeriesHistory]:
+    """Return the histories with short names of user files, for people."""
+    labels = short_texts(one.series.workload for one in histories)
+    return [
+        replace(one, series=replace(one.series, workload=labels[one.series.workload]))
+        for one in histories
+    ]
 
 
 def series_title(history: SeriesHistory) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.core.comparison import WITHOUT_SPEED, Verdict
+from torchyard.core.study import FILE_SUITE
 from torchyard.errors import UsageError
 from torchyard.results.index.database import VERDICTS
 from torchyard.results.index.entries import METRIC_COLUMNS, metric_bit, milliseconds, verdict_bits
@@ -68,8 +69,12 @@ def line_conditions(filters: RunFilter, *, machine: bool = True) -> Conditions:
     conditions = Conditions()
     if filters.workload and not _is_pattern(filters.workload):
         # `models/gpt` matches every mode and batch size; a complete label matches only itself.
+        patterns = [_glob(filters.workload) + " *"]
+        if ".py" in filters.workload:  # a user's file, by the short name that tables show
+            in_folder = f"{FILE_SUITE}/*/{_glob(filters.workload)}"
+            patterns += [in_folder, f"{in_folder} *"]
         conditions.add(
-            "l.workload = ? OR l.workload GLOB ?", filters.workload, _glob(filters.workload) + " *"
+            "l.workload = ?" + " OR l.workload GLOB ?" * len(patterns), filters.workload, *patterns
         )
     else:
         conditions.add_pattern("l.workload", filters.workload)

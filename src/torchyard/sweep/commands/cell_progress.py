@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from torchyard.cli.output import print_message, printable
 from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_percent
 from torchyard.errors import TorchyardError
 from torchyard.presentation.safe_text import aligned, one_line
@@ -173,22 +174,23 @@ class EndedCells:
         ended = {one.cell.id: one for one in view.statuses if not one.is_open}
         before = self._ended or set()
         lines = []
+        labels = short_texts(one.cell.label for one in view.statuses)
         for cell, one in ended.items():
             if cell not in before:
                 rows = rows_of(one, self._folder)
                 self.failed += one.state == "failed" or _all_failed(rows)
-                lines.append(ended_text(one, rows))
+                lines.append(ended_text(one, rows, labels[one.cell.label]))
         new_lines = [] if self._ended is None else lines
         self._ended = before | set(ended)
         self.recent.extend(new_lines)
         return new_lines
 
 
-def ended_text(status: CellStatus, rows: Sequence[Comparison]) -> str:
+def ended_text(status: CellStatus, rows: Sequence[Comparison], label: str) -> str:
     """Return text such as `kernels/matmul inference: inductor faster 1.23x`, or the failure."""
     if status.state == "failed":
-        return f"{status.cell.label}: FAILED, {one_line(status.text) or 'no reason recorded'}"
-    return f"{status.cell.label}: {verdicts_text(rows) or 'done'}"
+        return f"{label}: FAILED, {one_line(status.text) or 'no reason recorded'}"
+    return f"{label}: {verdicts_text(rows) or 'done'}"
 
 
 def _all_failed(rows: Sequence[Comparison]) -> bool:
@@ -243,6 +245,7 @@ def live_table(view: SweepView, recent: list[str], *, failed: int) -> Renderable
     from rich.text import Text
 
     running = [one for one in view.statuses if one.state == "running"]
+    labels = short_texts(one.cell.label for one in view.statuses)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
@@ -250,7 +253,9 @@ def live_table(view: SweepView, recent: list[str], *, failed: int) -> Renderable
     for one in running[:MOST_RUNNING]:
         share = "" if one.fraction is None else f"{one.fraction:.0%}"
         grid.add_row(
-            Text(printable(one.cell.label)), share, Text(printable(one_line(one.text)), style="dim")
+            Text(printable(labels[one.cell.label])),
+            share,
+            Text(printable(one_line(one.text)), style="dim"),
         )
     if len(running) > MOST_RUNNING:
         grid.add_row(f"and {len(running) - MOST_RUNNING} more", "", "")

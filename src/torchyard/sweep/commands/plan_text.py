@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchyard.bench.durations import Range
 from torchyard.cli.output import print_message
+from torchyard.core.short_names import short_texts
 from torchyard.core.study import Study
 from torchyard.core.units import format_bytes, format_count, format_percent
 from torchyard.presentation.wording import rough_duration
@@ -52,7 +53,8 @@ def sweep_plan_text(
             "  A/A         every candidate is the baseline again: any difference is a false alarm"
         )
     if all_cells:
-        lines += ["", *(f"  {cell.id}  {cell.label}" for cell in plan.cells)]
+        labels = short_texts(cell.label for cell in plan.cells)
+        lines += ["", *(f"  {cell.id}  {labels[cell.label]}" for cell in plan.cells)]
     return "\n".join(lines)
 
 

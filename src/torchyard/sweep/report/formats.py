@@ -42,6 +42,7 @@ from torchyard.sweep.report.text import (
     sweep_line,
     sweep_text,
     verdict_lines,
+    with_short_names,
 )
 
 _ROW_HEADS: Final = (
@@ -58,6 +59,7 @@ _ROW_HEADS: Final = (
 
 def sweep_markdown(summary: SweepSummary) -> str:
     """Render the summary as Markdown."""
+    summary = with_short_names(summary)
     lines = [f"## {escaped(summary.name)}", "", f"{escaped(sweep_line(summary))}.", ""]
     for doubt in summary.doubts:
         lines += [f"> **{escaped(doubt)}**", ""]

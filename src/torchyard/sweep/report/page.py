@@ -38,6 +38,7 @@ from torchyard.sweep.report.text import (
     selection_text,
     speedup_cell,
     sweep_line,
+    with_short_names,
 )
 from torchyard.sweep.rows import ENDS_WITH_SPEEDUP
 
@@ -100,6 +101,7 @@ _CHOICES: Final = ("verdict", "suite", "mode", "precision", "candidate")
 
 def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None) -> str:
     """Render the page. `links` are file names of run reports in the same folder, by run id."""
+    summary = with_short_names(summary)
     style = asset("report.css") + asset("run.css") + asset("charts.css") + asset("sweep.css")
     theme, script = asset("theme.js"), asset("sweep.js")
     alarms = summary.false_alarms

@@ -14,6 +14,7 @@ from typing import Final
 
 from torchyard.bench.report.suite_summary import pass_text
 from torchyard.core.comparison import Interval, Verdict
+from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count, format_percent
 from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.wording import ABSENT, MARKS, number_text, verdict_text
@@ -277,8 +278,24 @@ def selection_text(rows: Sequence[SweepRow]) -> str:
 _BAR: Final = 30
 
 
+def with_short_names(summary: SweepSummary) -> SweepSummary:
+    """Return the summary with short names of user files, for people."""
+    labels = short_texts(row.workload for row in summary.rows)
+
+    def shown(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
+        return tuple(replace(row, workload=labels[row.workload]) for row in rows)
+
+    return replace(
+        summary,
+        rows=shown(summary.rows),
+        best=shown(summary.best),
+        worst=shown(summary.worst),
+    )
+
+
 def sweep_text(summary: SweepSummary) -> str:
     """Render the summary as plain text, without control characters from its input."""
+    summary = with_short_names(summary)
     lines = [one_line(summary.name), sweep_line(summary), ""]
     lines += [f"! {one_line(doubt)}" for doubt in summary.doubts]
     lines += [""] * bool(summary.doubts)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchyard.core.comparison import Comparison, VariantMetrics
+from torchyard.core.short_names import with_short_workloads
 from torchyard.core.units import format_duration, format_flops
 from torchyard.presentation.safe_text import aligned, one_line, shortened
 from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
@@ -15,6 +17,7 @@ _NAME_WIDTH = 70
 
 def perf_text(test: PerfTest) -> str:
     """Format a performance test as text."""
+    test = replace(test, comparisons=with_short_workloads(test.comparisons))
     parts = [_rates(test)]
     parts += [_verdicts(test)]
     parts += ["\n".join(f"{name}: {text}" for name, text in test.settings)]
