@@ -4,8 +4,19 @@ TYPE_CHECKING = False  # importing typing would triple the time of `import torch
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchyard.api import Comparison, Measurement, Run, compare, measure, read_run
     from torchyard.values.context_manager import ValueProfiler
 
+__all__ = [
+    "Comparison",
+    "Measurement",
+    "Run",
+    "__version__",
+    "compare",
+    "measure",
+    "profile_values",
+    "read_run",
+]
 __version__ = "0.1.0"
 
 
@@ -21,9 +32,11 @@ def profile_values(**options: "Any") -> "ValueProfiler":
 
 
 def __getattr__(name: str) -> object:
-    """Import `torchyard.values` on first use, for the deprecated `torchyard.values()`."""
-    if name == "values":
-        from importlib import import_module
+    """Import the Python API on first use, and `torchyard.values` for the deprecated `torchyard.values()`."""
+    from importlib import import_module
 
+    if name == "values":
         return import_module("torchyard.values")
+    if name in __all__:
+        return getattr(import_module("torchyard.api"), name)
     raise AttributeError(f"module 'torchyard' has no attribute {name!r}")

@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -91,11 +91,14 @@ class WorkloadSession:
         cache: Path | None = None,
         templates: TemplateSource | None = None,
         gate: LaunchGate | None = None,
+        processes_of: Callable[..., LaunchProcesses] = LaunchProcesses,
     ) -> None:
         """`turn` serializes timing with other sessions; `cache` is a folder of compiled artifacts.
 
         Processes are forked from `templates`, where given and safe. `gate` is asked before each launch.
+        `processes_of` creates the processes of a launch.
         """
+        self._processes_of = processes_of
         self._study = study
         self._workload = workload
         self._recorder = recorder
@@ -227,7 +230,7 @@ class WorkloadSession:
         with self._turn:
             self._say("phase", f"launch {number + 1}: starting")
             started_s = self._active_s()
-            with LaunchProcesses(
+            with self._processes_of(
                 self._workload,
                 variants,
                 self._study.settings,

@@ -6,6 +6,8 @@ function that takes the module and returns a callable.
 
 from typing import Dict, List
 
+GIVEN = "given"
+"""The backend of a callable that was passed to `torchyard.compare`, not named."""
 INDUCTOR_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 SCRIPT_WAYS = ("trace", "script", "freeze")
 
@@ -34,8 +36,8 @@ def names() -> List[str]:
 
 
 def is_user_function(backend: str) -> bool:
-    """Whether the backend is FILE.py:FUNCTION."""
-    return ".py:" in backend or backend.endswith(".py")
+    """Whether the backend is FILE.py:FUNCTION, or a callable that was passed as an object."""
+    return ".py:" in backend or backend.endswith(".py") or backend == GIVEN
 
 
 def uses_dynamo(backend: str) -> bool:
@@ -53,5 +55,5 @@ def uses_inductor(backend: str) -> bool:
     """Whether inductor's settings apply to the backend; a user-defined function may call inductor."""
     head, _, rest = backend.partition(":")
     if is_user_function(backend):
-        return True
+        return backend != GIVEN
     return head in ("inductor", "aot-inductor") or (head == "dynamo" and rest == "inductor")

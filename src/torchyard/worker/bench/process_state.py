@@ -272,9 +272,14 @@ class SharedFunctions:
     """
 
     def __init__(self) -> None:
+        self._originals: Dict[int, Tuple[str, Any, Dict[str, Any]]] = {}
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Replace the originals by the functions present now."""
         import builtins
 
-        self._originals: Dict[int, Tuple[str, Any, Dict[str, Any]]] = {}
+        self._originals.clear()
         for label, holder in (
             ("builtins", builtins),
             ("time", time),

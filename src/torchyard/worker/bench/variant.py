@@ -13,6 +13,7 @@ import torch
 
 from torchyard.worker import devices
 from torchyard.worker.bench import backends, dynamo_graphs, options, torch_settings
+from torchyard.worker.bench.backend_names import GIVEN
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.inputs import InputDraws
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, ProcessState, RandomState
@@ -205,7 +206,9 @@ class VariantRunner:
         model: Model,
         device: str,
         chosen: Optional[torch_settings.Options] = None,
+        given: Optional[Callable[..., Any]] = None,
     ) -> None:
+        """With `given`, this callable is run instead of one that a backend creates."""
         self.name = name
         self.backend = backend
         self.precision = precision
@@ -223,9 +226,15 @@ class VariantRunner:
         """Inputs, buffers and parameters that the latest checked iteration wrote."""
         self.result_bytes = 0
         """Size of the results of the latest checked iteration."""
+        self.own_weights = False
+        """Whether the weights must not be changed to check that results follow them."""
         self._depth = 0
         with self._guarded():
-            self._way = backends.resolve(backend)
+            self._way = (
+                backends.resolve(backend)
+                if given is None or backend != GIVEN
+                else backends.Backend(lambda _: given, ahead=False)
+            )
             self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
         self.cached_graphs = 0

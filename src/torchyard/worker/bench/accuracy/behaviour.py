@@ -238,8 +238,13 @@ def check_scaled_inputs(runner: VariantRunner, verifier: Verifier, seed: int) ->
 
 
 def check_changed_weights(runner: VariantRunner, verifier: Verifier, seed: int) -> Findings:
-    """Check weights halved and doubled in place: exact, so that they can be restored without a copy."""
+    """Check weights halved and doubled in place: exact, so that they can be restored without a copy.
+
+    Skipped where the variant has weights of its own.
+    """
     model = runner.model
+    if runner.own_weights or getattr(runner.function, "own_weights", False) is True:
+        return [], []
     with _changed_weights(model):
         text = _judged(runner, verifier.peer, verifier, seed)
     if not text:

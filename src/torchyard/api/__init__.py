@@ -1,0 +1,16 @@
+"""The Python API: compare two callables, measure one, and read runs, from a program or a notebook.
+
+    import torchyard
+
+    result = torchyard.compare(net, "inductor", inputs=(x,))
+    print(result.verdict, result.speedup, result.interval)
+
+Every name of this package is also an attribute of `torchyard`, which imports it on first use.
+"""
+
+from torchyard.api.comparing import compare
+from torchyard.api.measuring import measure
+from torchyard.api.result import Comparison, Measurement
+from torchyard.api.runs import Run, read_run
+
+__all__ = ["Comparison", "Measurement", "Run", "compare", "measure", "read_run"]

@@ -1,0 +1,188 @@
+"""`torchyard.compare`: compare two callables in fresh processes, or in this one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.api.result import THIS_PROCESS, Comparison
+from torchyard.core.study import (
+    DEFAULT_ENVIRONMENT,
+    PRECISIONS,
+    Precision,
+    Target,
+    Variant,
+    Workload,
+)
+from torchyard.core.units import parse_duration_s
+from torchyard.core.variant_parts import DEFAULT_TARGET, check_device
+from torchyard.errors import MissingTool, UsageError
+
+__all__ = ["compare", "needs_torch", "seconds_of", "short_name"]
+
+Side = Callable[..., Any] | str
+"""A callable, or the name of a backend."""
+
+SUITE: Final = "python"
+"""Suite of workloads that are measured in this process."""
+
+
+def compare(
+    baseline: Side,
+    candidate: Side,
+    inputs: Any = (),
+    *,
+    model: Callable[..., Any] | None = None,
+    time: str | float = "20s",
+    processes: bool = True,
+) -> Comparison:
+    """Compare the speed and the results of two ways to compute the same thing.
+
+    Each of `baseline` and `candidate` is a callable (a function, an `nn.Module`, a module compiled
+    with `torch.compile`), or the name of a backend such as `"eager"`, `"inductor"` or
+    `"inductor:max-autotune"`. A backend applies to `model`, by default the other argument:
+
+        torchyard.compare(f, g, inputs=(x,))
+        torchyard.compare(net, "inductor", inputs=(x,))
+        torchyard.compare("inductor", "aot_eager", model=net, inputs=(x,))
+
+    `inputs` is a tensor, a tuple of positional arguments or a dict of keyword arguments. Callables
+    get copies of it. They run as in `torchyard bench --mode inference`: without gradients, and
+    modules in evaluation mode.
+
+    With `processes`, callables that other processes can import are measured in several fresh
+    processes, and the run is kept in the results directory. All others (closures, lambdas, objects
+    of `__main__`, compiled modules) are measured in this process: the result then has the scope
+    `this process only`, and `notes` says why. `time` is the measuring time after compilation and
+    checks.
+
+    Exceptions of a callable propagate; one that was raised in another process becomes `WorkerFailed`.
+    """
+    needs_torch()
+    from torchyard.worker.bench import this_process as local
+
+    time_s = seconds_of(time)
+    owner = _owner(baseline, candidate, model)
+    arguments = local.arguments_of(inputs)
+    if arguments is None:
+        raise UsageError(
+            f"inputs is a {type(inputs).__name__}, not a tensor, tuple, list or dict",
+            hint="write inputs=(x,) for one argument",
+        )
+    reference = local.uncompiled(owner)
+    objects = [*arguments, reference, baseline, candidate]
+    device = check_device(local.device_of(objects), where="inputs")
+    precision_name = local.precision_of(objects)
+    precision = next(one for one in PRECISIONS if one == precision_name)
+    variants = _variants(baseline, candidate, reference, precision)
+    why_here = "processes=False"
+    if processes:
+        from torchyard.api.fresh_processes import WorkloadFile
+
+        file = WorkloadFile(reference, baseline, candidate, arguments)
+        why_here = file.why_not
+        if not why_here:
+            return file.compare(variants, device=device, time_s=time_s)
+    for one in variants:
+        _check_local(one, precision, why_here)
+    from torchyard.api.this_process import compare_here
+
+    given = {
+        variant.name: side
+        for variant, side in zip(variants, (baseline, candidate), strict=True)
+        if variant.backend == local.GIVEN and not isinstance(side, str)
+    }
+    service = local.ThisProcessService(reference, arguments, given, time_s)
+    workload = Workload(suite=SUITE, name=short_name(reference), device=device)
+    result = compare_here(service, workload, *variants, time_s=time_s)
+    note = f"measured in this process: {why_here}"
+    return Comparison(result=replace(result, notes=(*result.notes, note)), scope=THIS_PROCESS)
+
+
+def needs_torch() -> None:
+    """Raise MissingTool if torch cannot be imported."""
+    if find_spec("torch") is None:
+        raise MissingTool(
+            f"{sys.executable} has no torch", hint="install torch in the environment of the program"
+        )
+
+
+def seconds_of(time: str | float) -> float:
+    """Return a duration in seconds; a number is in seconds."""
+    time_s = parse_duration_s(time) if isinstance(time, str) else float(time)
+    if not 0.0 < time_s < float("inf"):
+        raise UsageError(f"time is {time!r}, not a positive duration", hint="write time='20s'")
+    return time_s
+
+
+def short_name(value: object) -> str:
+    """Return the name of a function or class, or of the class of an object."""
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) else type(value).__name__
+
+
+def _owner(baseline: Side, candidate: Side, model: Callable[..., Any] | None) -> Any:
+    """Return the object that backends apply to, and whose results are the reference."""
+    sides = {"baseline": baseline, "candidate": candidate, "model": model}
+    for name, side in sides.items():
+        if not (isinstance(side, str) or callable(side)) and not (name == "model" and side is None):
+            raise UsageError(
+                f"{name} is a {type(side).__name__}, not a callable or the name of a backend"
+            )
+    named = [isinstance(side, str) for side in (baseline, candidate)]
+    if model is not None and not any(named):
+        raise UsageError(
+            "model has no effect, because baseline and candidate are callables",
+            hint="remove model, or name a backend",
+        )
+    if model is not None:
+        return model
+    if all(named):
+        raise UsageError(
+            f"there is no model to run with {baseline} and {candidate}",
+            hint="add model=net, or pass the model instead of 'eager'",
+        )
+    return candidate if named[0] else baseline
+
+
+def _variants(
+    baseline: Side, candidate: Side, reference: Any, precision: Precision
+) -> list[Variant]:
+    from torchyard.bench.request import SpecText
+    from torchyard.bench.variant_text import Parts, parse_variant
+    from torchyard.worker.bench.backend_names import GIVEN
+    from torchyard.worker.bench.this_process import is_module
+
+    here = Target(name=DEFAULT_TARGET, python=sys.executable)
+    parts = Parts(targets={}, environments={}, here=here, default_precision=precision)
+    variants = []
+    for where, side in (("baseline", baseline), ("candidate", candidate)):
+        if isinstance(side, str):
+            spec = SpecText(text=side, where=where, folder=Path.cwd())
+            variants.append(parse_variant(spec, parts))
+        else:
+            is_reference = side is reference and is_module(side)
+            backend = "eager" if is_reference else GIVEN
+            name = short_name(side)
+            variants.append(Variant(name=name, target=here, backend=backend, precision=precision))
+    if variants[0].name == variants[1].name:
+        variants = [
+            replace(one, name=f"{one.name} ({where})")
+            for one, where in zip(variants, ("baseline", "candidate"), strict=True)
+        ]
+    return variants
+
+
+def _check_local(variant: Variant, precision: Precision, why_here: str) -> None:
+    """Raise UsageError for a variant that needs a process of its own."""
+    is_plain = not variant.options and variant.environment == DEFAULT_ENVIRONMENT
+    if not is_plain or variant.precision != precision:
+        raise UsageError(
+            f"{variant.name!r} needs fresh processes, but this comparison runs in this process",
+            why=why_here,
+            hint="use the name of a backend only, or callables that can be imported",
+        )

@@ -1,0 +1,127 @@
+"""Run a launch of `bench` in this process, for callables that another process cannot import."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from torchyard.bench.launch import LaunchProcesses, VariantFailed
+from torchyard.bench.session import WorkloadSession
+from torchyard.core.block import Block
+from torchyard.core.comparison import Comparison, Failure
+from torchyard.core.events import ignore_events
+from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
+
+if TYPE_CHECKING:
+    from torchyard.worker.bench.this_process import ThisProcessService
+
+__all__ = ["compare_here", "local_settings"]
+
+FEWEST_BLOCKS: Final = 24
+"""Blocks are shorter than usual if fewer than this number would fit into the time."""
+
+
+class _ThisProcess(LaunchProcesses):
+    """The "processes" of a launch that are this process; exceptions of callables propagate."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        variants: Sequence[Variant],
+        settings: MeasureSettings,
+        *,
+        service: ThisProcessService,
+        **options: Any,
+    ) -> None:
+        super().__init__(workload, variants, settings, **options)
+        self._service = service
+        self._verbs: dict[str, Callable[..., dict[str, Any]]] = {
+            "build": service.build,
+            "reference": service.reference,
+            "judge": service.judge,
+            "warm": service.warm,
+            "block": service.block,
+            "verify": service.verify,
+            "recheck": service.recheck,
+            "measure": service.measure,
+        }
+
+    def __enter__(self) -> Self:
+        for key, variants in self._groups.items():
+            self.hellos[key] = self._service.hello()
+            self.built[key] = self._build_process(variants, None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def ask(
+        self, variant: Variant, verb: str, /, *, phase: str, limit_s: float, **fields: object
+    ) -> dict[str, Any]:
+        """Answer the request here. There is no time limit: nothing could end the call."""
+        del limit_s
+        if verb != "measure":
+            return self._verbs[verb](**fields)
+        try:
+            return self._verbs[verb](**fields)
+        except Exception as error:  # metrics are optional
+            failure = Failure(kind="raised", phase=phase, variant=variant.name, message=str(error))
+            raise VariantFailed(failure, process_alive=True) from error
+
+
+class _NoRecorder:
+    """A recorder that keeps nothing."""
+
+    def add_target(self, name: str, facts: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+    def add_launch(self, record: Mapping[str, object]) -> None:
+        """Do nothing."""
+
+    def add_blocks(self, workload: Workload, blocks: Sequence[Block]) -> None:
+        """Do nothing."""
+
+
+def local_settings(service: ThisProcessService, time_s: float) -> MeasureSettings:
+    """Return the settings for this process: its own number of threads, and no data relocation."""
+    return MeasureSettings(
+        block_s=min(MeasureSettings.block_s, time_s / FEWEST_BLOCKS),
+        threads=int(service.hello()["threads"]),
+        reseat="off",
+        start="fresh",
+    )
+
+
+def compare_here(
+    service: ThisProcessService,
+    workload: Workload,
+    baseline: Variant,
+    candidate: Variant,
+    *,
+    time_s: float,
+) -> Comparison:
+    """Compare two variants in one launch that is this process."""
+    study = Study(
+        name="compare",
+        baseline=baseline,
+        candidates=(candidate,),
+        workloads=(workload,),
+        budget=Budget(time_s=time_s, min_launches=1, max_launches=1),
+        settings=local_settings(service, time_s),
+    )
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, service.preserving():
+        session = WorkloadSession(
+            study,
+            workload,
+            recorder=_NoRecorder(),
+            log_folder=Path(folder) / "logs",
+            scratch=Path(folder) / "scratch",
+            listener=ignore_events,
+            chance=random.Random(),
+            processes_of=partial(_ThisProcess, service=service),
+        )
+        return session.run()[0]
