@@ -28,7 +28,7 @@ import suite_reference
 import values_reference
 import variant_reference
 
-from torchyard import errors
+from torchyard import api, errors
 from torchyard.bench import study_file
 from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
@@ -166,10 +166,52 @@ def exit_codes_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def python_page() -> str:
+    """Return the page of the Python API, from its docstrings."""
+    lines = [WRITTEN_BY, "# Python API\n"]
+    lines += [
+        "[How to use it](../howto/use-from-python.md). `import torchyard` imports no torch.\n"
+    ]
+    for name in api.__all__:
+        value = getattr(api, name)
+        text = inspect.getdoc(value) or ""
+        if inspect.isfunction(value):
+            lines += [f"## `torchyard.{name}`\n", f"```python\n{name}{_call_text(value)}\n```\n"]
+            lines += [_indented_as_code(text) + "\n"]
+            continue
+        lines += [f"## class `torchyard.{name}`\n", text + "\n"]
+        rows = {key: about for key, about in _field_docs(value).items() if about}
+        for key, member in vars(value).items():
+            if isinstance(member, property) or (inspect.isfunction(member) and key[0] != "_"):
+                call = "" if isinstance(member, property) else "()"
+                rows[f"{key}{call}"] = " ".join((inspect.getdoc(member) or "").split())
+        lines += [*(f"- `{key}`: {about}" for key, about in rows.items()), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _call_text(function: Callable[..., Any]) -> str:
+    """Return the signature without the annotations of other modules."""
+    parameters = [
+        parameter.replace(annotation=inspect.Parameter.empty)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+    return str(inspect.Signature(parameters))
+
+
+def _indented_as_code(text: str) -> str:
+    """Return text with its indented blocks as fenced code."""
+    blocks = re.split(r"\n\s*\n", text)
+    return "\n\n".join(
+        f"```python\n{inspect.cleandoc(block)}\n```" if block.startswith("    ") else block
+        for block in blocks
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "study-file.md": study_file_page,
     "exit-codes.md": exit_codes_page,
+    "python-api.md": python_page,
     "recipe-file.md": lambda: build_reference.recipe_file_page(WRITTEN_BY, _type_text, _field_docs),
     "recipes.md": lambda: build_reference.recipes_page(WRITTEN_BY),
     "versions.md": lambda: build_reference.versions_page(WRITTEN_BY),

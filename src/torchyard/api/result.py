@@ -176,7 +176,9 @@ class Measurement:
     times_s: tuple[float, ...]
     """Times of one call in seconds; each is the mean over `calls_per_time` consecutive calls."""
     calls_per_time: int
+    """Consecutive calls between two readings of the clock."""
     notes: tuple[str, ...] = ()
+    """Remarks: disturbed blocks, no steady state after the warm-up."""
     scope: str = field(default=THIS_PROCESS, init=False)
 
     @property

@@ -6,6 +6,7 @@ gradients, random number generators and the garbage collector.
 """
 
 import contextlib
+import copy
 import gc
 import io
 import os
@@ -22,7 +23,7 @@ from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, RandomState
 from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.bench.variant import Model, VariantRunner
 from torchyard.worker.suites.user_file import FunctionModule
-from torchyard.worker.workload import BuiltWorkload, as_arguments, flatten
+from torchyard.worker.workload import BuiltWorkload, as_arguments, flatten, is_opaque
 
 SHORT_TYPES = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -43,15 +44,26 @@ def arguments_of(inputs: Any) -> Optional[Tuple[Tuple[Any, ...], Dict[str, Any]]
     """Return copies of the inputs as positional and keyword arguments; None for other types."""
     copies: Dict[int, Any] = {}
 
-    def copy(tensor: Any) -> Any:
+    def copied(tensor: Any) -> Any:
         if id(tensor) not in copies:
-            copies[id(tensor)] = _copy(tensor)
+            copies[id(tensor)] = _copied_tensor(tensor)
         return copies[id(tensor)]
 
-    return as_arguments(inputs, copy)
+    return as_arguments(_copied_objects(inputs), copied)
 
 
-def _copy(tensor: Any) -> Any:
+def _copied_objects(value: Any) -> Any:
+    """Copy objects with tensors in their attributes; containers and their tensors are copied later."""
+    if isinstance(value, torch.Tensor) or hasattr(value, "keys"):
+        return value
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_copied_objects(item) for item in value)
+    if is_opaque(value) or not flatten(value):
+        return value
+    return copy.deepcopy(value)
+
+
+def _copied_tensor(tensor: Any) -> Any:
     """Copy a tensor with its strides; one whose elements share memory cannot be written, and is shared."""
     if (
         tensor.layout is not torch.strided
@@ -61,12 +73,12 @@ def _copy(tensor: Any) -> Any:
         return tensor.detach().clone().requires_grad_(tensor.requires_grad)
     if any(step == 0 and size > 1 for size, step in zip(tensor.size(), tensor.stride())):
         return tensor
-    copied = torch.empty_strided(
+    result = torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     with torch.no_grad():
-        copied.copy_(tensor)
-    return copied.requires_grad_(tensor.requires_grad)
+        result.copy_(tensor)
+    return result.requires_grad_(tensor.requires_grad)
 
 
 def tensors_of(objects: List[Any]) -> List[Any]:
