@@ -181,7 +181,9 @@ def test_inputs_are_copied_with_their_layout() -> None:
     x = torch.randn(6, 8)
     batch = SimpleNamespace(x=x)
     views = [x, x[:, ::2], x.t(), x[:1].expand(4, 8)]
-    copies = arguments_of((*views, x, batch, 3))[0]
+    arguments = arguments_of((*views, x, batch, 3))
+    assert arguments is not None
+    copies = arguments[0]
     for view, copy in zip(views, copies, strict=False):
         assert copy.stride() == view.stride()
         assert torch.equal(copy, view)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from torchyard.api.result import THIS_PROCESS, Comparison
+from torchyard.api.result import SUITE, THIS_PROCESS, Comparison, short_name
 from torchyard.core.study import (
     DEFAULT_ENVIRONMENT,
     PRECISIONS,
@@ -22,13 +22,10 @@ from torchyard.core.units import parse_duration_s
 from torchyard.core.variant_parts import DEFAULT_TARGET, check_device
 from torchyard.errors import MissingTool, UsageError
 
-__all__ = ["compare", "needs_torch", "seconds_of", "short_name"]
+__all__ = ["compare", "needs_torch", "seconds_of"]
 
 Side = Callable[..., Any] | str
 """A callable, or the name of a backend."""
-
-SUITE: Final = "python"
-"""Suite of workloads that are measured in this process."""
 
 
 def compare(
@@ -117,12 +114,6 @@ def seconds_of(time: str | float) -> float:
     if not 0.0 < time_s < float("inf"):
         raise UsageError(f"time is {time!r}, not a positive duration", hint="write time='20s'")
     return time_s
-
-
-def short_name(value: object) -> str:
-    """Return the name of a function or class, or of the class of an object."""
-    name = getattr(value, "__name__", None)
-    return name if isinstance(name, str) else type(value).__name__
 
 
 def _owner(baseline: Side, candidate: Side, model: Callable[..., Any] | None) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.api.result import Comparison, scope_of
+from torchyard.api.result import SUITE, Comparison, scope_of, short_name
 from torchyard.bench.bench_run import run_bench
 from torchyard.core.comparison import Failure
 from torchyard.core.events import ignore_events
@@ -90,12 +90,15 @@ class WorkloadFile:
         candidate: Callable[..., Any] | str,
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> None:
+        self._name = short_name(model)
         self._files: dict[str, bytes] = {}
         self._paths = [str(Path(path).absolute()) for path in sys.path]
         self.why_not = ""
-        own = self._add("model", model)
+        sides = {"baseline": baseline, "candidate": candidate}
+        name_of_model = next((name for name, side in sides.items() if side is model), "model")
+        own = self._add(name_of_model, model)
         self._expressions = {"model": own}
-        for name, side in (("baseline", baseline), ("candidate", candidate)):
+        for name, side in sides.items():
             is_model = isinstance(side, str) or side is model
             self._expressions[name] = own if is_model else self._add(name, side)
         self._pickle("inputs", arguments)
@@ -103,7 +106,7 @@ class WorkloadFile:
     def compare(self, variants: Sequence[Variant], *, device: str, time_s: float) -> Comparison:
         """Run the comparison in fresh processes, and keep it in the results directory."""
         with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
-            path = Path(folder) / "compare.py"
+            path = Path(folder) / f"{self._name}.py"
             path.write_text(_TEXT.format(paths=self._paths, **self._expressions), "utf-8")
             for name, data in self._files.items():
                 (path.parent / name).write_bytes(data)
@@ -126,7 +129,9 @@ class WorkloadFile:
         if result.failure is not None:
             raise _error_of(result.failure)
         notes = tuple(note for note in result.notes if not note.endswith(_COMPILED_LATER))
-        result = replace(result, notes=notes)
+        # The path of the file says nothing: the file is gone.
+        workload = replace(result.workload, suite=SUITE, name=self._name)
+        result = replace(result, workload=workload, notes=notes)
         return Comparison(result=result, scope=scope_of(result), run=run)
 
     def _add(self, name: str, value: Any) -> str:

@@ -6,8 +6,8 @@ import time as clock
 from collections.abc import Callable
 from typing import Any
 
-from torchyard.api.comparing import needs_torch, seconds_of, short_name
-from torchyard.api.result import Measurement
+from torchyard.api.comparing import needs_torch, seconds_of
+from torchyard.api.result import Measurement, short_name
 from torchyard.api.this_process import local_settings
 from torchyard.bench.preparation import FIRST_WARM_UP_LIMIT_S, plan_block
 from torchyard.core.variant_parts import check_device

@@ -12,6 +12,7 @@ from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard.core import comparison as core
+from torchyard.core.study import Budget
 from torchyard.core.units import format_duration
 from torchyard.errors import MissingTool
 from torchyard.presentation.safe_text import one_line
@@ -30,7 +31,15 @@ if TYPE_CHECKING:
 THIS_PROCESS: Final = "this process only"
 THESE_PROCESSES: Final = "these processes only"
 FRESH_PROCESSES: Final = "fresh processes"
-MARGIN: Final = 0.01
+SUITE: Final = "python"
+"""Suite of the workloads of `torchyard.compare`."""
+MARGIN: Final = Budget.margin
+
+
+def short_name(value: object) -> str:
+    """Return the name of a function or class, or of the class of an object."""
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) else type(value).__name__
 
 
 def scope_of(result: core.Comparison) -> str:
@@ -47,7 +56,7 @@ class Comparison:
     """
 
     result: core.Comparison
-    """The full record, as in a run folder."""
+    """The full record, as in `comparisons.jsonl` of a run folder."""
     scope: str
     """What the interval and the verdict are valid for: `fresh processes`, `these processes only` (one
     launch), or `this process only`."""

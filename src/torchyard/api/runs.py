@@ -8,6 +8,7 @@ from typing import Any
 
 from torchyard.api.result import Comparison, data_frame, html_result, scope_of
 from torchyard.bench.report.text import to_text
+from torchyard.core.units import format_count
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import speedup_text
 from torchyard.results import run_reader
@@ -55,9 +56,8 @@ class Run:
         return data_frame([one.row() for one in self.comparisons])
 
     def __repr__(self) -> str:
-        return (
-            f"<Run {one_line(self.id)}: {self.state}, {len(self.record.comparisons)} comparisons>"
-        )
+        count = format_count(len(self.record.comparisons), "comparison")
+        return f"<Run {one_line(self.id)}: {self.state}, {count}>"
 
     def _repr_html_(self) -> str:
         rows = {"run": self.id, "state": self.state}
