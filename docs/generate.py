@@ -195,7 +195,7 @@ def _call_text(function: Callable[..., Any]) -> str:
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in inspect.signature(function).parameters.values()
     ]
-    return str(inspect.Signature(parameters))
+    return str(inspect.Signature(parameters)).replace("'", '"')
 
 
 def _indented_as_code(text: str) -> str:

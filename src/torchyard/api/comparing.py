@@ -72,7 +72,7 @@ def compare(
         )
     reference = local.uncompiled(owner)
     objects = [*arguments, reference, baseline, candidate]
-    device = check_device(local.device_of(objects), where="inputs")
+    device = check_device(local.device_of(objects, reference, inputs), where="inputs")
     precision_name = local.precision_of(objects)
     precision = next(one for one in PRECISIONS if one == precision_name)
     variants = _variants(baseline, candidate, reference, precision)
@@ -89,9 +89,9 @@ def compare(
     from torchyard.api.this_process import compare_here
 
     given = {
-        variant.name: side
+        variant.name: reference if isinstance(side, str) else side
         for variant, side in zip(variants, (baseline, candidate), strict=True)
-        if variant.backend == local.GIVEN and not isinstance(side, str)
+        if variant.backend == local.GIVEN
     }
     service = local.ThisProcessService(reference, arguments, given, time_s)
     workload = Workload(suite=SUITE, name=short_name(reference), device=device)
@@ -154,7 +154,11 @@ def _variants(
     for where, side in (("baseline", baseline), ("candidate", candidate)):
         if isinstance(side, str):
             spec = SpecText(text=side, where=where, folder=Path.cwd())
-            variants.append(parse_variant(spec, parts))
+            variant = parse_variant(spec, parts)
+            if variant.backend == "eager" and not is_module(reference):
+                # Called directly, as the other one: a wrapping module would take time.
+                variant = replace(variant, backend=GIVEN)
+            variants.append(variant)
         else:
             is_reference = side is reference and is_module(side)
             backend = "eager" if is_reference else GIVEN

@@ -32,7 +32,7 @@ def measure(function: Callable[..., Any], *args: Any, time: str | float = "5s") 
     if not callable(function):
         raise UsageError(f"function is a {type(function).__name__}, not a callable")
     arguments = local.arguments_of(args)
-    device = check_device(local.device_of([args, function]), where="args")
+    device = check_device(local.device_of([args, function], function, args), where="args")
     service = local.ThisProcessService(
         local.uncompiled(function), arguments, {_NAME: function}, time_s
     )

@@ -92,9 +92,23 @@ def tensors_of(objects: List[Any]) -> List[Any]:
     return tensors
 
 
-def device_of(objects: List[Any]) -> str:
-    """Return the device of the first CUDA tensor of inputs and modules, else of the first tensor."""
+def device_of(objects: List[Any], function: Callable[..., Any], inputs: Any) -> str:
+    """Return the device to synchronize with: of a CUDA tensor, else of the first tensor.
+
+    A function may use tensors on a GPU that no input shows. Where there is a GPU and no input or module
+    is on it, the results of one call decide.
+    """
     devices = [tensor.device for tensor in tensors_of(objects)]
+    on_gpu = any(device.type == "cuda" for device in devices)
+    if torch.cuda.is_available() and not on_gpu and not is_module(function):
+        args, kwargs = arguments_of(inputs) or ((), {})
+        generators = RandomState()
+        with torch.no_grad():
+            results = flatten(function(*args, **kwargs))
+        generators.restore()
+        devices = [*(tensor.device for tensor in results), *devices]
+        if not results and torch.cuda.is_initialized():
+            devices.insert(0, torch.device("cuda", torch.cuda.current_device()))
     chosen = next((one for one in devices if one.type == "cuda"), None)
     if chosen is None:
         chosen = devices[0] if devices else torch.device("cpu")
