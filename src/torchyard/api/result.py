@@ -38,6 +38,10 @@ MARGIN: Final = Budget.margin
 
 def short_name(value: object) -> str:
     """Return the name of a function or class, or of the class of an object."""
+    for attribute in ("_orig_mod", "_torchdynamo_orig_callable"):
+        original = getattr(value, attribute, None)
+        if original is not None:
+            return f"compiled {short_name(original)}"
     name = getattr(value, "__name__", None)
     return name if isinstance(name, str) else type(value).__name__
 
@@ -169,8 +173,8 @@ class Comparison:
             "verdict": verdict_text(self.result.state),
             "speedup": speedup_text(self.result),
             "p-value": p_text(self.result),
-            f"{self.baseline} (baseline)": time_text(self.result.baseline_metrics),
-            f"{self.candidate} (candidate)": time_text(self.result.candidate_metrics),
+            "baseline": f"{self.baseline}: {time_text(self.result.baseline_metrics)}",
+            "candidate": f"{self.candidate}: {time_text(self.result.candidate_metrics)}",
             "scope": self.scope,
             "results": self.accuracy,
         }
