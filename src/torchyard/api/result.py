@@ -224,8 +224,8 @@ class Measurement:
 
     def __repr__(self) -> str:
         rows = self._rows()
-        text = ", ".join(f"{name} {value}" for name, value in rows.items())
-        return f"<Measurement {one_line(self.name)}: {text}>"
+        times = ", ".join(f"{name} {rows[name]}" for name in ("median", "interquartile range"))
+        return f"<Measurement {one_line(self.name)}: {times}, {self.calls} calls, {self.scope}>"
 
     def _repr_html_(self) -> str:
         return html_result([], {"function": self.name, **self._rows()}, self.notes)
