@@ -47,17 +47,18 @@ def test_identical_code_is_not_called_different(repeats: int, most: int) -> None
     assert sum(verdict in {"faster", "slower"} for verdict in verdicts) <= most, results
 
 
-def test_twice_the_work_is_slower() -> None:
+def test_more_work_is_slower() -> None:
     x = torch.randn(4096)  # one thread
 
-    def twice(x: Any) -> Any:
-        x.sin()
+    def repeated(x: Any) -> Any:
+        for _ in range(3):
+            x.sin()
         return x.sin()
 
-    result = compare(torch.sin, twice, x)
+    result = compare(torch.sin, repeated, x, time="600ms")
     assert result.verdict in {"slower", "untrusted"}
     assert result.speedup is not None
-    assert 0.2 < result.speedup < 0.9
+    assert 0.05 < result.speedup < 0.7
     assert result.interval is not None
     assert result.interval[0] <= result.speedup <= result.interval[1]
     assert result.baseline_s is not None
