@@ -209,6 +209,9 @@ def test_spreads_of_earlier_comparisons() -> None:
     assert "\x1b" not in "".join(second)
     assert [cell for cell in second if cell][1].strip() == "cuda"
     assert max(map(len, second)) <= 32
+    lines = earlier_text([spread, spread], width=80).splitlines()
+    assert "on neoverse-n1-2c-09b3 (" in lines[0]
+    assert max(map(len, lines)) <= 80
 
 
 def test_no_earlier_comparison_is_one_sentence() -> None:

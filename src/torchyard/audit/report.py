@@ -265,27 +265,30 @@ def earlier_text(spreads: Sequence[EarlierSpread], *, width: int = 100) -> str:
     """Format the spread between launches of earlier comparisons as a table."""
     if not spreads:
         return "No earlier comparison in the results directory has three or more launches.\n"
+    names = [
+        [shortened(one_line(name), _NAME_LENGTH) for name in (one.machine, one.device, one.suite)]
+        for one in spreads
+    ]
+    one_machine = len({machine for machine, *_ in names}) == 1
     title = (
-        "Spread between launches of earlier comparisons (standard deviation; smallest difference that "
-        f"{DETECTING_LAUNCHES} launches detect):"
+        f"Spread between launches of earlier comparisons{f' on {names[0][0]}' if one_machine else ''} "
+        f"(standard deviation; smallest difference that {DETECTING_LAUNCHES} launches detect):"
     )
+    first = 1 if one_machine else 0
     headings = (
-        *("machine", "device", "suite", "comparisons", "launches"),
-        *("launch SD", "with pair noise", "detectable"),
+        *("machine", "device", "suite")[first:],
+        *("comparisons", "launches", "launch SD", "with pair noise", "detectable"),
     )
     rows = [
         (
-            *(
-                shortened(one_line(name), _NAME_LENGTH)
-                for name in (one.machine, one.device, one.suite)
-            ),
+            *own[first:],
             *(str(one.comparisons), str(one.launches)),
             *map(format_percent, (one.launch_sd, one.observed_sd)),
             ABSENT if one.detectable is None else format_percent(one.detectable),
         )
-        for one in spreads
+        for one, own in zip(spreads, names, strict=True)
     ]
-    table = aligned([headings, *rows], right=range(3, len(headings)))
+    table = aligned([headings, *rows], right=range(3 - first, len(headings)))
     return "\n".join([*wrapped(title, width), indent(table, "  ")]) + "\n"
 
 
