@@ -101,6 +101,11 @@ class CudaDevice:
             self._cuda.empty_cache()
 
 
+def current_cuda() -> Any:
+    """Return the CUDA device that is selected in this process."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def cuda_device(name: str) -> Optional[CudaDevice]:
     """Return the CUDA device of that name, None for the CPU; raise CannotBuild for others."""
     try:

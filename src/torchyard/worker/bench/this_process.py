@@ -22,6 +22,7 @@ from torchyard.worker.bench.metrics import count_flops
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, RandomState
 from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.devices import current_cuda
 from torchyard.worker.suites.user_file import FunctionModule
 from torchyard.worker.workload import BuiltWorkload, as_arguments, flatten, is_opaque
 
@@ -108,7 +109,7 @@ def device_of(objects: List[Any], function: Callable[..., Any], inputs: Any) -> 
         generators.restore()
         devices = [*(tensor.device for tensor in results), *devices]
         if not results and torch.cuda.is_initialized():
-            devices.insert(0, torch.device("cuda", torch.cuda.current_device()))
+            devices.insert(0, current_cuda())
     chosen = next((one for one in devices if one.type == "cuda"), None)
     if chosen is None:
         chosen = devices[0] if devices else torch.device("cpu")
