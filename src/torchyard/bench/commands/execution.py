@@ -182,7 +182,7 @@ class BenchSession:
                 )
 
     def _with_short_names(self, listener: Listener) -> Listener:
-        """Return a listener that is told the labels as they are shown."""
+        """Return a listener that replaces labels by the shown ones before it passes events on."""
         labels = short_labels(self.study.workloads)
 
         def listen(event: Event) -> None:
