@@ -83,6 +83,10 @@ def test_an_untrusted_result_has_no_timing_verdict() -> None:
     assert result.verdict == "untrusted"
     assert not result.trusted
     assert "untrusted: noisy machine" in result.notes
+    wrong = replace(make("f").result, verdict=core.Verdict.WRONG)
+    for each in (result, Comparison(result=wrong, scope=THIS_PROCESS)):
+        for text in (repr(each), each._repr_html_()):
+            assert "(2.000x [1.900, 2.100])" in text
 
 
 def test_a_measurement_has_median_and_quartiles() -> None:

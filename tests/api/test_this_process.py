@@ -228,7 +228,7 @@ def test_the_device_of_a_closure(monkeypatch: pytest.MonkeyPatch, results: tuple
     ("arguments", "message"),
     [
         (("eager", "inductor"), "no model"),
-        ((double, 3), "candidate is a int"),
+        ((double, 3), "candidate has the type int"),
         ((double, "inductr"), "inductr"),
         ((double, "inductor+channels-last"), "fresh processes"),
     ],
@@ -239,7 +239,7 @@ def test_usage_errors(arguments: tuple[Any, Any], message: str) -> None:
 
 
 def test_inputs_must_be_arguments() -> None:
-    with pytest.raises(UsageError, match="inputs is a int"):
+    with pytest.raises(UsageError, match="inputs has the type int"):
         torchyard.compare(double, times_two, 3)
     with pytest.raises(UsageError, match="positive duration"):
         torchyard.compare(double, times_two, (), time=0)

@@ -67,7 +67,7 @@ def compare(
     arguments = local.arguments_of(inputs)
     if arguments is None:
         raise UsageError(
-            f"inputs is a {type(inputs).__name__}, not a tensor, tuple, list or dict",
+            f"inputs has the type {type(inputs).__name__}, not tensor, tuple, list or dict",
             hint="write inputs=(x,) for one argument",
         )
     reference = local.uncompiled(owner)
@@ -122,7 +122,8 @@ def _owner(baseline: Side, candidate: Side, model: Callable[..., Any] | None) ->
     for name, side in sides.items():
         if not (isinstance(side, str) or callable(side)) and not (name == "model" and side is None):
             raise UsageError(
-                f"{name} is a {type(side).__name__}, not a callable or the name of a backend"
+                f"{name} has the type {type(side).__name__}, and is no callable or name of a backend",
+                hint="pass a function, a module, or a name such as 'inductor'",
             )
     named = [isinstance(side, str) for side in (baseline, candidate)]
     if model is not None and not any(named):
