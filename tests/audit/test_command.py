@@ -129,7 +129,8 @@ def test_spread_of_earlier_comparisons(capsys: Capture, home: Path) -> None:
     # 50 pairs of 2 % in 5 launches explain 0.79 %.
     assert spread["launch_sd"] == pytest.approx(0.0061, abs=1e-4)
     ended = call(capsys, "machine", "audit", "-q")
-    assert re.search(r"example-9000-4c-\w+ +cpu +kernels +2 +10 +0.61% +1.0%", ended.out)
+    assert re.search(r"of earlier comparisons on example-9000-4c-\w+", ended.out)
+    assert re.search(r"\n +cpu +kernels +2 +10 +0.61% +1.0%", ended.out)
 
 
 @pytest.mark.usefixtures("measured")

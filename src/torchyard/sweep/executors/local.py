@@ -245,8 +245,10 @@ class LocalExecutor:
     def _make_room(self, reports: dict[str, CellReport], remaining_s: float) -> None:
         """End the least promising cell if the time only suffices for the first launches of others."""
         needed_s = math.fsum(map(self._order.first_launch_s, self._queue)) / self._at_most
+        # The others start only after the final analysis of the cell that ends.
+        is_short = ROOM_FACTOR * needed_s + ENDING_S >= remaining_s
         cell = self._order.least_promising(reports)
-        if ROOM_FACTOR * needed_s >= remaining_s and cell is not None:
+        if is_short and cell is not None:
             self._finish(self._running[cell])
             del reports[cell]
 
