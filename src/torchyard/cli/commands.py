@@ -45,6 +45,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "torchyard.profile.command:profile",
         "run a program under torch.profiler, perf, callgrind, ...",
     ),
+    "why": (
+        "torchyard.why.command:why",
+        "attribute a difference to operators, kernels and source lines",
+    ),
     "report": (
         "torchyard.bench.commands.report:report",
         "show a saved run: terminal, JSON, CSV, HTML, ...",

@@ -30,6 +30,7 @@ _PACKAGES: Final = (
     "sweep",
     "values",
     "profile",
+    "why",
     "dashboard",
 )
 """Packages with a folder `templates`. A file name occurs in one of them only."""

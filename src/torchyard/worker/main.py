@@ -70,6 +70,9 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "reseat": service.reseat,
         "measure": service.measure,
         "operators": service.operators,
+        "observe": lambda: _attribution(service).observe(),
+        "sources": lambda **fields: _attribution(service).sources(**fields),
+        "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "list": service.list_names,
         "peak": peak.answer,
     }
@@ -94,6 +97,12 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             error.__traceback__ = None
             gc.collect()
         channel.send(reply)
+
+
+def _attribution(service: Any) -> Any:
+    from torchyard.worker.why.service import attribution_of
+
+    return attribution_of(service)
 
 
 def _serve_template(channel: wire.Channel, path: str, modules: List[str]) -> int:

@@ -24,6 +24,9 @@ block      {variant, inner, samples, prime, settle, flush_l2, draw, varied}
 verify     {variant, accepted}                    -> checked, failure, seconds: of the latest block
 recheck    {variant, varied, accepted, values, more}
                                                   -> failure, notes, untrusted: after the last block
+observe    {}                                      -> nothing; records kernels compiled from now on
+sources    {variant}                              -> work, kernels_why_not
+instrumented {variant, iterations}                -> iteration_ns, rows
 list       {suite}                                -> names
 peak       {what, device, precision, size, seconds}
                                                   -> the best rate, or the limits of sizes
@@ -53,6 +56,9 @@ PHASES = {
     "verify": "the check of timed results",
     "recheck": "the final accuracy check",
     "operators": "operator profiling",
+    "observe": "the preparation of attribution",
+    "sources": "the recording of operators",
+    "instrumented": "an instrumented block",
     "list": "the listing of workloads",
     "peak": "the peak rate measurement",
     "quit": "shutdown",

@@ -17,6 +17,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple, Union
 from torchyard.worker.bench import backend_names
 
 Scalar = Union[bool, int, float, str]
+EAGER_KERNEL = "eager-kernel"
 PREFIXES = ("inductor", "dynamo")
 """`inductor.NAME=VALUE` is a setting of `torch._inductor.config`, `dynamo.NAME` of dynamo's."""
 
@@ -30,6 +31,8 @@ class Option(NamedTuple):
     """`model`, `call` or `compile`."""
     choices: Tuple[str, ...] = ()
     """Valid values; empty for a switch."""
+    example: str = ""
+    """An example of a value that can be any text."""
     changes_results: bool = False
     needs_compiler: bool = False
     inference_only: bool = False
@@ -86,6 +89,14 @@ OPTIONS: Tuple[Option, ...] = (
         needs_compiler=True,
     ),
     Option(
+        EAGER_KERNEL,
+        "operators for which Inductor calls the eager kernel instead of generating code, separated by "
+        "commas",
+        "compile",
+        example="native_layer_norm",
+        needs_compiler=True,
+    ),
+    Option(
         "other-batch",
         "count the recompilations for two other batch sizes",
         "compile",
@@ -114,7 +125,8 @@ def names() -> List[str]:
     """Return every option in the form `NAME` or `NAME=VALUE`."""
     texts: List[str] = []
     for option in OPTIONS:
-        texts += ["%s=%s" % (option.name, choice) for choice in option.choices] or [option.name]
+        values = option.choices or ((option.example,) if option.example else ())
+        texts += ["%s=%s" % (option.name, value) for value in values] or [option.name]
     return texts
 
 
@@ -150,6 +162,10 @@ def parse(word: str) -> Tuple[str, Scalar]:
         if not equals or not text:
             raise BadOption("%r has no value" % word, "write %s=VALUE, such as true or 4" % name)
         return name, _read_scalar(text)
+    if option.example:
+        if not text:
+            raise BadOption("%s has no value" % name, "write %s=%s" % (name, option.example))
+        return name, text
     if option.choices:
         if text not in option.choices:
             problem = (

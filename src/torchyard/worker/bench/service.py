@@ -184,7 +184,7 @@ class WorkerService:
 
         The reference is saved to a file, or kept here when all candidates are in this process.
         """
-        record = self._checks.references(self._runner(variant), limit_bytes)
+        record = self._checks.references(self.runner(variant), limit_bytes)
         if keep:
             self._reference = record
         else:
@@ -202,14 +202,14 @@ class WorkerService:
         if reference is None:
             reference = accuracy.load_tensors(path)
         try:
-            return self._checks.judge(self._runner(variant), reference)
+            return self._checks.judge(self.runner(variant), reference)
         finally:
             if last:
                 self._reference = None
 
     def verify(self, variant: str, accepted: Any = None, settle: bool = False) -> Dict[str, Any]:
         """Compare results that were kept in the variant's latest block."""
-        answer = self._checks.verify(self._runner(variant), accepted)
+        answer = self._checks.verify(self.runner(variant), accepted)
         if settle:
             timing.wait_until_idle()
         return answer
@@ -223,11 +223,11 @@ class WorkerService:
         more: bool = False,
     ) -> Dict[str, Any]:
         """Check the variant again, after the last block of a launch."""
-        return self._checks.recheck(self._runner(variant), varied, accepted, values, more)
+        return self._checks.recheck(self.runner(variant), varied, accepted, values, more)
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:
         """Compile if needed, then run until the time is stable."""
-        return warm(self._runner(variant), seconds)
+        return warm(self.runner(variant), seconds)
 
     def block(
         self,
@@ -242,7 +242,7 @@ class WorkerService:
         varied: str = "none",
     ) -> Dict[str, Any]:
         """Time one block; with a `draw`, on those input values, keeping results for `verify`."""
-        runner = self._runner(variant)
+        runner = self.runner(variant)
         check = None
         if draw is not None:
             check = self._checks.block(runner, draw, varied, samples, inner)
@@ -258,7 +258,7 @@ class WorkerService:
 
     def measure(self, variant: str) -> Dict[str, Any]:
         """Measure memory, operations, graphs and recompilations, with other batch sizes if requested."""
-        runner = self._runner(variant)
+        runner = self.runner(variant)
         trial = None
         if runner.options.get("dynamic") or runner.options.get("other-batch"):
             trial = try_other_batches(runner, self._batch_size, self._build_again)
@@ -273,13 +273,14 @@ class WorkerService:
         """Profile a variant by operator."""
         from torchyard.worker.bench.operator_table import operator_table
 
-        return operator_table(self._runner(variant), iterations)
+        return operator_table(self.runner(variant), iterations)
 
     def list_names(self, suite: str) -> Dict[str, Any]:
         """List the workloads of a suite in this target."""
         return {"names": suites.load(suite).names()}
 
-    def _runner(self, name: str) -> VariantRunner:
+    def runner(self, name: str) -> VariantRunner:
+        """Return a built variant; raise what building it raised."""
         if name in self._refused:
             raise self._refused[name]
         if name not in self._runners:

@@ -195,7 +195,7 @@ class ThisProcessService(WorkerService):
 
     def measure(self, variant: str) -> Dict[str, Any]:
         """Count operations and graphs; measuring memory would need a profiler in the user's process."""
-        runner = self._runner(variant)
+        runner = self.runner(variant)
         runner.first_call()
         if self._flops is None:
             self._flops = count_flops(runner.peer())

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 
 from torchyard.worker.bench import options as option_table
+from torchyard.worker.bench.eager_kernels import eager_kernels, overloads_of
 from torchyard.worker.bench.options import Scalar
 from torchyard.worker.workload import CannotBuild
 
@@ -28,6 +29,8 @@ def check(options: Options, backend: str, training: bool) -> None:
             raise CannotBuild(reason, hint="remove the option, or change the backend or mode")
         if name.partition(".")[0] in _CONFIGS and "." in name:
             _check_setting(name, value)
+        elif name == option_table.EAGER_KERNEL:
+            overloads_of(str(value))
         else:
             _settings(name, value)
 
@@ -41,6 +44,9 @@ def applied(options: Options) -> Iterator[None]:
             if dot and head in _CONFIGS:
                 config = importlib.import_module(_CONFIGS[head])
                 stack.enter_context(config.patch({setting: value}))
+                continue
+            if name == option_table.EAGER_KERNEL:
+                stack.enter_context(eager_kernels(str(value)))
                 continue
             for read, write, new in _settings(name, value):
                 with warnings.catch_warnings():

@@ -1,0 +1,258 @@
+"""Estimate the contribution of each group of source operators to the difference.
+
+In each round both variants have a timed block and one with timers around operators and kernels. The
+contribution of a group is its time on the candidate's side minus that on the baseline's side; host
+time is what the timed block takes beyond all operators. So the parts sum to the difference of the timed blocks in every
+round, in every launch, and in the result. Launches are the unit of replication, as in all
+comparisons (`stats/launch_model.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Final
+
+from torchyard.core.study import Workload
+from torchyard.stats.differences import estimate_difference
+from torchyard.stats.suite import benjamini_hochberg
+from torchyard.why.alignment import UNATTRIBUTED, Groups, Key, align
+from torchyard.why.model import (
+    Attribution,
+    Kernel,
+    MeasuredRound,
+    MeasuredSide,
+    Part,
+    PartKind,
+    Source,
+    Work,
+)
+
+ALPHA: Final = 0.05
+SMALLEST_SHARE: Final = 0.005
+"""Contributions below this share of the iteration are never named."""
+OUTLIER: Final = 3.0
+"""Rounds beyond this many deviations from the median of their launch are dropped."""
+FEWEST_ROUNDS: Final = 3
+HOST: Final[Key] = ("host",)
+
+
+@dataclass
+class _Launch:
+    """Means over the rounds of one launch."""
+
+    totals: list[tuple[float, float]] = field(default_factory=list)
+    """Timed iteration of baseline and candidate, by round."""
+    parts: dict[Key, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
+
+
+def attribute(
+    workload: Workload,
+    baseline: str,
+    candidate: str,
+    rounds: Sequence[MeasuredRound],
+    *,
+    work: dict[Source, Work] | None = None,
+    facts: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Attribution:
+    """Return the contributions over all launches."""
+    kept = usable_rounds(rounds)
+    sides = ([one.baseline for one in kept], [one.candidate for one in kept])
+    total_ns = fmean(side.plain_ns for side in sides[0])
+    baseline_rows, candidate_rows = (
+        [row for side in members for row in side.rows] for members in sides
+    )
+    groups = align(baseline_rows, candidate_rows, total_ns * len(kept))
+    launches: dict[int, _Launch] = defaultdict(_Launch)
+    for one in kept:
+        _add_round(launches[one.launch], one, groups)
+    measured = list(launches.values())
+    keys = sorted({key for launch in measured for key in launch.parts})
+    estimates = [_estimate([launch.parts[key] for launch in measured], total_ns) for key in keys]
+    adjusted = _adjusted_p(estimates, total_ns)
+    parts = [
+        _part(key, one, adjusted_p, groups, sides, total_ns, work or {})
+        for key, one, adjusted_p in zip(keys, estimates, adjusted, strict=True)
+    ]
+    whole = _estimate([launch.totals for launch in measured], total_ns)
+    return Attribution(
+        workload=workload,
+        baseline=baseline,
+        candidate=candidate,
+        launches=len(measured),
+        rounds=len(kept),
+        rounds_dropped=len(rounds) - len(kept),
+        baseline_ns=whole.baseline_ns,
+        candidate_ns=whole.candidate_ns,
+        low_ns=whole.low_ns,
+        high_ns=whole.high_ns,
+        parts=tuple(sorted(parts, key=lambda part: -abs(part.difference_ns))),
+        baseline_overhead=_overhead(sides[0]),
+        candidate_overhead=_overhead(sides[1]),
+        facts=tuple(facts),
+        notes=tuple(notes),
+    )
+
+
+def usable_rounds(rounds: Sequence[MeasuredRound]) -> list[MeasuredRound]:
+    """Drop disturbed rounds and outliers; keep the calmest ones where too few would remain.
+
+    A round is kept or dropped as a whole, so that its parts still sum to its difference.
+    """
+    kept = []
+    for launch in sorted({one.launch for one in rounds}):
+        own = [one for one in rounds if one.launch == launch]
+        distances = [0.0] * len(own)
+        for values in zip(*(_times(one) for one in own), strict=True):
+            center = median(values)
+            spread = max(1.4826 * median(abs(value - center) for value in values), 0.02 * center)
+            for index, value in enumerate(values):
+                distances[index] = max(distances[index], abs(value - center) / max(spread, 1e-9))
+        ranked = sorted(zip(distances, range(len(own)), strict=True))
+        calm = [
+            index for distance, index in ranked if distance <= OUTLIER and not own[index].disturbed
+        ]
+        if len(calm) < FEWEST_ROUNDS:
+            calm = [index for _, index in ranked[:FEWEST_ROUNDS]]
+        kept += [own[index] for index in sorted(calm)]
+    return kept
+
+
+def _times(one: MeasuredRound) -> tuple[float, ...]:
+    return (
+        one.baseline.plain_ns,
+        one.baseline.instrumented_ns,
+        one.candidate.plain_ns,
+        one.candidate.instrumented_ns,
+    )
+
+
+def _add_round(launch: _Launch, one: MeasuredRound, groups: Groups) -> None:
+    times: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for index, side in enumerate((one.baseline, one.candidate)):
+        operators_ns = 0.0
+        for row in side.rows:
+            times[groups.group_of(row)][index] += row.duration_ns
+            operators_ns += row.duration_ns
+        times[HOST][index] = side.plain_ns - operators_ns
+    launch.totals.append((one.baseline.plain_ns, one.candidate.plain_ns))
+    for key, (baseline_ns, candidate_ns) in times.items():
+        launch.parts[key].append((baseline_ns, candidate_ns))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Estimate:
+    baseline_ns: float
+    candidate_ns: float
+    low_ns: float
+    high_ns: float
+    p_value: float
+
+
+def _estimate(launches: Sequence[Sequence[tuple[float, float]]], total_ns: float) -> _Estimate:
+    """Estimate a difference from the times of both sides in the rounds of each launch."""
+    rounds = [launch or [(0.0, 0.0)] for launch in launches]
+    difference = estimate_difference(
+        [[(other - one) / total_ns for one, other in launch] for launch in rounds], alpha=ALPHA
+    )
+    return _Estimate(
+        baseline_ns=fmean(fmean(one for one, _ in launch) for launch in rounds),
+        candidate_ns=fmean(fmean(other for _, other in launch) for launch in rounds),
+        low_ns=difference.low * total_ns,
+        high_ns=difference.high * total_ns,
+        p_value=difference.p_value,
+    )
+
+
+def _adjusted_p(estimates: Sequence[_Estimate], total_ns: float) -> list[float]:
+    """Correct for the number of parts that are large enough to be named."""
+    limit_ns = SMALLEST_SHARE * total_ns
+    tested = [
+        index
+        for index, one in enumerate(estimates)
+        if max(abs(one.baseline_ns), abs(one.candidate_ns)) >= limit_ns
+    ]
+    adjusted = [1.0] * len(estimates)
+    p_values = benjamini_hochberg([estimates[index].p_value for index in tested])
+    for index, p_value in zip(tested, p_values, strict=True):
+        adjusted[index] = p_value
+    return adjusted
+
+
+def _part(
+    key: Key,
+    estimate: _Estimate,
+    adjusted_p: float,
+    groups: Groups,
+    sides: tuple[list[MeasuredSide], list[MeasuredSide]],
+    total_ns: float,
+    work: dict[Source, Work],
+) -> Part:
+    kind: PartKind = "operators"
+    sources: tuple[Source, ...] = ()
+    if key == HOST:
+        kind = "host"
+    elif key == UNATTRIBUTED:
+        kind = "unattributed"
+    else:
+        members = groups.members(key)
+        sources = tuple(sorted({one for member in members for one in groups.sources[member]}))
+    difference_ns = estimate.candidate_ns - estimate.baseline_ns
+    kernels = [() if kind == "host" else _kernels(key, side, groups) for side in sides]
+    named = adjusted_p <= ALPHA and abs(difference_ns) >= SMALLEST_SHARE * total_ns
+    return Part(
+        kind=kind,
+        name=_name(kind, sources),
+        baseline_ns=estimate.baseline_ns,
+        candidate_ns=estimate.candidate_ns,
+        low_ns=estimate.low_ns,
+        high_ns=estimate.high_ns,
+        p_value=estimate.p_value,
+        adjusted_p=adjusted_p,
+        named=named and kind != "unattributed",
+        sources=sources,
+        baseline_kernels=kernels[0],
+        candidate_kernels=kernels[1],
+        flops=sum(work[one].flops for one in sources if one in work),
+        moved_bytes=sum(work[one].moved_bytes for one in sources if one in work),
+    )
+
+
+def _name(kind: PartKind, sources: Sequence[Source]) -> str:
+    """Return a name such as `LayerNorm blocks.*.norm: native_layer_norm`."""
+    if kind == "host":
+        return "host time outside of operators"
+    if kind == "unattributed":
+        return "operators without a known source"
+    names: dict[str, list[str]] = {}
+    for source in sources:
+        module = f"{source.kind} {source.module}".strip() if source.module else source.kind
+        where = module or "program"
+        phase = "" if source.phase == "forward" else f" {source.phase}"
+        operators = names.setdefault(where + phase, [])
+        if source.operator not in operators:
+            operators.append(source.operator)
+    return "; ".join(f"{where}: {', '.join(operators)}" for where, operators in names.items())
+
+
+def _kernels(key: Key, side: Sequence[MeasuredSide], groups: Groups) -> tuple[Kernel, ...]:
+    totals: dict[str, list[float]] = {}
+    for block in side:
+        for row in block.rows:
+            if groups.group_of(row) == key:
+                total = totals.setdefault(row.name, [0.0, 0.0])
+                total[0] += row.calls
+                total[1] += row.duration_ns
+    count = len(side)
+    kernels = [
+        Kernel(name=name, calls=calls / count, duration_ns=duration_ns / count)
+        for name, (calls, duration_ns) in totals.items()
+    ]
+    return tuple(sorted(kernels, key=lambda one: -one.duration_ns))
+
+
+def _overhead(side: Sequence[MeasuredSide]) -> float:
+    return median(block.instrumented_ns / block.plain_ns for block in side) - 1.0

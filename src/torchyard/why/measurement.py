@@ -1,0 +1,215 @@
+"""Measure for an attribution: in each launch, timed and instrumented blocks alternate."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final
+
+from torchyard.bench.launch import LaunchProcesses, draw_launch, threads_of
+from torchyard.bench.preparation import PreparationState, compile_variant, measure_metrics, warm_up
+from torchyard.core.comparison import VariantMetrics
+from torchyard.core.events import Event, Listener
+from torchyard.core.study import MeasureSettings, Variant, Workload
+from torchyard.errors import UsageError
+from torchyard.machine.guards import block_check
+from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source, Work
+
+FEWEST_ROUNDS: Final = 4
+BLOCK_S: Final = 0.1
+"""Duration of an instrumented block."""
+MOST_ITERATIONS: Final = 200
+LONGEST: Final = 1.25
+"""Samples longer than this multiple of the median are left out, as in instrumented blocks."""
+
+
+@dataclass(kw_only=True)
+class Measurement:
+    """What the launches so far returned."""
+
+    rounds: list[MeasuredRound] = field(default_factory=list)
+    work: dict[Source, Work] = field(default_factory=dict)
+    metrics: dict[str, VariantMetrics] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+class AttributionSession:
+    """Measures one comparison; `measurement` can be read at any time, also after an interrupt."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        baseline: Variant,
+        candidate: Variant,
+        settings: MeasureSettings,
+        *,
+        launches: int,
+        seconds: float,
+        folder: Path,
+        listener: Listener,
+    ) -> None:
+        """`seconds` is the measuring time of all launches; `folder` receives logs and compiled code."""
+        if workload.device != "cpu":
+            raise UsageError(
+                f"why does not support the device {workload.device} yet",
+                why="kernels of a GPU are not attributed to source operators yet",
+                hint="use `torchyard profile` for a profile of each variant",
+            )
+        for variant in (baseline, candidate):
+            if variant.environment.instances > 1:
+                raise UsageError(
+                    "why does not support several instances",
+                    why="timers cover one process",
+                    hint="compare the same settings with one instance",
+                )
+        self._workload = workload
+        self._variants = (baseline, candidate)
+        self._settings = settings
+        self._launches = launches
+        self._seconds = seconds / launches
+        self._folder = folder
+        self._listener = listener
+        self._chance = random.Random(f"why/{settings.seed}")
+        self._prepared = PreparationState()
+        self.measurement = Measurement()
+
+    def run(self) -> Measurement:
+        """Measure all launches."""
+        scratch = self._folder / "scratch"
+        scratch.mkdir(parents=True, exist_ok=True)
+        try:
+            for number in range(self._launches):
+                self._launch(number, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return self.measurement
+
+    def _launch(self, number: int, scratch: Path) -> None:
+        self._say(f"launch {number + 1} of {self._launches}: starting", number)
+        logs = self._folder / "logs" / f"launch-{number:03d}"
+        logs.mkdir(parents=True, exist_ok=True)
+        with LaunchProcesses(
+            self._workload,
+            self._variants,
+            self._settings,
+            draw=draw_launch(self._chance),
+            log_folder=logs,
+            scratch=scratch,
+            number=number,
+        ) as processes:
+            for variant in processes.one_variant_per_process():
+                self._ask(processes, variant, "observe")
+            for variant in self._variants:
+                self._say(f"launch {number + 1} of {self._launches}: compiling", number)
+                compile_variant(processes, variant)
+            for variant in self._variants:
+                warm_up(processes, variant, self._prepared)
+                if number == 0:
+                    measure_metrics(processes, variant, self._prepared)
+                self._record_sources(processes, variant)
+            self.measurement.metrics = dict(self._prepared.metrics)
+            self._say(f"launch {number + 1} of {self._launches}: measuring", number)
+            started_s = time.monotonic()
+            rounds = 0
+            while rounds < FEWEST_ROUNDS or time.monotonic() - started_s < self._seconds:
+                self._round(processes, number)
+                rounds += 1
+
+    def _iterations(self, variant: Variant) -> int:
+        iteration_ns = max(self._prepared.iteration_ns[variant.name], 1.0)
+        return max(3, min(MOST_ITERATIONS, round(BLOCK_S * 1e9 / iteration_ns)))
+
+    def _record_sources(self, processes: LaunchProcesses, variant: Variant) -> None:
+        answer = self._ask(processes, variant, "sources", variant=variant.name)
+        for fields, flops, moved_bytes in answer["work"]:
+            work = Work(flops=float(flops), moved_bytes=float(moved_bytes))
+            self.measurement.work.setdefault(Source.of(fields), work)
+        why_not = str(answer["kernels_why_not"])
+        note = f"{variant.name}: kernels are not related to source operators: {why_not}"
+        if why_not and note not in self.measurement.notes:
+            self.measurement.notes.append(note)
+
+    def _round(self, processes: LaunchProcesses, launch: int) -> None:
+        """Measure both variants; the order of variants and of the kinds of block is random."""
+        blocks = [(variant, inside) for variant in self._variants for inside in (False, True)]
+        self._chance.shuffle(blocks)
+        plain: dict[str, float] = {}
+        answers: dict[str, dict[str, Any]] = {}
+        disturbed = False
+        for variant, inside in blocks:
+            if inside:
+                iterations = self._iterations(variant)
+                answers[variant.name] = self._ask(
+                    processes,
+                    variant,
+                    "instrumented",
+                    variant=variant.name,
+                    iterations=iterations,
+                )
+            else:
+                plain[variant.name], dirty = self._time(processes, variant)
+                disturbed = disturbed or dirty
+        sides = [
+            MeasuredSide(
+                plain_ns=plain[variant.name],
+                instrumented_ns=float(answers[variant.name]["iteration_ns"]),
+                rows=tuple(_row(fields) for fields in answers[variant.name]["rows"]),
+            )
+            for variant in self._variants
+        ]
+        self.measurement.rounds.append(
+            MeasuredRound(launch=launch, baseline=sides[0], candidate=sides[1], disturbed=disturbed)
+        )
+
+    def _time(self, processes: LaunchProcesses, variant: Variant) -> tuple[float, bool]:
+        plan = self._prepared.plans[variant.name]
+        answer = self._ask(
+            processes,
+            variant,
+            "block",
+            variant=variant.name,
+            inner=plan.inner,
+            samples=plan.samples,
+            prime=max(1, plan.prime),
+            settle=processes.several_processes,
+            flush_l2=self._settings.flush_l2,
+        )
+        samples = [float(sample) for sample in answer["samples_ns"]]
+        dirty = block_check.judge(
+            block_check.reading_from(answer["readings"], {}),
+            wall_ns=int(answer["wall_ns"]),
+            samples=len(samples),
+            threads=threads_of(variant, self._settings),
+        )
+        limit_ns = LONGEST * median(samples)
+        return fmean(one for one in samples if one <= limit_ns), bool(dirty)
+
+    def _ask(
+        self, processes: LaunchProcesses, asked: Variant, verb: str, /, **fields: object
+    ) -> dict[str, Any]:
+        limit_s = self._settings.step_limit_s
+        return processes.ask(asked, verb, phase="timing", limit_s=limit_s, **fields)
+
+    def _say(self, text: str, number: int) -> None:
+        self._listener(
+            Event(
+                kind="phase",
+                text=text,
+                workload=self._workload.label,
+                fraction=number / self._launches,
+            )
+        )
+
+
+def _row(fields: list[Any]) -> OperatorRow:
+    name, sources, duration_ns, calls = fields
+    return OperatorRow(
+        name=str(name),
+        sources=tuple(Source.of(one) for one in sources),
+        duration_ns=float(duration_ns),
+        calls=float(calls),
+    )

@@ -1,0 +1,192 @@
+"""Records of an attribution: measured rounds, groups of source operators, and their contributions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from torchyard.core.study import Workload
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Source:
+    """A source operator: phase, module, line and operator; the same in eager and compiled code."""
+
+    phase: str
+    module: str
+    kind: str
+    """Class name of the module."""
+    file: str
+    line: int
+    text: str
+    """Source text of the line."""
+    operator: str
+
+    @classmethod
+    def of(cls, fields: list[Any]) -> Source:
+        """Return the source operator of a worker's answer."""
+        phase, module, kind, file, line, text, operator = fields
+        return cls(
+            phase=str(phase),
+            module=str(module),
+            kind=str(kind),
+            file=str(file),
+            line=int(line),
+            text=str(text),
+            operator=str(operator),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRow:
+    """Time of an operator or kernel in one iteration."""
+
+    name: str
+    sources: tuple[Source, ...]
+    duration_ns: float
+    calls: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredSide:
+    """One variant in one round: a timed block and an instrumented one."""
+
+    plain_ns: float
+    """Time of an iteration without timers inside."""
+    instrumented_ns: float
+    """Time of an iteration with timers around operators and kernels."""
+    rows: tuple[OperatorRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRound:
+    """Both variants, measured one after the other in random order."""
+
+    launch: int
+    baseline: MeasuredSide
+    candidate: MeasuredSide
+    disturbed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Arithmetic and memory traffic of a source operator in eager code."""
+
+    flops: float
+    moved_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """An operator or kernel of a group, on one side."""
+
+    name: str
+    calls: float
+    duration_ns: float
+
+
+PartKind = Literal["operators", "host", "unattributed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The contribution of a group of source operators, or of what remains."""
+
+    kind: PartKind
+    name: str
+    baseline_ns: float
+    candidate_ns: float
+    low_ns: float
+    high_ns: float
+    """Confidence interval of candidate minus baseline."""
+    p_value: float
+    adjusted_p: float
+    """Corrected for the number of parts (Benjamini-Hochberg)."""
+    named: bool
+    """Whether the contribution is significant and not negligible."""
+    sources: tuple[Source, ...] = ()
+    baseline_kernels: tuple[Kernel, ...] = ()
+    candidate_kernels: tuple[Kernel, ...] = ()
+    flops: float = 0.0
+    moved_bytes: float = 0.0
+
+    @property
+    def difference_ns(self) -> float:
+        """Candidate minus baseline."""
+        return self.candidate_ns - self.baseline_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """What one decision of the compiler is worth."""
+
+    change: str
+    option: str
+    """Option of a variant that makes the change."""
+    verdict: str
+    """Changed against unchanged candidate: faster, slower, same, ..."""
+    effect: float | None = None
+    """Speedup of the changed over the unchanged candidate."""
+    low: float | None = None
+    high: float | None = None
+    speedup: float | None = None
+    """Speedup of the changed candidate over the baseline."""
+    unchanged_speedup: float | None = None
+    confirmed: bool | None = None
+    """Whether a second comparison found the change faster too; None where there was none."""
+    why_not: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the change makes a difference."""
+        return self.verdict in {"faster", "slower"}
+
+    @property
+    def effect_text(self) -> str:
+        """The effect with its confidence interval."""
+        if self.effect is None:
+            return self.why_not
+        interval = "" if self.low is None else f" [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.effect:.2f}x{interval}"
+
+    @property
+    def speedup_text(self) -> str:
+        """The speedup with the change, instead of the one without it."""
+        if self.speedup is None or self.unchanged_speedup is None:
+            return ""
+        return f"{self.speedup:.2f}x instead of {self.unchanged_speedup:.2f}x"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """Why two variants differ: the parts sum to the difference of the iteration times."""
+
+    workload: Workload
+    baseline: str
+    candidate: str
+    launches: int
+    rounds: int
+    rounds_dropped: int
+    baseline_ns: float
+    candidate_ns: float
+    low_ns: float
+    high_ns: float
+    """Confidence interval of the difference of the iteration times, without timers inside."""
+    parts: tuple[Part, ...]
+    """Sorted by the size of the contribution."""
+    baseline_overhead: float
+    candidate_overhead: float
+    """Slowdown by the timers."""
+    facts: tuple[str, ...] = ()
+    """What the compiler did: graphs, graph breaks, library calls, recompilations."""
+    notes: tuple[str, ...] = ()
+    ablations: tuple[Ablation, ...] = ()
+    """Decisions of the compiler, changed one at a time."""
+    format: int = FORMAT_VERSION
+
+    @property
+    def difference_ns(self) -> float:
+        """Candidate minus baseline."""
+        return self.candidate_ns - self.baseline_ns

@@ -1,0 +1,187 @@
+"""Format an attribution as one self-contained HTML page with a waterfall chart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from torchyard.presentation.chart_layout import round_step
+from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.why.model import Attribution, Part
+from torchyard.why.report import (
+    headline,
+    kernel_list,
+    method_line,
+    places,
+    shown_parts,
+    time_unit,
+)
+
+WIDTH: Final = 800
+_ROW: Final = 34
+_TOP: Final = 8
+_TICKS: Final = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A step of the waterfall, from the running sum before it to that after it."""
+
+    label: str
+    amount: str
+    style: str
+    y: float
+    left: float
+    width: float
+    error_left: float | None
+    error_right: float | None
+    """Ends of the confidence interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waterfall:
+    """Baseline, contributions and candidate on one time axis."""
+
+    height: float
+    bars: tuple[Bar, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def attribution_page(result: Attribution) -> str:
+    """Return the page."""
+    unit, scale = time_unit(max(result.baseline_ns, result.candidate_ns))
+    parts = shown_parts(result)
+    rest = [part for part in result.parts if part not in parts]
+    style = asset("report.css") + asset("why.css")
+    return (
+        template_engine()
+        .get_template("why.html.j2")
+        .render(
+            result=result,
+            title=f"Why: {result.workload.label}",
+            answer=headline(result),
+            method=method_line(result),
+            chart=waterfall(result, parts, rest),
+            rows=[_row(part, result, scale, unit) for part in parts],
+            rest=_rest(rest, scale),
+            total=_amount(result.difference_ns, scale),
+            unit=unit,
+            style=style,
+            style_hash=fingerprint(style),
+        )
+    )
+
+
+def waterfall(result: Attribution, parts: list[Part], rest: list[Part]) -> Waterfall:
+    """Return the chart: each contribution starts where the one before it ends."""
+    unit, scale = time_unit(max(result.baseline_ns, result.candidate_ns))
+    steps: list[tuple[str, float, Part | None]] = [(p.name, p.difference_ns, p) for p in parts]
+    if rest:
+        total_ns = sum(part.difference_ns for part in rest)
+        steps.append((f"{len(rest)} smaller parts", total_ns, None))
+    sums, at_ns = [], result.baseline_ns
+    for _, difference_ns, _part in steps:
+        sums.append((at_ns, at_ns + difference_ns))
+        at_ns += difference_ns
+    ends = [0.0, result.baseline_ns, result.candidate_ns, *(end for pair in sums for end in pair)]
+    low, high = min(ends), max(ends)
+    span = max(high - low, 1.0)
+
+    def place(time_ns: float) -> float:
+        return round(WIDTH * min(1.0, max(0.0, (time_ns - low) / span)), 2)
+
+    def bar(index: int, label: str, amount: str, style: str, begin: float, end: float) -> Bar:
+        left, right = sorted((place(begin), place(end)))
+        return Bar(
+            label=label,
+            amount=amount,
+            style=style,
+            y=_TOP + index * _ROW,
+            left=left,
+            width=max(1.0, right - left),
+            error_left=None,
+            error_right=None,
+        )
+
+    bars = [
+        bar(
+            0,
+            result.baseline,
+            f"{result.baseline_ns / scale:.4g} {unit}",
+            "side",
+            0.0,
+            result.baseline_ns,
+        )
+    ]
+    for index, ((label, difference_ns, part), (begin, end)) in enumerate(
+        zip(steps, sums, strict=True), start=1
+    ):
+        style = "slower" if difference_ns > 0 else "faster"
+        if part is None or not part.named:
+            style = "unclear"
+        one = bar(index, label, f"{_amount(difference_ns, scale)} {unit}", style, begin, end)
+        if part is not None and math.isfinite(part.low_ns):
+            one = Bar(
+                **{
+                    **one.__dict__,
+                    "error_left": place(begin + part.low_ns),
+                    "error_right": place(begin + part.high_ns),
+                }
+            )
+        bars.append(one)
+    last = len(steps) + 1
+    amount = f"{result.candidate_ns / scale:.4g} {unit}"
+    bars.append(bar(last, result.candidate, amount, "side", 0.0, result.candidate_ns))
+    step = round_step(span / scale / _TICKS)
+    first = math.ceil(low / scale / step - 1e-9)
+    numbers = [number * step for number in range(first, math.floor(high / scale / step + 1e-9) + 1)]
+    ticks = tuple((place(number * scale), f"{number:.4g} {unit}") for number in numbers)
+    return Waterfall(height=_TOP + (last + 1) * _ROW + 20, bars=tuple(bars), ticks=ticks)
+
+
+def _row(part: Part, result: Attribution, scale: float, unit: str) -> dict[str, object]:
+    return {
+        "name": part.name,
+        "named": part.named,
+        "difference": _amount(part.difference_ns, scale),
+        "interval": f"[{_amount(part.low_ns, scale)}, {_amount(part.high_ns, scale)}]",
+        "baseline": f"{part.baseline_ns / scale:.3f}",
+        "candidate": f"{part.candidate_ns / scale:.3f}",
+        "adjusted_p": f"{part.adjusted_p:.2g}",
+        "places": places(part.sources),
+        "kernels": [
+            (name, kernel_list(kernels, scale, unit, most=len(kernels)))
+            for name, kernels in (
+                (result.baseline, part.baseline_kernels),
+                (result.candidate, part.candidate_kernels),
+            )
+            if kernels
+        ],
+        "rates": _rates(part, result),
+    }
+
+
+def _rates(part: Part, result: Attribution) -> list[str]:
+    """Return FLOP/s and bytes/s of both sides, for the work of the eager operators."""
+    lines = []
+    for name, time_ns in (
+        (result.baseline, part.baseline_ns),
+        (result.candidate, part.candidate_ns),
+    ):
+        if part.kind == "operators" and time_ns > 0.0 and (part.flops or part.moved_bytes):
+            lines.append(
+                f"{name}: {part.flops / time_ns:.3g} GFLOP/s, "
+                f"{part.moved_bytes / time_ns:.3g} GB/s of eager traffic"
+            )
+    return lines
+
+
+def _rest(rest: list[Part], scale: float) -> tuple[int, str] | None:
+    if not rest:
+        return None
+    return len(rest), _amount(sum(part.difference_ns for part in rest), scale)
+
+
+def _amount(duration_ns: float, scale: float) -> str:
+    return f"{duration_ns / scale:+.3f}"

@@ -1,0 +1,153 @@
+"""Show an attribution in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from torchyard.presentation.safe_text import one_line, wrapped
+from torchyard.why.model import Ablation, Attribution, Kernel, Part, Source
+
+MOST_PARTS: Final = 8
+LARGEST_SHARE: Final = 2.0
+"""Parts of opposite signs can have any share of the difference; a larger one says nothing."""
+_MOST_KERNELS: Final = 3
+_MOST_LINES: Final = 3
+
+
+def attribution_text(result: Attribution, *, width: int = 100) -> str:
+    """Return headline, contributions that sum to the difference, and facts about the compiler."""
+    unit, scale = time_unit(max(result.baseline_ns, result.candidate_ns))
+    lines = [*wrapped(one_line(headline(result)), width), ""]
+    shown = shown_parts(result)
+    amount = max(len(_amount(part.difference_ns, scale)) for part in shown)
+    for part in shown:
+        lines += _part_lines(part, result, scale, unit, amount, width)
+    rest = [part for part in result.parts if part not in shown]
+    if rest:
+        total_ns = sum(part.difference_ns for part in rest)
+        lines.append(
+            f"{_amount(total_ns, scale):>{amount}} {unit}  {len(rest)} smaller parts together"
+        )
+    lines.append(f"{'-' * (amount + 3)}")
+    lines.append(f"{_amount(result.difference_ns, scale):>{amount}} {unit}  sum of all parts")
+    if result.facts:
+        lines += ["", "Compiler:"]
+        for fact in result.facts:
+            lines += wrapped(one_line(fact), width, first="  ", rest="    ")
+    if result.ablations:
+        lines += ["", f"Decisions of the compiler, compared with {result.candidate}:"]
+        for one in result.ablations:
+            lines += wrapped(one_line(ablation_line(one)), width, first="  ", rest="      ")
+    lines += ["", *wrapped(method_line(result), width)]
+    for note in result.notes:
+        lines += wrapped(f"note: {one_line(note)}", width, rest="  ")
+    return "\n".join(lines) + "\n"
+
+
+def headline(result: Attribution) -> str:
+    """Return the answer in one or two sentences."""
+    unit, scale = time_unit(max(result.baseline_ns, result.candidate_ns))
+    times = f"{result.baseline_ns / scale:.4g} {unit} -> {result.candidate_ns / scale:.4g} {unit}"
+    change = f"{_amount(result.difference_ns, scale)} {unit}"
+    interval = _interval(result.low_ns, result.high_ns, scale)
+    text = (
+        f"{result.workload.label}: {result.baseline} -> {result.candidate}: {times} per iteration, "
+        f"{change} {interval}."
+    )
+    named = [part for part in result.parts if part.named]
+    if not named:
+        return f"{text} No part has a significant contribution."
+    first = named[0]
+    share = first.difference_ns / result.difference_ns if result.difference_ns else 0.0
+    portion = f" ({share:.0%} of the difference)" if 0.0 < share <= LARGEST_SHARE else ""
+    return f"{text} Largest contribution: {first.name}{portion}."
+
+
+def ablation_line(one: Ablation) -> str:
+    """Return a change and its effect: `eager kernel for gelu: faster 1.4x [1.3, 1.5]; ...`."""
+    text = f"{one.change} ({one.option}): {one.verdict} {one.effect_text}".rstrip()
+    if one.decided and one.speedup_text:
+        text += f"; {one.speedup_text} over the baseline"
+    if one.confirmed is not None:
+        text += "; confirmed" if one.confirmed else "; not confirmed by a second comparison"
+    return text
+
+
+def method_line(result: Attribution) -> str:
+    """Return how the numbers were measured."""
+    dropped = f", {result.rounds_dropped} disturbed rounds dropped" if result.rounds_dropped else ""
+    return (
+        f"{result.launches} launches, {result.rounds} rounds{dropped}. "
+        f"95 % confidence intervals. Slowdown by the timers inside: {result.baseline} "
+        f"{max(0.0, result.baseline_overhead):.1%}, {result.candidate} "
+        f"{max(0.0, result.candidate_overhead):.1%}."
+    )
+
+
+def shown_parts(result: Attribution) -> list[Part]:
+    """Return named parts and others of some size."""
+    limit_ns = 0.01 * max(result.baseline_ns, result.candidate_ns)
+    parts = [part for part in result.parts if part.named or abs(part.difference_ns) >= limit_ns]
+    return parts[:MOST_PARTS] or list(result.parts[:1])
+
+
+def time_unit(duration_ns: float) -> tuple[str, float]:
+    """Return the unit in which all times of an attribution are shown, and its length in ns."""
+    units = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
+    return next((unit for unit in units if duration_ns >= unit[1]), units[-1])
+
+
+def _amount(duration_ns: float, scale: float) -> str:
+    return f"{duration_ns / scale:+.3f}"
+
+
+def _interval(low_ns: float, high_ns: float, scale: float) -> str:
+    return f"[{low_ns / scale:+.3f}, {high_ns / scale:+.3f}]"
+
+
+def _part_lines(
+    part: Part, result: Attribution, scale: float, unit: str, amount: int, width: int
+) -> list[str]:
+    times = f"{part.baseline_ns / scale:.3f} -> {part.candidate_ns / scale:.3f} {unit}"
+    mark = "" if part.named else "  not significant"
+    head = (
+        f"{_amount(part.difference_ns, scale):>{amount}} {unit} "
+        f"{_interval(part.low_ns, part.high_ns, scale)}  {times}{mark}"
+    )
+    indent = " " * (amount + 2)
+    lines = [head, *wrapped(one_line(part.name), width, first=indent, rest=indent + "  ")]
+    for place in places(part.sources)[:_MOST_LINES]:
+        lines += wrapped(one_line(place), width, first=indent, rest=indent + "    ")
+    for name, kernels in (
+        (result.baseline, part.baseline_kernels),
+        (result.candidate, part.candidate_kernels),
+    ):
+        if kernels:
+            text = f"{name}: {kernel_list(kernels, scale, unit)}"
+            lines += wrapped(one_line(text), width, first=indent, rest=indent + "    ")
+    return [*lines, ""]
+
+
+def places(sources: Sequence[Source]) -> list[str]:
+    """Return the source lines: `model.py:7: h = self.norm(x)`."""
+    lines = []
+    for source in sources:
+        if source.file:
+            line = f"{Path(source.file).name}:{source.line}: {source.text}"
+            if line not in lines:
+                lines.append(line)
+    return lines
+
+
+def kernel_list(
+    kernels: Sequence[Kernel], scale: float, unit: str, *, most: int = _MOST_KERNELS
+) -> str:
+    """Return the kernels of one side: `aten::addmm 2x 0.8 ms, ...`."""
+    shown = [
+        f"{kernel.name} {kernel.calls:.0f}x {kernel.duration_ns / scale:.3f} {unit}"
+        for kernel in kernels[:most]
+    ]
+    more = len(kernels) - most
+    return ", ".join(shown) + (f", {more} more" if more > 0 else "")

@@ -1,0 +1,66 @@
+"""Requests of an attribution: observe compilation, record sources, time operators."""
+
+from typing import Any, Dict, List, Optional
+
+from torchyard.worker.bench.backend_names import uses_dynamo
+from torchyard.worker.bench.service import WorkerService
+from torchyard.worker.bench.variant import VariantRunner
+from torchyard.worker.why.instrumented_block import calibrate, run_instrumented
+from torchyard.worker.why.kernels import GeneratedCode
+from torchyard.worker.why.sources import SourceRecorder, TracedOperator, Unit
+
+
+class AttributionService:
+    """The handlers of the verbs of an attribution; `observe` comes before the first call."""
+
+    def __init__(self, service: WorkerService) -> None:
+        self._service = service
+        self._code = GeneratedCode()
+        self._call_ns: Optional[float] = None
+        self._operators: Dict[str, List[TracedOperator]] = {}
+
+    def observe(self) -> Dict[str, Any]:
+        """Record the kernels that Inductor generates from now on."""
+        self._code.install()
+        return {}
+
+    def sources(self, variant: str) -> Dict[str, Any]:
+        """Record the operators of one iteration; return their FLOPs and bytes.
+
+        Compiled code is related to the operators of the eager module.
+        """
+        runner = self._service.runner(variant)
+        compiled = uses_dynamo(runner.backend)
+        if compiled:
+            runner = VariantRunner("eager", "eager", runner.precision, runner.model, runner.device)
+        recorder = SourceRecorder(runner.model.module)
+        with runner.context():
+            call = runner.caller()
+            with recorder:
+                call()
+        runner.model.forget_gradients()
+        self._operators[variant] = recorder.operators
+        totals: Dict[Unit, List[float]] = {}
+        for operator in recorder.operators:
+            total = totals.setdefault(operator.unit, [0.0, 0.0])
+            total[0] += operator.flops
+            total[1] += operator.moved_bytes
+        why_not = self._code.why_not if compiled else ""
+        work = [[list(unit), flops, moved] for unit, (flops, moved) in totals.items()]
+        return {"work": work, "kernels_why_not": why_not}
+
+    def instrumented(self, variant: str, iterations: int) -> Dict[str, Any]:
+        """Run one block with timers around operators and kernels."""
+        if self._call_ns is None:
+            self._call_ns = calibrate()
+        operators = self._operators.get(variant, [])
+        runner = self._service.runner(variant)
+        return run_instrumented(runner, iterations, operators, self._code, self._call_ns)
+
+
+_attributions: Dict[int, AttributionService] = {}
+
+
+def attribution_of(service: WorkerService) -> AttributionService:
+    """Return the attribution of a worker's service."""
+    return _attributions.setdefault(id(service), AttributionService(service))

@@ -1,0 +1,101 @@
+"""The contributions: they sum to the difference, find what was planted, and name nobody without cause."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.why.synthetic import rounds, source
+from torchyard.core.study import Workload
+from torchyard.why.attribution import attribute, usable_rounds
+from torchyard.why.model import Attribution, MeasuredRound
+
+WORKLOAD = Workload(suite="models", name="net")
+MODULES = ("norm", "up", "act", "down", "head")
+TIMES = {
+    source(module, "op", line=line): 100.0 + 20.0 * line for line, module in enumerate(MODULES)
+}
+PLANTED = source("act", "op", line=2)
+
+
+def attributed(measured: list[MeasuredRound]) -> Attribution:
+    return attribute(WORKLOAD, "eager", "inductor", measured)
+
+
+def test_parts_sum_to_the_difference() -> None:
+    result = attributed(rounds(TIMES, {**TIMES, PLANTED: 180.0}, host_us=(50.0, 20.0)))
+    for side in ("baseline_ns", "candidate_ns", "difference_ns"):
+        total = math.fsum(getattr(part, side) for part in result.parts)
+        assert total == pytest.approx(getattr(result, side), rel=1e-9)
+
+
+def test_the_planted_operator_is_named_first() -> None:
+    result = attributed(rounds(TIMES, {**TIMES, PLANTED: 180.0}))
+    first = result.parts[0]
+    assert first.named
+    assert [one.module for one in first.sources] == ["act"]
+    assert first.low_ns < 40e3 < first.high_ns
+    assert [part for part in result.parts[1:] if part.named] == []
+
+
+def test_added_host_time_is_named() -> None:
+    result = attributed(rounds(TIMES, TIMES, host_us=(50.0, 150.0)))
+    assert result.parts[0].kind == "host"
+    assert result.parts[0].named
+    assert result.parts[0].low_ns < 100e3 < result.parts[0].high_ns
+
+
+def test_an_operator_that_disappears_is_named() -> None:
+    without = {one: us for one, us in TIMES.items() if one != PLANTED}
+    first = attributed(rounds(TIMES, without)).parts[0]
+    assert first.named
+    assert (first.candidate_ns, first.candidate_kernels) == (0.0, ())
+
+
+def test_one_launch_names_nobody() -> None:
+    result = attributed(rounds(TIMES, {**TIMES, PLANTED: 1800.0}, launches=1))
+    assert not any(part.named for part in result.parts)
+
+
+def test_identical_programs_name_nobody_and_intervals_hold_the_truth() -> None:
+    """In each of many noisy worlds; the limits are those of a binomial distribution."""
+    worlds = 200
+    named = held = 0
+    for seed in range(worlds):
+        noise = (0.003, 0.01, 0.04)[seed % 3]
+        measured = rounds(TIMES, TIMES, seed=seed, launch_sd=noise, round_sd=noise)
+        named += any(part.named for part in attributed(measured).parts)
+        measured = rounds(
+            TIMES, {**TIMES, PLANTED: 200.0}, seed=seed, launch_sd=noise, round_sd=noise
+        )
+        (part,) = [one for one in attributed(measured).parts if PLANTED in one.sources]
+        held += part.low_ns <= 60e3 <= part.high_ns
+    assert named <= 0.05 * worlds + 2.0 * math.sqrt(0.05 * 0.95 * worlds)
+    assert held >= 0.95 * worlds - 2.5 * math.sqrt(0.05 * 0.95 * worlds)
+
+
+def test_a_disturbed_round_is_dropped_as_a_whole() -> None:
+    measured = rounds(TIMES, TIMES, launches=2)
+    spoiled = measured[3]
+    side = spoiled.candidate
+    slow = MeasuredRound(
+        launch=spoiled.launch,
+        baseline=spoiled.baseline,
+        candidate=type(side)(
+            plain_ns=10 * side.plain_ns, instrumented_ns=side.instrumented_ns, rows=side.rows
+        ),
+    )
+    kept = usable_rounds([*measured[:3], slow, *measured[4:]])
+    assert slow not in kept
+    assert len(kept) == len(measured) - 1
+
+
+def test_enough_rounds_remain_on_a_busy_machine() -> None:
+    measured = [
+        MeasuredRound(
+            launch=one.launch, baseline=one.baseline, candidate=one.candidate, disturbed=True
+        )
+        for one in rounds(TIMES, TIMES, launches=2)
+    ]
+    assert len(usable_rounds(measured)) == 6

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.why.synthetic import rounds, source
+from torchyard.core.study import Workload
+from torchyard.why.attribution import attribute
+from torchyard.why.model import Ablation, Attribution
+from torchyard.why.page import attribution_page, waterfall
+from torchyard.why.report import attribution_text, headline, shown_parts
+from torchyard.why.storage import load, save
+
+TIMES = {source(name, "op", line=line): 500.0 for line, name in enumerate(("norm", "up", "act"))}
+SLOW = source("act", "op", line=2)
+ABLATION = Ablation(
+    change="eager kernel for op",
+    option="eager-kernel=op",
+    verdict="faster",
+    effect=1.4,
+    low=1.3,
+    high=1.5,
+    speedup=1.0,
+    unchanged_speedup=0.714,
+    confirmed=True,
+)
+
+
+@pytest.fixture
+def result() -> Attribution:
+    measured = rounds(TIMES, {**TIMES, SLOW: 900.0})
+    workload = Workload(suite="models", name="<b>net</b>")
+    made = attribute(workload, "eager", "inductor", measured, facts=["inductor: 1 graph"])
+    return replace(made, ablations=(ABLATION,))
+
+
+def test_text_names_the_part_its_line_and_its_kernels(result: Attribution) -> None:
+    text = attribution_text(result, width=160)
+    assert "Largest contribution: Linear act: op" in text
+    assert "model.py:2: line 2" in text
+    assert "eager: op 1x" in text
+    assert "inductor: 1 graph" in text
+    assert "eager kernel for op (eager-kernel=op): faster 1.40x [1.30, 1.50]" in text
+    assert "1.00x instead of 0.71x over the baseline; confirmed" in text
+
+
+def test_shown_amounts_sum_to_the_difference(result: Attribution) -> None:
+    amounts = re.findall(
+        r"^ *([+-][\d.]+) ms  ?(?=\[|\d+ smaller|sum)", attribution_text(result), re.MULTILINE
+    )
+    *parts, total = (float(amount) for amount in amounts)
+    assert sum(parts) == pytest.approx(total, abs=0.001 * len(parts))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_text_fits_the_width(result: Attribution, width: int) -> None:
+    long_lines = [
+        line for line in attribution_text(result, width=width).splitlines() if len(line) > width
+    ]
+    assert long_lines == []
+
+
+def test_headline_without_a_significant_part() -> None:
+    made = attribute(Workload(suite="models", name="net"), "a", "b", rounds(TIMES, TIMES))
+    assert "No part has a significant contribution." in headline(made)
+
+
+def test_page_escapes_text_and_draws_the_waterfall(result: Attribution) -> None:
+    page = attribution_page(result)
+    assert "<b>net</b>" not in page
+    assert "&lt;b&gt;net&lt;/b&gt;" in page
+    assert "eager-kernel=op" in page
+    assert page.count("<rect") == len(shown_parts(result)) + 2 + 1
+
+
+def test_waterfall_ends_at_the_candidate(result: Attribution) -> None:
+    parts = shown_parts(result)
+    chart = waterfall(result, parts, [part for part in result.parts if part not in parts])
+    last = chart.bars[-1]
+    before = chart.bars[-2]
+    assert min(abs(last.width - x) for x in (before.left, before.left + before.width)) < 1.5
+
+
+def test_saved_attributions_are_read_back(result: Attribution, tmp_path: Path) -> None:
+    assert load(save(result, tmp_path, 3)) == result
