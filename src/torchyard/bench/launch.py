@@ -344,7 +344,7 @@ class LaunchProcesses:
             names = [
                 one.name
                 for one in self._groups[variant.process_key]
-                if is_user_function(one.backend)
+                if is_user_function(one.backend) or one.file
             ]
         return tuple(name for name in names if name != variant.name)
 
@@ -449,6 +449,7 @@ class LaunchProcesses:
                     "backend": v.backend,
                     "precision": v.precision,
                     "options": [list(option) for option in v.options],
+                    "file": v.file,
                 }
                 for v in variants
             ],

@@ -50,6 +50,10 @@ class Request:
     environments: dict[str, Environment] = field(default_factory=dict)
     baseline: SpecText | None = None
     candidates: tuple[SpecText, ...] = ()
+    files: tuple[SpecText, ...] = ()
+    """Files that are compared with the workload's file, each a candidate."""
+    backend: SpecText | None = None
+    """How the workload's file and `files` are run."""
     precision: Precision | None = None
     workloads: tuple[WorkloadChoice, ...] = ()
     modes: tuple[Mode, ...] = ()
@@ -72,6 +76,8 @@ def merge(below: Request, above: Request) -> Request:
         environments={**below.environments, **above.environments},
         baseline=above.baseline or below.baseline,
         candidates=above.candidates or below.candidates,
+        files=above.files or below.files,
+        backend=above.backend or below.backend,
         precision=above.precision or below.precision,
         workloads=above.workloads or below.workloads,
         modes=above.modes or below.modes,

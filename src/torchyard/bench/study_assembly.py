@@ -10,7 +10,8 @@ from pathlib import Path
 from torchyard.bench.request import Request, SpecText, WorkloadChoice
 from torchyard.bench.user_file_check import check_user_file
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
-from torchyard.bench.workload_text import expand
+from torchyard.bench.workload_text import choose_file, expand
+from torchyard.core.short_names import short_texts
 from torchyard.core.study import (
     FILE_SUITE,
     Budget,
@@ -37,7 +38,16 @@ def assemble(request: Request, *, here: str) -> Study:
         here=Target(name=DEFAULT_TARGET, python=here),
         default_precision=request.precision or "float32",
     )
-    variants = with_short_names(_variants(request, parts))
+    if request.files:
+        variants = _file_variants(request, parts)
+    elif request.backend is not None:
+        raise UsageError(
+            "--backend has no effect",
+            why="it applies to two or more files",
+            hint="choose backends with --baseline and --candidate",
+        )
+    else:
+        variants = with_short_names(_variants(request, parts))
     _check_user_files(request, variants, here=here)
     return Study(
         name=request.name or "bench",
@@ -59,12 +69,49 @@ def _check_user_files(request: Request, variants: Sequence[Variant], *, here: st
         for variant in variants
         if is_user_function(variant.backend)
     ]
+    names += [("FILE.py", variant.file) for variant in variants if variant.file]
     same_python = any(variant.target.python == here for variant in variants)
     for where, text in names:
         path, name = split_user_file(text)
         # A missing file was rejected when its option or key was read.
         if os.path.isfile(path):  # noqa: PTH113 - False for impossible names, too
             check_user_file(Path(path), name, where=where, same_python=same_python)
+
+
+def _file_variants(request: Request, parts: Parts) -> tuple[Variant, ...]:
+    """Return one variant per file, named like it; the baseline runs the workload's own module."""
+    given = {
+        "--baseline": request.baseline,
+        "--candidate": request.candidates,
+        "several --target": len(request.targets) > 1,
+        "--only or --suite": len(request.workloads) > 1,
+    }
+    for option, value in given.items():
+        if value:
+            raise UsageError(
+                f"{option} and several Python files are given",
+                why="the files are the variants: the first is the baseline, every other a candidate",
+                hint="choose how all of them run with --backend, or give one file",
+            )
+    spec = request.backend or _default_spec("eager")
+    common = parse_variant(spec, parts)
+    own = request.workloads[0].name
+    files = [choose_file(one) for one in request.files]
+    labels = short_texts(f"{FILE_SUITE}/{name}" for name in (own, *files))
+    variants: list[Variant] = []
+    for number, file in enumerate((own, *files)):
+        words = [labels[f"{FILE_SUITE}/{file}"]]
+        words += [] if request.backend is None else [spec.text]
+        words += (
+            [] if common.precision in ("float32", *spec.text.split("+")) else [common.precision]
+        )
+        name = "+".join(words)
+        if any(one.name == name for one in variants):
+            name += "-again"
+        if any(one.name == name for one in variants):
+            raise UsageError(f"{name!r} is given more than once", hint="remove the repetition")
+        variants.append(replace(common, name=name, file=file if number else ""))
+    return tuple(variants)
 
 
 def _variants(request: Request, parts: Parts) -> Sequence[Variant]:

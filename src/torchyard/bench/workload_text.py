@@ -178,6 +178,18 @@ def choose_workload(spec: SpecText) -> WorkloadChoice:
     return WorkloadChoice(where=spec.where, suite=suite, name=name, parameters=parameters)
 
 
+def choose_file(spec: SpecText) -> str:
+    """Return the absolute path, and the name, of FILE.py or FILE.py:NAME."""
+    choice = choose_workload(spec)
+    if choice.parameters:
+        raise UsageError(
+            f"{spec.where}: {spec.text!r} has parameters",
+            why="the parameters of the first file apply to all files",
+            hint="give them to the first file, and only there",
+        )
+    return choice.name
+
+
 def located(
     suite: str, parameters: Iterable[tuple[str, Scalar]], *, folder: Path
 ) -> tuple[tuple[str, Scalar], ...]:

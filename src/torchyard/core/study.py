@@ -116,6 +116,8 @@ class Variant:
     options: tuple[tuple[str, Scalar], ...] = ()
     """Options of this variant inside its process, sorted by name: `channels-last`, `dynamic`,
     `inference-mode`, `matmul-precision`, `inductor.NAME`, ... (see `worker.bench.options`)."""
+    file: str = ""
+    """FILE.py or FILE.py:NAME whose module replaces that of the workload, on the same inputs."""
 
     @property
     def process_key(self) -> tuple[str, str]:

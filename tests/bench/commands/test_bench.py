@@ -148,12 +148,68 @@ def test_a_python_file_replaces_the_workloads_of_the_study_file(
     assert get(study, "name") == "from-file"
 
 
-def test_two_python_files_are_rejected_with_both_commands(capsys: Capture) -> None:
-    ended = call(capsys, "bench", "a.py", "b c.py:Net")
+@pytest.fixture
+def two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "new").mkdir()
+    for name in ("a.py", "b.py", "new/a.py"):
+        (tmp_path / name).write_text("class Net: ...\nclass Wide: ...\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "files"),
+    [
+        (["a.py", "b.py"], ["a.py", "b.py"], ["", "b.py"]),
+        (["a.py:Net", "b.py:Net"], ["a.py:Net", "b.py:Net"], ["", "b.py:Net"]),
+        (["a.py:Net", "a.py:Wide"], ["a.py:Net", "a.py:Wide"], ["", "a.py:Wide"]),
+        (["a.py", "b.py", "new/a.py"], ["{}/a.py", "b.py", "new/a.py"], ["", "b.py", "new/a.py"]),
+        (["a.py", "a.py"], ["a.py", "a.py-again"], ["", "a.py"]),
+        (
+            ["a.py", "b.py", "--precision", "bfloat16"],
+            ["a.py+bfloat16", "b.py+bfloat16"],
+            ["", "b.py"],
+        ),
+        (
+            ["a.py", "b.py", "--backend", "inductor"],
+            ["a.py+inductor", "b.py+inductor"],
+            ["", "b.py"],
+        ),
+    ],
+)
+def test_several_files_are_variants_of_one_workload(
+    capsys: Capture, two_files: Path, arguments: list[str], names: list[str], files: list[str]
+) -> None:
+    study = study_of(capsys, *arguments, "--time", "5s")
+    variants = [get(study, "baseline"), *get(study, "candidates")]
+    assert [one["name"] for one in variants] == [name.format(two_files.name) for name in names]
+    assert [one["file"] for one in variants] == [file and f"{two_files}/{file}" for file in files]
+    backend = "inductor" if "--backend" in arguments else "eager"
+    assert {one["backend"] for one in variants} == {backend}
+    assert [one["name"] for one in get(study, "workloads")] == [f"{two_files}/{arguments[0]}"]
+    assert get(study, "budget.time_s") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["a.py", "b.py", "--candidate", "inductor"], "--candidate and several Python files"),
+        (["a.py", "b.py", "--baseline", "inductor"], "--baseline and several Python files"),
+        (["a.py", "b.py", "--only", "gpt"], "--only or --suite and several Python files"),
+        (["a.py", "b.py:Net:width=3"], "FILE.py: 'b.py:Net:width=3' has parameters"),
+        (["a.py", "b.py:Nett"], "FILE.py: {}/b.py has no function or class 'Nett'"),
+        (["a.py", "missing.py"], "FILE.py: no such file: 'missing.py'"),
+        (["a.py", "a.py", "a.py"], "'a.py-again' is given more than once"),
+        (["a.py", "--backend", "inductor"], "--backend has no effect"),
+    ],
+)
+def test_several_files_exclude_other_variants(
+    capsys: Capture, two_files: Path, arguments: list[str], error: str
+) -> None:
+    ended = call(capsys, "bench", *arguments)
     assert ended.code == 2
-    assert ended.err.startswith("error: 2 Python files are given, and bench takes one\n")
-    assert "--only a.py --only 'b c.py:Net'" in ended.err
-    assert "--candidate FILE.py:FUNCTION" in ended.err
+    assert ended.err.startswith("error: " + error.format(two_files))
+    assert "hint: " in ended.err
 
 
 @pytest.mark.parametrize(

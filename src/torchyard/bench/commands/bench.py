@@ -41,6 +41,8 @@ Examples:
       tcmalloc against the default allocator
   torchyard bench my_model.py
       inductor against eager on your own model; my_model.py:NAME selects a function or class
+  torchyard bench old.py:Net new.py:Net
+      one file against another, on the inputs of the first
   torchyard bench my_model.py --baseline inductor --candidate inductor+bfloat16
       two precisions on your own model
   sudo torchyard bench --only models/gpt --tune
@@ -58,7 +60,7 @@ sentence. Results are kept in a run folder.
 @click.argument(
     "files",
     nargs=-1,
-    metavar="[STUDY.toml|FILE.py[:NAME]]",
+    metavar="[STUDY.toml|FILE.py[:NAME]...]",
     type=click.Path(dir_okay=False),
 )
 @bench_options
@@ -69,7 +71,9 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.bench.study_assembly import assemble
     from torchyard.bench.study_file import read_study_file
 
-    study, options["python_file"] = _split_files(files)
+    study, python_files = _split_files(files)
+    options["python_file"] = python_files[0] if python_files else None
+    options["other_files"] = python_files[1:]
     search_batch = options["batch_size"] == LARGEST
     if search_batch:
         options = {**options, "batch_size": None}
@@ -136,28 +140,19 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     return code
 
 
-def _split_files(files: tuple[str, ...]) -> tuple[Path | None, str | None]:
-    """Return the study file and the Python file of the arguments."""
+def _split_files(files: tuple[str, ...]) -> tuple[Path | None, list[str]]:
+    """Return the study file and the Python files of the arguments."""
     from torchyard.bench.workload_text import is_python_file
     from torchyard.errors import UsageError
 
     python_files = [text for text in files if is_python_file(text)]
     studies = [Path(text) for text in files if not is_python_file(text)]
-    if len(python_files) > 1:
-        first, second = (shlex.quote(text) for text in python_files[:2])
-        raise UsageError(
-            f"{len(python_files)} Python files are given, and bench takes one",
-            why="each is a workload of its own, with its own weights and inputs",
-            hint=f"measure both with --only {first} --only {second}; to compare two "
-            "implementations on the same inputs, use --candidate FILE.py:FUNCTION, a function that "
-            "takes the module and returns a callable",
-        )
     if len(studies) > 1:
         raise UsageError(
             f"{len(studies)} study files are given, and bench takes one",
             hint="run each of them on its own",
         )
-    return (studies[0] if studies else None), (python_files[0] if python_files else None)
+    return (studies[0] if studies else None), python_files
 
 
 def revision_of_option(option: str | None) -> str:

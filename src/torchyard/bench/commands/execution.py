@@ -82,6 +82,8 @@ def _variant(variant: Variant) -> list[str]:
             f"target {variant.target.name} ({variant.target.python})"
         )
     ]
+    if variant.file:
+        lines.append(f"    file {variant.file}")
     if variant.options:
         lines.append(f"    options {as_text(dict(variant.options))}")
     lines += [f"    {key}={value}" for key, value in variant.target.variables]

@@ -318,6 +318,12 @@ _OPTIONS: Final = (
         "or mine.py:function. [default: the other targets, else the environments, else inductor]",
     ),
     _run(
+        "--backend",
+        metavar="SPEC",
+        help="With several files: how all of them run, such as inductor or inductor+bfloat16. "
+        "[default: eager]",
+    ),
+    _run(
         "--precision",
         type=click.Choice(PRECISIONS),
         help="Precision of every variant that names none. [default: float32]",
@@ -388,11 +394,16 @@ def request_of_options(options: dict[str, Any]) -> Any:
     single = [choose_workload(spec_of_option(text, "--only", folder)) for text in options["only"]]
     if options.get("python_file") is not None:
         single.insert(0, choose_workload(spec_of_option(options["python_file"], "FILE.py", folder)))
+    backend = options.get("backend")
     return replace(
         request,
         candidates=tuple(
             spec_of_option(text, "--candidate", folder) for text in options["candidates"]
         ),
+        files=tuple(
+            spec_of_option(text, "FILE.py", folder) for text in options.get("other_files", ())
+        ),
+        backend=spec_of_option(backend, "--backend", folder) if backend is not None else None,
         precision=options["precision"],
         workloads=(*whole, *single),
         modes=tuple(dict.fromkeys(options["modes"])),

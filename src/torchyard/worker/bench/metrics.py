@@ -7,7 +7,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker.bench import dynamo_graphs
-from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.variant import DTYPES, VariantRunner, convert
 from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
@@ -67,9 +66,7 @@ def try_other_batches(
     if batch_size is None:
         result.why_not = "the workload has no batch size"
         return result
-    trial = VariantRunner(
-        runner.name, runner.backend, runner.precision, runner.model, runner.device, runner.options
-    )
+    trial = runner.remade(runner.options)
     dynamo_graphs.forget_sizes()
     trial.first_call()
     for size in other_sizes(batch_size):
@@ -163,7 +160,7 @@ def _replays_graphs(runner: VariantRunner, cuda: CudaDevice) -> bool:
     """
     names = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
     may_record = runner.backend in names or bool(runner.options.get("inductor.triton.cudagraphs"))
-    if not may_record and not is_user_function(runner.backend):
+    if not may_record and not runner.runs_user_code:
         return False
     return cuda.memory_pools() != {(0, 0)}
 
@@ -193,8 +190,9 @@ def _iterate(runner: VariantRunner) -> None:
 
 def count_flops(runner: VariantRunner) -> Tuple[Optional[float], str]:
     """Return the floating-point operations of one eager iteration, or why they are unknown."""
-    if runner.model.built.flops is not None and not runner.model.training:
-        return float(runner.model.built.flops), ""
+    known = runner.model.built.flops if runner.own_module is None else None
+    if known is not None and not runner.model.training:
+        return float(known), ""
     try:
         from torch.utils.flop_counter import FlopCounterMode
     except ImportError:

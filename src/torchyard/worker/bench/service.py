@@ -90,7 +90,10 @@ class WorkerService:
         self._workload: Dict[str, Any] = {}
         self._batch_size: Optional[int] = None
         self._refused: Dict[str, Exception] = {}
-        self._flops: Optional[Tuple[Optional[float], str]] = None
+        self._flops: Dict[str, Tuple[Optional[float], str]] = {}
+        """Operations of an iteration, by the file that replaces the workload's module."""
+        self._files: Dict[str, str] = {}
+        """The replacing file of each variant."""
         self._reference: Optional[Dict[str, Any]] = None
         self._checks = Checks()
 
@@ -133,7 +136,12 @@ class WorkerService:
         compiled = sum(uses_dynamo(runner.backend) for runner in self._runners.values())
         # The trial with other batch sizes compiles every variant once more.
         dynamo_graphs.raise_cache_limits(2 * compiled)
-        self._relocator = Relocator(self._models.values())
+        own = [
+            Model(BuiltWorkload(runner.own_module), training, step=False)
+            for runner in self._runners.values()
+            if runner.own_weights
+        ]
+        self._relocator = Relocator([*self._models.values(), *own])
         self._checks.begin(list(self._models.values()), seed)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
@@ -168,14 +176,48 @@ class WorkerService:
             if channels_last:
                 put_channels_last(own)
             self._models[key] = Model(own, training, step)
-        return VariantRunner(
+        model, module, reason = self._models[key], None, ""
+        if variant.get("file"):
+            module, reason = self._replacement(variant, built, model)
+            if reason and channels_last:
+                for tensor in [*module.parameters(), *module.buffers()]:
+                    tensor.data = metrics.to_channels_last(tensor.data)
+        runner = VariantRunner(
             variant["name"],
             variant["backend"],
             variant["precision"],
-            self._models[key],
+            model,
             device,
             options,
+            module=module,
         )
+        if reason:
+            runner.own_weights = True
+            self._checks.note(runner, "has " + reason + "; initialised with the same seed")
+        return runner
+
+    def _replacement(
+        self, variant: Dict[str, Any], built: BuiltWorkload, model: Model
+    ) -> Tuple[Any, str]:
+        """Return the module of the variant's file, and why it has parameters of its own."""
+        from torchyard.worker.suites.replacement import build_replacement, share_weights
+
+        torch.manual_seed(self._seed)
+        loaded = list(self._files.values())
+        if self._workload["suite"] == "file":
+            loaded.append(self._workload["name"])
+        self._files[variant["name"]] = variant["file"]
+        module = build_replacement(variant["file"], self._workload, built, loaded)
+        if variant["precision"] in DTYPES and variant["precision"] != "float32":
+            module = convert(BuiltWorkload(module), DTYPES[variant["precision"]]).module
+        module.train(model.training)
+        reason = share_weights(module, model.module, model.training)
+        if reason and model.training:
+            raise CannotBuild(
+                variant["file"] + " has " + reason,
+                hint="training compares gradients, which needs the same parameters; use --mode inference",
+            )
+        return module, reason
 
     def reference(
         self, variant: str, path: str, limit_bytes: Optional[int] = None, keep: bool = False
@@ -263,10 +305,18 @@ class WorkerService:
         if runner.options.get("dynamic") or runner.options.get("other-batch"):
             trial = try_other_batches(runner, self._batch_size, self._build_again)
         answer = metrics.measure(runner, trial)
-        if self._flops is None:  # the same for all variants: they share the model
-            eager = VariantRunner("eager", "eager", runner.precision, runner.model, runner.device)
-            self._flops = metrics.count_flops(eager)
-        answer["flops"], answer["flops_why_not"] = self._flops
+        file = self._files.get(variant, "")
+        if file not in self._flops:  # the same for all variants that share the module
+            eager = VariantRunner(
+                "eager",
+                "eager",
+                runner.precision,
+                runner.model,
+                runner.device,
+                module=runner.own_module,
+            )
+            self._flops[file] = metrics.count_flops(eager)
+        answer["flops"], answer["flops_why_not"] = self._flops[file]
         return answer
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:

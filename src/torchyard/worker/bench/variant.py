@@ -13,7 +13,7 @@ import torch
 
 from torchyard.worker import devices
 from torchyard.worker.bench import backends, dynamo_graphs, options, torch_settings
-from torchyard.worker.bench.backend_names import GIVEN
+from torchyard.worker.bench.backend_names import GIVEN, is_user_function
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.inputs import InputDraws
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, ProcessState, RandomState
@@ -207,9 +207,14 @@ class VariantRunner:
         device: str,
         chosen: Optional[torch_settings.Options] = None,
         given: Optional[Callable[..., Any]] = None,
+        module: Optional[Any] = None,
     ) -> None:
-        """With `given`, this callable is run instead of one that a backend creates."""
+        """With `given`, this callable is run instead of one that a backend creates.
+
+        With `module`, the backend applies to it instead of the module of the model.
+        """
         self.name = name
+        self.own_module = module
         self.backend = backend
         self.precision = precision
         self.model = model
@@ -245,6 +250,16 @@ class VariantRunner:
         self._frames_at_first = 0
 
     @property
+    def is_eager_model(self) -> bool:
+        """Whether it runs the model itself, uncompiled."""
+        return self.backend == "eager" and self.own_module is None
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether it runs a callable of the user other than the model."""
+        return self.own_module is not None or is_user_function(self.backend)
+
+    @property
     def function(self) -> Any:
         """The callable: the module itself, or the one created by the backend."""
         if self._function is None:
@@ -262,7 +277,7 @@ class VariantRunner:
         model = self.model
         return self._way.make(
             Job(
-                model.module,
+                model.module if self.own_module is None else self.own_module,
                 model.args,
                 model.kwargs,
                 self.device,
@@ -370,6 +385,18 @@ class VariantRunner:
             self.graph_counters = dynamo_graphs.read_counters()
             self.cached_graphs = dynamo_graphs.cached_graphs()
         self.model.forget_gradients()
+
+    def remade(self, chosen: torch_settings.Options) -> "VariantRunner":
+        """Return this variant with these options, not yet compiled."""
+        return VariantRunner(
+            self.name,
+            self.backend,
+            self.precision,
+            self.model,
+            self.device,
+            chosen,
+            module=self.own_module,
+        )
 
     def peer(self) -> "VariantRunner":
         """Return the eager variant of the same model, precision and options, for comparison."""

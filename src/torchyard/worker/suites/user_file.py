@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from torch import nn
 
@@ -52,7 +52,10 @@ def split_name(name: str) -> Tuple[str, str]:
 
 
 def load_file(path: str) -> Any:
-    """Load the file as a module. Its folder is added to the path, as `python path.py` does."""
+    """Load the file as a module. Its folder is added to the path, as `python path.py` does.
+
+    Files of the same name in different folders become different modules.
+    """
     if not os.path.isfile(path):
         raise CannotBuild(
             f"the file {path} does not exist",
@@ -61,7 +64,7 @@ def load_file(path: str) -> Any:
     folder = os.path.dirname(path)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    name = "torchyard_user_file_" + os.path.basename(path)[: -len(".py")]
+    name = module_name(path)
     # Search locations make the file a package of its folder, so that relative imports work, too.
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=[folder])
     if spec is None or spec.loader is None:
@@ -81,19 +84,33 @@ def load_file(path: str) -> Any:
     return code
 
 
-def call(user_code: UserCode, offered: Dict[str, Any], parameters: Dict[str, Any]) -> Any:
-    """Call the function with all `parameters`, and those of `offered` that its signature has."""
-    try:
-        signature = inspect.signature(user_code.value)
-    except (TypeError, ValueError) as error:
-        raise CannotBuild(
-            f"the signature of {user_code} cannot be read: {error}",
-            hint="give a function or class that is defined in the file",
-        ) from error
+def module_name(path: str) -> str:
+    """Return the name in `sys.modules` of a user's file."""
+    first = name = "torchyard_user_file_" + os.path.basename(path)[: -len(".py")]
+    number = 1
+    while name in sys.modules and sys.modules[name].__file__ != path:
+        number += 1
+        name = f"{first}_{number}"
+    return name
+
+
+def call(
+    user_code: UserCode,
+    offered: Dict[str, Any],
+    parameters: Dict[str, Any],
+    elsewhere: Iterable[str] = (),
+) -> Any:
+    """Call the function with all `parameters`, and those of `offered` that its signature has.
+
+    Names in `elsewhere` are accepted by other code, so that this one need not accept them.
+    """
+    signature = _signature(user_code)
     takes, takes_any = _named(signature)
     given = dict(parameters) if takes_any else {}
     for key, value in parameters.items():
         if key not in takes and not takes_any:
+            if key in elsewhere:
+                continue
             raise unknown_parameter(
                 str(user_code), key, [name for name in takes if name not in offered]
             )
@@ -101,6 +118,8 @@ def call(user_code: UserCode, offered: Dict[str, Any], parameters: Dict[str, Any
     for key, value in offered.items():
         if key in takes:
             given[key] = value
+        elif key == "batch_size" and key in elsewhere:
+            continue
         elif key == "batch_size" and not takes_any:
             raise CannotBuild(
                 f"{user_code} has no argument batch_size, so the batch size cannot be set",
@@ -113,9 +132,20 @@ def call(user_code: UserCode, offered: Dict[str, Any], parameters: Dict[str, Any
         listing = ", ".join(missing)
         raise CannotBuild(
             f"{user_code} requires {listing}",
-            hint="give the batch size or parameters of these names, or add defaults",
+            hint="give the batch size or parameters of these names, or add defaults; for a function "
+            "of the inputs, add a function example_inputs() to the file",
         )
     return user_code.guard(user_code.value, **given)
+
+
+def _signature(user_code: UserCode) -> inspect.Signature:
+    try:
+        return inspect.signature(user_code.value)
+    except (TypeError, ValueError) as error:
+        raise CannotBuild(
+            f"the signature of {user_code} cannot be read: {error}",
+            hint="give a function or class that is defined in the file",
+        ) from error
 
 
 def _named(signature: inspect.Signature) -> Tuple[List[str], bool]:
@@ -153,6 +183,8 @@ def _line(error: BaseException, path: str) -> str:
 
 
 FUNCTION = "make"
+INPUTS = "example_inputs"
+"""The function of a file that returns the inputs of modules and functions without own ones."""
 
 
 def names() -> List[str]:
@@ -165,14 +197,12 @@ def build(
 ) -> BuiltWorkload:
     """Build the workload of the file on the device."""
     path, attribute = split_name(name)
-    code = load_file(path)
     offered: Dict[str, Any] = {"device": device, "mode": mode}
     if batch_size is not None:
         offered["batch_size"] = batch_size
-    user_code = _find(code, attribute)
-    parts = _parts(user_code, call(user_code, offered, parameters))
-    module = _module(user_code, parts["module"]).to(device)
-    args, kwargs = _inputs(user_code, parts["inputs"], device)
+    user_code, parts = parts_of(load_file(path), attribute, offered, parameters)
+    module = as_module(user_code, parts["module"]).to(device)
+    args, kwargs = arguments_of(user_code, parts["inputs"], device)
     loss = parts.get("loss")
     if mode == "training":
         _check_training(user_code, module, loss)
@@ -184,6 +214,54 @@ def build(
         loss_name="the file's own" if loss else "",
         optimizer=parts.get("optimizer") or losses.sgd(1e-3),
         flops=parts.get("flops"),
+    )
+
+
+def parts_of(
+    code: Any,
+    attribute: str,
+    offered: Dict[str, Any],
+    parameters: Dict[str, Any],
+    others_inputs: bool = False,
+) -> Tuple[UserCode, Dict[str, Any]]:
+    """Return the function or class of a loaded file, and the parts of its workload.
+
+    With `others_inputs`, those of another file are used where this one has none: `inputs` is then None,
+    and parameters that the code does not have are skipped.
+    """
+    maker = getattr(code, INPUTS, None)
+    inputs_code = UserCode(code.__file__, INPUTS, maker) if callable(maker) else None
+    has_inputs = others_inputs or inputs_code is not None
+    user_code = _find(code, attribute, has_inputs)
+    names = [*parameters, "batch_size"]
+    skipped = names if others_inputs else []
+    if has_inputs and _is_iteration(user_code, [*offered, *names]):
+        returned: Any = (user_code.value, None)
+        accepted: List[str] = []
+    else:
+        elsewhere = _accepted(inputs_code, names) if inputs_code else []
+        returned = call(user_code, offered, parameters, [*skipped, *elsewhere])
+        accepted = _accepted(user_code, names)
+    parts = _parts(user_code, returned, has_inputs)
+    if parts["inputs"] is None and inputs_code is not None:
+        parts["inputs"] = call(inputs_code, offered, parameters, [*skipped, *accepted])
+    return user_code, parts
+
+
+def _accepted(user_code: UserCode, names: List[str]) -> List[str]:
+    takes, takes_any = _named(_signature(user_code))
+    return [name for name in names if takes_any or name in takes]
+
+
+def _is_iteration(user_code: UserCode, names: List[str]) -> bool:
+    """Whether it is a function of the inputs: it requires arguments that are no parameters."""
+    if not inspect.isfunction(user_code.value):
+        return False
+    signature = _signature(user_code)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(
+        name not in names and _must_be_given(signature, name) and each.kind in positional
+        for name, each in signature.parameters.items()
     )
 
 
@@ -199,14 +277,20 @@ class FunctionModule(nn.Module):
         return self.function(*args, **kwargs)
 
 
-def _find(code: Any, attribute: str) -> UserCode:
-    """Return the function or class of that name; by default `make`, or the only suitable class."""
+def _find(code: Any, attribute: str, has_inputs: bool) -> UserCode:
+    """Return the function or class of that name; by default `make`, or the only suitable class.
+
+    With `has_inputs`, any module class is suitable if no class has inputs of its own.
+    """
     space = vars(code)
-    classes = [
-        key
+    kinds = {
+        key: value
         for key, value in space.items()
-        if isinstance(value, type) and value.__module__ == code.__name__ and _fits(value)
-    ]
+        if isinstance(value, type) and value.__module__ == code.__name__
+    }
+    classes = [key for key, value in kinds.items() if _fits(value)]
+    if has_inputs and not classes:
+        classes = [key for key, value in kinds.items() if issubclass(value, nn.Module)]
     if attribute:
         if not callable(space.get(attribute)):
             public = [key for key in space if callable(space[key]) and not key.startswith("_")]
@@ -229,7 +313,7 @@ def _find(code: Any, attribute: str) -> UserCode:
     raise CannotBuild(
         f"{code.__file__} has no function {FUNCTION}() and no class that is a workload",
         hint="define `def make(): return module, inputs`, or a class with module() and inputs(), "
-        "or an nn.Module with example_inputs(); for another name use FILE.py:NAME",
+        "or an nn.Module and example_inputs(); for another name use FILE.py:NAME",
     )
 
 
@@ -239,8 +323,8 @@ def _fits(kind: Any) -> bool:
     return all(callable(getattr(kind, part, None)) for part in ("module", "inputs"))
 
 
-def _parts(user_code: UserCode, returned: Any) -> Dict[str, Any]:
-    """Return module, inputs, loss and optimizer from any of the three forms."""
+def _parts(user_code: UserCode, returned: Any, has_inputs: bool) -> Dict[str, Any]:
+    """Return module, inputs, loss and optimizer; with `has_inputs`, the inputs may be None."""
     if isinstance(returned, (tuple, list)) and len(returned) in (2, 3):
         return dict(zip(("module", "inputs", "loss"), returned))
     if isinstance(returned, nn.Module) and callable(getattr(returned, "example_inputs", None)):
@@ -250,11 +334,14 @@ def _parts(user_code: UserCode, returned: Any) -> Dict[str, Any]:
             "module": user_code.guard(returned.module),
             "inputs": user_code.guard(returned.inputs),
         }
+    elif has_inputs and callable(returned):
+        parts = {"module": returned, "inputs": None}
     else:
         raise CannotBuild(
             f"{user_code} returned {_kind(returned)}, not a pair of a module and its inputs",
             hint="return (module, inputs) or (module, inputs, loss), or an object with module() "
-            "and inputs(), or an nn.Module with example_inputs()",
+            "and inputs(), or an nn.Module with example_inputs(); or add a function "
+            "example_inputs() to the file",
         )
     for key in ("loss", "optimizer"):
         if callable(getattr(returned, key, None)):
@@ -265,7 +352,8 @@ def _parts(user_code: UserCode, returned: Any) -> Dict[str, Any]:
     return parts
 
 
-def _module(user_code: UserCode, module: Any) -> Any:
+def as_module(user_code: UserCode, module: Any) -> Any:
+    """Return the module, or a function as a module."""
     if isinstance(module, nn.Module):
         return module
     if callable(module):
@@ -276,7 +364,7 @@ def _module(user_code: UserCode, module: Any) -> Any:
     )
 
 
-def _inputs(
+def arguments_of(
     user_code: UserCode, inputs: Any, device: Any
 ) -> Tuple[Tuple[Any, ...], Dict[str, Any]]:
     """Return positional and keyword inputs on the device; `requires_grad` is kept."""

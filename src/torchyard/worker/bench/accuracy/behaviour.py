@@ -130,8 +130,10 @@ _RECORDED = ("cudagraphs", "inductor:reduce-overhead", "inductor:max-autotune")
 def documents(runner: VariantRunner, behaviour: str) -> bool:
     """Whether the backend, or the user's callable, documents this behaviour."""
     head = runner.backend.partition(":")[0]
+    if runner.runs_user_code and getattr(runner.function, behaviour, False) is True:
+        return True
     if is_user_function(runner.backend):
-        return getattr(runner.function, behaviour, False) is True
+        return False
     if behaviour == "overwrites_results":
         return runner.backend in _RECORDED or bool(runner.options.get("inductor.triton.cudagraphs"))
     if behaviour == "frozen_weights":
@@ -288,12 +290,7 @@ def check_other_batch(runner: VariantRunner, verifier: Verifier, seed: int) -> F
     model = runner.model
     tensors = model.inputs()
     sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}
-    if (
-        not is_user_function(runner.backend)
-        or len(sizes) != 1
-        or max(sizes) < 2
-        or model.built.mutates
-    ):
+    if not runner.runs_user_code or len(sizes) != 1 or max(sizes) < 2 or model.built.mutates:
         return [], []
     rows = max(sizes) - 1
 

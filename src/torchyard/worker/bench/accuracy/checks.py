@@ -16,7 +16,6 @@ from torchyard.worker.bench.accuracy import behaviour
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.behaviour import ModuleState
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck, Verifier, distance
-from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, python_threads
 from torchyard.worker.bench.timing import run_block
@@ -188,7 +187,7 @@ class Checks:
         started = _clock()
         check = self._blocks.pop(runner.name, None)
         failure: Optional[Dict[str, Any]] = None
-        if check is not None and runner.backend != "eager":
+        if check is not None and not runner.is_eager_model:
             failure = self._verifier(runner, accepted).failure(check)
         return {
             "checked": 0 if check is None else len(check.kept),
@@ -214,7 +213,7 @@ class Checks:
         started = _clock()
         failure: Optional[Dict[str, Any]] = None
         peer = self._verifier(runner, accepted).peer
-        if values and runner.backend != "eager":
+        if values and not runner.is_eager_model:
             draw = int(torch.randint(1, 2**31 - 1, (1,), generator=_generator()).item())
             once_ns = 1e9 * (runner.first_call_s or 0.0)
             check = self.block(runner, draw, level, LAST_CALLS, 1)
@@ -262,7 +261,7 @@ class Checks:
 
     def _check_baseline(self, runner: VariantRunner, values: bool) -> None:
         baseline = self._baselines.get(id(runner.model))
-        if baseline is None or not values or not is_user_function(runner.backend):
+        if baseline is None or not values or not runner.runs_user_code:
             return
         peer, before = baseline
         runner.model.draw_inputs(0, ALL)
@@ -295,7 +294,7 @@ class Checks:
                 self._add(self._notes, runner, ["changed the %s; it was restored" % text])
             else:
                 self._add(self._untrusted, runner, [CHANGED + "the %s" % text])
-        if is_user_function(runner.backend):
+        if runner.runs_user_code:
             verifier = self._verifiers.get(runner.name)
             if runner.moved_random_state and verifier and not verifier.peer.moved_random_state:
                 text = "changed the state of the random number generators; it was restored"
@@ -304,6 +303,10 @@ class Checks:
                 more = python_threads() - self._threads
                 self._add(self._notes, runner, ["left %d threads running" % more])
                 self._threads = python_threads()
+
+    def note(self, runner: VariantRunner, text: str) -> None:
+        """Add a note about a variant."""
+        self._add(self._notes, runner, [text])
 
     def _add(self, where: Dict[str, List[str]], runner: VariantRunner, texts: List[str]) -> None:
         present = where.setdefault(runner.name, [])

@@ -40,12 +40,7 @@ def twin_with_fallback(runner: VariantRunner) -> Tuple[Optional[VariantRunner], 
     chosen = dict(runner.options)
     chosen[SETTING] = True
     try:
-        return (
-            VariantRunner(
-                runner.name, runner.backend, runner.precision, runner.model, runner.device, chosen
-            ),
-            "",
-        )
+        return runner.remade(chosen), ""
     except Exception as error:  # an older torch may lack the setting
         return None, type(error).__name__
 
