@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.bench.launch_gate import LaunchGate, RecordedGate
+from torchyard.bench.program_session import ProgramSession
 from torchyard.bench.session import WorkloadSession
 from torchyard.bench.time_estimate import TimeEstimate
 from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.events import Event, EventKind, Listener
-from torchyard.core.study import Study, Workload
+from torchyard.core.study import COMMAND_SUITE, Study, Workload
 from torchyard.errors import NothingToDo
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.model import AppliedSettings
@@ -124,19 +125,33 @@ def run_bench(
     try:
         for number, workload in enumerate(study.workloads):
             _begin(listener, study, number)
-            session = WorkloadSession(
-                study,
-                workload,
-                recorder=writer,
-                log_folder=writer.logs / f"workload-{number:03d}",
-                scratch=folder / "scratch" / f"{number:03d}",
-                listener=_scaled(listener, number, len(study.workloads)),
-                chance=random.Random(f"{study.settings.seed}/{number}"),
-                turn=turn,
-                cache=cache,
-                templates=templates,
-                gate=None if gate is None else _recorded_gate(gate, writer, listener, workload),
-            )
+            log_folder = writer.logs / f"workload-{number:03d}"
+            scaled = _scaled(listener, number, len(study.workloads))
+            chance = random.Random(f"{study.settings.seed}/{number}")
+            session: WorkloadSession | ProgramSession
+            if workload.suite == COMMAND_SUITE:
+                session = ProgramSession(
+                    study,
+                    workload,
+                    recorder=writer,
+                    log_folder=log_folder,
+                    listener=scaled,
+                    chance=chance,
+                )
+            else:
+                session = WorkloadSession(
+                    study,
+                    workload,
+                    recorder=writer,
+                    log_folder=log_folder,
+                    scratch=folder / "scratch" / f"{number:03d}",
+                    listener=scaled,
+                    chance=chance,
+                    turn=turn,
+                    cache=cache,
+                    templates=templates,
+                    gate=None if gate is None else _recorded_gate(gate, writer, listener, workload),
+                )
             try:
                 comparisons = session.run()
             except KeyboardInterrupt:

@@ -67,6 +67,8 @@ class Block:
     guard: GuardReading
     dirty: tuple[str, ...] = ()
     """Why the block is excluded from the estimate; empty when it is clean."""
+    whole_process: bool = False
+    """Whether the sample is the life of a process; a launch then has one pair."""
 
     @property
     def median_ns(self) -> float:

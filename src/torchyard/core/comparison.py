@@ -141,6 +141,8 @@ class VariantMetrics:
     estimate it is the median over clean blocks."""
     compile_cold_s: float | None = None
     compile_warm_s: float | None = None
+    cpu_time_ns: float | None = None
+    """User and system time of one run of a whole program."""
     peak_memory_bytes: int | None = None
     memory_method: str = ""
     graph_breaks: tuple[tuple[str, int], ...] = ()

@@ -15,6 +15,9 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 FILE_SUITE: Final = "file"
 """The suite of workloads in Python files of the user."""
 
+COMMAND_SUITE: Final = "command"
+"""The suite of whole programs; the name of its workload is the command of the baseline."""
+
 
 def split_user_file(text: str) -> tuple[str, str]:
     """Split `path.py:name` into path and name; the name is optional, and paths may contain colons."""
@@ -37,7 +40,9 @@ class Workload:
     @property
     def label(self) -> str:
         """The name in tables: `kernels/matmul inference`, followed by non-default settings."""
-        text = f"{self.suite}/{self.name} {self.mode}"
+        text = f"{self.suite}/{self.name}"
+        if self.suite != COMMAND_SUITE:
+            text += f" {self.mode}"
         if self.optimizer_step:
             text += " +step"
         if self.batch_size is not None:

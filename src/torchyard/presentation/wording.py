@@ -16,6 +16,7 @@ from torchyard.core.comparison import (
     VariantMetrics,
     Verdict,
 )
+from torchyard.core.study import COMMAND_SUITE
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 
@@ -38,6 +39,8 @@ _MAX_IN_UNIT: Final = 90
 def workload_text(comparison: Comparison) -> str:
     """Return the label of the workload with the batch size used, even if the suite chose it."""
     workload = comparison.workload
+    if workload.suite == COMMAND_SUITE:
+        return "whole program"
     sizes = (comparison.candidate_metrics.batch_size, comparison.baseline_metrics.batch_size)
     if workload.batch_size is None and any(sizes):
         workload = replace(workload, batch_size=sizes[0] or sizes[1])

@@ -23,7 +23,7 @@ from torchyard.core.comparison import GuardSummary
 from torchyard.stats.distributions import two_counts_p
 
 MIN_CLEAN_PAIRS: Final = 3
-"""A launch with fewer clean pairs is excluded."""
+"""A launch with fewer clean pairs is excluded, except for whole programs: each run is a launch."""
 DIRTY_SHARE_LIMIT: Final = 0.5
 """Share of disturbed pairs above which the machine counts as noisy throughout."""
 ONE_SIDED_P: Final = 0.01
@@ -107,7 +107,8 @@ def pair_blocks(blocks: Iterable[Block], baseline: str, candidate: str) -> Paire
         if keep_all or not pair.why:
             kept[pair.launch].append(pair)
     for launch, launch_pairs in kept.items():
-        if 0 < len(launch_pairs) < MIN_CLEAN_PAIRS:
+        whole = all(pair.base.whole_process for pair in launch_pairs)
+        if 0 < len(launch_pairs) < MIN_CLEAN_PAIRS and not whole:
             reasons["too few clean pairs in the launch"] += len(launch_pairs)
             kept[launch] = []
     used = sum(len(launch_pairs) for launch_pairs in kept.values())

@@ -45,6 +45,8 @@ Examples:
       one file against another, on the inputs of the first
   torchyard bench my_model.py --baseline inductor --candidate inductor+bfloat16
       two precisions on your own model
+  torchyard bench --command "python a.py" --command "python b.py"
+      whole programs, run alternately
   sudo torchyard bench --only models/gpt --tune
       on a quieted machine; its settings are restored afterwards
   torchyard bench study.toml --time 5m --html report.html
@@ -70,7 +72,15 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.bench.request import Request, merge
     from torchyard.bench.study_assembly import assemble
     from torchyard.bench.study_file import read_study_file
+    from torchyard.errors import UsageError
 
+    if options["commands"]:
+        from torchyard.bench.commands.programs import study_of_commands
+
+        return _run_study(study_of_commands(files, options), options, as_json=as_json)
+    for name in ("shell", "warmup"):
+        if options[name]:
+            raise UsageError(f"--{name} has no effect", hint="it applies to --command")
     study, python_files = _split_files(files)
     options["python_file"] = python_files[0] if python_files else None
     options["other_files"] = python_files[1:]
@@ -79,6 +89,13 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
         options = {**options, "batch_size": None}
     from_file = read_study_file(study) if study is not None else Request()
     assembled = assemble(merge(from_file, request_of_options(options)), here=sys.executable)
+    return _run_study(assembled, options, as_json=as_json, search_batch=search_batch)
+
+
+def _run_study(
+    assembled: Study, options: dict[str, Any], *, as_json: bool, search_batch: bool = False
+) -> int:
+    """Run a complete study, or only show it."""
     if options["dry_run"]:
         if as_json:
             from torchyard.core.records import encode
@@ -88,7 +105,7 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
             from torchyard.bench.commands.execution import plan_text
 
             print_data(plan_text(assembled))
-            if not search_batch:
+            if not search_batch and not options["commands"]:
                 print_message(_time_estimate(assembled, {}).line)
         if search_batch:
             print_message("the largest batch size of each workload would be searched for first")
@@ -105,7 +122,8 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     if search_batch:
         assembled, batch_notes = _with_largest_batches(assembled, quiet=options["quiet"])
         notes += batch_notes
-    estimate = None if options["quiet"] else _time_estimate(assembled, targets)
+    is_silent = options["quiet"] or bool(options["commands"])
+    estimate = None if is_silent else _time_estimate(assembled, targets)
     if estimate is not None:
         print_message(estimate.line)
     session = BenchSession(

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from torchyard.cli.invoke import INTERRUPTED
 from torchyard.cli.output import data_console, print_data, print_message
@@ -18,11 +18,14 @@ from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Event, Listener
 from torchyard.core.short_names import short_labels, with_short_workloads
-from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Study, Variant
+from torchyard.core.study import COMMAND_SUITE, DEFAULT_ENVIRONMENT, Environment, Study, Variant
 from torchyard.core.units import format_bytes, format_count, format_duration, format_percent
 from torchyard.errors import ResultsDamaged, StepFailed, Untrustworthy, WorkerFailed, WrongResults
 from torchyard.machine.model import QuietRequest
+from torchyard.presentation.safe_text import plain_lines
 from torchyard.worker.bench.options import as_text
+
+_STDERR_LINES: Final = 20
 
 
 def plan_text(study: Study) -> str:
@@ -76,6 +79,8 @@ def _workload_lines(study: Study) -> list[str]:
 
 
 def _variant(variant: Variant) -> list[str]:
+    if variant.backend == "command":
+        return [f"  {variant.name}", f"    {as_text(dict(variant.options[1:]))}"]
     lines = [
         (
             f"  {variant.name}: {variant.backend}, {variant.precision}, "
@@ -157,6 +162,7 @@ class BenchSession:
         code = exit_code_of(self.comparisons)
         if code == WorkerFailed.exit_code:
             print_message("every comparison failed")
+            self._print_program_errors()
         elif code == Untrustworthy.exit_code:
             print_message(
                 "some results are untrusted; see the notes and `torchyard explain untrusted`"
@@ -164,6 +170,17 @@ class BenchSession:
         elif code == WrongResults.exit_code:
             print_message("every candidate computes wrong results; see the notes")
         return code if code or quieted.is_back else StepFailed.exit_code
+
+    def _print_program_errors(self) -> None:
+        """Print the end of the standard error of whole programs that failed."""
+        failures = {
+            one.failure.variant: one.failure
+            for one in self.comparisons
+            if one.failure is not None and one.workload.suite == COMMAND_SUITE
+        }
+        for failure in failures.values():
+            for line in plain_lines(failure.log_tail).splitlines()[-_STDERR_LINES:]:
+                print_message(f"{failure.variant}: {line}")
 
     def _measure(self, quieted: QuietMachine, progress: ComparisonCollector) -> None:
         from torchyard.bench.bench_run import run_bench

@@ -318,6 +318,20 @@ _OPTIONS: Final = (
         "or mine.py:function. [default: the other targets, else the environments, else inductor]",
     ),
     _run(
+        "--command",
+        "commands",
+        multiple=True,
+        metavar="COMMAND",
+        help="A whole program, such as 'python a.py'; repeated, the first is the baseline.",
+    ),
+    _run("--shell", is_flag=True, help="Run the commands by /bin/sh instead of splitting them."),
+    _run(
+        "--warmup",
+        type=click.IntRange(0, 1000),
+        metavar="N",
+        help="Runs of each command before timing. [default: 1]",
+    ),
+    _run(
         "--backend",
         metavar="SPEC",
         help="With several files: how all of them run, such as inductor or inductor+bfloat16. "

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from torchyard.bench.report.suite_summary import mean_text, suite_means, verdict_counts
 from torchyard.core.comparison import AccuracyStatus, Comparison, Verdict
+from torchyard.core.study import COMMAND_SUITE
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import break_even_text, speedup_text, workload_text
@@ -23,6 +24,8 @@ def answer_text(comparisons: Sequence[Comparison], *, confidence: float, margin:
     if not comparisons:
         return "no comparisons"
     setup = f"; {', '.join([*_devices(comparisons), _torch_text(comparisons)])}"
+    if all(one.workload.suite == COMMAND_SUITE for one in comparisons):
+        setup = ""
     if len(comparisons) == 1:
         return _verdict_text(comparisons[0], margin) + setup
     counts = ", ".join(
@@ -38,29 +41,26 @@ def answer_text(comparisons: Sequence[Comparison], *, confidence: float, margin:
 
 def _verdict_text(comparison: Comparison, margin: float) -> str:
     baseline, candidate = one_line(comparison.baseline), one_line(comparison.candidate)
-    workload = workload_text(comparison)
+    is_command = comparison.workload.suite == COMMAND_SUITE
+    place = "" if is_command else f" on {workload_text(comparison)}"
     state = comparison.state
     if state is Verdict.FAILED:
         failure = comparison.failure
         reason = f": {one_line(failure.kind)} ({one_line(failure.phase)})" if failure else ""
-        return f"failed: no comparison of {candidate} with {baseline} on {workload}{reason}"
+        return f"failed: no comparison of {candidate} with {baseline}{place}{reason}"
     if state is Verdict.WRONG:
-        return (
-            f"wrong: {candidate} computes wrong results on {workload}, so its speed does not count"
-        )
+        return f"wrong: {candidate} computes wrong results{place}, so its speed does not count"
     if state is Verdict.UNTRUSTED:
         return (
-            f"untrusted: the measurements of {candidate} and {baseline} on {workload} must not be "
+            f"untrusted: the measurements of {candidate} and {baseline}{place} must not be "
             f"used: {one_line(comparison.untrusted[0])}"
         )
     if state is Verdict.UNDECIDED:
-        text = f"undecided whether {candidate} is faster or slower than {baseline} on {workload}"
+        text = f"undecided whether {candidate} is faster or slower than {baseline}{place}"
     elif state is Verdict.SAME:
-        text = (
-            f"{candidate} is as fast as {baseline} on {workload}, within {format_percent(margin)}"
-        )
+        text = f"{candidate} is as fast as {baseline}{place}, within {format_percent(margin)}"
     else:
-        text = f"{candidate} is {state.value} than {baseline} on {workload}"
+        text = f"{candidate} is {state.value} than {baseline}{place}"
     return f"{text}: {', '.join(_measures(comparison))}"
 
 

@@ -23,7 +23,7 @@ from torchyard.bench.report.block_charts import (
 from torchyard.bench.report.suite_summary import blocks_text, temperature_text
 from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Estimate, GuardSummary, VariantMetrics, Verdict
-from torchyard.core.units import format_bytes, format_energy, format_flops
+from torchyard.core.units import format_bytes, format_duration, format_energy, format_flops
 from torchyard.presentation.chart_layout import numbers_of
 from torchyard.presentation.safe_text import one_line, plain_lines
 from torchyard.presentation.wording import (
@@ -162,6 +162,11 @@ def _metric_rows(*variants: VariantMetrics) -> list[tuple[str, list[str]]]:
             else []
         ),
         ("iteration time", [time_text(variant) for variant in variants]),
+        *(
+            [("CPU time", [_cpu_time(variant) for variant in variants])]
+            if any(variant.cpu_time_ns is not None for variant in variants)
+            else []
+        ),
         ("compile time, cold cache", [_seconds(variant, "compile_cold_s") for variant in variants]),
         ("compile time, warm cache", [_seconds(variant, "compile_warm_s") for variant in variants]),
         ("peak memory", [_memory(variant) for variant in variants]),
@@ -184,6 +189,10 @@ def _shown(metrics: VariantMetrics, name: str, value: object) -> str:
 def _seconds(metrics: VariantMetrics, name: str) -> str:
     seconds = getattr(metrics, name)
     return _shown(metrics, name, None if seconds is None else f"{seconds:.3g} s")
+
+
+def _cpu_time(metrics: VariantMetrics) -> str:
+    return ABSENT if metrics.cpu_time_ns is None else format_duration(metrics.cpu_time_ns)
 
 
 def _memory(metrics: VariantMetrics) -> str:

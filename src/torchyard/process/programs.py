@@ -1,0 +1,89 @@
+"""Run whole programs and measure them, through a small starter process (`program_starter`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self, cast
+
+from torchyard.core.records import decode
+from torchyard.errors import WorkerFailed
+from torchyard.process import program_starter
+
+__all__ = ["ProgramRun", "ProgramStarter"]
+
+_STARTER: Final = str(Path(program_starter.__file__).resolve())
+_END_S: Final = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramRun:
+    """Measurements of one run of a program, from its start to its end."""
+
+    started_ns: int = 0
+    wall_ns: int = 0
+    exit_code: int = 0
+    """Negative: the number of the signal that ended it."""
+    timed_out: bool = False
+    cpu_ns: int = 0
+    """User and system time, with that of child processes it waited for."""
+    peak_memory_bytes: int = 0
+    """Largest resident set of the program or one of its child processes."""
+    run_queue_wait_ns: int | None = None
+    """How long its main thread waited for a core."""
+    involuntary_switches: int = 0
+    major_faults: int = 0
+    error: str = ""
+    """Why it could not be started."""
+
+
+class ProgramStarter:
+    """The starter process; a context manager, at whose end no program runs."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", _STARTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Ctrl-C in a terminal reaches neither the starter nor the programs.
+            start_new_session=True,
+        )
+        self._requests = cast("BinaryIO", self._process.stdin)
+        self._answers = cast("BinaryIO", self._process.stdout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with suppress(BrokenPipeError):
+            self._requests.close()
+        self._answers.close()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def run(self, argv: Sequence[str], *, stderr: Path, limit_s: float) -> ProgramRun:
+        """Run a program to its end without input; its standard output is discarded."""
+        request = {"argv": list(argv), "stderr": str(stderr.absolute()), "limit_s": limit_s}
+        with suppress(BrokenPipeError):
+            self._requests.write(json.dumps(request).encode() + b"\n")
+            self._requests.flush()
+        line = self._answers.readline()
+        if not line:
+            raise WorkerFailed(
+                "the process that starts programs ended", hint="check that it was not killed"
+            )
+        return decode(ProgramRun, json.loads(line), where="program run", strict=False)
