@@ -59,6 +59,7 @@ _GROWTH: Final = 1.25
 _OTHERS_SHARE: Final = 0.1
 """CPU time of other processes, as a share of a core, from which on waiting is attributed to them."""
 _TAIL_BYTES: Final = 4000
+_FOLDER: Final = "folder"
 _SHELL: Final = "shell"
 _WARM_UP: Final = "warmup"
 _TICKS_PER_S: Final = 100.0
@@ -79,7 +80,12 @@ def program_study(commands: Sequence[str], *, shell: bool, warm_up: int, budget:
             name=name,
             target=Target(name=f"command {number}", python=""),
             backend="command",
-            options=(("command", command), (_SHELL, shell), (_WARM_UP, warm_up)),
+            options=(
+                ("command", command),
+                (_FOLDER, str(Path.cwd())),
+                (_SHELL, shell),
+                (_WARM_UP, warm_up),
+            ),
         )
         for number, (name, command) in enumerate(zip(names, commands, strict=True), 1)
     ]
@@ -148,7 +154,8 @@ class ProgramSession:
         """Measure until every candidate is decided or failed, or the time is used up."""
         self._log_folder.mkdir(parents=True, exist_ok=True)
         try:
-            with ProgramStarter() as starter:
+            folder = Path(str(dict(self._study.baseline.options)[_FOLDER]))
+            with ProgramStarter(folder) as starter:
                 self._warm_up(starter)
                 self._began_s = time.monotonic()
                 number, next_analysis = 0, self._study.budget.min_launches

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import BinaryIO, Final, Self, cast
 
 from torchyard.core.records import decode
-from torchyard.errors import WorkerFailed
+from torchyard.errors import UsageError, WorkerFailed
 from torchyard.process import program_starter
 
 __all__ = ["ProgramRun", "ProgramStarter"]
@@ -46,9 +46,17 @@ class ProgramRun:
 class ProgramStarter:
     """The starter process; a context manager, at whose end no program runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """Programs start in `folder` [default: the current one]."""
+        if folder is not None and not folder.is_dir():
+            raise UsageError(
+                f"the folder {folder} does not exist",
+                why="the commands were given in it",
+                hint="give the commands again in another folder",
+            )
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", _STARTER],
+            cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # Ctrl-C in a terminal reaches neither the starter nor the programs.

@@ -172,3 +172,54 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
         "bench", *commands(FAST, FAST), *options, cwd=tmp_path, PYTHONPATH=str(tmp_path)
     )
     assert ended.code in (0, 6), ended.err
+
+
+def test_a_row_is_repeated_with_the_settings_of_its_run(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("only-here").touch()
+    first = tmp_path / "first"
+    options = ["--launches", "2", "--margin", "7%", "--run-dir", str(first)]
+    assert call(capsys, "bench", *commands("true", "sleep 0", "ls only-here"), *options).code in (
+        0,
+        6,
+    )
+    shown = json.loads(call(capsys, "report", str(first), "--json").out)["comparisons"]
+    assert [row["repeat_command"] for row in shown] == [
+        f"torchyard bench --row {first}:{number}" for number in (1, 2)
+    ]
+    assert (
+        f"repeat a row: torchyard bench --row {first}:N" in call(capsys, "report", str(first)).out
+    )
+    monkeypatch.chdir(tmp_path)
+    again = [*shown[1]["repeat_command"].split()[1:], "--run-dir", "again", "--launches", "3"]
+    assert call(capsys, *again).code in (0, 6)
+    old, new = read_run(first).study, read_run(tmp_path / "again").study
+    assert new.candidates == old.candidates[1:]
+    assert new.budget.margin == 0.07
+    assert (old.budget.max_launches, new.budget.max_launches) == (2, 3)
+    html = call(capsys, "report", str(first), "--format", "html").out
+    assert f"<code>torchyard bench --row {first}:2</code>" in html
+    shared = call(capsys, "report", str(first), "--format", "json", "--share").out
+    assert str(tmp_path) not in shared
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--row", "1"], "--row: '1' is not a row of a run"),
+        (["--row", "{}:x"], "--row: '{}:x' is not a row of a run"),
+        (["--row", "{}:2"], "--row: the run run has no row 2"),
+        (["--row", "{}:1", "--device", "cuda"], "--device cannot be combined with --row"),
+        (["--row", "{}:1", "a.py"], "a.py cannot be combined with --row"),
+    ],
+)
+def test_invalid_rows(capsys: Capture, tmp_path: Path, arguments: list[str], error: str) -> None:
+    folder = tmp_path / "run"
+    options = ["--launches", "1", "--warmup", "0", "--run-dir", str(folder), "--quiet"]
+    assert call(capsys, "bench", *commands("true", "true"), *options).code in (0, 6)
+    ended = call(capsys, "bench", *(word.format(folder) for word in arguments))
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {error.format(folder)}")

@@ -74,6 +74,10 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.bench.study_file import read_study_file
     from torchyard.errors import UsageError
 
+    if options["row"] is not None:
+        from torchyard.bench.commands.repeat import study_of_option
+
+        return _run_study(study_of_option(files, options), options, as_json=as_json)
     if options["commands"]:
         from torchyard.bench.commands.programs import study_of_commands
 
@@ -96,6 +100,8 @@ def _run_study(
     assembled: Study, options: dict[str, Any], *, as_json: bool, search_batch: bool = False
 ) -> int:
     """Run a complete study, or only show it."""
+    from torchyard.core.study import COMMAND_SUITE
+
     if options["dry_run"]:
         if as_json:
             from torchyard.core.records import encode
@@ -105,7 +111,7 @@ def _run_study(
             from torchyard.bench.commands.execution import plan_text
 
             print_data(plan_text(assembled))
-            if not search_batch and not options["commands"]:
+            if not search_batch and assembled.workloads[0].suite != COMMAND_SUITE:
                 print_message(_time_estimate(assembled, {}).line)
         if search_batch:
             print_message("the largest batch size of each workload would be searched for first")
@@ -122,7 +128,7 @@ def _run_study(
     if search_batch:
         assembled, batch_notes = _with_largest_batches(assembled, quiet=options["quiet"])
         notes += batch_notes
-    is_silent = options["quiet"] or bool(options["commands"])
+    is_silent = options["quiet"] or assembled.workloads[0].suite == COMMAND_SUITE
     estimate = None if is_silent else _time_estimate(assembled, targets)
     if estimate is not None:
         print_message(estimate.line)

@@ -80,7 +80,7 @@ def _workload_lines(study: Study) -> list[str]:
 
 def _variant(variant: Variant) -> list[str]:
     if variant.backend == "command":
-        return [f"  {variant.name}", f"    {as_text(dict(variant.options[1:]))}"]
+        return [f"  {variant.name}", f"    {as_text(dict(variant.options[2:]))}"]
     lines = [
         (
             f"  {variant.name}: {variant.backend}, {variant.precision}, "

@@ -318,6 +318,11 @@ _OPTIONS: Final = (
         "or mine.py:function. [default: the other targets, else the environments, else inductor]",
     ),
     _run(
+        "--row",
+        metavar="RUN:N",
+        help="Repeat row N of an earlier run with its settings; `torchyard report` shows RUN:N.",
+    ),
+    _run(
         "--command",
         "commands",
         multiple=True,

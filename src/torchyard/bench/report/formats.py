@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from io import StringIO
 from typing import Any, Final, Protocol
 
+from torchyard.bench.repetition import row_command
 from torchyard.bench.report.page import to_html
 from torchyard.bench.report.suite_summary import (
     excluded_from_means,
@@ -98,8 +99,9 @@ def to_json(run: Run) -> str:
                 "state": comparison.state.value,
                 "trusted": comparison.trusted,
                 "break_even": _break_even(comparison),
+                "repeat_command": row_command(run, number),
             }
-            for comparison in run.comparisons
+            for number, comparison in enumerate(run.comparisons, 1)
         ],
         "study": encode(run.study),
         "machine": run.info.get("machine"),

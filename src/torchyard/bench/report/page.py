@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from torchyard.bench.repetition import row_command
 from torchyard.bench.report.block_charts import BASES
 from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
 from torchyard.bench.report.shown_run import shown_run
@@ -145,7 +146,10 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
     means = suite_means(comparisons, confidence=confidence)
     suites = suite_rows(comparisons, confidence=confidence)
     parts = [
-        comparison_part(comparison, index, blocks, budget.precision_goal)
+        {
+            **comparison_part(comparison, index, blocks, budget.precision_goal),
+            "repeat_command": row_command(run, index),
+        }
         for index, comparison in enumerate(comparisons, start=1)
     ]
     anchors = {id(part["comparison"]): part["anchor"] for part in parts}

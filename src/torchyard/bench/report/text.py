@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
+from torchyard.bench.repetition import row_command
 from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_summary import (
     SuiteRow,
@@ -94,6 +95,8 @@ def to_text(run: Run) -> str:
         console.print(line, soft_wrap=True)
     for line in guard_lines(run):
         console.print(line, soft_wrap=True)
+    if command := row_command(run, "N" if len(run.comparisons) > 1 else 1):
+        console.print(f"repeat a row: {command}", soft_wrap=True)
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
 
 
