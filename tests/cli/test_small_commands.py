@@ -151,7 +151,11 @@ def test_explain_as_json(capsys: Capture) -> None:
     ("words", "cword", "wanted"),
     [
         ("torchyard be", "1", ["plain,bench"]),
-        ("torchyard bench --ba", "2", ["plain,--batch-size", "plain,--baseline"]),
+        (
+            "torchyard bench --ba",
+            "2",
+            ["plain,--batch-size", "plain,--baseline", "plain,--backend"],
+        ),
         ("torchyard bench --mode ", "3", ["plain,inference", "plain,training"]),
         ("torchyard report --format ht", "3", ["plain,html"]),
         ("torchyard completion f", "2", ["plain,fish"]),

@@ -16,6 +16,9 @@ from typing import Final
 from torchyard.bench.preparation import PreparationState
 from torchyard.core.block import Block
 from torchyard.core.comparison import (
+    DROPPED,
+    NOISY,
+    WRONG_RESULTS,
     Accuracy,
     AccuracyStatus,
     Comparison,
@@ -156,15 +159,15 @@ def make_comparison(
         reasons = ", ".join(f"{reason} ({count})" for reason, count in paired.reasons[:3])
         if paired.busy:
             untrusted.append(
-                f"noisy machine: {paired.disturbed} of {total} pairs were disturbed: {reasons}"
+                f"{NOISY}: {paired.disturbed} of {total} pairs were disturbed: {reasons}"
             )
         notes.extend(text for text in paired.one_sided if text not in comparison_estimate.reasons)
         if paired.dropped:
-            notes.append(f"{paired.dropped} of {total} pairs dropped: {reasons}")
+            notes.append(f"{paired.dropped} of {total}{DROPPED}{reasons}")
         if accuracy is not None:
             if accuracy.status is AccuracyStatus.FAIL:
                 verdict = Verdict.WRONG
-                notes.insert(0, f"wrong results: {accuracy.detail}")
+                notes.insert(0, f"{WRONG_RESULTS}{accuracy.detail}")
             notes += _accuracy_notes(accuracy, candidate)
     times = _times_of_estimate(paired, comparison_estimate) or (
         _block_time(blocks, baseline),

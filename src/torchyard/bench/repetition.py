@@ -15,7 +15,9 @@ __all__ = ["row_command", "study_of_row"]
 
 def row_command(run: Run, number: int | str) -> str:
     """Return the command that repeats a row; empty if the run has none, such as runs of the API."""
-    if list(run.info.get("command") or ())[:1] == ["torchyard.compare"] or run.info.get("sweep"):
+    command = run.info.get("command")
+    is_api = isinstance(command, list) and command[:1] == ["torchyard.compare"]
+    if is_api or run.info.get("sweep"):
         return ""
     is_stored = run.folder.parent == runs_home() or run.info.get("shared")
     return f"torchyard bench --row {run.id if is_stored else shlex.quote(str(run.folder))}:{number}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, TypeVar
@@ -22,6 +24,7 @@ SCHEMA: Final = 1
 
 _LONGEST_TEXT: Final = 6000
 """Characters of one part of an error, which may quote a file or an exception."""
+_NARROWEST: Final = 20
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,6 +67,12 @@ def data_console(*, markup: bool = True) -> Console:
     return DataConsole(highlight=False, markup=markup, emoji=False)
 
 
+def print_line(console: Console, text: str) -> None:
+    """Print a line; it is wrapped where the width is known: on a terminal, or with COLUMNS."""
+    is_known = console.is_terminal or "COLUMNS" in os.environ
+    console.print(text, markup=False, soft_wrap=not is_known)
+
+
 def print_json(data: Mapping[str, Any]) -> None:
     """Write one JSON object to stdout, with the schema version first; dataclasses are encoded."""
     from torchyard.core.records import encode
@@ -80,8 +89,17 @@ def print_result(data: Mapping[str, Any], text: str, *, as_json: bool) -> None:
 
 
 def print_message(text: str) -> None:
-    """Write a message to stderr."""
-    sys.stderr.write(printable(text) + "\n")
+    """Write a message to stderr; on a terminal, it is wrapped between words."""
+    text = printable(text)
+    if sys.stderr.isatty():
+        width = max(_NARROWEST, shutil.get_terminal_size().columns)
+        text = "\n".join(
+            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+            if len(line) > width
+            else line
+            for line in text.split("\n")
+        )
+    sys.stderr.write(text + "\n")
 
 
 def print_error(error: TorchyardError, *, as_json: bool, exit_code: int) -> None:

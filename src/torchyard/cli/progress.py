@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LINE_PAUSE_S = 10.0
 """Minimum time between two log lines about launches and interim analyses."""
+_WIDE = 100
 _ALWAYS = ("run", "workload", "comparison", "warning")
 
 
@@ -70,15 +71,19 @@ def _bar() -> Progress:
         TextColumn,
         TimeElapsedColumn,
     )
+    from rich.table import Column
 
+    console = Console(stderr=True)
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     return Progress(
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=24 if console.width >= _WIDE else 8),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("{task.fields[remaining]}", markup=False),
-        TextColumn("{task.description}", markup=False),
-        console=Console(stderr=True),
+        TextColumn("{task.description}", markup=False, table_column=rest),
+        console=console,
         transient=True,
+        expand=True,
     )
 
 
@@ -87,13 +92,16 @@ def _on_bar(collector: ComparisonCollector, progress: Progress) -> Listener:
 
     def listen(event: Event) -> None:
         collector.listen(event)
-        text = printable(_event_text(event))
         remaining = remaining_text(event)
-        if event.kind in ("comparison", "warning"):
+        if event.kind == "comparison":
+            text = printable(_event_text(event))
             progress.console.print(text, markup=False, highlight=False)
             progress.update(task, completed=event.fraction, remaining=remaining)
-        else:
-            progress.update(task, description=text, completed=event.fraction, remaining=remaining)
+            return
+        # Warnings are notes of the table, too. What happens comes first: a narrow terminal cuts the rest.
+        mark = "warning: " if event.kind == "warning" else ""
+        text = printable(f"{mark}{event.text}" + (f" ({event.workload})" if event.workload else ""))
+        progress.update(task, description=text, completed=event.fraction, remaining=remaining)
 
     return listen
 

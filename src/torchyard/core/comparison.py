@@ -19,6 +19,13 @@ Scope = Literal["launches", "processes"]
 BUSY_NOTE_PREFIX: Final = "busy machine"
 """Prefix of the note that runs of earlier releases carry instead of `Comparison.untrusted`."""
 
+NOISY: Final = "noisy machine"
+"""Start of the reason for distrust if most pairs were disturbed."""
+DROPPED: Final = " pairs dropped: "
+"""Part of the note about disturbed pairs that were dropped."""
+WRONG_RESULTS: Final = "wrong results: "
+"""Start of the note with the detail of wrong results."""
+
 TIME_RATIO_TOLERANCE: Final = 2e-3
 """Largest difference between log(time ratio) and log(speedup) that is invisible in three digits."""
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from torchyard.core.comparison import (
     UNTRUSTED,
+    WRONG_RESULTS,
     Accuracy,
     AccuracyStatus,
     Comparison,
@@ -198,7 +199,13 @@ def notes_of(comparison: Comparison, *, precision_goal: float | None = None) -> 
     breaks = sum(count for _, count in comparison.candidate_metrics.graph_breaks)
     if breaks:
         notes.append(format_count(breaks, "graph break"))
-    notes.extend(one_line(note) for note in comparison.notes)
+    shown = " ".join(notes)
+    notes.extend(
+        one_line(note)
+        for note in comparison.notes
+        # The detail of wrong results is part of the accuracy above.
+        if not (note.startswith(WRONG_RESULTS) and one_line(note[len(WRONG_RESULTS) :]) in shown)
+    )
     return list(dict.fromkeys(notes))
 
 

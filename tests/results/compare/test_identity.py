@@ -101,6 +101,7 @@ VARIANT = {
     "backend": "aot_eager",
     "precision": "bfloat16",
     "options": (("channels-last", True),),
+    "file": "/somewhere/b.py:Net",
     "target": Target(name="here", python="/opt/yard/bin/python", variables=(("A", "1"),)),
     "environment": Environment(name="default", threads=2),
 }

@@ -101,6 +101,7 @@ def _run_study(
 ) -> int:
     """Run a complete study, or only show it."""
     from torchyard.core.study import COMMAND_SUITE
+    from torchyard.results.directory import runs_home
 
     if options["dry_run"]:
         if as_json:
@@ -148,7 +149,8 @@ def _run_study(
     else:
         session.print_table()
     if not options["quiet"]:
-        quoted_folder = shlex.quote(str(session.folder))
+        stored = session.folder.parent == runs_home()
+        name = session.folder.name if stored else shlex.quote(str(session.folder))
         unavailable = session.unavailable_sensors()
         if unavailable:
             print_message(
@@ -156,9 +158,7 @@ def _run_study(
             )
         print_message(f"run folder: {session.folder}")
         if options["html"] is None:
-            print_message(
-                f"next: torchyard report {quoted_folder} --format html --output report.html"
-            )
+            print_message(f"next: torchyard report {name} --output report.html")
         if not as_json and code != INTERRUPTED:
             session.print_answer()
     return code

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.output import data_console, print_data, print_message
+from torchyard.cli.output import data_console, print_data, print_line, print_message
 from torchyard.cli.progress import ComparisonCollector, show_progress
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Event, Listener
@@ -153,11 +153,9 @@ class BenchSession:
         except KeyboardInterrupt:
             self.comparisons = self._kept() or progress.comparisons
             if not self.comparisons:
+                print_message(f"interrupted before the first pair; run folder: {self.folder}")
                 raise
-            planned = len(self.study.candidates) * len(self.study.workloads)
-            print_message(
-                f"interrupted: {len(self.comparisons)} of {planned} comparisons completed"
-            )
+            self._print_interrupted(completed=len(progress.comparisons))
             return INTERRUPTED
         code = exit_code_of(self.comparisons)
         if code == WorkerFailed.exit_code:
@@ -170,6 +168,22 @@ class BenchSession:
         elif code == WrongResults.exit_code:
             print_message("every candidate computes wrong results; see the notes")
         return code if code or quieted.is_back else StepFailed.exit_code
+
+    def _print_interrupted(self, *, completed: int) -> None:
+        """Print how much was measured, and how to measure the rest."""
+        planned = len(self.study.candidates) * len(self.study.workloads)
+        partial = sum(
+            one.estimate is not None and one.estimate.pairs > 0 for one in self.comparisons
+        )
+        partial = max(0, partial - completed)
+        parts = [f"interrupted: {completed} of {planned} comparisons completed"]
+        parts += [f"{partial} with the pairs so far"] if partial else []
+        print_message(", ".join(parts))
+        from torchyard.bench.repetition import row_command
+        from torchyard.results.run_reader import read_run
+
+        command = row_command(read_run(self.folder), "N")
+        print_message(f"bench does not resume; repeat a row: {command}, or start the command again")
 
     def _print_program_errors(self) -> None:
         """Print the end of the standard error of whole programs that failed."""
@@ -225,9 +239,9 @@ class BenchSession:
         comparisons = with_short_workloads(self.comparisons)
         console.print(comparison_table(comparisons, precision_goal=budget.precision_goal))
         for line in summary_lines(comparisons, confidence=1 - budget.alpha):
-            console.print(line, markup=False, soft_wrap=True)
+            print_line(console, line)
         for line in disturbed_lines(comparisons):
-            console.print(f"disturbed: {line}", markup=False, soft_wrap=True)
+            print_line(console, f"disturbed: {line}")
 
     def print_answer(self) -> None:
         """Print the answer in one sentence."""
@@ -236,7 +250,7 @@ class BenchSession:
         budget = self.study.budget
         comparisons = with_short_workloads(self.comparisons)
         text = answer_text(comparisons, confidence=1 - budget.alpha, margin=budget.margin)
-        data_console().print(text, markup=False, soft_wrap=True)
+        print_line(data_console(), text)
 
     def unavailable_sensors(self) -> list[str]:
         """Return the names of sensors that are unavailable on this machine."""

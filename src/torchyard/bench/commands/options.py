@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from torchyard.cli.options import all_options, section
+from torchyard.cli.options import Count, all_options, section
 
 Option = Callable[[Any], Any]
 
@@ -332,7 +332,7 @@ _OPTIONS: Final = (
     _run("--shell", is_flag=True, help="Run the commands by /bin/sh instead of splitting them."),
     _run(
         "--warmup",
-        type=click.IntRange(0, 1000),
+        type=Count(0, 1000),
         metavar="N",
         help="Runs of each command before timing. [default: 1]",
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Final
 
 import click
 
 from torchyard.cli.options import chosen_format, deliver, report_options
-from torchyard.cli.output import common_options
+from torchyard.cli.output import common_options, data_console, print_line
 
 __all__ = ["render", "report"]
 
@@ -43,7 +45,7 @@ Examples:
   torchyard report --format roofline
   torchyard report --output roofline.svg
 
-Show a run in any format. RUN is a run folder, the id of a run in the results directory or a unique
+Show a run in any format. The table has the width of the terminal, or of COLUMNS; 120 in a file. RUN is a run folder, the id of a run in the results directory or a unique
 prefix of one, or `latest`.
 `dynamo-csv` has the columns of PyTorch's benchmarks/dynamo. `roofline` compares kernels with the
 machine's peak; `roofline-svg` is the same as a chart.
@@ -65,7 +67,20 @@ def report(
     from torchyard.results.commands.options import find_run
 
     name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
+    if name == "terminal" and output is None and (sys.stdout.isatty() or "COLUMNS" in os.environ):
+        _print_text(find_run(run), share=share)
+        return
     deliver(render(find_run(run), name, share=share), name, output)
+
+
+def _print_text(folder: Path, *, share: bool) -> None:
+    """Print the run with the width and the colors of the terminal."""
+    from torchyard.bench.report.sharing import redacted_run
+    from torchyard.bench.report.text import print_run
+    from torchyard.results.run_reader import read_run
+
+    run, console = read_run(folder), data_console(markup=False)
+    print_run(redacted_run(run) if share else run, console, lambda line: print_line(console, line))
 
 
 def render(folder: Path, format_name: str, *, share: bool = False) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchyard.core.comparison import (
+    DROPPED,
+    NOISY,
     WITHOUT_SPEED,
     Comparison,
     Estimate,
@@ -26,6 +28,7 @@ from torchyard.presentation.wording import (
     MARKS,
     accuracy_text,
     failure_text,
+    notes_of,
     number_text,
     title_of,
     verdict_text,
@@ -213,7 +216,9 @@ def summary_lines(comparisons: Sequence[Comparison], *, confidence: float = 0.95
     if excluded:
         lines.append("excluded from the mean:")
         lines.extend(
-            f"  {verdict_text(comparison.state)}  {title_of(comparison)}: {reason}"
+            f"  {verdict_text(comparison.state)}  {title_of(comparison)}"
+            # The notes below the table are not repeated.
+            + ("" if any(reason in note for note in notes_of(comparison)) else f": {reason}")
             for comparison, reason in excluded
         )
     return lines
@@ -238,11 +243,13 @@ def temperature_text(guards: GuardSummary) -> str:
 
 
 def disturbed_lines(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return one line per comparison with disturbed blocks."""
+    """Return one line per comparison with disturbed blocks; the notes about noise are not repeated."""
     return [
         f"{title_of(comparison)}: {blocks_text(comparison.guards)}"
         for comparison in comparisons
         if comparison.guards.dirty
+        and not any(reason.startswith(NOISY) for reason in comparison.untrusted)
+        and not any(DROPPED in note for note in comparison.notes)
     ]
 
 

@@ -6,7 +6,7 @@ numbered and printed below the table. `rich` is loaded when a table is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,15 @@ from torchyard.presentation.wording import (
 )
 from torchyard.results.run_reader import Run
 
-__all__ = ["comparison_table", "escaped", "guard_lines", "summary_lines", "to_markdown", "to_text"]
+__all__ = [
+    "comparison_table",
+    "escaped",
+    "guard_lines",
+    "print_run",
+    "summary_lines",
+    "to_markdown",
+    "to_text",
+]
 
 
 if TYPE_CHECKING:
@@ -51,6 +59,9 @@ if TYPE_CHECKING:
 
 _ONE_LINE_WIDTH: Final = 110
 _TEXT_WIDTH: Final = 120
+_NAME_WIDTH: Final = 24
+_SHORT_WIDTH: Final = 14
+"""Widths of columns with names, in the one-line and the two-line table."""
 
 _STYLES: Final[dict[Verdict, str]] = {
     Verdict.FASTER: "green",
@@ -75,10 +86,9 @@ def comparison_table(
 
 
 def to_text(run: Run) -> str:
-    """Return the table and the summary as plain text."""
+    """Return the table and the summary as plain text, 120 columns wide."""
     from rich.console import Console
 
-    run = shown_run(run)
     page = StringIO()
     console = Console(
         file=page,
@@ -89,15 +99,21 @@ def to_text(run: Run) -> str:
         markup=False,
         emoji=False,
     )
-    console.print(f"{one_line(run.study.name)}  ({run.state}, {run.id})")
+    print_run(run, console, lambda line: console.print(line, soft_wrap=True))
+    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+
+
+def print_run(run: Run, console: Console, print_line: Callable[[str], None]) -> None:
+    """Print the table and the summary; the table fits the console."""
+    run = shown_run(run)
+    print_line(f"{one_line(run.study.name)}  ({run.state}, {run.id})")
     console.print(comparison_table(run.comparisons, precision_goal=run.study.budget.precision_goal))
     for line in summary_lines(run.comparisons, confidence=1 - run.study.budget.alpha):
-        console.print(line, soft_wrap=True)
+        print_line(line)
     for line in guard_lines(run):
-        console.print(line, soft_wrap=True)
+        print_line(line)
     if command := row_command(run, "N" if len(run.comparisons) > 1 else 1):
-        console.print(f"repeat a row: {command}", soft_wrap=True)
-    return "\n".join(line.rstrip() for line in page.getvalue().splitlines()) + "\n"
+        print_line(f"repeat a row: {command}")
 
 
 def guard_lines(run: Run) -> list[str]:
@@ -144,8 +160,8 @@ class ComparisonTable:
     def _one_line_table(self) -> Table:
         table = self._frame()
         table.add_column("workload", overflow="fold", ratio=1)
-        table.add_column(self._baseline_header(" time"), justify="right")
-        table.add_column("candidate", overflow="fold")
+        table.add_column(self._baseline_header(" time"), justify="right", max_width=_NAME_WIDTH)
+        table.add_column("candidate", overflow="fold", min_width=self._name_width())
         table.add_column("time", justify="right", no_wrap=True)
         table.add_column("speedup", justify="right", no_wrap=True)
         table.add_column("p", justify="right", no_wrap=True)
@@ -171,8 +187,10 @@ class ComparisonTable:
 
     def _two_line_table(self) -> Table:
         table = self._frame()
-        table.add_column("workload\ncandidate", overflow="fold", ratio=1)
-        table.add_column(self._baseline_header("\ntime"), justify="right", no_wrap=True)
+        table.add_column(
+            "workload\ncandidate", overflow="fold", ratio=1, min_width=self._name_width()
+        )
+        table.add_column(self._baseline_header("\ntime"), justify="right", max_width=_SHORT_WIDTH)
         table.add_column("speedup\ninterval", justify="right", no_wrap=True)
         table.add_column("verdict\np", no_wrap=True)
         table.add_column("launches\n/pairs", justify="right", no_wrap=True)
@@ -201,6 +219,11 @@ class ComparisonTable:
         return Table(
             box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold"
         )
+
+    def _name_width(self) -> int:
+        """Return the width that names need, up to a limit: other columns must not take it."""
+        lengths = (len(one_line(comparison.candidate)) for comparison in self._comparisons)
+        return min(_SHORT_WIDTH, max(lengths, default=0))
 
     def _baseline_header(self, after: str) -> Text:
         from rich.text import Text
