@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.command_line import call
+from torchyard.tune.perf_test.command import _study, perf_test
 
 Capture = pytest.CaptureFixture[str]
 
@@ -114,6 +116,20 @@ def test_a_race_of_a_program_is_stored_and_resumed(
     assert less.code == 2
     assert "5 s is less than the current budget of 30 s" in less.err
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_a_performance_test_compares_eager_with_inductor_by_default() -> None:
+    options: dict[str, Any] = {str(one.name): one.default for one in perf_test.params}
+    assert (options["batch_size"], options["iterations"]) == ("256", 100)
+    options |= {"targets": (), "environments": (), "preloads": (), "tuned": None}
+    study = _study(options)
+    assert [one.backend for one in study.variants] == ["eager", "inductor"]
+    assert [one.batch_size for one in study.workloads] == [None, 256]
+    study = _study({**options, "environments": ("one=OMP_NUM_THREADS=1",)})
+    assert [(one.name, one.backend) for one in study.variants] == [
+        ("current", "eager"),
+        ("one", "eager"),
+    ]
 
 
 @pytest.mark.torch

@@ -41,30 +41,35 @@ KERNELS = (
 )
 
 
-def shown(*rows: OperatorRow) -> list[str]:
+def shown(*rows: OperatorRow, width: int = 120) -> list[str]:
     table = OperatorTable(workload="kernels/mlp", variant="current", iterations=20, rows=rows)
-    text = perf_text(PerfTest(comparisons=(), tables=(table,), peak=None, peak_why_not="no peak"))
-    assert max(len(line) for line in text.splitlines()) < 170
+    test = PerfTest(comparisons=(), tables=(table,), peak=None, peak_why_not="no peak")
+    text = perf_text(test, width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_on_a_gpu_operators_and_kernels_have_tables_of_their_own() -> None:
     lines = shown(ADD, LINEAR, LAUNCH, *KERNELS)
-    at = lines.index("operator calls self CPU share total CPU self GPU share total GPU")
-    assert lines[at + 1] == "aten::addmm 60 1.00 ms 25.0% 4.00 ms 3.00 ms 75.0% 3.00 ms"
+    cpu = "operator calls self CPU self % CPU total total % CPU avg"
+    at = lines.index(f"{cpu} self GPU self % GPU total")
+    cells = "60 1.00 ms 25.0% 4.00 ms 100.0% 66.7 µs 3.00 ms 75.0% 3.00 ms"
+    assert lines[at + 1] == f"aten::addmm {cells}"
     assert lines[at + 2].startswith("aten::add 20")
     assert lines[at + 3].startswith("cudaLaunchKernel 80")
+    assert lines[at + 4] == "self CPU time total: 4.00 ms (200 µs per iteration)"
     kernels = lines.index("kernel calls GPU share")
-    assert lines[kernels + 1].startswith("void cutlass::Kernel2<cutlass_80_s...")
+    assert lines[kernels + 1].startswith("void cutlass::Kernel2<cutlass_80_simt_sgemm,...")
     assert lines[kernels + 1].endswith(" 60 3.00 ms 75.0%")
     assert lines[kernels + 2] == "add_kernel 20 1.00 ms 25.0%"
 
 
 def test_on_a_cpu_there_is_nothing_of_a_gpu() -> None:
     rows = [replace(row, self_device_cost=0.0, total_device_cost=0.0) for row in (ADD, LINEAR)]
-    lines = shown(*rows)
-    at = lines.index("operator calls self CPU share total CPU")
-    assert lines[at + 1] == "aten::add 20 2.00 ms 66.7% 3.00 ms"
+    lines = shown(*rows, replace(LAUNCH, name=LONG), width=80)
+    at = lines.index("operator calls self CPU self % CPU total total % CPU avg")
+    assert lines[at + 1] == "aten::add 20 2.00 ms 50.0% 3.00 ms 75.0% 150 µs"
+    assert lines[at + 4] == "self CPU time total: 4.00 ms (200 µs per iteration)"
     assert not any("GPU" in line or "kernel " in line for line in lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +17,21 @@ if TYPE_CHECKING:
     from torchyard.tune.perf_test.model import PerfTest
 
 
+_TEXT_WIDTH = 120
 _HELP = """
 \b
 Examples:
+  torchyard perf-test
+      a 1000x1000 product and a three-layer perceptron, eager against inductor
   torchyard perf-test --preload tcmalloc=libtcmalloc.so.4
-      a 1000x1000 product and a three-layer perceptron, with and without tcmalloc
+      with and without tcmalloc
   torchyard perf-test --tuned FOLDER --size 2000 --batch-size 64
       with the winner of `torchyard tune`
   torchyard perf-test --device cuda --precision bfloat16 --size 8192 --json
 
 Measure a square matrix product (FLOP/s and share of the machine's measured peak) and the inference of
-a 4096-4096-11008-10 perceptron (with a table of its operators), alternating between the current and
-other settings. Without other settings, the current ones are compared with themselves.
+a 4096-4096-11008-10 perceptron (with the table of torch.profiler), alternating between the current
+and other settings. Without other settings, eager is compared with inductor.
 """
 
 _what, _run, _when = section("What to run"), section("What to compare"), section("When to stop")
@@ -38,7 +42,7 @@ _OPTIONS = (
     _what(
         "--batch-size",
         metavar="N",
-        default="16",
+        default="256",
         show_default=True,
         help="Batch size of the inference.",
     ),
@@ -72,7 +76,7 @@ _OPTIONS = (
     _how(
         "--iterations",
         type=Count(1, 1_000_000),
-        default=20,
+        default=100,
         show_default=True,
         help="Iterations to profile.",
     ),
@@ -99,7 +103,8 @@ def perf_test(as_json: bool, **options: Any) -> int:
     study = _study(options)
     check_devices([study])
     result = _measure(study, options)
-    print_result({"perf_test": result}, perf_text(result), as_json=as_json)
+    width = shutil.get_terminal_size(fallback=(_TEXT_WIDTH, 0)).columns
+    print_result({"perf_test": result}, perf_text(result, width=width), as_json=as_json)
     if not options["quiet"]:
         print_message(f"run folder: {result.run}")
     return exit_code_of(result.comparisons)
@@ -147,15 +152,13 @@ def _study(options: dict[str, Any]) -> Study:
         ),
     )
     study = assemble(request, here=sys.executable)
+    if not given and options["tuned"] is None:
+        return study
     current = replace(study.baseline, name="current")
-    return replace(study, baseline=current, candidates=_others(study, current, given, options))
+    return replace(study, baseline=current, candidates=_others(study, current, options))
 
 
-def _others(
-    study: Study, current: Variant, given: bool, options: dict[str, Any]
-) -> tuple[Variant, ...]:
-    from dataclasses import replace
-
+def _others(study: Study, current: Variant, options: dict[str, Any]) -> tuple[Variant, ...]:
     from torchyard.errors import NothingToDo
     from torchyard.tune.folder import read_race
     from torchyard.tune.perf_test.measurement import tuned_variant
@@ -169,4 +172,4 @@ def _others(
                 hint="omit --tuned, or use another race",
             )
         return (tuned_variant(current, race.winner),)
-    return study.candidates if given else (replace(current, name="again"),)
+    return study.candidates

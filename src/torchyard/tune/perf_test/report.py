@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,16 +13,19 @@ from torchyard.presentation.safe_text import aligned, one_line, shortened
 from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
 
 _MOST_OPERATORS = 12
-_NAME_WIDTH = 70
+_NUMBERS_WIDTH = 58
+"""Width of the columns of an operator without its name, and of those of the GPU."""
+_GPU_WIDTH = 31
+_MIN_NAME_WIDTH = 20
 
 
-def perf_text(test: PerfTest) -> str:
-    """Format a performance test as text."""
+def perf_text(test: PerfTest, *, width: int = 120) -> str:
+    """Format a performance test as text; names of operators are shortened to the width."""
     test = replace(test, comparisons=with_short_workloads(test.comparisons))
     parts = [_rates(test)]
-    parts += [_verdicts(test)]
+    parts += ["\n".join(textwrap.fill(line, width) for line in _verdicts(test))]
     parts += ["\n".join(f"{name}: {text}" for name, text in test.settings)]
-    parts += [_operators(table) for table in test.tables]
+    parts += [_operators(table, width) for table in test.tables]
     return "\n\n".join(parts) + "\n"
 
 
@@ -64,7 +68,7 @@ def _share(metrics: VariantMetrics, test: PerfTest) -> str:
     return f"{rate / test.peak.flops_per_second:.0%}"
 
 
-def _verdicts(test: PerfTest) -> str:
+def _verdicts(test: PerfTest) -> list[str]:
     lines = []
     for one in test.comparisons:
         if one.failure is not None:
@@ -80,34 +84,39 @@ def _verdicts(test: PerfTest) -> str:
                 f"{one.workload.label}: {one.candidate} is "
                 f"{number if one.trusted else f'({number})'} vs {one.baseline}: {one.state}{why}"
             )
-    return "\n".join(one_line(line) for line in lines)
+    return [one_line(line) for line in lines]
 
 
-def _operators(table: OperatorTable) -> str:
+def _operators(table: OperatorTable, width: int) -> str:
+    """Return the columns of torch.profiler's table, and the total below it."""
     title = f"{table.workload}, {table.variant}: operators of {table.iterations} iterations"
     if table.why_not:
         return (
             f"{table.workload}, {table.variant}: operators unavailable: {one_line(table.why_not)}"
         )
+    iterations = max(1, table.iterations)
+    total = f"self CPU time total: {format_duration(table.total_ns)}"
+    total += f" ({format_duration(table.total_ns / iterations)} per iteration)"
     if table.kernels:
-        return f"{title}\n{_with_gpu_times(table)}\n\n{_kernels(table)}"
+        return f"{title}\n{_with_gpu_times(table, width)}\n{total}\n\n{_kernels(table, width)}"
     rows = [
-        (*_name_and_calls(row), *_cpu(row, table), format_duration(row.total_cost))
+        (_name(row, width - _NUMBERS_WIDTH), *_cpu(row, table))
         for row in table.operators[:_MOST_OPERATORS]
     ]
-    head = ("operator", "calls", "self CPU", "share", "total CPU")
-    return f"{title}\n{aligned([head, *rows])}"
+    return f"{title}\n{aligned([('operator', *_CPU_HEADS), *rows])}\n{total}"
 
 
-def _with_gpu_times(table: OperatorTable) -> str:
+_CPU_HEADS = ("calls", "self CPU", "self %", "CPU total", "total %", "CPU avg")
+
+
+def _with_gpu_times(table: OperatorTable, width: int) -> str:
     """Return operators by GPU time of their kernels, then by self CPU time."""
-    head = ("operator", "calls", "self CPU", "share", "total CPU", "self GPU", "share", "total GPU")
+    head = ("operator", *_CPU_HEADS, "self GPU", "self %", "GPU total")
     ordered = sorted(table.operators, key=lambda row: (-row.self_device_cost, -row.self_cost))
     rows = [
         (
-            *_name_and_calls(row),
+            _name(row, width - _NUMBERS_WIDTH - _GPU_WIDTH),
             *_cpu(row, table),
-            format_duration(row.total_cost),
             *_gpu(row, table),
             format_duration(row.total_device_cost),
         )
@@ -116,18 +125,30 @@ def _with_gpu_times(table: OperatorTable) -> str:
     return aligned([head, *rows])
 
 
-def _kernels(table: OperatorTable) -> str:
+def _kernels(table: OperatorTable, width: int) -> str:
     ordered = sorted(table.kernels, key=lambda row: -row.self_device_cost)
-    rows = [(*_name_and_calls(row), *_gpu(row, table)) for row in ordered[:_MOST_OPERATORS]]
+    rows = [
+        (_name(row, width - _GPU_WIDTH), str(row.calls), *_gpu(row, table))
+        for row in ordered[:_MOST_OPERATORS]
+    ]
     return aligned([("kernel", "calls", "GPU", "share"), *rows])
 
 
-def _name_and_calls(row: OperatorRow) -> tuple[str, str]:
-    return shortened(one_line(row.name), _NAME_WIDTH), str(row.calls)
+def _name(row: OperatorRow, width: int) -> str:
+    return shortened(one_line(row.name), max(_MIN_NAME_WIDTH, width))
 
 
-def _cpu(row: OperatorRow, table: OperatorTable) -> tuple[str, str]:
-    return format_duration(row.self_cost), f"{row.self_cost / (table.total_ns or 1.0):.1%}"
+def _cpu(row: OperatorRow, table: OperatorTable) -> tuple[str, ...]:
+    """Return the cells of `_CPU_HEADS`; shares are those of the total self CPU time."""
+    whole = table.total_ns or 1.0
+    return (
+        str(row.calls),
+        format_duration(row.self_cost),
+        f"{row.self_cost / whole:.1%}",
+        format_duration(row.total_cost),
+        f"{row.total_cost / whole:.1%}",
+        format_duration(row.total_cost / max(1, row.calls)),
+    )
 
 
 def _gpu(row: OperatorRow, table: OperatorTable) -> tuple[str, str]:
