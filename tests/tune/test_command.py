@@ -119,9 +119,8 @@ def test_a_race_of_a_program_is_stored_and_resumed(
 
 
 def test_a_performance_test_compares_eager_with_inductor_by_default() -> None:
-    options: dict[str, Any] = {str(one.name): one.default for one in perf_test.params}
+    options: dict[str, Any] = perf_test.make_context("perf-test", []).params
     assert (options["batch_size"], options["iterations"]) == ("256", 100)
-    options |= {"targets": (), "environments": (), "preloads": (), "tuned": None}
     study = _study(options)
     assert [one.backend for one in study.variants] == ["eager", "inductor"]
     assert [one.batch_size for one in study.workloads] == [None, 256]
