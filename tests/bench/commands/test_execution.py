@@ -99,8 +99,8 @@ def test_a_terminal_gets_a_bar_with_times() -> None:
         "from torchyard.cli.progress import ComparisonCollector, show_progress\n"
         "from torchyard.core.events import Event\n"
         "with show_progress(ComparisonCollector(), quiet=False) as listener:\n"
-        "    listener(Event(kind='phase', text='[red]warming up', fraction=0.5))\n"
         "    listener(Event(kind='warning', text='[bold]hot'))\n"
+        "    listener(Event(kind='phase', text='[red]warming up', workload='gpt', fraction=0.5))\n"
     )
     terminal = Terminal()
     process = subprocess.Popen(
@@ -113,8 +113,7 @@ def test_a_terminal_gets_a_bar_with_times() -> None:
     assert process.returncode == 0
     assert "50%" in shown
     assert "0:00:00" in shown
-    assert "[red]warming up" in shown
-    assert "warning: [bold]hot" in shown
+    assert "[red]warming up (gpt)" in shown
 
 
 def test_the_table_and_what_is_missing_go_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
