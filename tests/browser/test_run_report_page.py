@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.bench.report.test_page import HOSTILE, hostile_run
-from tests.bench.sample_run import write_run
+from tests.bench.sample_run import COMPARISONS, write_run
 from tests.browser.browser_page import (
     DARK,
     PHONE_WIDTH,
@@ -231,7 +232,7 @@ def test_everything_is_visible_without_scripts(browser: Browser, address: str) -
     with browser.page(scripts=False) as (page, _):
         page.goto(address)
         assert page.locator(SHOWN).count() == 7
-        assert page.locator(".forest svg").is_visible()
+        assert page.locator(".forest.wide-screen svg").is_visible()
         assert not page.locator(".filters").is_visible()
         assert not page.locator("button.theme").is_visible()
         page.locator("#comparison-1 summary").click()
@@ -263,3 +264,36 @@ def test_console_errors_and_requests_are_detected(browser: Browser, tmp_path: Pa
         assert any(text in fault for fault in watched.faults)
     with pytest.raises(AssertionError, match="thrown"), browser.page() as (page, _):
         page.goto(path.as_uri())
+
+
+def test_a_phone_with_long_lines_in_logs_facts_and_the_command(
+    browser: Browser, tmp_path: Path
+) -> None:
+    failed = COMPARISONS[5]
+    assert failed.failure is not None
+    log = "x" * 12_000 + "\n" + "word " * 2_000
+    failed = replace(failed, failure=replace(failed.failure, log_tail=log, message=log))
+    run = write_run(tmp_path / "run")
+    facts = {**run.info["machine"], "config": "first\n" + "y" * 9_000}
+    info = {**run.info, "machine": facts, "command": ["torchyard", "z" * 9_000]}
+    page_file = tmp_path / "report.html"
+    long_run = replace(run, comparisons=(*COMPARISONS[:5], failed), info=info)
+    page_file.write_text(to_html(long_run), encoding="utf-8")
+    with browser.page(width=PHONE_WIDTH, height=780) as (page, _):
+        page.goto(page_file.as_uri())
+        page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+        assert overflow(page) == 0
+
+
+def test_the_forest_plot_on_a_phone_has_letters_of_a_readable_size(
+    browser: Browser, address: str
+) -> None:
+    with browser.page(width=PHONE_WIDTH, height=780) as (page, _):
+        page.goto(address)
+        assert not page.locator(".forest.wide-screen").is_visible()
+        label = page.locator(".forest.narrow-screen text", has_text="kernels/matmul").first
+        box = label.bounding_box()
+        assert box is not None
+        assert box["height"] >= 10
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= PHONE_WIDTH

@@ -164,19 +164,14 @@ class Comparison:
             "notes": "; ".join(self.notes),
         }
 
-    def _speedup_text(self) -> str:
-        """Return the speedup; in parentheses if it is untrusted or the results are wrong."""
-        text = speedup_text(self.result)
-        return f"({text})" if self.verdict == "wrong" else text
-
     def __repr__(self) -> str:
         names = f"{one_line(self.candidate)} against {one_line(self.baseline)}"
-        return f"<Comparison {names}: {self.verdict}, {self._speedup_text()}, {self.scope}>"
+        return f"<Comparison {names}: {self.verdict}, {speedup_text(self.result)}, {self.scope}>"
 
     def _repr_html_(self) -> str:
         rows = {
             "verdict": verdict_text(self.result.state),
-            "speedup": self._speedup_text(),
+            "speedup": speedup_text(self.result),
             "p-value": p_text(self.result),
             "baseline": f"{self.baseline}: {time_text(self.result.baseline_metrics)}",
             "candidate": f"{self.candidate}: {time_text(self.result.candidate_metrics)}",

@@ -13,6 +13,7 @@ from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
 from torchyard.bench.workload_text import choose_file, expand
 from torchyard.core.short_names import short_texts
 from torchyard.core.study import (
+    DEFAULT_NAME,
     FILE_SUITE,
     Budget,
     MeasureSettings,
@@ -50,7 +51,7 @@ def assemble(request: Request, *, here: str) -> Study:
         variants = with_short_names(_variants(request, parts))
     _check_user_files(request, variants, here=here)
     return Study(
-        name=request.name or "bench",
+        name=request.name or DEFAULT_NAME,
         baseline=variants[0],
         candidates=variants[1:],
         workloads=_workloads(request),

@@ -12,6 +12,8 @@ from typing import Final, Literal, get_args
 
 Mode = Literal["inference", "training"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+DEFAULT_NAME: Final = "bench"
+"""Name of a study without a name of its own."""
 FILE_SUITE: Final = "file"
 """The suite of workloads in Python files of the user."""
 

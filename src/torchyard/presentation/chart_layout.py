@@ -79,6 +79,13 @@ def numbers_of(comparison: Comparison) -> list[float]:
     return [estimate.speedup, *ends]
 
 
+def axis_numbers(comparisons: Iterable[Comparison]) -> list[float]:
+    """Return the numbers that an axis must show: those of trusted comparisons, if there are any."""
+    plotted = [one for one in comparisons if numbers_of(one)]
+    shown = [one for one in plotted if one.trusted] or plotted
+    return [number for one in shown for number in numbers_of(one)]
+
+
 def speedup_axis(numbers: Iterable[float], *, reach: float = 0.0) -> SpeedupAxis:
     """Return an axis that contains these speedups, and 1 if it is within `reach` widths of them."""
     logs = [math.log(number) for number in numbers if 0 < number < math.inf] or [0.0]

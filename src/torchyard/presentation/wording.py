@@ -9,6 +9,7 @@ from typing import Final
 from torchyard.core.comparison import (
     UNTRUSTED,
     WRONG_RESULTS,
+    WITHOUT_SPEED,
     Accuracy,
     AccuracyStatus,
     Comparison,
@@ -73,12 +74,12 @@ def interval_text(estimate: Estimate) -> str:
 
 
 def speedup_text(comparison: Comparison) -> str:
-    """Return for example `1.352x [1.341, 1.363]`, in parentheses if it is untrusted."""
+    """Return for example `1.352x [1.341, 1.363]`, in parentheses if it does not count."""
     estimate = comparison.estimate
     if estimate is None or not estimate.launches:
         return ABSENT
     text = f"{number_text(estimate.speedup)}x {interval_text(estimate)}"
-    return text if comparison.trusted else f"({text})"
+    return f"({text})" if comparison.state in WITHOUT_SPEED else text
 
 
 def time_text(metrics: VariantMetrics) -> str:
@@ -87,9 +88,9 @@ def time_text(metrics: VariantMetrics) -> str:
 
 
 def p_text(comparison: Comparison) -> str:
-    """Return the p-value, adjusted for the number of comparisons; none if untrusted."""
+    """Return the p-value, adjusted for the number of comparisons; none if the speed does not count."""
     estimate = comparison.estimate
-    if estimate is None or not comparison.trusted:
+    if estimate is None or comparison.state in WITHOUT_SPEED:
         return ABSENT
     p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
     if p_value is None or not math.isfinite(p_value):

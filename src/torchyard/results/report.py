@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torchyard.core.comparison import WITHOUT_SPEED
 from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count
 from torchyard.errors import MissingTool
@@ -110,8 +111,8 @@ def _short(revision: str) -> str:
 
 
 def _bracketed(entry: ComparisonEntry, text: str) -> str:
-    """Put untrusted numbers in parentheses."""
-    return text if entry.trusted or not text else f"({text})"
+    """Put numbers that do not count in parentheses."""
+    return f"({text})" if text and (not entry.trusted or entry.verdict in WITHOUT_SPEED) else text
 
 
 def _number(value: float | None) -> str:

@@ -11,10 +11,21 @@ import pytest
 
 from tests.bench.sample_run import COMPARISONS, MATMUL, STUDY, write_run
 from torchyard.bench.report.comparison_detail import blocks_by_workload, effects_of
-from torchyard.bench.report.page import to_html
-from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Verdict
+from torchyard.bench.report.page import run_title, to_html
+from torchyard.core.comparison import (
+    BUSY_NOTE_PREFIX,
+    Comparison,
+    Interval,
+    VariantMetrics,
+    Verdict,
+)
 from torchyard.core.study import Workload
-from torchyard.presentation.chart_layout import SpeedupAxis, numbers_of, speedup_axis
+from torchyard.presentation.chart_layout import (
+    SpeedupAxis,
+    axis_numbers,
+    numbers_of,
+    speedup_axis,
+)
 from torchyard.presentation.html_page import fingerprint
 from torchyard.presentation.vega import runtime_script
 from torchyard.results.run_reader import Run
@@ -263,3 +274,66 @@ def test_places_are_symmetric_and_bounded() -> None:
     assert axis.place(2.0) - 50 == pytest.approx(50 - axis.place(0.5))
     assert axis.place(float("inf")) == 100
     assert axis.place(0.0) == axis.place(-1.0) == axis.place(float("nan")) == 0
+
+
+def test_the_answer_and_the_machine_come_before_everything_else(run: Run) -> None:
+    first_screen = Page(to_html(run)).text.partition("Skip to the results")[2]
+    first_screen = first_screen.partition("Summary")[0]
+    assert "7 comparisons: 1 faster, 1 slower" in first_screen
+    assert "torch 2.9.0" in first_screen
+    assert "Example 9000" in first_screen
+    assert "finished after 9 min" in first_screen
+    assert "Run run" not in Page(to_html(replace(run, id="run"))).text
+
+
+def test_an_unnamed_study_is_named_by_what_it_compared(run: Run) -> None:
+    one = replace(STUDY, name="bench", candidates=STUDY.candidates[:1], workloads=(MATMUL,))
+    assert (
+        run_title(replace(run, study=one))
+        == "kernels/matmul inference size=1000: inductor vs eager"
+    )
+    several = replace(STUDY, name="bench")
+    assert run_title(replace(run, study=several)) == "6 workloads: inductor, tcmalloc vs eager"
+    assert run_title(run) == STUDY.name
+
+
+def test_one_comparison_has_no_forest_plot_and_no_mean(run: Run) -> None:
+    text = to_html(replace(run, comparisons=COMPARISONS[:1]))
+    assert 'id="forest"' not in text
+    assert "geometric mean" not in Page(text).text
+    assert any("open" in part for part in Page(text).all("details"))
+
+
+def test_columns_without_a_number_are_left_out(run: Run) -> None:
+    keys = {cell.get("data-key") for cell in Page(to_html(run)).all("td")}
+    assert {"compile", "memory", "breaks", "candidate"} <= keys
+    bare = replace(
+        COMPARISONS[0], baseline_metrics=VariantMetrics(), candidate_metrics=VariantMetrics()
+    )
+    text = to_html(replace(run, comparisons=(bare,)))
+    keys = {cell.get("data-key") for cell in Page(text).all("td")}
+    assert keys & {"compile", "memory", "breaks", "candidate"} == set()
+    assert "compile time" not in Page(text).text
+
+
+def test_a_wrong_speedup_is_in_parentheses_wherever_it_appears(run: Run) -> None:
+    text = Page(to_html(run)).text
+    assert "(1.811x)" in text
+    assert not re.search(r"(?<![(\d])1\.811x", text)
+
+
+def test_long_notes_are_folded(run: Run) -> None:
+    words = "the reason " * 40
+    text = to_html(replace(run, comparisons=(replace(COMPARISONS[0], notes=(words,)),)))
+    folded = [part for part in Page(text).all("details") if part.get("class") == "notes"]
+    assert len(folded) == 1
+    assert words.strip() in Page(text).text
+
+
+def test_an_untrusted_interval_does_not_widen_the_axis() -> None:
+    trusted = COMPARISONS[1]
+    assert trusted.estimate is not None
+    wide = replace(trusted.estimate, interval=Interval(low=0.01, high=100.0))
+    untrusted = replace(trusted, estimate=wide, untrusted=("noisy machine",))
+    assert axis_numbers([trusted, untrusted]) == numbers_of(trusted)
+    assert axis_numbers([untrusted]) == numbers_of(untrusted)

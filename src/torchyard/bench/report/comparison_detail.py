@@ -22,8 +22,15 @@ from torchyard.bench.report.block_charts import (
 )
 from torchyard.bench.report.suite_summary import blocks_text, temperature_text
 from torchyard.core.block import Block
-from torchyard.core.comparison import Comparison, Estimate, GuardSummary, VariantMetrics, Verdict
-from torchyard.core.units import format_bytes, format_duration, format_energy, format_flops
+from torchyard.core.comparison import (
+    WITHOUT_SPEED,
+    Comparison,
+    Estimate,
+    GuardSummary,
+    VariantMetrics,
+    Verdict,
+)
+from torchyard.core.units import format_bytes, format_count, format_duration, format_energy, format_flops
 from torchyard.presentation.chart_layout import numbers_of
 from torchyard.presentation.safe_text import one_line, plain_lines
 from torchyard.presentation.wording import (
@@ -82,11 +89,14 @@ def comparison_part(
 ) -> dict[str, Any]:
     """Return the template variables of one comparison."""
     estimate = comparison.estimate if _has_number(comparison) else None
-    shown = "{}".format if comparison.trusted else "({})".format
+    counts = comparison.state not in WITHOUT_SPEED
+    shown = "{}".format if counts else "({})".format
     effects = effects_of(comparison, blocks)
     failure = comparison.failure
+    notes = notes_of(comparison, precision_goal=precision_goal)
+    cost = _cost_cells(comparison)
     p_value = None
-    if estimate is not None and comparison.trusted:
+    if estimate is not None and counts:
         p_value = estimate.p_value if estimate.p_adjusted is None else estimate.p_adjusted
     return {
         "anchor": f"comparison-{index}",
@@ -106,7 +116,12 @@ def comparison_part(
         "pairs": pairs_text(estimate),
         "baseline_time": time_text(comparison.baseline_metrics),
         "candidate_time": time_text(comparison.candidate_metrics),
-        "notes": notes_of(comparison, precision_goal=precision_goal),
+        "notes": notes,
+        # Graph breaks have a column.
+        "row_notes": [
+            n for n in notes if n != format_count(cost["break_count"] or 0, "graph break")
+        ],
+        **cost,
         "plotted": bool(numbers_of(comparison)),
         "effects": effects,
         "blocks": blocks_text(effects.guards) if effects.guards.blocks else "",
@@ -119,6 +134,26 @@ def comparison_part(
         "failure": failure_text(failure) if failure else "",
         "log_tail": plain_lines(failure.log_tail) if failure else "",
         "charts": _charts(comparison, estimate, blocks.get(comparison.workload.label, ())),
+    }
+
+
+def _cost_cells(comparison: Comparison) -> dict[str, Any]:
+    """Return compile time, peak memory and graph breaks of the candidate, as text and as numbers."""
+    metrics, baseline = comparison.candidate_metrics, comparison.baseline_metrics
+    compile_s, memory_bytes = metrics.compile_cold_s, metrics.peak_memory_bytes
+    breaks = sum(count for _, count in metrics.graph_breaks)
+    compiled = bool(breaks) or metrics.graphs is not None
+    ratio = None
+    if memory_bytes is not None and baseline.peak_memory_bytes:
+        ratio = memory_bytes / baseline.peak_memory_bytes
+    return {
+        "compile_s": compile_s,
+        "compile_time": ABSENT if compile_s is None else f"{compile_s:.3g} s",
+        "memory_bytes": memory_bytes,
+        "memory": ABSENT if memory_bytes is None else format_bytes(memory_bytes),
+        "memory_ratio": "" if ratio is None else f"{ratio:.2f}x",
+        "break_count": breaks if compiled else None,
+        "breaks": str(breaks) if compiled else ABSENT,
     }
 
 
@@ -154,7 +189,7 @@ def _charts(
 def _metric_rows(*variants: VariantMetrics) -> list[tuple[str, list[str]]]:
     """Return the metrics of both variants: one row per metric, one cell per variant."""
     batches = [_shown(variant, "batch_size", variant.batch_size) for variant in variants]
-    return [
+    rows = [
         *([("batch size", batches)] if any(variant.batch_size for variant in variants) else []),
         *(
             [("loss", [one_line(variant.loss) for variant in variants])]
@@ -177,6 +212,7 @@ def _metric_rows(*variants: VariantMetrics) -> list[tuple[str, list[str]]]:
         ("energy per iteration", [_energy(variant) for variant in variants]),
         ("torch", [variant.torch_version or ABSENT for variant in variants]),
     ]
+    return [(name, cells) for name, cells in rows if set(cells) != {ABSENT}]
 
 
 def _shown(metrics: VariantMetrics, name: str, value: object) -> str:

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from torchyard.bench.repetition import row_command
+from torchyard.bench.report.answer import answer_text
 from torchyard.bench.report.block_charts import BASES
 from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
 from torchyard.bench.report.shown_run import shown_run
@@ -26,6 +28,7 @@ from torchyard.bench.report.suite_charts import (
     verdicts_spec,
 )
 from torchyard.bench.report.suite_summary import (
+    SuiteRow,
     excluded_from_means,
     guard_rows,
     pass_text,
@@ -36,9 +39,10 @@ from torchyard.bench.report.suite_summary import (
 from torchyard.bench.roofline.chart import roofline_part
 from torchyard.core.comparison import Verdict
 from torchyard.core.short_names import with_short_names
-from torchyard.core.study import Study
-from torchyard.core.units import format_percent
-from torchyard.presentation.chart_layout import numbers_of, speedup_axis
+from torchyard.core.study import DEFAULT_NAME, Study
+from torchyard.core.units import format_count, format_percent
+from torchyard.machine.identity import machine_text
+from torchyard.presentation.chart_layout import axis_numbers, numbers_of, speedup_axis
 from torchyard.presentation.fact_rows import fact_rows
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line
@@ -52,7 +56,13 @@ from torchyard.presentation.vega import (
     runtime_link,
     runtime_script,
 )
-from torchyard.presentation.wording import MARKS, about_duration, number_text, title_of
+from torchyard.presentation.wording import (
+    MARKS,
+    about_duration,
+    number_text,
+    rough_duration,
+    title_of,
+)
 from torchyard.results.run_reader import Run, revision_of_run
 
 if TYPE_CHECKING:
@@ -129,6 +139,7 @@ def method_sentences(study: Study) -> list[str]:
     return sentences
 
 
+_UTC: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:[\d.]+Z")
 _COMMIT: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
 _STATES = {
     "running": "This run is in progress. The page shows the results so far.",
@@ -153,6 +164,7 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
         for index, comparison in enumerate(comparisons, start=1)
     ]
     anchors = {id(part["comparison"]): part["anchor"] for part in parts}
+    plotted = sum(map(bool, map(numbers_of, comparisons)))
     charts = charts_available()
     drawn_later = charts and any(part["charts"] for part in parts)
     roofline = roofline_part(run)
@@ -166,7 +178,12 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
         _environment()
         .get_template("report.html.j2")
         .render(
-            title=one_line(run.study.name),
+            title=run_title(run),
+            answer=answer_text(comparisons, confidence=confidence, margin=budget.margin),
+            tone=comparisons[0].state.value if len(comparisons) == 1 else "",
+            hardware=one_line(machine_text(run.info)),
+            duration=_duration(run),
+            started=_minute(run.info.get("started")),
             run=run,
             warning=_warning(run),
             revision=_revision(run),
@@ -182,21 +199,16 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
             excluded=[
                 (one, reason, anchors[id(one)]) for one, reason in excluded_from_means(comparisons)
             ],
-            forest=_forest(run) if charts and any(map(numbers_of, comparisons)) else "",
-            verdict_bars=inline_chart(
-                verdicts_spec(suites),
-                title="Verdicts by suite",
-                description="Share of each verdict by suite; the numbers are in the table above",
-            )
-            if charts and len(suites) > 1
-            else "",
-            forest_named=sum(map(bool, map(numbers_of, comparisons))) <= ROWS_NAMED,
+            forests=_forests(run) if charts and plotted > 1 else [],
+            verdict_bars=_verdict_bars(suites) if charts and len(suites) > 1 else [],
+            forest_named=plotted <= ROWS_NAMED,
             roofline=roofline,
             charts_missing="" if charts else MISSING,
             confidence=f"{100 * confidence:g}%",
             margin=budget.margin,
-            axis=speedup_axis([1.0, *chain.from_iterable(map(numbers_of, comparisons))]),
+            axis=speedup_axis([1.0, *axis_numbers(comparisons)]),
             rows=parts,
+            columns=_columns(parts),
             choices=_choices(run),
             method=method_sentences(run.study),
             command=_command(run),
@@ -245,14 +257,93 @@ def _environment() -> Environment:
     return environment
 
 
-def _forest(run: Run) -> Markup:
+def _forests(run: Run) -> list[tuple[str, Markup]]:
+    """Return the forest plot for wide and for narrow screens, each with its class."""
     budget = run.study.budget
     means = suite_means(run.comparisons, confidence=1 - budget.alpha)
-    return inline_chart(
-        forest_spec(run.comparisons, means, margin=budget.margin),
-        title="",
-        description=forest_description(run.comparisons, margin=budget.margin),
-    )
+    description = forest_description(run.comparisons, margin=budget.margin)
+    return [
+        (
+            shape,
+            inline_chart(
+                forest_spec(run.comparisons, means, margin=budget.margin, narrow=narrow),
+                title="",
+                description=description,
+            ),
+        )
+        for shape, narrow in _SCREENS
+    ]
+
+
+def _verdict_bars(suites: Sequence[SuiteRow]) -> list[tuple[str, Markup]]:
+    """Return the bars of verdicts for wide and for narrow screens, each with its class."""
+    return [
+        (
+            shape,
+            inline_chart(
+                verdicts_spec(suites, narrow=narrow),
+                title="Verdicts by suite",
+                description="Share of each verdict by suite; the numbers are in the table above",
+            ),
+        )
+        for shape, narrow in _SCREENS
+    ]
+
+
+_SCREENS: Final = (("wide-screen", False), ("narrow-screen", True))
+"""Class of a chart, and whether it is for narrow screens."""
+_COLUMNS: Final = (
+    ("label", "Workload"),
+    ("candidate", "Candidate"),
+    ("verdict", "Verdict"),
+    ("speedup", "Speedup"),
+    ("baseline", "Baseline time"),
+    ("time", "Time"),
+    ("compile", "Compile time"),
+    ("memory", "Peak memory"),
+    ("breaks", "Graph breaks"),
+    ("p", "p"),
+)
+_NEEDED: Final = {"compile": "compile_s", "memory": "memory_bytes", "breaks": "break_count"}
+"""Columns that need a number in some row."""
+
+
+def _columns(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return key and title of the columns that have content."""
+    several = len({part["candidate"] for part in parts}) != 1
+    return {
+        key: title
+        for key, title in _COLUMNS
+        if (several or key != "candidate")
+        and (key not in _NEEDED or any(part[_NEEDED[key]] is not None for part in parts))
+    }
+
+
+def run_title(run: Run) -> str:
+    """Return the name of the study; of an unnamed one, what it compared."""
+    if run.study.name != DEFAULT_NAME:
+        return one_line(run.study.name)
+    names = [workload.label for workload in with_short_names(run.study.workloads)]
+    what = names[0] if len(names) == 1 else format_count(len(names), "workload")
+    candidates = ", ".join(variant.name for variant in run.study.candidates)
+    return one_line(f"{what}: {candidates} vs {run.study.baseline.name}")
+
+
+def _minute(moment: object) -> str:
+    """Return for example `2025-01-02 03:04 UTC`; other text unchanged."""
+    text = one_line(str(moment or ""))
+    return f"{text[:10]} {text[11:16]} UTC" if _UTC.fullmatch(text) else text
+
+
+def _duration(run: Run) -> str:
+    """Return the time from start to end; empty if it is unknown."""
+    try:
+        started, finished = (
+            datetime.fromisoformat(str(run.info.get(key))) for key in ("started", "finished")
+        )
+        return rough_duration(max(0.0, (finished - started).total_seconds()))
+    except (ValueError, TypeError):
+        return ""
 
 
 def _choices(run: Run) -> list[tuple[str, str, list[str]]]:

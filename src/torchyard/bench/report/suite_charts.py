@@ -13,7 +13,7 @@ from typing import Any, Final
 from torchyard.bench.report.suite_summary import SuiteMean, SuiteRow
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.units import format_percent
-from torchyard.presentation.chart_layout import numbers_of, speedup_axis
+from torchyard.presentation.chart_layout import axis_numbers, numbers_of, speedup_axis
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import MARKS, number_text, speedup_text, title_of
 
@@ -24,6 +24,8 @@ ROWS_NAMED: Final = 40
 _WIDTH: Final = 560
 _CURVE_WIDTH, _CURVE_HEIGHT = 900, 300
 _ROW: Final = 19
+_NARROW_WIDTH: Final = 320
+_NARROW_ROW: Final = 54
 _LABEL_WIDTH: Final = 330
 _MEAN: Final = "mean"
 _PLOTTED: Final = (
@@ -39,17 +41,23 @@ _SHAPES: Final = ["triangle-up", "triangle-down", "square", "circle", "cross", "
 
 
 def forest_spec(
-    comparisons: Sequence[Comparison], means: Sequence[SuiteMean], *, margin: float
+    comparisons: Sequence[Comparison],
+    means: Sequence[SuiteMean],
+    *,
+    margin: float,
+    narrow: bool = False,
 ) -> dict[str, Any]:
-    """Return the forest plot: speedups with intervals, fastest first, then the means.
+    """Return the forest plot: speedups with intervals, fastest first, then untrusted ones, then the means.
 
-    More than `ROWS_NAMED` comparisons are drawn as one curve.
+    More than `ROWS_NAMED` comparisons are drawn as one curve. For narrow screens, name and numbers
+    of a row are above its interval instead of beside it.
     """
     plotted = sorted(
-        (one for one in comparisons if numbers_of(one)), key=lambda one: -numbers_of(one)[0]
+        (one for one in comparisons if numbers_of(one)),
+        key=lambda one: (not one.trusted, -numbers_of(one)[0]),
     )
     if len(plotted) > ROWS_NAMED:
-        return _curve_spec(plotted, margin=margin)
+        return _curve_spec(plotted, margin=margin, width=_NARROW_WIDTH if narrow else _CURVE_WIDTH)
     several = len({one.candidate for one in plotted}) > 1
     rows: list[dict[str, Any]] = [
         _row(place, one, several=several) for place, one in enumerate(plotted)
@@ -67,7 +75,7 @@ def forest_spec(
         }
         for index, mean in enumerate(means)
     ]
-    axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
+    axis = speedup_axis([1.0, *axis_numbers(plotted)])
     ends = [math.exp(axis.low), math.exp(axis.high)]
     for row in rows:
         # A logarithmic axis cannot show 0 or infinity: clamp values to its ends.
@@ -93,7 +101,9 @@ def forest_spec(
         "field": "place",
         "type": "ordinal",
         "title": None,
-        "axis": {
+        "axis": None
+        if narrow
+        else {
             "labelExpr": "names[datum.value]",
             "labelLimit": _LABEL_WIDTH,
             "labelColor": "var(--text)",
@@ -107,8 +117,8 @@ def forest_spec(
     color = {"field": "kind", "scale": {"domain": _KINDS, "range": _COLORS}, "legend": None}
     band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
     return {
-        "width": _WIDTH,
-        "height": {"step": _ROW},
+        "width": _NARROW_WIDTH if narrow else _WIDTH,
+        "height": {"step": _NARROW_ROW if narrow else _ROW},
         "data": {"values": rows},
         "params": [{"name": "names", "value": names}],
         "layer": [
@@ -129,6 +139,10 @@ def forest_spec(
                     "x2": {"field": "high"},
                     "y": y,
                     "color": color,
+                    "strokeDash": {
+                        "condition": {"test": "datum.kind == 'untrusted'", "value": [2, 4]},
+                        "value": [1, 0],
+                    },
                 },
             },
             {
@@ -155,30 +169,40 @@ def forest_spec(
                     },
                 },
             },
-            {
-                "mark": {
-                    "type": "text",
-                    "align": "left",
-                    "color": "var(--muted)",
-                    "fontSize": 11,
-                    "dx": 12,
-                },
-                "encoding": {
-                    "x": {"value": _WIDTH},
-                    "y": y,
-                    "text": {"field": "text", "type": "nominal"},
-                },
-            },
+            *(
+                _row_texts(y)
+                if narrow
+                else [_text_layer(y, "text", x=_WIDTH, align="left", dx=12, color="var(--muted)")]
+            ),
         ],
     }
 
 
-def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, Any]:
+def _row_texts(y: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return name and numbers of each row on two lines above its interval."""
+    return [
+        _text_layer(y, "label", x=0, align="left", dy=-27, color="var(--text)"),
+        _text_layer(y, "text", x=0, align="left", dy=-13, color="var(--muted)"),
+    ]
+
+
+def _text_layer(y: dict[str, Any], field: str, *, x: float, **mark: Any) -> dict[str, Any]:
+    return {
+        "mark": {"type": "text", "fontSize": 11, "limit": _NARROW_WIDTH, **mark},
+        "encoding": {
+            "x": {"value": x},
+            "y": y,
+            "text": {"field": field, "type": "nominal"},
+        },
+    }
+
+
+def _curve_spec(plotted: Sequence[Comparison], *, margin: float, width: float) -> dict[str, Any]:
     """Return all speedups in descending order as one curve."""
     rows = [_row(place, one, several=False) for place, one in enumerate(plotted)]
     for row in rows:
         del row["label"], row["text"]
-    axis = speedup_axis([1.0, *(row[key] for row in rows for key in ("speedup", "low", "high"))])
+    axis = speedup_axis([1.0, *axis_numbers(plotted)])
     ends = [math.exp(axis.low), math.exp(axis.high)]
     kinds = [verdict.value for verdict in _PLOTTED]
     color = {
@@ -205,7 +229,7 @@ def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, An
     }
     band = {"low": max(1 - margin, ends[0]), "high": min(1 + margin, ends[1])}
     return {
-        "width": _CURVE_WIDTH,
+        "width": width,
         "height": _CURVE_HEIGHT,
         "data": {"values": rows},
         "layer": [
@@ -236,7 +260,7 @@ def _curve_spec(plotted: Sequence[Comparison], *, margin: float) -> dict[str, An
     }
 
 
-def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
+def verdicts_spec(rows: Sequence[SuiteRow], *, narrow: bool = False) -> dict[str, Any]:
     """Return one bar per suite and candidate, with the share of each verdict."""
     several = len({row.candidate for row in rows}) > 1
     names: dict[str, str] = {}
@@ -261,7 +285,7 @@ def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
         "title": None,
         "axis": {
             "labelExpr": "names[datum.value]",
-            "labelLimit": 200,
+            "labelLimit": 110 if narrow else 200,
             "labelColor": "var(--text)",
             "labelFontSize": 12,
             "ticks": False,
@@ -271,7 +295,7 @@ def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
     }
     x = {"field": "share", "type": "quantitative", "stack": "zero", "axis": None}
     return {
-        "width": _WIDTH,
+        "width": 200 if narrow else _WIDTH,
         "height": {"step": 30},
         "data": {"values": values},
         "params": [{"name": "names", "value": names}],
@@ -293,6 +317,7 @@ def verdicts_spec(rows: Sequence[SuiteRow]) -> dict[str, Any]:
                             "title": None,
                             "symbolType": "square",
                             "columnPadding": 14,
+                            "columns": 3 if narrow else len(verdicts),
                         },
                     },
                 },

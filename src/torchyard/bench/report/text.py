@@ -25,7 +25,7 @@ from torchyard.bench.report.suite_summary import (
     summary_lines,
     unavailable_sensors,
 )
-from torchyard.core.comparison import Comparison, Verdict
+from torchyard.core.comparison import WITHOUT_SPEED, Comparison, Verdict
 from torchyard.presentation.safe_text import escaped, one_line
 from torchyard.presentation.wording import (
     notes_of,
@@ -198,7 +198,7 @@ class ComparisonTable:
         for comparison, number in zip(self._comparisons, self._numbers(), strict=True):
             estimate = comparison.estimate
             speedup, _, interval = speedup_text(comparison).partition(" ")
-            if interval and not comparison.trusted:
+            if interval and comparison.state in WITHOUT_SPEED:
                 speedup, interval = f"{speedup})", f"({interval}"
             self._add(
                 table,
@@ -238,7 +238,7 @@ class ComparisonTable:
         from rich.text import Text
 
         verdict = verdict_text(comparison.state)
-        plain = "" if comparison.trusted else "dim"
+        plain = "dim" if comparison.state in WITHOUT_SPEED else ""
         table.add_row(
             *(
                 Text(

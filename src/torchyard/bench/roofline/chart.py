@@ -281,9 +281,9 @@ def _cycle(values: Sequence[str], count: int) -> list[str]:
 
 
 def roofline_part(run: Run) -> dict[str, Any] | None:
-    """Return the variables of `templates/roofline.html.j2`; None if the run has no rows."""
+    """Return the variables of `templates/roofline.html.j2`; None if no row has a peak to compare with."""
     roofline = roofline_of(run)
-    if not roofline.rows:
+    if not any(roofline.placed(key) for key, _ in roofline.peaks):
         return None
     pictures = [
         inline_chart(

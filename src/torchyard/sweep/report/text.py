@@ -94,11 +94,11 @@ def mean_cell(mean: MeanSpeedup | None, *, untrusted: int = 0) -> str:
 
 
 def speedup_cell(row: SweepRow) -> tuple[str, str]:
-    """Return speedup and interval; in parentheses if untrusted, with a tilde if provisional."""
+    """Return speedup and interval; in parentheses if untrusted or wrong, with a tilde if provisional."""
     if row.speedup is None:
         return ABSENT, ""
     texts = [f"{number_text(row.speedup)}x", _interval(row.interval) if row.interval else ""]
-    if not row.trusted:
+    if not row.trusted or row.end == "wrong":
         texts = [f"({text})" if text else "" for text in texts]
     if row.end == "provisional":
         texts[0] = f"~{texts[0]}"
