@@ -14,8 +14,9 @@ import pytest
 
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.preparation import PreparationState, check_accuracy
-from torchyard.bench.target_checks import inspect_target
-from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
+from torchyard.bench.target_checks import check_backends, inspect_target
+from torchyard.core.study import Environment, MeasureSettings, Study, Target, Variant, Workload
+from torchyard.errors import UsageError
 from torchyard.process.ending import WorkerFailure
 
 ONE = Variant(name="one", target=Target(name="first", python=sys.executable))
@@ -121,6 +122,34 @@ def test_a_target_describes_itself() -> None:
 def test_an_invalid_target_is_an_error() -> None:
     with pytest.raises(WorkerFailure):
         inspect_target(Target(name="none", python="/nowhere/python"))
+
+
+@pytest.mark.torch
+def test_a_dynamo_backend_that_the_target_does_not_have_is_an_error() -> None:
+    here = Target(name="here", python=sys.executable)
+    study = Study(
+        name="backends",
+        baseline=Variant(name="eager", target=here),
+        candidates=(Variant(name="known", target=here, backend="dynamo:aot_eager"),),
+        workloads=(Workload(suite="kernels", name="matmul"),),
+    )
+    check_backends([study])
+    unknown = Variant(name="unknown", target=here, backend="dynamo:aot_egaer")
+    with pytest.raises(UsageError) as caught:
+        check_backends([replace(study, candidates=(*study.candidates, unknown))])
+    assert "aot_egaer" in caught.value.what
+    assert caught.value.hint == "did you mean 'aot_eager'?"
+
+
+def test_no_target_is_started_to_check_other_backends() -> None:
+    gone = Target(name="gone", python="/nowhere/python")
+    study = Study(
+        name="backends",
+        baseline=Variant(name="eager", target=gone),
+        candidates=(Variant(name="inductor", target=gone, backend="inductor"),),
+        workloads=(Workload(suite="kernels", name="matmul"),),
+    )
+    check_backends([study])
 
 
 def _sides(*environments: str) -> list[Variant]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from torchyard.core.records import encode
+from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.process.ending import WorkerFailure
@@ -23,6 +23,11 @@ from torchyard.process.worker_process import WorkerGroup
 
 def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
     """Return the handshake of a worker in this target; raise WorkerTrouble if it fails."""
+    return _ask_target(target, limit_s=limit_s)
+
+
+def _ask_target(target: Target, *verbs: str, limit_s: float) -> dict[str, Any]:
+    """Return the answer to the last verb, of a worker that is started for it."""
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, WorkerGroup() as group:
         spec = LaunchSpec(
             name=target.name,
@@ -33,10 +38,39 @@ def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
         )
         try:
             worker = group.start(spec, log_path=Path(folder) / "worker.log")
-            return worker.ask("hello", limit_s=limit_s)
+            answer = worker.ask("hello", limit_s=limit_s)
+            for verb in verbs:
+                answer = worker.ask(verb, limit_s=limit_s)
         except WorkerFailure as trouble:
             trouble.log = ""  # the log is deleted with the folder; its tail is in the error
             raise
+        return answer
+
+
+def check_backends(studies: Iterable[Study], *, limit_s: float = 120.0) -> None:
+    """Raise UsageError if a target has no backend of the name in `dynamo:NAME`.
+
+    Other backends were checked by name. Starts one worker per target that has such a variant, and
+    none if there is no such variant. A target that does not start is reported by the run.
+    """
+    requested: dict[Target, dict[str, None]] = {}
+    for study in studies:
+        for variant in study.variants:
+            if variant.backend.startswith(_DYNAMO):
+                name = variant.backend.removeprefix(_DYNAMO)
+                requested.setdefault(variant.target, {})[name] = None
+    for target, names in requested.items():
+        try:
+            available = _ask_target(target, "backends", limit_s=limit_s)["names"]
+        except WorkerFailure:
+            continue
+        for name in names:
+            if name not in available:
+                raise UsageError(
+                    f"the torch of the target {target.name!r} has no backend {name!r}",
+                    why=f"{_DYNAMO}{name} names a backend that is registered in dynamo",
+                    hint=nearest_hint(name, available, what="backend"),
+                )
 
 
 def check_devices(studies: Iterable[Study]) -> dict[str, dict[str, Any]]:
@@ -77,6 +111,7 @@ def check_seen(device: str, facts: Mapping[str, Any]) -> None:
         )
 
 
+_DYNAMO: Final = "dynamo:"
 LOADS: Final = "loads"
 _SEED: Final = 1337
 

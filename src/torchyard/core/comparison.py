@@ -173,6 +173,12 @@ class VariantMetrics:
     """Fields above that could not be measured, each with the reason."""
 
     @property
+    def graph_break_count(self) -> int | None:
+        """Number of graph breaks; None if nothing was compiled."""
+        breaks = sum(count for _, count in self.graph_breaks)
+        return breaks if breaks or self.graphs is not None else None
+
+    @property
     def flops_per_second(self) -> float | None:
         """Operations of an iteration over its time, where both are known."""
         if self.flops is None or not self.time_ns:

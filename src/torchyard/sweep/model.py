@@ -241,6 +241,8 @@ class SweepRow:
     """Compile time with cold caches."""
     memory_ratio: float | None = None
     """Peak memory, candidate / baseline; None unless both were measured with the same method."""
+    graph_breaks: int | None = None
+    """Graph breaks of the candidate; None if it was not compiled."""
     break_even: float | None = None
     """Iterations after which the saved time exceeds the compile time; None if no time is saved."""
     untrusted: tuple[str, ...] = ()

@@ -147,6 +147,7 @@ def row_of(item: RunComparison, *, status: CellStatus | None, uncorrected: Verdi
         candidate_ns=after.time_ns,
         compile_s=after.compile_cold_s,
         memory_ratio=memory,
+        graph_breaks=after.graph_break_count,
         break_even=_break_even(one, uncorrected) if end in ENDS_WITH_SPEEDUP else None,
         untrusted=one.untrusted,
         reason="; ".join(

@@ -54,7 +54,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         channel.receive()
         channel.send(wire.error_answer("no-torch", _describe(error), traceback.format_exc()))
         return 1
-    from torchyard.worker.bench import peak
+    from torchyard.worker.bench import backends, peak
     from torchyard.worker.bench.service import WorkerService
 
     service = WorkerService()
@@ -74,6 +74,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "sources": lambda **fields: _attribution(service).sources(**fields),
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "list": service.list_names,
+        "backends": lambda: {"names": backends.registered()},
         "peak": peak.answer,
     }
     while True:

@@ -28,6 +28,7 @@ observe    {}                                      -> nothing; records kernels c
 sources    {variant}                              -> work, kernels_why_not
 instrumented {variant, iterations}                -> iteration_ns, rows
 list       {suite}                                -> names
+backends   -> names of the backends registered in dynamo
 peak       {what, device, precision, size, seconds}
                                                   -> the best rate, or the limits of sizes
 quit       -> nothing
@@ -60,6 +61,7 @@ PHASES = {
     "sources": "the recording of operators",
     "instrumented": "an instrumented block",
     "list": "the listing of workloads",
+    "backends": "the listing of backends",
     "peak": "the peak rate measurement",
     "quit": "shutdown",
 }

@@ -255,3 +255,38 @@ def test_a_summary_for_others_names_no_machine() -> None:
 def test_sharing_keeps_every_number(whole: SweepSummary) -> None:
     shared = shared_summary(whole, whole_sweep()[2])
     assert render_sweep(shared, "json") == render_sweep(whole, "json")
+
+
+def page_of_costs(*, breaks: tuple[tuple[str, int], ...], compile_s: float | None) -> str:
+    one, other = workload_of("first"), workload_of("second")
+    cells = [cell_of(1, study(one)), cell_of(2, study(other))]
+    rows = [comparison(one, compile_s=compile_s), comparison(other, compile_s=compile_s)]
+    metrics = replace(rows[0].candidate_metrics, graphs=1 if breaks else None, graph_breaks=breaks)
+    rows[0] = replace(rows[0], candidate_metrics=metrics)
+    summary = sweep_summary(plan(cells), [status(cell) for cell in cells], [run(rows)])
+    return render_sweep(summary, "html")
+
+
+def test_the_page_shows_compile_time_memory_and_graph_breaks_of_each_workload() -> None:
+    page = page_of_costs(breaks=(("print", 3),), compile_s=2.5)
+    for column in ("compile time", "memory", "graph breaks"):
+        assert page.count(f'class="number" data-name="{column}"') == 2
+    assert page.count('class="cost-bar"') == 5  # the second workload has no graph breaks
+    assert re.search(r'data-name="graph breaks">3\s*<svg', page)
+    assert re.search(r'data-name="memory">0.50x\s*<svg', page)
+
+
+def test_costs_that_no_workload_has_are_no_columns() -> None:
+    page = page_of_costs(breaks=(), compile_s=None)
+    assert 'data-name="graph breaks"' not in page
+    assert 'data-name="compile time"' not in page
+
+
+def test_an_untrusted_interval_does_not_widen_the_axis() -> None:
+    one, other = workload_of("first"), workload_of("second")
+    cells = [cell_of(1, study(one)), cell_of(2, study(other))]
+    rows = [comparison(one), comparison(other, speedup=50.0, untrusted=True)]
+    summary = sweep_summary(plan(cells), [status(cell) for cell in cells], [run(rows)])
+    ticks = re.findall(r'class="tick"[^>]*>([\d.]+)x<', render_sweep(summary, "html"))
+    assert ticks
+    assert max(map(float, ticks)) < 2.0

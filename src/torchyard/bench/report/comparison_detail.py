@@ -141,8 +141,7 @@ def _cost_cells(comparison: Comparison) -> dict[str, Any]:
     """Return compile time, peak memory and graph breaks of the candidate, as text and as numbers."""
     metrics, baseline = comparison.candidate_metrics, comparison.baseline_metrics
     compile_s, memory_bytes = metrics.compile_cold_s, metrics.peak_memory_bytes
-    breaks = sum(count for _, count in metrics.graph_breaks)
-    compiled = bool(breaks) or metrics.graphs is not None
+    breaks = metrics.graph_break_count
     ratio = None
     if memory_bytes is not None and baseline.peak_memory_bytes:
         ratio = memory_bytes / baseline.peak_memory_bytes
@@ -152,8 +151,8 @@ def _cost_cells(comparison: Comparison) -> dict[str, Any]:
         "memory_bytes": memory_bytes,
         "memory": ABSENT if memory_bytes is None else format_bytes(memory_bytes),
         "memory_ratio": "" if ratio is None else f"{ratio:.2f}x",
-        "break_count": breaks if compiled else None,
-        "breaks": str(breaks) if compiled else ABSENT,
+        "break_count": breaks,
+        "breaks": ABSENT if breaks is None else str(breaks),
     }
 
 

@@ -290,7 +290,7 @@ had a launch, 130 after Ctrl-C.
 @common_options
 def run(study: Path | None, as_json: bool, **options: Any) -> int:
     """Plan and run a sweep, or resume one."""
-    from torchyard.bench.target_checks import check_devices
+    from torchyard.bench.target_checks import check_backends, check_devices
     from torchyard.errors import UsageError
     from torchyard.sweep.commands.execution import SweepSession, check_executor_available
     from torchyard.sweep.commands.plan_text import estimate_of, sweep_plan_text
@@ -307,6 +307,8 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
     else:
         plan, notes = _plan(study, options)
     check_calibration(plan, calibrating=calibrating)
+    if plan.executor.name == "local":
+        check_backends(cell.study for cell in plan.cells)
     if options["plan_only"]:
         return _show_plan(plan, folder, notes, options, as_json=as_json)
     check_executor_available(plan)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from torchyard.core.comparison import Verdict
-from torchyard.core.units import format_duration, format_percent
+from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.chart_layout import speedup_axis
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line, plain_lines
@@ -105,7 +105,11 @@ def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None)
     style = asset("report.css") + asset("run.css") + asset("charts.css") + asset("sweep.css")
     theme, script = asset("theme.js"), asset("sweep.js")
     alarms = summary.false_alarms
-    numbers = chain.from_iterable(map(_numbers, summary.rows))
+    plotted = [row for row in summary.rows if _numbers(row)]
+    # An untrusted interval must not widen the axis of the others.
+    fitted = [row for row in plotted if row.trusted] or plotted
+    numbers = chain.from_iterable(map(_numbers, fitted))
+    scales = _cost_scales(summary.rows)
     kinds = _kinds(summary.groups)
     return (
         template_engine()
@@ -136,11 +140,12 @@ def sweep_page(summary: SweepSummary, *, links: Mapping[str, str] | None = None)
             if alarms is not None and alarms.comparisons
             else "",
             extremes=[
-                (heading, selection_text(rows), [_row(as_selected(row)) for row in rows])
+                (heading, selection_text(rows), [_row(as_selected(row), scales) for row in rows])
                 for heading, rows in (("Fastest", summary.best), ("Slowest", summary.worst))
                 if rows
             ],
-            sections=[_section(groups, summary.rows) for groups in kinds],
+            sections=[_section(groups, summary.rows, scales) for groups in kinds],
+            costs_shown=[{"key": key, "title": _COSTS[key]} for key in scales],
             choices=_choices(summary.rows),
             failures=[_failure(row, reason) for row, reason in reasons_of(summary.not_passed)],
             axis=speedup_axis([1.0, *numbers]),
@@ -185,7 +190,7 @@ def _matrix_cell(group: SweepGroup) -> dict[str, str]:
         "interval": f"[{number_text(mean.interval.low)}, {number_text(mean.interval.high)}]"
         if mean
         else "no common workload",
-        "of": f"of {mean.workloads} common workloads" if mean else "",
+        "of": f"of {format_count(mean.workloads, 'common workload')}" if mean else "",
         "untrusted": f"{group.untrusted} untrusted excluded" if group.untrusted else "",
         "tone": _tone(mean),
         "own": mean_cell(own) if own and (mean is None or own.workloads != mean.workloads) else "",
@@ -221,7 +226,9 @@ def _cost_row(group: SweepGroup) -> dict[str, str]:
     }
 
 
-def _section(groups: Sequence[SweepGroup], rows: Sequence[SweepRow]) -> dict[str, Any]:
+def _section(
+    groups: Sequence[SweepGroup], rows: Sequence[SweepRow], scales: Mapping[str, float]
+) -> dict[str, Any]:
     key = groups[0].key
     own = [
         row
@@ -237,7 +244,7 @@ def _section(groups: Sequence[SweepGroup], rows: Sequence[SweepRow]) -> dict[str
             (one_line(group.key.candidate), mean_cell(group.common, untrusted=group.untrusted))
             for group in groups
         ],
-        "rows": [_row(row) for row in own],
+        "rows": [_row(row, scales) for row in own],
     }
 
 
@@ -247,7 +254,7 @@ def _word(row: SweepRow) -> str:
     return end_text(row.end)
 
 
-def _row(row: SweepRow) -> dict[str, Any]:
+def _row(row: SweepRow, scales: Mapping[str, float]) -> dict[str, Any]:
     plotted, (speedup, interval) = bool(_numbers(row)), speedup_cell(row)
     shown = row.verdict if row.end in {"wrong", "provisional", *ENDS_WITH_SPEEDUP} else None
     return {
@@ -270,7 +277,37 @@ def _row(row: SweepRow) -> dict[str, Any]:
         "time": ABSENT if row.candidate_ns is None else format_duration(row.candidate_ns),
         "p": _p_text(row.p_adjusted),
         "reason": one_line(row.reason),
+        "costs": {key: _cost(row, key, scales[key]) for key in scales},
     }
+
+
+_COSTS: Final = {
+    "compile_s": "Compile time",
+    "memory_ratio": "Memory",
+    "graph_breaks": "Graph breaks",
+}
+"""Field of a row and title of its column."""
+
+
+def _cost_scales(rows: Sequence[SweepRow]) -> dict[str, float]:
+    """Return the largest value of each cost that some row has."""
+    values = {
+        key: [value for row in rows if (value := getattr(row, key)) is not None] for key in _COSTS
+    }
+    return {key: max(numbers) for key, numbers in values.items() if numbers}
+
+
+def _cost(row: SweepRow, key: str, largest: float) -> dict[str, Any]:
+    """Return the text and the share of the bar; a cost of zero has an empty bar."""
+    value = getattr(row, key)
+    if value is None:
+        return {"text": ABSENT, "share": None}
+    texts = {
+        "compile_s": f"{value:.3g} s",
+        "memory_ratio": f"{value:.2f}x",
+        "graph_breaks": str(value),
+    }
+    return {"text": texts[key], "share": value / largest if largest else 0.0}
 
 
 def _p_text(p_value: float | None) -> str:
