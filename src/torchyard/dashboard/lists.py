@@ -1,6 +1,6 @@
 """The list of runs and the list of workloads: rows, paging, sparklines and JSON. Renders nothing.
 
-Each workload has its latest verdict and a sparkline of its speedups, which
+Each workload has its latest verdict, the change since the previous run and a sparkline of its speedups, which
 `templates/dashboard_parts.html.j2` draws.
 """
 
@@ -16,6 +16,7 @@ from torchyard.core.records import encode
 from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count
 from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
+from torchyard.dashboard.overview import Recent, overview_data, recent_change
 from torchyard.dashboard.query_strings import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
 from torchyard.presentation.wording import ABSENT, number_text
 from torchyard.results.model import ComparisonEntry, RunEntry, Series
@@ -72,7 +73,7 @@ class Sparkline:
     one: float | None = None
     """Vertical position of speedup 1, if it is in range."""
     tone: str = ""
-    """The latest verdict, which determines the color of the last point."""
+    """The change since the previous run, which determines the color of the last point."""
     label: str = ""
     width: int = WIDTH
     height: int = HEIGHT
@@ -146,6 +147,7 @@ def runs_data(live_store: LiveStore, request: RunsRequest) -> dict[str, Any]:
         "page": paging.page,
         "pages": paging.pages,
         "runs": [run_record(entry) for entry in shown],
+        **({} if request.is_filtered or paging.page > 1 else overview_data(live_store)),
     }
 
 
@@ -175,6 +177,13 @@ class WorkloadRow:
     runs: int
     """Number of runs, at most `MOST_RECENT`."""
     spark: Sparkline
+    change: Recent | None = None
+    """Change of the speedup since the previous run."""
+
+    @property
+    def change_rank(self) -> float | str:
+        """Sort key of the change."""
+        return self.change.ratio if self.change else ""
 
     @property
     def runs_text(self) -> str:
@@ -207,7 +216,8 @@ class WorkloadRow:
         return self.latest.untrusted if self.latest else ""
 
     def _shown(self, text: str) -> str:
-        return f"({text})" if self.untrusted else text
+        counts = self.latest is None or self.latest.verdict not in WITHOUT_SPEED
+        return text if counts and not self.untrusted else f"({text})"
 
 
 def workload_table(
@@ -243,10 +253,19 @@ def _row(live_store: LiveStore, series: Series, title: str) -> WorkloadRow:
         for entry in reversed(recent)
         if entry.speedup is not None and entry.verdict not in WITHOUT_SPEED
     ]
+    change = recent_change(recent)
     return WorkloadRow(
         series=series,
         title=title,
         latest=recent[0] if recent else None,
         runs=len(recent),
-        spark=sparkline(speedups, tone=recent[0].verdict.value if recent else ""),
+        spark=sparkline(speedups, tone=_tone(change, recent)),
+        change=change,
     )
+
+
+def _tone(change: Recent | None, recent: Sequence[ComparisonEntry]) -> str:
+    """Return the color of the newest point: a change, or a result without a speed."""
+    if change is not None:
+        return change.verdict.value
+    return recent[0].verdict.value if recent and recent[0].verdict in WITHOUT_SPEED else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -153,6 +153,20 @@ class LiveStore:
                 )
             )
         return list(matching)
+
+    def comparisons(self, filters: RunFilter) -> list[ComparisonEntry]:
+        """Return matching comparisons, newest first."""
+        return self._fresh().comparisons(filters)
+
+    def comparisons_of(self, runs: Iterable[RunEntry]) -> dict[str, list[ComparisonEntry]]:
+        """Return the comparisons of each run by its id."""
+        store = self._fresh()
+        # The store treats the id of a run as a prefix.
+        return {
+            run.id: [one for one in store.comparisons(RunFilter(run=run.id)) if one.run == run.id]
+            for run in runs
+            if not run.damage
+        }
 
     def points(self, series: Series) -> list[SeriesPoint]:
         """Return the points of a series, oldest first."""

@@ -24,6 +24,13 @@ from torchyard.dashboard.assets import (
 from torchyard.dashboard.links import Links, series_query
 from torchyard.dashboard.lists import RUN_FIELDS, WORKLOAD_FIELDS, Paging, run_table, workload_table
 from torchyard.dashboard.live_store import LiveStore
+from torchyard.dashboard.overview import (
+    Overview,
+    read_overview,
+    run_speedup,
+    run_title,
+    suites_spec,
+)
 from torchyard.dashboard.query_strings import (
     PAGE_SIZE,
     CompareRequest,
@@ -38,12 +45,13 @@ from torchyard.dashboard.views import (
     history_chart,
     history_rows,
     read_history,
+    with_texts,
 )
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.presentation.html_page import asset, template_engine
 from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import one_line, without_controls
-from torchyard.presentation.vega import runtime_link
+from torchyard.presentation.vega import charts_available, lazy_chart, runtime_link
 from torchyard.presentation.wording import MARKS, number_text
 from torchyard.results.compare.report import compare_values
 from torchyard.results.directory import RECORD_FILES, RUN_FILE
@@ -53,6 +61,7 @@ from torchyard.results.run_reader import read_run
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 PAGE_POLICY: Final = (
@@ -84,22 +93,41 @@ class Pages:
         """The list of runs."""
         entries, paging = run_table(self._live_store, request, size=size)
         typed = {**dict(request.texts), "since": request.since, "until": request.until}
-        filtered = any(typed.values()) or request.verdict is not None
+        overview = (
+            None if request.is_filtered or paging.page > 1 else read_overview(self._live_store)
+        )
+        entries_by_run = self._live_store.comparisons_of(entries)
         return self._render(
             "dashboard_runs.html.j2",
             links,
             here="runs",
             title="Runs",
-            about=_count(paging, "run") + (" (filtered)" if filtered else ""),
+            about=_count(paging, "run") + (" (filtered)" if request.is_filtered else ""),
+            overview=overview,
+            chart=self._suites_chart(overview),
+            charts_script=charts_name(),
+            runtime=runtime_link(links.asset(runtime_name())) if runtime_name() else "",
             runs=entries,
+            titles={run.id: run_title(run, entries_by_run.get(run.id, ())) for run in entries},
+            speedups={run.id: run_speedup(entries_by_run.get(run.id, ())) for run in entries},
             paging=paging,
             page_link=lambda page: links.runs(request.query(page="" if page == 1 else str(page))),
             request=request,
             fields=[(name, label, typed.get(name, ""), hint) for name, label, hint in RUN_FIELDS],
             nothing="No matching run."
-            if filtered
+            if request.is_filtered
             else "There is no run yet: start one with `torchyard bench`.",
             data=links.data("runs", request.query()),
+        )
+
+    def _suites_chart(self, overview: Overview | None) -> Markup | str:
+        if overview is None or not overview.suites or not charts_available():
+            return ""
+        clean = self._cleaner.clean if self._cleaner else str
+        return lazy_chart(
+            with_texts(suites_spec(overview.suites), clean),
+            title="",
+            description="Geometric mean speedup of each suite over runs; the newest are in the table",
         )
 
     def workloads(self, links: Links, request: WorkloadsRequest, *, size: int = PAGE_SIZE) -> str:

@@ -43,6 +43,11 @@ class RunsRequest:
     page: int = 1
 
     @property
+    def is_filtered(self) -> bool:
+        """Whether some runs are not requested."""
+        return bool(self.texts or self.since or self.until or self.verdict is not None)
+
+    @property
     def filters(self) -> RunFilter:
         """The filter for the store; a text without wildcards matches anywhere."""
         return RunFilter(

@@ -21,6 +21,7 @@ from torchyard.results.history.changes import history_of as find_changes
 from torchyard.results.history.charts import history_description, history_spec
 from torchyard.results.history.wording import (
     change_interval,
+    change_levels,
     change_size,
     p_text,
     range_text,
@@ -180,7 +181,7 @@ def change_rows(history: History) -> list[dict[str, Any]]:
             "towards": change.towards(metric),
             "size": change_size(change),
             "interval": change_interval(change),
-            "levels": [value_text(metric, point.value) for point in (change.before, change.after)],
+            "levels": [value_text(metric, level) for level in change_levels(history.found, change)],
             "revisions": range_text(change),
             "p": p_text(change),
         }
@@ -192,15 +193,16 @@ def history_chart(history: History, *, clean: Callable[[str], str] = str) -> Mar
     """Return the chart, which the page draws when visible; `clean` redacts private text."""
     if not history.points or not charts_available():
         return ""
-    spec = _with_texts(history_spec(history.found), clean)
+    spec = {**with_texts(history_spec(history.found), clean), "width": "container"}
     return lazy_chart(spec, title="", description=clean(history_description(history.found)))
 
 
-def _with_texts(value: Any, clean: Callable[[str], str]) -> Any:
+def with_texts(value: Any, clean: Callable[[str], str]) -> Any:
+    """Return a spec with cleaned texts."""
     if isinstance(value, dict):
-        return {key: _with_texts(item, clean) for key, item in value.items()}
+        return {key: with_texts(item, clean) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_texts(item, clean) for item in value]
+        return [with_texts(item, clean) for item in value]
     return clean(value) if isinstance(value, str) else value
 
 

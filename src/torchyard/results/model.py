@@ -48,6 +48,11 @@ class RunEntry:
         """Number of comparisons."""
         return sum(count for _, count in self.verdicts)
 
+    @property
+    def untrusted(self) -> int:
+        """Number of untrusted comparisons."""
+        return dict(self.verdicts).get(Verdict.UNTRUSTED, 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonEntry:

@@ -111,6 +111,7 @@ def _cell(column: _Column, row: int, low: float, high: float) -> str:
 MOST_POINTS: Final = 1000
 """If there are more points, only every n-th is drawn; changes are based on all points."""
 _WIDTH, _CHART_HEIGHT = 860, 260
+_LABEL_LETTERS: Final = 10
 _UNITS: Final[dict[Metric, tuple[float, str]]] = {
     "speedup": (1.0, "speedup"),
     "time": (1e-6, "time (ms)"),
@@ -124,11 +125,17 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
     metric = history.series.metric
     scale, title = _UNITS[metric]
     ends = _ends(history, scale)
+    dated, names = _point_names(history)
     x = {
         "field": "place",
         "type": "quantitative",
-        "title": "run, oldest first",
-        "axis": {"grid": False, "tickMinStep": 1, "format": "d"},
+        "title": "date, oldest first" if dated else "revision, oldest first",
+        "axis": {
+            "grid": False,
+            "tickMinStep": 1,
+            "labelExpr": "names[datum.value] || ''",
+            "labelOverlap": True,
+        },
         "scale": {"nice": False, "padding": 12},
     }
     y = {
@@ -165,6 +172,7 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
         "width": _WIDTH,
         "height": _CHART_HEIGHT,
         "data": {"values": rows},
+        "params": [{"name": "names", "value": names}],
         "layer": _with_data(
             rows,
             {
@@ -222,6 +230,18 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
                 "encoding": {"x": start, "y": {"value": 0}, "text": {"field": "size"}},
             },
         ),
+    }
+
+
+def _point_names(history: SeriesHistory) -> tuple[bool, dict[str, str]]:
+    """Return whether points are named by date, because revisions repeat, and their names."""
+    revisions = [point.revision for point in history.points]
+    dated = not all(revisions) or len(set(revisions)) < len(revisions)
+    step = -(-len(revisions) // MOST_POINTS)
+    return dated, {
+        str(place): when_text(point)[:10] if dated else revision_text(point)[:_LABEL_LETTERS]
+        for place, point in enumerate(history.points)
+        if place % step == 0
     }
 
 

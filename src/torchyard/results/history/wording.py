@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Final
 
 from torchyard.core.short_names import short_texts
@@ -88,6 +89,14 @@ def change_interval(change: ChangePoint) -> str:
         return ""
     ends = (change.interval.low, change.interval.high)
     return "[" + ", ".join(format_percent(end - 1.0, signed=True) for end in ends) + "]"
+
+
+def change_levels(history: SeriesHistory, change: ChangePoint) -> tuple[float, float]:
+    """Return the levels before and after a change; their ratio is the size of the change."""
+    starts = [one.last for one in history.changes if one.last < change.position]
+    points = history.points[max(starts, default=0) : change.position]
+    before = median([one.value for one in points if not one.untrusted] or [change.before.value])
+    return before, before * change.ratio
 
 
 def p_text(change: ChangePoint) -> str:
