@@ -75,10 +75,26 @@ def test_it_shows_findings_and_a_picture(browser: Browser, sample: Path, dark: b
     browser.frame()
     assert shown(browser) == 6
     assert text(browser, "#shown") == "all 6 shown"
+    browser.value("document.querySelector('[data-kind=heaviest]').click()")
+    browser.frame()
     assert text(browser, "#about") == "31 of 31 operators, 100% of written bytes"
     assert dots(browser) > 5000
     page = browser.value("getComputedStyle(document.body).backgroundColor")
     assert page == ("rgb(21, 24, 27)" if dark else "rgb(253, 253, 252)")
+
+
+def test_the_graph_opens_on_the_largest_waste_with_its_source(
+    browser: Browser, sample: Path
+) -> None:
+    browser.open(sample)
+    browser.frame()
+    pressed = "document.querySelector('#kinds [aria-pressed=true]').dataset.kind"
+    assert browser.value(pressed) == "waste"
+    assert "operators with findings and their neighbours" in text(browser, "#about")
+    panel = text(browser, "#panel")
+    assert "of its writes" in panel
+    assert "location" in panel
+    assert browser.value("document.querySelectorAll('#panel a[href^=\"#finding-\"]').length") >= 1
 
 
 def test_filters(browser: Browser, sample: Path) -> None:
@@ -142,6 +158,7 @@ def test_keys_move_and_zoom(browser: Browser, sample: Path) -> None:
 
 def test_search_and_views(browser: Browser, sample: Path) -> None:
     browser.open(sample)
+    browser.value("document.querySelector('[data-kind=heaviest]').click()")
     enter(browser, "search", "bmm layers.1")
     assert text(browser, "#panel h4") == "2 matches"
     enter(browser, "search", "nowhere")
@@ -176,6 +193,7 @@ def test_ten_thousand_operators_stay_usable(browser: Browser, tmp_path: Path) ->
     path.write_text(values_html(sample_profile(flow=large_flow())), encoding="utf-8")
     browser.open(path)
     browser.frame()
+    browser.value("document.querySelector('[data-kind=heaviest]').click()")
     assert text(browser, "#about").startswith("300 of 10,000 operators")
     enter(browser, "size", "4")
     browser.frame()

@@ -143,7 +143,7 @@ def _shelves(parts: Sequence[_Part]) -> list[Spot]:
     return corners
 
 
-BOX: Final = (172, 46)
+BOX: Final = (224, 48)
 """Width and height of an operator box."""
 _GAP: Final = (22, 40)
 _MOST_FINDINGS: Final = 20
@@ -380,7 +380,10 @@ def flow_page(
     views, problems = _placed(views_of(profile.flow, waste))
     picture = flow_data(profile, findings, waste, views, lines) if views else None
     if picture is not None:
-        picture.data["start"] = _start([view for view, _ in views])
+        kinds = [view.kind for view, _ in views]
+        start = _start([view for view, _ in views])
+        picture.data["start"] = start
+        picture.data["opening"] = kinds.index("waste") if "waste" in kinds else start
     return FlowPage(summary=summary, rows=rows, picture=picture, problems=problems)
 
 

@@ -155,5 +155,11 @@
       at("canvas").focus({ preventScroll: true });
     });
   }
-  show(views[flow.start]);
+  show(views[flow.opening]);
+  // Open on the largest waste, with its source beside it.
+  const worst = picture.worst();
+  if (worst >= 0) {
+    picture.choose(views[flow.opening].members[worst]);
+    picture.centre(worst, FlowPicture.READABLE);
+  }
 })();

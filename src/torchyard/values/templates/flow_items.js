@@ -10,7 +10,7 @@ const readFlow = (text) => {
     const item = record(NODE_FIELDS, values);
     for (const field of textFields) item[field] = data.texts[item[field]];
     item.title = item.operator;
-    item.under = (item.file ? `${item.file.split("/").pop()}:${item.line}` : "") + (item.module ? ` · ${item.module}` : "");
+    item.under = (item.file ? `${item.file.split("/").pop()}:${item.line}` : "") + (item.module ? ` · ${item.module.split(".").pop()}` : "");
     item.words = `${item.operator} ${item.path} ${item.file}:${item.line} ${item.module}`.toLowerCase();
     return item;
   });

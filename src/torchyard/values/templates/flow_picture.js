@@ -5,6 +5,8 @@ class FlowPicture {
 
   static LARGEST = 3;
 
+  static READABLE = 1; // scale at which the smallest letters have 11 pixels
+
   static MUCH = 33; // percentage of waste from which the outgoing edges of an operator are highlighted
 
   constructor(canvas, flow, onChoose) {
@@ -88,15 +90,20 @@ class FlowPicture {
     this.hovered = -1;
     if (!view.positions.has(this.chosen)) this.chosen = -1;
     this.fit();
-    if (this.scale < 0.45) {
+    if (this.scale < 0.8) {
       // Too large for one screen: start at the largest waste, else at the first node.
-      const wasted = view.members.map((item) => this.flow.items[item].bytes * this.flow.items[item].waste);
       this.scale = 0;
-      this.centre(Math.max(0, wasted.indexOf(Math.max(...wasted))), 0.7);
+      this.centre(Math.max(0, this.worst()), FlowPicture.READABLE);
       const [spare, bottom] = [this.boxHeight * this.scale, this.view.bottom * this.scale];
       this.top = Math.min(spare, Math.max(this.top, this.height - bottom - spare));
     }
     if (this.chosen >= 0) this.centre(view.positions.get(this.chosen), 0.7);
+  }
+
+  worst() { // position of the node with the most wasted bytes, or -1
+    const wasted = this.view.members.map((item) => this.flow.items[item].bytes * this.flow.items[item].waste);
+    const most = Math.max(0, ...wasted);
+    return most > 0 ? wasted.indexOf(most) : -1;
   }
 
   choose(item) {
@@ -231,10 +238,10 @@ class FlowPicture {
     pen.textAlign = "right";
     pen.fillText(share, a + boxWidth - 9, b + 16);
     pen.textAlign = "left";
-    pen.fillText(cut(item.title, share ? 19 : 24), a + 9, b + 16, boxWidth - (share ? 52 : 18));
+    pen.fillText(cut(item.title, share ? 20 : 28), a + 9, b + 16, boxWidth - (share ? 52 : 18));
     pen.fillStyle = colours.muted;
     pen.font = "11px system-ui, sans-serif";
-    pen.fillText(cut(item.under, 32), a + 9, b + 33, boxWidth - 18);
+    pen.fillText(cut(item.under, 38), a + 9, b + 33, boxWidth - 18);
   }
 
   overview() {
