@@ -33,7 +33,7 @@ _SMALL: Final = "kernels/layer-norm"
 def torchyard(runs: Path, *words: str) -> None:
     """Run a command whose results directory is in the folder of the runs."""
     command = [sys.executable, "-m", "torchyard", *words]
-    environment = {**os.environ, "TORCHYARD_HOME": str(runs / "home")}
+    environment = {**os.environ, "TORCHYARD_HOME": str(runs / "dashboard")}
     code = subprocess.run(command, cwd=REPOSITORY, env=environment, check=False).returncode
     if code not in (0, _UNTRUSTED):
         raise SystemExit(f"torchyard {' '.join(words)} failed with exit code {code}")
@@ -56,10 +56,10 @@ def measure(runs: Path) -> None:
         backends = ("--backends", "inductor,aot_eager", "--modes", "inference,training")
         limits = ("--time", "6s", "--precision-goal", "5%", "--margin", "5%")
         torchyard(runs, "sweep", *suites, *backends, *limits, "--run-dir", str(runs / "sweep"))
-    if not (runs / "home").exists():
-        for revision in _REVISIONS:
-            limits = ("--time", "5s", "--precision-goal", "5%", "--margin", "5%")
-            torchyard(runs, "bench", "examples/demo.toml", *limits, "--revision", revision)
+    measured = len(list((runs / "dashboard" / "runs").glob("*/run.json")))
+    for revision in _REVISIONS[max(0, measured - 1) :]:  # the sweep is a run of its own
+        limits = ("--time", "5s", "--precision-goal", "5%", "--margin", "5%")
+        torchyard(runs, "bench", "examples/demo.toml", *limits, "--revision", revision)
     if not (runs / "values").exists():
         script = "examples/values/bert_training.py"
         torchyard(runs, "values", "--run-dir", str(runs / "values"), script)
