@@ -26,7 +26,7 @@ WIDTHS: Final = {1400: 1000, 390: 844}
 """Width and height of the windows."""
 _UNTRUSTED: Final = 6
 """Exit code of a run whose machine was too noisy; its pages show that."""
-_REVISIONS: Final = ("1.0", "1.1", "1.2")
+_REVISIONS: Final = ("1.0", "1.1")
 _SMALL: Final = "kernels/layer-norm"
 
 
