@@ -300,7 +300,7 @@ def test_an_unnamed_study_is_named_by_what_it_compared(run: Run) -> None:
 def test_one_comparison_has_no_forest_plot_and_no_mean(run: Run) -> None:
     text = to_html(replace(run, comparisons=COMPARISONS[:1]))
     assert 'id="forest"' not in text
-    assert "geometric mean" not in Page(text).text
+    assert 'class="mean"' not in text
     assert any("open" in part for part in Page(text).all("details"))
 
 
