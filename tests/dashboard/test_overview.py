@@ -98,6 +98,17 @@ def test_what_is_no_regression(tmp_path: Path, newest: Comparison) -> None:
     assert overview_of(tmp_path).regressions == ()
 
 
+def test_untrusted_runs_do_not_show_that_nothing_regressed(tmp_path: Path) -> None:
+    for day in (1, 2):
+        untrusted = replace(comparison(MATMUL, Verdict.FASTER, 1.5), untrusted=NOISY)
+        write_day(tmp_path, day, [untrusted, comparison(GPT, Verdict.FASTER, 1.2)][: 3 - day])
+    assert overview_of(tmp_path).assessed == 0
+    with open_client(tmp_path) as seen:
+        page = page_outline(seen.page("/"))
+    assert "none of the 2 series has two trusted runs" in page
+    assert "No speedup fell" not in page
+
+
 def test_the_mean_of_a_suite_is_over_the_same_workloads_in_every_run(tmp_path: Path) -> None:
     both = [comparison(MATMUL, Verdict.FASTER, 2.0), comparison(SOFTMAX, Verdict.FASTER, 1.125)]
     write_day(tmp_path, 1, both)

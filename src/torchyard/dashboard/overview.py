@@ -196,7 +196,9 @@ class Overview:
     """Rows of the table: newest first, then largest first."""
     suites: tuple[SuiteLine, ...]
     series: int
-    """Number of analyzed series."""
+    """Number of series in the newest runs."""
+    assessed: int
+    """Number of series with two trusted runs, which a regression needs."""
 
 
 def read_overview(live_store: LiveStore) -> Overview:
@@ -223,7 +225,10 @@ def read_overview(live_store: LiveStore) -> Overview:
     rows.sort(key=lambda row: row["started"], reverse=True)
     studies = {run.id: run.study for run in live_store.runs(RunFilter())}
     return Overview(
-        regressions=tuple(rows), suites=tuple(_suite_lines(newest, studies)), series=len(shown)
+        regressions=tuple(rows),
+        suites=tuple(_suite_lines(newest, studies)),
+        series=len(shown),
+        assessed=sum(sum(map(_has_interval, entries)) > 1 for entries in shown.values()),
     )
 
 
