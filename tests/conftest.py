@@ -42,6 +42,8 @@ hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
 
+# pytest-xdist and some shells set the width of the terminal, which output to a pipe follows.
+os.environ.pop("COLUMNS", None)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)

@@ -8,8 +8,8 @@ from typing import Final
 
 from torchyard.core.comparison import (
     UNTRUSTED,
-    WRONG_RESULTS,
     WITHOUT_SPEED,
+    WRONG_RESULTS,
     Accuracy,
     AccuracyStatus,
     Comparison,

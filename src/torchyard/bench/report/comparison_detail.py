@@ -30,7 +30,13 @@ from torchyard.core.comparison import (
     VariantMetrics,
     Verdict,
 )
-from torchyard.core.units import format_bytes, format_count, format_duration, format_energy, format_flops
+from torchyard.core.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_energy,
+    format_flops,
+)
 from torchyard.presentation.chart_layout import numbers_of
 from torchyard.presentation.safe_text import one_line, plain_lines
 from torchyard.presentation.wording import (
