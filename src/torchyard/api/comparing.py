@@ -21,6 +21,7 @@ from torchyard.core.study import (
 from torchyard.core.units import parse_duration_s
 from torchyard.core.variant_parts import DEFAULT_TARGET, check_device
 from torchyard.errors import MissingTool, UsageError
+from torchyard.results.directory import new_run_folder, runs_home
 
 __all__ = ["compare", "needs_torch", "seconds_of"]
 
@@ -36,6 +37,7 @@ def compare(
     model: Callable[..., Any] | None = None,
     time: str | float = "20s",
     processes: bool = True,
+    name: str = "",
 ) -> Comparison:
     """Compare the speed and the results of two ways to compute the same thing.
 
@@ -55,7 +57,8 @@ def compare(
     processes, and the run is kept in the results directory. All others (closures, lambdas, objects
     of `__main__`, compiled modules) are measured in this process: the result then has the scope
     `this process only`, and `notes` says why. `time` is the measuring time after compilation and
-    checks.
+    checks. `name` is the name of the workload in the run, by default that of the model; with a name,
+    a comparison in this process is kept in the results directory, too.
 
     Exceptions of a callable propagate; one that was raised in another process becomes `WorkerFailed`.
     """
@@ -83,7 +86,7 @@ def compare(
         file = WorkloadFile(reference, baseline, candidate, arguments)
         why_here = file.why_not
         if not why_here:
-            return file.compare(variants, device=device, time_s=time_s)
+            return file.compare(variants, device=device, time_s=time_s, name=name)
     for one in variants:
         _check_local(one, precision, why_here)
     from torchyard.api.this_process import compare_here
@@ -94,10 +97,11 @@ def compare(
         if variant.backend == local.GIVEN
     }
     service = local.ThisProcessService(reference, arguments, given, time_s)
-    workload = Workload(suite=SUITE, name=short_name(reference), device=device)
-    result = compare_here(service, workload, *variants, time_s=time_s)
+    workload = Workload(suite=SUITE, name=name or short_name(reference), device=device)
+    run = new_run_folder(runs_home()) if name else None
     note = f"measured in this process: {why_here}"
-    return Comparison(result=replace(result, notes=(*result.notes, note)), scope=THIS_PROCESS)
+    result = compare_here(service, workload, *variants, time_s=time_s, note=note, run=run)
+    return Comparison(result=result, scope=THIS_PROCESS, run=run)
 
 
 def needs_torch() -> None:

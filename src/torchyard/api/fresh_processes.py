@@ -11,14 +11,23 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from torchyard.api.result import SUITE, Comparison, scope_of, short_name
 from torchyard.bench.bench_run import run_bench
+from torchyard.bench.launch import LaunchProcesses
 from torchyard.core.comparison import Failure
 from torchyard.core.events import ignore_events
-from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
+from torchyard.core.study import (
+    FILE_SUITE,
+    Budget,
+    MeasureSettings,
+    Study,
+    Variant,
+    Workload,
+)
 from torchyard.errors import WorkerFailed
 from torchyard.results.directory import new_run_folder, runs_home
 from torchyard.worker.bench.backend_names import GIVEN
@@ -103,35 +112,35 @@ class WorkloadFile:
             self._expressions[name] = own if is_model else self._add(name, side)
         self._pickle("inputs", arguments)
 
-    def compare(self, variants: Sequence[Variant], *, device: str, time_s: float) -> Comparison:
+    def compare(
+        self, variants: Sequence[Variant], *, device: str, time_s: float, name: str = ""
+    ) -> Comparison:
         """Run the comparison in fresh processes, and keep it in the results directory."""
         with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
             path = Path(folder) / f"{self._name}.py"
             path.write_text(_TEXT.format(paths=self._paths, **self._expressions), "utf-8")
-            for name, data in self._files.items():
-                (path.parent / name).write_bytes(data)
-            baseline, candidate = (
-                replace(variant, backend=f"{path}:{side}") if variant.backend == GIVEN else variant
-                for variant, side in zip(variants, ("baseline", "candidate"), strict=True)
-            )
+            for file, data in self._files.items():
+                (path.parent / file).write_bytes(data)
             study = Study(
                 name="compare",
-                baseline=baseline,
-                candidates=(candidate,),
-                workloads=(Workload(suite="file", name=str(path), device=device),),
+                baseline=variants[0],
+                candidates=tuple(variants[1:]),
+                workloads=(Workload(suite=SUITE, name=name or self._name, device=device),),
                 budget=Budget(time_s=time_s),
                 settings=MeasureSettings(),
             )
             run = new_run_folder(runs_home())
             result = run_bench(
-                study, folder=run, command=["torchyard.compare"], listener=ignore_events
+                study,
+                folder=run,
+                command=["torchyard.compare"],
+                listener=ignore_events,
+                processes_of=partial(_file_processes, path, variants[0].name),
             )[0]
         if result.failure is not None:
             raise _error_of(result.failure)
         notes = tuple(note for note in result.notes if not note.endswith(_COMPILED_LATER))
-        # The path of the file says nothing: the file is gone.
-        workload = replace(result.workload, suite=SUITE, name=self._name)
-        result = replace(result, workload=workload, notes=notes)
+        result = replace(result, notes=notes)
         return Comparison(result=result, scope=scope_of(result), run=run)
 
     def _add(self, name: str, value: Any) -> str:
@@ -171,6 +180,29 @@ class WorkloadFile:
 
     def _refuse(self, reason: str) -> None:
         self.why_not = self.why_not or reason
+
+
+def _file_processes(
+    path: Path,
+    baseline: str,
+    workload: Workload,
+    variants: Sequence[Variant],
+    *rest: Any,
+    **options: Any,
+) -> LaunchProcesses:
+    """Return the processes of a launch, which load the file.
+
+    Records name neither its path nor its functions: the file is temporary, and runs of the same
+    callables are comparable.
+    """
+    from_file = [
+        replace(one, backend=f"{path}:{'baseline' if one.name == baseline else 'candidate'}")
+        if one.backend == GIVEN
+        else one
+        for one in variants
+    ]
+    file = replace(workload, suite=FILE_SUITE, name=str(path))
+    return LaunchProcesses(file, from_file, *rest, **options)
 
 
 def why_not_importable(value: Any) -> str:

@@ -65,7 +65,7 @@ class Comparison:
     """What the interval and the verdict are valid for: `fresh processes`, `these processes only` (one
     launch), or `this process only`."""
     run: Path | None = None
-    """The run folder; None if the comparison ran in this process."""
+    """The run folder; None if the comparison ran in this process without a name."""
 
     @property
     def baseline(self) -> str:

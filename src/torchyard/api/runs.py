@@ -19,7 +19,7 @@ __all__ = ["Run", "read_run"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
-    """A run of `torchyard bench`, or of `torchyard.compare` in fresh processes."""
+    """A run of `torchyard bench` or `torchyard.compare`."""
 
     record: run_reader.Run
     """The full record: study, machine, blocks."""

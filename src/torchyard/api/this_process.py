@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -15,6 +17,8 @@ from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Failure
 from torchyard.core.events import ignore_events
 from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
+from torchyard.machine.facts.run_facts import read_facts
+from torchyard.results.run_writer import RunWriter
 
 if TYPE_CHECKING:
     from torchyard.worker.bench.this_process import ThisProcessService
@@ -103,8 +107,10 @@ def compare_here(
     candidate: Variant,
     *,
     time_s: float,
+    note: str,
+    run: Path | None,
 ) -> Comparison:
-    """Compare two variants in one launch that is this process."""
+    """Compare two variants in one launch that is this process; record it in the folder `run`."""
     study = Study(
         name="compare",
         baseline=baseline,
@@ -113,15 +119,42 @@ def compare_here(
         budget=Budget(time_s=time_s, min_launches=1, max_launches=1),
         settings=local_settings(service, time_s),
     )
-    with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, service.preserving():
+    writer = None
+    if run is not None:
+        command = ["torchyard.compare"]
+        writer = RunWriter.create(run, study=study, command=command, machine=read_facts())
+    with (
+        _finished(writer),
+        tempfile.TemporaryDirectory(prefix="torchyard-") as folder,
+        service.preserving(),
+    ):
         session = WorkloadSession(
             study,
             workload,
-            recorder=_NoRecorder(),
+            recorder=_NoRecorder() if writer is None else writer,
             log_folder=Path(folder) / "logs",
             scratch=Path(folder) / "scratch",
             listener=ignore_events,
             chance=random.Random(),
             processes_of=partial(_ThisProcess, service=service),
         )
-        return session.run()[0]
+        result = session.run()[0]
+        result = replace(result, notes=(*result.notes, note))
+        if writer is not None:
+            writer.add_comparison(result)
+        return result
+
+
+@contextmanager
+def _finished(writer: RunWriter | None) -> Iterator[None]:
+    """Record how the block ended."""
+    state = "failed"
+    try:
+        yield
+        state = "finished"
+    except KeyboardInterrupt:
+        state = "interrupted"
+        raise
+    finally:
+        if writer is not None:
+            writer.finish(state)

@@ -11,12 +11,13 @@ import math
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from torchyard.bench.launch import LaunchProcesses
 from torchyard.bench.launch_gate import LaunchGate, RecordedGate
 from torchyard.bench.program_session import ProgramSession
 from torchyard.bench.session import WorkloadSession
@@ -89,6 +90,7 @@ def run_bench(
     cache: Path | None = None,
     gate: LaunchGate | None = None,
     estimate: TimeEstimate | None = None,
+    processes_of: Callable[..., LaunchProcesses] = LaunchProcesses,
 ) -> list[Comparison]:
     """Measure the study into the folder; return the comparisons in the order of the workloads.
 
@@ -96,7 +98,8 @@ def run_bench(
     the machine was quieted; it is recorded with the machine facts, as are the revision and the notes.
     `turn` serializes timing with other runs on the machine, and `cache` is a folder of compiled
     artifacts that runs share. With a `gate`, each launch waits for its permission, and provisional
-    comparisons are recorded before. The `estimate` of the wall time is recorded.
+    comparisons are recorded before. The `estimate` of the wall time is recorded. `processes_of` creates
+    the processes of a launch.
     """
     if not study.workloads or not study.candidates:
         raise NothingToDo(
@@ -151,6 +154,7 @@ def run_bench(
                     cache=cache,
                     templates=templates,
                     gate=None if gate is None else _recorded_gate(gate, writer, listener, workload),
+                    processes_of=processes_of,
                 )
             try:
                 comparisons = session.run()

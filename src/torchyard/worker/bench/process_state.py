@@ -90,20 +90,20 @@ def _set_gc_state(value: Tuple[bool, Tuple[int, int, int]]) -> None:
 
 
 def _autocast() -> Tuple[Any, ...]:
-    reader = getattr(torch, "is_autocast_cpu_enabled", None)
-    return (
-        torch.is_autocast_enabled(),
-        torch.is_autocast_cache_enabled(),
-        bool(reader()) if reader is not None else False,
-    )
+    try:
+        on_cpu = torch.is_autocast_enabled("cpu")
+    except TypeError:  # before torch 2.4
+        on_cpu = torch.is_autocast_cpu_enabled()
+    return torch.is_autocast_enabled(), torch.is_autocast_cache_enabled(), on_cpu
 
 
 def _set_autocast(value: Tuple[Any, ...]) -> None:
     torch.set_autocast_enabled(value[0])
     torch.set_autocast_cache_enabled(value[1])
-    writer = getattr(torch, "set_autocast_cpu_enabled", None)
-    if writer is not None:
-        writer(value[2])
+    try:
+        torch.set_autocast_enabled("cpu", value[2])
+    except TypeError:  # before torch 2.4
+        torch.set_autocast_cpu_enabled(value[2])
 
 
 def _environment() -> Dict[str, str]:

@@ -1,0 +1,180 @@
+"""The comparisons of a test: settings, limits, the line in the summary, and the saved baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, cast
+
+import pytest
+
+from torchyard.errors import TorchyardError, UsageError
+
+if TYPE_CHECKING:
+    from torchyard.api.result import Comparison
+    from torchyard.pytest_plugin.limits import Check
+    from torchyard.results.run_reader import Run
+
+__all__ = ["ComparisonLine", "TestComparisons", "check_options", "save"]
+
+_RUNS = pytest.StashKey["tuple[Run, ...]"]()
+"""Of a session: the runs of the baseline that it is compared with."""
+_DEFAULT_TIME: Final = "20s"
+
+
+class ComparisonLine(TypedDict):
+    """A comparison in the summary. pytest-xdist sends it as it is: only plain values."""
+
+    test: str
+    outcome: Literal["pass", "note", "fail"]
+    text: str
+    run: str
+
+
+class Settings(TypedDict, total=False):
+    """Arguments of the marker."""
+
+    limit: str | float
+    time: str | float
+
+
+def check_options(config: pytest.Config) -> None:
+    """Raise pytest.UsageError for an invalid option."""
+    from torchyard.core.units import parse_duration_s
+    from torchyard.results.baselines import check_baseline_name, read_baseline
+
+    checks: dict[str, Callable[[str], object]] = {
+        "time": parse_duration_s,
+        "save": check_baseline_name,
+        "compare": read_baseline,
+    }
+    for name, check in checks.items():
+        value = config.getoption(f"torchyard_{name}")
+        if value:
+            try:
+                check(value)
+            except TorchyardError as error:
+                raise pytest.UsageError(f"--torchyard-{name}: {_text_of(error)}") from error
+
+
+class TestComparisons:
+    """The comparisons of one test."""
+
+    __test__ = False  # not a class of tests
+
+    def __init__(self, item: pytest.Item, lines: list[ComparisonLine]) -> None:
+        """`lines` receives one line per comparison."""
+        self._item = item
+        self._lines = lines
+        self._count = 0
+        self._settings = settings_of(item)
+
+    def compare(
+        self,
+        baseline: Any,
+        candidate: Any,
+        inputs: Any = (),
+        *,
+        model: Any = None,
+        time: str | float | None = None,
+        processes: bool = True,
+    ) -> Comparison:
+        """Compare as `torchyard.compare`; fail the test if the results are wrong or a limit is exceeded."""
+        __tracebackhide__ = True
+        from torchyard.api.comparing import compare
+        from torchyard.presentation.wording import speedup_text
+        from torchyard.pytest_plugin import limits
+
+        limit = None
+        if "limit" in self._settings:
+            limit = limits.read(self._settings["limit"])
+        self._count += 1
+        name = self._item.nodeid + (f" #{self._count}" if self._count > 1 else "")
+        asked_for = self._item.config.getoption("torchyard_time")
+        comparison = compare(
+            baseline,
+            candidate,
+            inputs,
+            model=model,
+            time=asked_for or time or self._settings.get("time", _DEFAULT_TIME),
+            processes=processes,
+            name=name,
+        )
+        checks = [limits.check(comparison, limit)]
+        saved_as = self._item.config.getoption("torchyard_compare")
+        if saved_as and checks[0].outcome != "fail":
+            runs = self._runs_of(saved_as)
+            checks.append(
+                limits.check_change(comparison, name, limit, saved_as=saved_as, runs=runs)
+            )
+        line = f"{comparison.verdict}, {speedup_text(comparison.result)}"
+        self._lines.append(
+            ComparisonLine(
+                test=name,
+                outcome=_worst(checks),
+                text="; ".join([line, *(check.text for check in checks if check.text)]),
+                run=str(comparison.run),
+            )
+        )
+        for check in checks:
+            if check.outcome == "fail":
+                pytest.fail(f"{check.text}\n\n{comparison.report()}", pytrace=True)
+        return comparison
+
+    def _runs_of(self, saved_as: str) -> tuple[Run, ...]:
+        from torchyard.results.baselines import read_baseline, runs_of
+
+        stash = self._item.config.stash
+        if _RUNS not in stash:
+            stash[_RUNS] = runs_of(read_baseline(saved_as))
+        return stash[_RUNS]
+
+
+def settings_of(item: pytest.Item) -> Settings:
+    """Return the arguments of the markers of a test; those of the function override those of the class."""
+    settings = Settings()
+    for marker in item.iter_markers("torchyard"):
+        unknown = [name for name in marker.kwargs if name not in Settings.__annotations__]
+        if marker.args or unknown:
+            what = repr(marker.args[0]) if marker.args else unknown[0]
+            raise UsageError(
+                f"{item.nodeid}: the marker torchyard has no argument {what}",
+                hint="write @pytest.mark.torchyard(limit='5%', time='20s')",
+            )
+        given = cast("Settings", marker.kwargs)
+        settings = {**given, **settings}
+    return settings
+
+
+def save(name: str, lines: Sequence[ComparisonLine]) -> str:
+    """Save the runs as a baseline; return a sentence for the summary."""
+    from torchyard.core.units import format_count
+    from torchyard.results.baselines import baseline_exists, save_baseline
+    from torchyard.results.run_reader import read_run
+
+    if not lines:
+        return (
+            f"not saved as the baseline {name}: the session has no comparisons, or was interrupted"
+        )
+    replaced = " (replaced)" if baseline_exists(name) else ""
+    try:
+        runs = [read_run(Path(line["run"])) for line in lines]
+        save_baseline(name, runs, note="pytest", replace_existing=True)
+    except TorchyardError as error:
+        return f"not saved as the baseline {name}: {_text_of(error)}"
+    return f"saved {format_count(len(runs), 'comparison')} as the baseline {name}{replaced}"
+
+
+def _worst(checks: Sequence[Check]) -> Literal["pass", "note", "fail"]:
+    outcomes = [check.outcome for check in checks]
+    return "fail" if "fail" in outcomes else "note" if "note" in outcomes else "pass"
+
+
+def _text_of(error: TorchyardError) -> str:
+    return "\n".join(
+        [
+            error.what,
+            *([error.why] if error.why else []),
+            *([f"hint: {error.hint}"] if error.hint else []),
+        ]
+    )
