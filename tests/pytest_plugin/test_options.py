@@ -111,3 +111,20 @@ def test_workers_of_xdist_run_nothing_while_one_compares(tmp_path: Path) -> None
         if name == "compared":
             beside = [one for one in times if one[2] < ended and one[3] > began]
             assert len(beside) == 1, beside
+
+
+def test_settings_of_the_project_apply_to_every_test(tmp_path: Path) -> None:
+    text = """
+import pytest
+
+@pytest.mark.torchyard(time="1s")
+def test_it(request, torchyard_compare):
+    from torchyard.pytest_plugin.session import settings_of
+    assert settings_of(request.node) == {"limit": "7%", "time": "1s"}
+"""
+    settings = "[tool.torchyard.pytest]\nlimit = '7%'\ntime = '30s'\n"
+    session = run_pytest(tmp_path, files={"test_it.py": text, "pyproject.toml": settings})
+    assert session.code == 0, session.output
+    wrong = run_pytest(tmp_path, files={"pyproject.toml": settings.replace("limit", "limits")})
+    assert wrong.code == 1
+    assert "unknown key tool.torchyard.pytest.limits" in wrong.output

@@ -46,7 +46,7 @@ def test_limit(torchyard_compare, name):
     result = torchyard_compare(operations.baseline, getattr(operations, name), (X,))
     assert result.run is not None
 """
-NOTES = ("cannot be trusted", "contains the limit", "one launch only")
+NOTES = ("cannot be trusted", "contains the limit", "not checked: ")
 
 
 def test_planted_work_fails_and_equal_code_passes(tmp_path: Path) -> None:
@@ -90,8 +90,7 @@ def test_results_are_listed_saved_and_compared(tmp_path: Path, arguments: tuple[
     assert "2 failed, 1 passed" in session.output, session.output
     assert "results wrong" in session.line("test_it.py::test_wrong: wrong, ")
     for number in ("", " #2"):
-        line = session.line(f"test_it.py::test_closures{number}: ")
-        assert "x [" in line
+        assert "x " in session.line(f"test_it.py::test_closures{number}: ")
     assert "has no attribute 'missing'" in session.output
     assert session.line("saved ") == "saved 3 comparisons as the baseline main"
     runs = list((tmp_path / "home" / "runs").iterdir())

@@ -13,6 +13,7 @@ import click
 
 from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, HIDDEN_COMMANDS, root_help
+from torchyard.cli.project_file import ProjectDefaults
 from torchyard.errors import UsageError
 
 CommandTable = dict[str, tuple[str, str]]
@@ -29,8 +30,8 @@ class LazyGroup(click.Group):
         """Return the names in the order of the table."""
         return list(self.table)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return one command."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command; set its defaults of the project file."""
         location = self._location(cmd_name)
         if location is None:
             return None
@@ -38,6 +39,9 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{location} is not a command")
+        defaults = ctx.default_map
+        if isinstance(defaults, ProjectDefaults):
+            defaults[cmd_name] = defaults.of_command(cmd_name, command)
         return command
 
     def resolve_command(
@@ -64,6 +68,8 @@ class LazyGroup(click.Group):
 
 class RunningGroup(LazyGroup):
     """A group with a default command: if the first word is no command, all go to `run`."""
+
+    default_command: Final = "run"
 
     def __init__(self, *arguments: Any, run: str, run_help: str, **attributes: Any) -> None:
         super().__init__(*arguments, **attributes)

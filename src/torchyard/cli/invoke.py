@@ -14,6 +14,7 @@ from click.exceptions import Exit
 from torchyard.cli.commands import COMMANDS
 from torchyard.cli.group import program
 from torchyard.cli.output import print_error
+from torchyard.cli.project_file import ProjectDefaults, read_defaults
 from torchyard.cli.streams import ClosedOutput, discard_stdout
 from torchyard.errors import NotAllowed, TorchyardError, UsageError
 from torchyard.process.signals import EndedBySignal, SignalsRaise, ending_signal
@@ -158,14 +159,28 @@ def _run(arguments: list[str]) -> int:
         instruction = os.environ[COMPLETE_VARIABLE]
         return shell_complete(program, {}, "torchyard", COMPLETE_VARIABLE, instruction)
     _check_preconditions(arguments)
+    defaults = read_defaults(Path.cwd(), tables=tuple(COMMANDS))
     try:
-        with program.make_context("torchyard", list(arguments)) as context:
+        with program.make_context("torchyard", list(arguments), default_map=defaults) as context:
             result = program.invoke(context)
     except Exit as end:
         sys.stdout.flush()
         return end.exit_code
+    except (UsageError, click.UsageError) as error:
+        if defaults is None:
+            raise
+        raise _with_source(_from_click(error, arguments), defaults) from error
     sys.stdout.flush()
     return result if isinstance(result, int) else 0
+
+
+def _with_source(error: TorchyardError, defaults: ProjectDefaults) -> TorchyardError:
+    """Name the keys of the project file that may have set the option of the error."""
+    keys = defaults.keys_in(error.what)
+    if keys:
+        source = f"{defaults.path} sets {', '.join(keys)}"
+        error.why = f"{error.why}; {source}" if error.why else source
+    return error
 
 
 def _check_preconditions(arguments: list[str]) -> None:

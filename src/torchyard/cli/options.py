@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from torchyard.cli.output import print_data, print_message, write_file
+from torchyard.cli.project_file import ProjectDefaults
 from torchyard.core.number_checks import max_threads
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +42,13 @@ class SectionedCommand(click.Command):
             with formatter.section(heading):
                 formatter.write_dl(records)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write which defaults the project file sets."""
+        super().format_epilog(ctx, formatter)
+        if isinstance(ctx.default_map, ProjectDefaults) and ctx.default_map:
+            formatter.write_paragraph()
+            formatter.write_text(ctx.default_map.text())
+
 
 def section(heading: str) -> Callable[..., Callable[[F], F]]:
     """`click.option` for options of one section."""
@@ -55,9 +63,33 @@ def given_options(
     ctx: click.Context, options: Mapping[str, Any], *, but: Collection[str] = ()
 ) -> list[str]:
     """Return the options given on the command line (`--mode`, ...), except those in `but`."""
+    options, _ = without_defaults(ctx, options)
     given = [name for name, value in options.items() if value not in (None, (), False)]
     option_names = {one.name: max(one.opts, key=len) for one in ctx.command.params}
     return [option_names[name] for name in given if name not in but]
+
+
+def without_defaults(
+    ctx: click.Context, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split options into those that were given, and those that the project file sets.
+
+    Both have all names; an option that the other one has is None, or an empty tuple.
+    """
+    several = {
+        one.name for one in ctx.command.params if isinstance(one, click.Option) and one.multiple
+    }
+    from_file = {
+        name
+        for name in options
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
+    }
+    empty = {name: () if name in several else None for name in options}
+    given = {name: empty[name] if name in from_file else value for name, value in options.items()}
+    defaults = {
+        name: value if name in from_file else empty[name] for name, value in options.items()
+    }
+    return given, defaults
 
 
 def all_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:

@@ -46,10 +46,8 @@ def check(comparison: Comparison, limit: float | None) -> Check:
         return Check(outcome="pass")
     text = format_percent(limit)
     if comparison.interval is None or comparison.scope == THESE_PROCESSES:
-        return Check(
-            outcome="note",
-            text=f"limit {text} not checked: the time allowed one launch only",
-        )
+        why = "no interval" if comparison.interval is None else "the time allowed one launch only"
+        return Check(outcome="note", text=f"limit {text} not checked: {why}")
     lowest_speedup = 1.0 / (1.0 + limit)
     low, high = comparison.interval
     if high < lowest_speedup:

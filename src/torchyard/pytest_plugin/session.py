@@ -131,7 +131,10 @@ class TestComparisons:
 
 
 def settings_of(item: pytest.Item) -> Settings:
-    """Return the arguments of the markers of a test; those of the function override those of the class."""
+    """Return the arguments of the markers of a test, else the settings of the project.
+
+    A marker of the function overrides one of its class.
+    """
     settings = Settings()
     for marker in item.iter_markers("torchyard"):
         unknown = [name for name in marker.kwargs if name not in Settings.__annotations__]
@@ -143,7 +146,21 @@ def settings_of(item: pytest.Item) -> Settings:
             )
         given = cast("Settings", marker.kwargs)
         settings = {**given, **settings}
-    return settings
+    return {**_project_settings(item.config), **settings}
+
+
+def _project_settings(config: pytest.Config) -> Settings:
+    """Return `[tool.torchyard.pytest]` of pyproject.toml."""
+    from torchyard.cli.commands import COMMANDS
+    from torchyard.cli.project_file import check_keys, read_defaults
+
+    defaults = read_defaults(config.rootpath, tables=tuple(COMMANDS))
+    if defaults is None or "pytest" not in defaults:
+        return Settings()
+    table = defaults["pytest"]
+    names = tuple(Settings.__annotations__)
+    check_keys(table, names, path=defaults.path, place="pytest")
+    return cast("Settings", table)
 
 
 def save(name: str, lines: Sequence[ComparisonLine]) -> str:

@@ -13,7 +13,7 @@ import click
 
 from torchyard.bench.commands.options import LARGEST, bench_options, request_of_options
 from torchyard.cli.invoke import INTERRUPTED
-from torchyard.cli.options import SectionedCommand
+from torchyard.cli.options import SectionedCommand, without_defaults
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -92,7 +92,9 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     if search_batch:
         options = {**options, "batch_size": None}
     from_file = read_study_file(study) if study is not None else Request()
-    assembled = assemble(merge(from_file, request_of_options(options)), here=sys.executable)
+    given, defaults = without_defaults(click.get_current_context(), options)
+    request = merge(merge(request_of_options(defaults), from_file), request_of_options(given))
+    assembled = assemble(request, here=sys.executable)
     return _run_study(assembled, options, as_json=as_json, search_batch=search_batch)
 
 

@@ -38,6 +38,7 @@ from torchyard.cli.options import (
     all_options,
     given_options,
     section,
+    without_defaults,
 )
 from torchyard.cli.output import common_options, print_message, print_result
 
@@ -437,8 +438,10 @@ def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[
     )
 
     from_file = read_sweep_file(study) if study is not None else SweepRequest()
-    from_options = sweep_request_of_options(options)
-    request = merge_sweeps(from_file, from_options)
+    given, defaults = without_defaults(click.get_current_context(), options)
+    from_options = sweep_request_of_options(given)
+    below = merge_sweeps(sweep_request_of_options(defaults), from_file)
+    request = merge_sweeps(below, from_options)
     check_executor_options(request, from_options)
     plan = plan_sweep(
         request,
