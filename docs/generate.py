@@ -2,7 +2,7 @@
 """Generate docs/reference/ from the commands, the dataclasses of the study file and the errors.
 
 Pages about building are in build_reference.py, knobs in machine_reference.py, patterns of wasted work
-in values_reference.py, suite lists in suite_reference.py, backends and options in variant_reference.py.
+in values_reference.py, suite lists in suite_reference.py, backends and options in variant_reference.py, the manual page in man_page.py.
 
 python docs/generate.py            write the pages
 python docs/generate.py --check    write nothing; exit with 1 if a page is outdated
@@ -24,6 +24,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import build_reference
 import click
 import machine_reference
+import man_page
 import suite_reference
 import values_reference
 import variant_reference
@@ -221,6 +222,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "suite-lists.md": lambda: suite_reference.lists_page(WRITTEN_BY),
     "variants.md": lambda: variant_reference.variants_page(WRITTEN_BY),
     "value-patterns.md": lambda: values_reference.patterns_page(WRITTEN_BY),
+    "../man/torchyard.1": lambda: man_page.man_page(commands_page(), errors.EXIT_CODES),
 }
 
 
