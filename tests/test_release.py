@@ -49,6 +49,9 @@ def test_the_distributions_hold_the_data_files(distributions: Path) -> None:
     }
     with zipfile.ZipFile(next(distributions.glob("*.whl"))) as wheel:
         assert data <= set(wheel.namelist())
+        assert any(name.endswith("/share/man/man1/torchyard.1") for name in wheel.namelist())
+        entry_points = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+        assert "torchyard = torchyard.pytest_plugin" in wheel.read(entry_points).decode()
     with tarfile.open(next(distributions.glob("*.tar.gz"))) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {f"src/{name}" for name in data} <= names
