@@ -74,20 +74,19 @@ def without_defaults(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into those that were given, and those that the project file sets.
 
-    Both have all names; an option that the other one has is None, or an empty tuple.
+    Both have all names of options; an option that the other one has is None, or an empty tuple.
     """
-    several = {
-        one.name for one in ctx.command.params if isinstance(one, click.Option) and one.multiple
-    }
+    empty = {str(one.name): () if one.multiple else None for one in ctx.command.params}
     from_file = {
         name
-        for name in options
+        for name in empty
         if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
     }
-    empty = {name: () if name in several else None for name in options}
     given = {name: empty[name] if name in from_file else value for name, value in options.items()}
     defaults = {
-        name: value if name in from_file else empty[name] for name, value in options.items()
+        name: options[name] if name in from_file else empty[name]
+        for name in empty
+        if name in options
     }
     return given, defaults
 
