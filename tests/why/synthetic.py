@@ -50,7 +50,9 @@ def rounds(
                 plain_ns = sum(one.duration_ns for one in rows) + 1e3 * host
                 plain_ns *= chance.gauss(1.0, round_sd / 3)
                 sides.append(
-                    MeasuredSide(plain_ns=plain_ns, instrumented_ns=1.05 * plain_ns, rows=rows)
+                    MeasuredSide(
+                        plain_ns=plain_ns, instrumented_ns=plain_ns + 2e4, events=0.0, rows=rows
+                    )
                 )
             result.append(MeasuredRound(launch=launch, baseline=sides[0], candidate=sides[1]))
     return result

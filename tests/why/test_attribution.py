@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -82,9 +83,7 @@ def test_a_disturbed_round_is_dropped_as_a_whole() -> None:
     slow = MeasuredRound(
         launch=spoiled.launch,
         baseline=spoiled.baseline,
-        candidate=type(side)(
-            plain_ns=10 * side.plain_ns, instrumented_ns=side.instrumented_ns, rows=side.rows
-        ),
+        candidate=replace(side, plain_ns=10 * side.plain_ns),
     )
     kept = usable_rounds([*measured[:3], slow, *measured[4:]])
     assert slow not in kept

@@ -1,16 +1,16 @@
 """Estimate the contribution of each group of source operators to the difference.
 
-In each round both variants have a timed block and one with timers around operators and kernels. The
-contribution of a group is its time on the candidate's side minus that on the baseline's side; host
-time is what the timed block takes beyond all operators. So the parts sum to the difference of the timed blocks in every
-round, in every launch, and in the result. Launches are the unit of replication, as in all
-comparisons (`stats/launch_model.py`).
+In each round both variants have a timed block and a profiled one. The contribution of a group is its
+time on the candidate's side minus that on the baseline's side. Host time is what the profiled block
+takes beyond all operators, and the profiler bias is the difference between the two blocks. So the
+parts sum to the difference of the timed blocks in every round, in every launch, and in the result.
+Launches are the unit of replication, as in all comparisons (`stats/launch_model.py`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Final
@@ -24,6 +24,7 @@ from torchyard.why.model import (
     Kernel,
     MeasuredRound,
     MeasuredSide,
+    OperatorRow,
     Part,
     PartKind,
     Source,
@@ -36,7 +37,15 @@ SMALLEST_SHARE: Final = 0.005
 OUTLIER: Final = 3.0
 """Rounds beyond this many deviations from the median of their launch are dropped."""
 FEWEST_ROUNDS: Final = 3
+LARGEST_EVENT_NS: Final = 3000.0
+"""Highest plausible cost of recording one event."""
 HOST: Final[Key] = ("host",)
+PROFILER: Final[Key] = ("profiler",)
+_REMAINDERS: Final[dict[Key, PartKind]] = {
+    HOST: "host",
+    PROFILER: "profiler",
+    UNATTRIBUTED: "unattributed",
+}
 
 
 @dataclass
@@ -134,13 +143,22 @@ def _add_round(launch: _Launch, one: MeasuredRound, groups: Groups) -> None:
     times: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for index, side in enumerate((one.baseline, one.candidate)):
         operators_ns = 0.0
-        for row in side.rows:
-            times[groups.group_of(row)][index] += row.duration_ns
-            operators_ns += row.duration_ns
-        times[HOST][index] = side.plain_ns - operators_ns
+        for row, duration_ns in _durations(side):
+            times[groups.group_of(row)][index] += duration_ns
+            operators_ns += duration_ns
+        times[HOST][index] = side.instrumented_ns - operators_ns
+        times[PROFILER][index] = side.plain_ns - side.instrumented_ns
     launch.totals.append((one.baseline.plain_ns, one.candidate.plain_ns))
     for key, (baseline_ns, candidate_ns) in times.items():
         launch.parts[key].append((baseline_ns, candidate_ns))
+
+
+def _durations(side: MeasuredSide) -> Iterator[tuple[OperatorRow, float]]:
+    """Return the rows with their durations, without the cost of recording the events inside."""
+    slowdown_ns = max(0.0, side.instrumented_ns - side.plain_ns)
+    event_ns = min(LARGEST_EVENT_NS, slowdown_ns / side.events) if side.events > 0.0 else 0.0
+    for row in side.rows:
+        yield row, max(0.0, row.duration_ns - event_ns * row.nested)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,17 +209,14 @@ def _part(
     total_ns: float,
     work: dict[Source, Work],
 ) -> Part:
-    kind: PartKind = "operators"
+    kind = _REMAINDERS.get(key, "operators")
     sources: tuple[Source, ...] = ()
-    if key == HOST:
-        kind = "host"
-    elif key == UNATTRIBUTED:
-        kind = "unattributed"
-    else:
+    if kind == "operators":
         members = groups.members(key)
         sources = tuple(sorted({one for member in members for one in groups.sources[member]}))
     difference_ns = estimate.candidate_ns - estimate.baseline_ns
-    kernels = [() if kind == "host" else _kernels(key, side, groups) for side in sides]
+    timed = kind in {"operators", "unattributed"}
+    kernels = [_kernels(key, side, groups) if timed else () for side in sides]
     named = adjusted_p <= ALPHA and abs(difference_ns) >= SMALLEST_SHARE * total_ns
     return Part(
         kind=kind,
@@ -212,7 +227,7 @@ def _part(
         high_ns=estimate.high_ns,
         p_value=estimate.p_value,
         adjusted_p=adjusted_p,
-        named=named and kind != "unattributed",
+        named=named and kind in {"operators", "host"},
         sources=sources,
         baseline_kernels=kernels[0],
         candidate_kernels=kernels[1],
@@ -225,6 +240,8 @@ def _name(kind: PartKind, sources: Sequence[Source]) -> str:
     """Return a name such as `LayerNorm blocks.*.norm: native_layer_norm`."""
     if kind == "host":
         return "host time outside of operators"
+    if kind == "profiler":
+        return "profiler bias: blocks without the profiler minus blocks with it"
     if kind == "unattributed":
         return "operators without a known source"
     names: dict[str, list[str]] = {}
@@ -241,11 +258,11 @@ def _name(kind: PartKind, sources: Sequence[Source]) -> str:
 def _kernels(key: Key, side: Sequence[MeasuredSide], groups: Groups) -> tuple[Kernel, ...]:
     totals: dict[str, list[float]] = {}
     for block in side:
-        for row in block.rows:
+        for row, duration_ns in _durations(block):
             if groups.group_of(row) == key:
                 total = totals.setdefault(row.name, [0.0, 0.0])
                 total[0] += row.calls
-                total[1] += row.duration_ns
+                total[1] += duration_ns
     count = len(side)
     kernels = [
         Kernel(name=name, calls=calls / count, duration_ns=duration_ns / count)

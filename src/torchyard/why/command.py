@@ -40,10 +40,10 @@ Examples:
       also change one decision of the compiler at a time
   torchyard why build/run --launches 10 --json
 
-Find out why two variants differ. Further launches time each operator of eager code and each kernel of
-compiled code, and relate both to the same modules and source lines. The table lists how much each
+Find out why two variants differ. Further launches profile the operators of eager code and the kernels
+of compiled code, and relate both to the same modules and source lines. The table lists how much each
 contributes to the difference, with 95 % confidence intervals. All parts sum to the difference of the
-iteration times, which are measured in separate blocks without these timers.
+iteration times, which are measured in separate blocks without the profiler.
 
 RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Supports CPU workloads.
 """

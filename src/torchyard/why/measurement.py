@@ -22,7 +22,9 @@ from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source
 FEWEST_ROUNDS: Final = 4
 BLOCK_S: Final = 0.1
 """Duration of an instrumented block."""
-MOST_ITERATIONS: Final = 200
+MOST_ITERATIONS: Final = 10
+"""Each iteration may take new memory, see `worker/why/instrumented_block.py`."""
+RESERVE_BYTES: Final = 1 << 30
 LONGEST: Final = 1.25
 """Samples longer than this multiple of the median are left out, as in instrumented blocks."""
 
@@ -63,7 +65,7 @@ class AttributionSession:
             if variant.environment.instances > 1:
                 raise UsageError(
                     "why does not support several instances",
-                    why="timers cover one process",
+                    why="a profile covers one process",
                     hint="compare the same settings with one instance",
                 )
         self._workload = workload
@@ -102,7 +104,7 @@ class AttributionSession:
             number=number,
         ) as processes:
             for variant in processes.one_variant_per_process():
-                self._ask(processes, variant, "observe")
+                self._ask(processes, variant, "observe", reserve_bytes=RESERVE_BYTES)
             for variant in self._variants:
                 self._say(f"launch {number + 1} of {self._launches}: compiling", number)
                 compile_variant(processes, variant)
@@ -150,6 +152,7 @@ class AttributionSession:
                     variant=variant.name,
                     iterations=iterations,
                 )
+                disturbed = disturbed or bool(answers[variant.name]["faulting"])
             else:
                 plain[variant.name], dirty = self._time(processes, variant)
                 disturbed = disturbed or dirty
@@ -157,6 +160,7 @@ class AttributionSession:
             MeasuredSide(
                 plain_ns=plain[variant.name],
                 instrumented_ns=float(answers[variant.name]["iteration_ns"]),
+                events=float(answers[variant.name]["events"]),
                 rows=tuple(_row(fields) for fields in answers[variant.name]["rows"]),
             )
             for variant in self._variants
@@ -206,10 +210,11 @@ class AttributionSession:
 
 
 def _row(fields: list[Any]) -> OperatorRow:
-    name, sources, duration_ns, calls = fields
+    name, sources, duration_ns, calls, nested = fields
     return OperatorRow(
         name=str(name),
         sources=tuple(Source.of(one) for one in sources),
         duration_ns=float(duration_ns),
         calls=float(calls),
+        nested=float(nested),
     )

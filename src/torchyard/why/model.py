@@ -47,6 +47,8 @@ class OperatorRow:
     sources: tuple[Source, ...]
     duration_ns: float
     calls: float
+    nested: float = 0.0
+    """Events that the profiler recorded inside; recording them is part of the duration."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +56,11 @@ class MeasuredSide:
     """One variant in one round: a timed block and an instrumented one."""
 
     plain_ns: float
-    """Time of an iteration without timers inside."""
+    """Time of an iteration without the profiler."""
     instrumented_ns: float
-    """Time of an iteration with timers around operators and kernels."""
+    """Time of an iteration with the profiler."""
+    events: float
+    """Events that the profiler recorded per iteration."""
     rows: tuple[OperatorRow, ...]
 
 
@@ -87,7 +91,7 @@ class Kernel:
     duration_ns: float
 
 
-PartKind = Literal["operators", "host", "unattributed"]
+PartKind = Literal["operators", "host", "unattributed", "profiler"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +177,12 @@ class Attribution:
     candidate_ns: float
     low_ns: float
     high_ns: float
-    """Confidence interval of the difference of the iteration times, without timers inside."""
+    """Confidence interval of the difference of the iteration times, without the profiler."""
     parts: tuple[Part, ...]
     """Sorted by the size of the contribution."""
     baseline_overhead: float
     candidate_overhead: float
-    """Slowdown by the timers."""
+    """Slowdown by the profiler."""
     facts: tuple[str, ...] = ()
     """What the compiler did: graphs, graph breaks, library calls, recompilations."""
     notes: tuple[str, ...] = ()

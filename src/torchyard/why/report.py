@@ -80,7 +80,7 @@ def method_line(result: Attribution) -> str:
     dropped = f", {result.rounds_dropped} disturbed rounds dropped" if result.rounds_dropped else ""
     return (
         f"{result.launches} launches, {result.rounds} rounds{dropped}. "
-        f"95 % confidence intervals. Slowdown by the timers inside: {result.baseline} "
+        f"95 % confidence intervals. Slowdown by the profiler: {result.baseline} "
         f"{max(0.0, result.baseline_overhead):.1%}, {result.candidate} "
         f"{max(0.0, result.candidate_overhead):.1%}."
     )

@@ -70,7 +70,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "reseat": service.reseat,
         "measure": service.measure,
         "operators": service.operators,
-        "observe": lambda: _attribution(service).observe(),
+        "observe": lambda **fields: _attribution(service).observe(**fields),
         "sources": lambda **fields: _attribution(service).sources(**fields),
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "list": service.list_names,

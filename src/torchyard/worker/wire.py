@@ -24,9 +24,9 @@ block      {variant, inner, samples, prime, settle, flush_l2, draw, varied}
 verify     {variant, accepted}                    -> checked, failure, seconds: of the latest block
 recheck    {variant, varied, accepted, values, more}
                                                   -> failure, notes, untrusted: after the last block
-observe    {}                                      -> nothing; records kernels compiled from now on
+observe    {reserve_bytes}                         -> nothing; records kernels compiled from now on
 sources    {variant}                              -> work, kernels_why_not
-instrumented {variant, iterations}                -> iteration_ns, rows
+instrumented {variant, iterations}                -> iteration_ns, events, faulting, rows
 list       {suite}                                -> names
 backends   -> names of the backends registered in dynamo
 peak       {what, device, precision, size, seconds}

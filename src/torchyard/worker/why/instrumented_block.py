@@ -1,142 +1,154 @@
-"""Time every operator and kernel of a block, and sum the times by source operator.
+"""Profile a block with torch.profiler, and sum the times by source operator.
 
-A dispatch mode times the operators of eager code and the library calls of compiled code; generated
-kernels are wrapped (`kernels.py`). torch.profiler is not used: it keeps small allocations until it
-ends, which splits the memory that results reuse, and the page faults that follow can take longer
-than the kernels.
+The events of each iteration form a tree. Operators of eager code are related to the recorded order
+of operators (`sources.py`), kernels and library calls of a compiled graph to the recorded order of
+its calls (`kernels.py`).
+
+The profiler keeps small allocations until it ends. They split the memory that results would reuse,
+and page faults in new memory can take longer than the kernels. So a block has few iterations, memory
+that was written to before is kept in reserve, and iterations with more page faults than without the
+profiler are left out.
 """
 
+import contextlib
+import ctypes
 import gc
+import resource
 from statistics import median
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.profiler import ProfilerActivity, profile
 
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.timing import clock
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.why.kernels import GeneratedCode, KernelCall
-from torchyard.worker.why.sources import TracedOperator, Unit, operator_name
-from torchyard.worker.workload import CannotBuild
+from torchyard.worker.why.kernels import GeneratedCode, KernelCall, Labels
+from torchyard.worker.why.sources import TracedOperator, Unit
 
-PRIME = 2
-"""Iterations before the block."""
+PRIME = 3
+"""Iterations before the profiler starts."""
 LONGEST = 1.25
 """Iterations longer than this multiple of the median were interrupted, and are left out."""
+FEW_FAULTS = 16
+MIN_KEPT_SHARE = 0.25
 LOOKAHEAD = 16
 """Operators that may be missing in a row: gradients can add up in another way than when recorded."""
-CALIBRATION_CALLS = 200
-DIRECT_CALL_NS = 500
-"""Cost of calling an operator that does nothing, without the mode."""
+ITERATION = "ty::iteration"
+"""Names of up to 15 characters are stored without an allocation."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_THRESHOLD = 32 << 20
+"""The largest size that glibc serves from the heap."""
+PIECE_BYTES = 16 << 20
 
 Row = Tuple[str, Tuple[Unit, ...]]
 
 
-class Record(NamedTuple):
-    """A timed operator or kernel, or the begin or end of a compiled graph."""
-
-    what: Any
-    """An operator, the name of a kernel, or None at the begin and end of a graph."""
-    graph: str
-    """Generated module of a kernel or graph."""
-    start_ns: int
-    end_ns: int
-
-
-class Timer(TorchDispatchMode):
-    """Records the operators of a block; kernels and graphs are added by their wrappers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: List[Record] = []
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Return that compiled code still runs compiled under this mode."""
-        return True
-
-    def __torch_dispatch__(
-        self, function: Any, _types: Any, args: Any = (), kwargs: Optional[Dict[str, Any]] = None
-    ) -> Any:
-        if kwargs:
-            start = clock()
-            result = function(*args, **kwargs)
-            end = clock()
-        else:
-            start = clock()
-            result = function(*args)
-            end = clock()
-        self.records.append(Record(function, "", start, end))
-        return result
+def reserve_memory(reserve_bytes: int) -> None:
+    """Keep written memory in the heap, so that new allocations cause no page faults (glibc only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
+        library.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+        library.malloc.restype = ctypes.c_void_p
+        pieces = [
+            library.malloc(ctypes.c_size_t(PIECE_BYTES))
+            for _ in range(reserve_bytes // PIECE_BYTES)
+        ]
+        for piece in pieces:
+            if piece:
+                ctypes.memset(piece, 1, PIECE_BYTES)
+        for piece in pieces:
+            library.free(ctypes.c_void_p(piece))
 
 
-def calibrate() -> float:
-    """Return the time that the mode adds to an operator, in ns."""
-    timer = Timer()
-    tensor = torch.zeros(1)
-    with torch.no_grad(), timer:
-        for _ in range(CALIBRATION_CALLS):
-            torch.ops.aten.alias.default(tensor)
-    durations = [record.end_ns - record.start_ns for record in timer.records]
-    return max(0.0, median(durations) - DIRECT_CALL_NS) if durations else 0.0
+class Event:
+    """An event of the profiler with its children, in the order of their starts."""
+
+    def __init__(self, name: str, start_ns: float, end_ns: float) -> None:
+        self.name = name
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.children: List["Event"] = []
+
+    @property
+    def duration_ns(self) -> float:
+        """Duration with that of the children."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def own_ns(self) -> float:
+        """Duration without that of the children."""
+        return max(0.0, self.duration_ns - sum(child.duration_ns for child in self.children))
+
+    @property
+    def nested(self) -> int:
+        """Number of events inside of it."""
+        return sum(1 + child.nested for child in self.children)
 
 
 class Attribution:
-    """Assigns records to source operators, one iteration after the other."""
+    """Assigns events to source operators, one iteration after the other."""
 
     def __init__(
         self,
         operators: Sequence[TracedOperator],
         graphs: Dict[str, List[KernelCall]],
+        labels: Labels,
         *,
         compiled: bool,
-        call_ns: float,
     ) -> None:
         """In `compiled` code, only some of the operators run one by one."""
         self.times: Dict[Row, List[float]] = {}
+        """Duration, calls and nested events."""
         self._operators = operators
         self._positions: Dict[str, List[int]] = {}
         for position, operator in enumerate(operators):
-            name = operator.unit.operator.rstrip("_")
-            self._positions.setdefault(name, []).append(position)
+            self._positions.setdefault(_short(operator.unit.operator), []).append(position)
         self._graphs = graphs
+        self._labels = labels
         self._lookahead = len(operators) if compiled else LOOKAHEAD
-        self._call_ns = call_ns
         self._next = 0
 
-    def iteration(self, records: Sequence[Record]) -> None:
-        """Assign the records of one iteration."""
+    def iteration(self, event: Event) -> None:
+        """Assign the events of one iteration; the rest of its duration is host time."""
         self._next = 0
-        calls: Sequence[KernelCall] = ()
-        position, in_graph = 0, False
-        for record in records:
-            if record.what is None:
-                in_graph = record.end_ns == 0
-                calls, position = self._graphs.get(record.graph, ()), 0
-                continue
-            duration_ns = float(record.end_ns - record.start_ns)
-            if isinstance(record.what, str):
-                name = record.what
-            else:
-                name = "aten::" + operator_name(record.what)
-                duration_ns = max(0.0, duration_ns - self._call_ns)
-            if in_graph or isinstance(record.what, str):
-                if not in_graph:
-                    calls, position = self._graphs.get(record.graph, ()), 0
-                units, position = _next_call(calls, position, name)
-            else:
-                units = self._eager_units(name)
-            self._add(name, units, duration_ns)
+        for child in event.children:
+            self._assign(child)
 
-    def _add(self, name: str, units: Tuple[Unit, ...], duration_ns: float) -> None:
-        row = self.times.setdefault((name, units), [0.0, 0.0])
-        row[0] += duration_ns
-        row[1] += 1
+    def _assign(self, event: Event) -> Tuple[Unit, ...]:
+        """Assign an event; return the source operators of the last one inside of it."""
+        if event.name in self._labels:
+            graph, kernel = self._labels[event.name]
+            if kernel:  # outside of a graph: its calls are known by name only
+                self._add(kernel, _next_call(self._graphs.get(graph, ()), 0, kernel)[0], event)
+            else:
+                self._assign_graph(event, self._graphs.get(graph, ()))
+            return ()
+        is_operator = "::" in event.name and not event.name.startswith("autograd::")
+        if is_operator:
+            units = self._eager_units(event.name)
+            if units:
+                self._add(event.name, units, event)
+                return units
+        last: Tuple[Unit, ...] = ()
+        for child in event.children:
+            last = self._assign(child) or last
+        if is_operator:
+            calls = 0 if last else 1
+            self._add_time(event.name, last, event.own_ns, calls, len(event.children))
+        return last
+
+    def _assign_graph(self, graph: Event, calls: Sequence[KernelCall]) -> None:
+        position = 0
+        for event in _outermost(graph):
+            name = self._labels.get(event.name, ("", event.name))[1]
+            units, position = _next_call(calls, position, name)
+            self._add(name, units, event)
 
     def _eager_units(self, name: str) -> Tuple[Unit, ...]:
         """Return the source of the next operator of that name in the recorded order."""
-        for position in self._positions.get(name.rpartition("::")[2].rstrip("_"), ()):
+        for position in self._positions.get(_short(name), ()):
             if position >= self._next:
                 if position - self._next >= self._lookahead:
                     return ()
@@ -144,16 +156,69 @@ class Attribution:
                 return (self._operators[position].unit,)
         return ()
 
+    def _add(self, name: str, units: Tuple[Unit, ...], event: Event) -> None:
+        self._add_time(name, units, event.duration_ns, 1, event.nested)
+
+    def _add_time(
+        self, name: str, units: Tuple[Unit, ...], duration_ns: float, calls: int, nested: int
+    ) -> None:
+        row = self.times.setdefault((name, units), [0.0, 0.0, 0.0])
+        row[0] += duration_ns
+        row[1] += calls
+        row[2] += nested
+
+
+def _short(name: str) -> str:
+    """Return the name of an operator without namespace, and without the mark of in-place operators."""
+    return name.rpartition("::")[2].rstrip("_")
+
+
+def _outermost(event: Event) -> List[Event]:
+    """Return the outermost operators and kernels of a graph."""
+    events: List[Event] = []
+    for child in event.children:
+        events += [child] if "::" in child.name else _outermost(child)
+    return events
+
 
 def _next_call(
     calls: Sequence[KernelCall], position: int, name: str
 ) -> Tuple[Tuple[Unit, ...], int]:
-    """Return the source operators of the next call of that name in a graph, and the position after it."""
-    short = name.rpartition("::")[2].rstrip("_")
+    """Return the source operators of the next call of that name, and the position after it."""
     for index in range(position, len(calls)):
-        if calls[index].name == name or short in calls[index].name.split("."):
+        if calls[index].name == name or _short(name) in calls[index].name.split("."):
             return calls[index].units, index + 1
     return (), position
+
+
+def iterations_of(profiler: Any) -> List[Event]:
+    """Return the events of each iteration as trees.
+
+    Events of other threads are left out: those of the calling thread wait for them.
+    """
+    events = []
+    for one in profiler.events():
+        if one.device_type == torch.autograd.DeviceType.CPU:
+            span = one.time_range
+            events.append((one.thread, Event(one.name, 1000.0 * span.start, 1000.0 * span.end)))
+    events.sort(key=lambda pair: (pair[1].start_ns, -pair[1].end_ns))
+    roots: List[Event] = []
+    stack: List[Event] = []
+    main: Any = None
+    for thread, event in events:
+        if event.name == ITERATION:
+            main = thread
+            roots.append(event)
+            stack = [event]
+            continue
+        if not roots or thread != main:
+            continue
+        while stack and stack[-1].end_ns <= event.start_ns:
+            stack.pop()
+        if stack:
+            stack[-1].children.append(event)
+            stack.append(event)
+    return roots
 
 
 def run_instrumented(
@@ -161,50 +226,72 @@ def run_instrumented(
     iterations: int,
     operators: Sequence[TracedOperator],
     code: GeneratedCode,
-    call_ns: float,
 ) -> Dict[str, Any]:
-    """Time the operators of some iterations; return their mean duration and the rows of one iteration."""
+    """Profile some iterations; return their mean duration and the rows of one iteration.
+
+    `faulting` says that most iterations had more page faults than without the profiler.
+    """
+    labels: Labels = {}
+    usual_faults, walls_ns, faults, profiler = _record(runner, iterations, code, labels)
+    most_faults = usual_faults + FEW_FAULTS
+    usable = [wall_ns for wall_ns, own in zip(walls_ns, faults) if own <= most_faults]
+    faulting = len(usable) < MIN_KEPT_SHARE * len(walls_ns)
+    limit_ns = LONGEST * median(walls_ns if faulting else usable)
+    kept = [
+        (event, wall_ns)
+        for event, wall_ns, own in zip(iterations_of(profiler), walls_ns, faults)
+        if wall_ns <= limit_ns and (faulting or own <= most_faults)
+    ]
     compiled = uses_dynamo(runner.backend)
-    timer = Timer()
-    reset = runner.model.forget_gradients if runner.model.training else None
-    blocks: List[Tuple[int, List[Record]]] = []
+    attribution = Attribution(operators, code.calls(), labels, compiled=compiled)
+    for event, _ in kept:
+        attribution.iteration(event)
+    count = max(1, len(kept))
+    rows = [
+        [name, [list(unit) for unit in units], *(number / count for number in numbers)]
+        for (name, units), numbers in attribution.times.items()
+    ]
+    return {
+        "iterations": len(kept),
+        "iteration_ns": sum(wall_ns for _, wall_ns in kept) / count,
+        "events": sum(event.nested for event, _ in kept) / count,
+        "faulting": faulting,
+        "rows": rows,
+    }
+
+
+def _record(
+    runner: VariantRunner, iterations: int, code: GeneratedCode, labels: Labels
+) -> Tuple[int, List[int], List[int], Any]:
+    """Return page faults of an iteration without the profiler, then times, page faults and events."""
+    reset: Optional[Any] = runner.model.forget_gradients if runner.model.training else None
+    walls_ns: List[int] = []
+    faults: List[int] = []
+    usual: List[int] = []
     gc.disable()
     try:
-        with runner.context(), code.instrumented(timer.records, Record):
+        with runner.context():
             call = runner.caller()
-            with timer:
-                for index in range(PRIME + iterations):
+            for _ in range(PRIME):
+                before = _page_faults()
+                call()
+                usual.append(_page_faults() - before)
+                if reset is not None:
+                    reset()
+            with code.labelled(labels), profile(activities=[ProfilerActivity.CPU]) as profiler:
+                for _ in range(iterations):
+                    before = _page_faults()
                     start = clock()
-                    call()
-                    wall_ns = clock() - start
-                    if index >= PRIME:
-                        blocks.append((wall_ns, timer.records[:]))
-                    del timer.records[:]
+                    with torch.autograd.profiler.record_function(ITERATION):
+                        call()
+                    walls_ns.append(clock() - start)
+                    faults.append(_page_faults() - before)
                     if reset is not None:
                         reset()
     finally:
         gc.enable()
-    if compiled and runner.graph_counters["graphs"] and not _ran_compiled(blocks):
-        raise CannotBuild(
-            "torch " + torch.__version__ + " does not run compiled code under a dispatch mode",
-            hint="use a newer torch, or compare eager variants",
-        )
-    limit_ns = LONGEST * median(wall_ns for wall_ns, _ in blocks)
-    kept = [block for block in blocks if block[0] <= limit_ns]
-    attribution = Attribution(operators, code.calls(), compiled=compiled, call_ns=call_ns)
-    for _, records in kept:
-        attribution.iteration(records)
-    rows = [
-        [name, [list(unit) for unit in units], total_ns / len(kept), calls / len(kept)]
-        for (name, units), (total_ns, calls) in attribution.times.items()
-    ]
-    mean_ns = sum(wall_ns for wall_ns, _ in kept) / len(kept)
-    return {"iterations": len(kept), "iteration_ns": mean_ns, "rows": rows}
+    return int(median(usual)), walls_ns, faults, profiler
 
 
-def _ran_compiled(blocks: Sequence[Tuple[int, List[Record]]]) -> bool:
-    return any(
-        record.what is None or isinstance(record.what, str)
-        for _, records in blocks
-        for record in records
-    )
+def _page_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,11 +1,11 @@
 """Requests of an attribution: observe compilation, record sources, time operators."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.why.instrumented_block import calibrate, run_instrumented
+from torchyard.worker.why.instrumented_block import reserve_memory, run_instrumented
 from torchyard.worker.why.kernels import GeneratedCode
 from torchyard.worker.why.sources import SourceRecorder, TracedOperator, Unit
 
@@ -16,11 +16,11 @@ class AttributionService:
     def __init__(self, service: WorkerService) -> None:
         self._service = service
         self._code = GeneratedCode()
-        self._call_ns: Optional[float] = None
         self._operators: Dict[str, List[TracedOperator]] = {}
 
-    def observe(self) -> Dict[str, Any]:
-        """Record the kernels that Inductor generates from now on."""
+    def observe(self, reserve_bytes: int) -> Dict[str, Any]:
+        """Record the kernels that Inductor generates from now on; reserve memory for the profiler."""
+        reserve_memory(reserve_bytes)
         self._code.install()
         return {}
 
@@ -50,12 +50,10 @@ class AttributionService:
         return {"work": work, "kernels_why_not": why_not}
 
     def instrumented(self, variant: str, iterations: int) -> Dict[str, Any]:
-        """Run one block with timers around operators and kernels."""
-        if self._call_ns is None:
-            self._call_ns = calibrate()
+        """Profile one block."""
         operators = self._operators.get(variant, [])
         runner = self._service.runner(variant)
-        return run_instrumented(runner, iterations, operators, self._code, self._call_ns)
+        return run_instrumented(runner, iterations, operators, self._code)
 
 
 _attributions: Dict[int, AttributionService] = {}
