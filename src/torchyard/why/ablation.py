@@ -46,13 +46,17 @@ class Change:
     variant: Variant
 
 
-def changes_of(candidate: Variant, result: Attribution) -> list[Change]:
-    """Return the changes to try; first the operators that make the candidate slower."""
+def check_candidate(candidate: Variant) -> None:
+    """Raise UsageError for a candidate without decisions of Inductor."""
     if not uses_inductor(candidate.backend):
         raise UsageError(
             f"--compiler needs a candidate that Inductor compiles, and {candidate.name} is not one",
             hint="remove --compiler, or choose another row with --row",
         )
+
+
+def changes_of(candidate: Variant, result: Attribution) -> list[Change]:
+    """Return the changes to try; first the operators that make the candidate slower."""
     options = [
         (f"eager kernel for {operators}", EAGER_KERNEL, operators)
         for operators in operators_to_keep(result.parts)

@@ -99,6 +99,12 @@ def why(
         check_writable(html, option="--html")
     stored = read_run(find_run(run))
     number, comparison = _choose(stored, row)
+    if compiler:
+        from torchyard.why.ablation import ablate, check_candidate
+
+        check_candidate(
+            next(one for one in stored.study.variants if one.name == comparison.candidate)
+        )
     with show_progress(ComparisonCollector(), quiet=quiet) as listener:
         result = explain_comparison(
             stored.study,
@@ -109,8 +115,6 @@ def why(
             listener=listener,
         )
         if compiler:
-            from torchyard.why.ablation import ablate
-
             ablations = ablate(
                 stored.study,
                 comparison,

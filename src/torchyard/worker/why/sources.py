@@ -22,7 +22,7 @@ _WORKER_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + o
 _SUITES_FOLDER = os.path.join(_WORKER_FOLDER, "suites") + os.sep
 _OPTIMIZER_FOLDER = os.path.join(_TORCH_FOLDER, "optim") + os.sep
 _ROOT = re.compile(r"^L\[[^\]]*\]\.?")
-_CHILD = re.compile(r"\._modules\['([^']*)'\]|\['?([^'\]]*)'?\]")
+_CHILD = re.compile(r"\.?_modules\['([^']*)'\]|\['?([^'\]]*)'?\]")
 _INDEX = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _VIEWS = frozenset(

@@ -1,0 +1,92 @@
+"""`torchyard why` on a real run."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker.why.net import write_net
+from torchyard.core.study import MeasureSettings, Target, Variant, Workload
+from torchyard.errors import UsageError
+from torchyard.why.measurement import AttributionSession
+
+pytestmark = pytest.mark.torch
+
+
+def torchyard(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchyard", *arguments],
+        env={"TORCHYARD_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results directory with one run: a module against a copy of it."""
+    folder = tmp_path_factory.mktemp("why")
+    net = write_net(folder)
+    options = ["--candidate", f"{net}:same", "--time", "1s", "-q"]
+    ended = torchyard(folder, "bench", f"{net}:Net", *options)
+    assert ended.returncode in {0, 6}, ended.stderr
+    return folder
+
+
+def test_parts_sum_to_the_difference(home: Path, tmp_path: Path) -> None:
+    page = tmp_path / "why.html"
+    ended = torchyard(
+        home, *("why", "--launches", "2", "--seconds", "1", "--json", "--html", str(page))
+    )
+    assert ended.returncode == 0, ended.stderr
+    document = json.loads(ended.stdout)
+    result = document["attribution"]
+    for side in ("baseline_ns", "candidate_ns"):
+        total = math.fsum(part[side] for part in result["parts"])
+        assert total == pytest.approx(result[side], rel=1e-6)
+    modules = {source["module"] for part in result["parts"] for source in part["sources"]}
+    assert {"blocks.*.norm", "blocks.*.up"} <= modules
+    assert Path(document["saved"]).is_file()
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--row", "9"], "there is no row 9"),
+        (["--compiler"], "--compiler needs a candidate that Inductor compiles"),
+    ],
+)
+def test_errors_come_before_measuring(home: Path, options: list[str], text: str) -> None:
+    ended = torchyard(home, "why", *options)
+    assert ended.returncode == 2
+    assert text in ended.stderr
+    assert "hint:" in ended.stderr
+
+
+def test_without_a_run(tmp_path: Path) -> None:
+    ended = torchyard(tmp_path, "why")
+    assert ended.returncode != 0
+    assert "there is no run yet" in ended.stderr
+
+
+def test_other_devices_are_refused(tmp_path: Path) -> None:
+    variant = Variant(name="eager", target=Target(name="here", python=sys.executable))
+    with pytest.raises(UsageError, match="does not support the device cuda"):
+        AttributionSession(
+            Workload(suite="kernels", name="matmul", device="cuda"),
+            variant,
+            variant,
+            MeasureSettings(),
+            launches=2,
+            seconds=1.0,
+            folder=tmp_path,
+            listener=lambda _event: None,
+        )

@@ -1,0 +1,80 @@
+"""Kernels of Inductor are related to source operators, also when they come from the cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.why.net import write_net
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import json, sys
+from tests.worker.in_process_service import make_service, variant
+from torchyard.worker.why.service import attribution_of
+
+service = make_service(sys.argv[1] + ":Net", variant("one", "inductor"), mode=sys.argv[2])
+attribution = attribution_of(service)
+attribution.observe(0)
+service.warm("one", 0.0)
+why_not = attribution.sources("one")["kernels_why_not"]
+answer = attribution.instrumented("one", 3)
+
+import torch._inductor.output_code as output_code
+from torch._inductor.codecache import PyCodeCache
+kernels = [v for m in PyCodeCache.modules for k, v in vars(m).items() if k.startswith("cpp_")]
+restored = output_code.CompiledFxGraph.__call__.__name__ == "__call__" and not any(
+    type(kernel).__name__ == "function" and kernel.__name__ == "call" for kernel in kernels
+)
+print(json.dumps({"why_not": why_not, "rows": answer["rows"], "restored": restored}))
+"""
+
+
+def profiled(folder: Path, mode: str = "inference") -> dict[str, Any]:
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    (folder / "cache").mkdir(exist_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, write_net(folder), mode],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def sources(answer: dict[str, Any], prefix: str) -> set[tuple[str, str, str]]:
+    return {
+        (unit[0], unit[1], unit[6])
+        for name, units, *_ in answer["rows"]
+        if name.startswith(prefix)
+        for unit in units
+    }
+
+
+def test_generated_kernels_and_library_calls(tmp_path: Path) -> None:
+    for _ in range(2):  # compiled, then from the cache
+        answer = profiled(tmp_path)
+        assert answer["why_not"] == ""
+        assert answer["restored"]
+        assert ("forward", "blocks.*.norm", "native_layer_norm") in sources(answer, "cpp_")
+        assert ("forward", "blocks.*", "sigmoid") in sources(answer, "cpp_")
+        assert ("forward", "blocks.*.up", "addmm") in sources(answer, "aten::addmm")
+        assert ("forward", "", "sort") in sources(answer, "aten::sort")
+
+
+def test_the_backward_graph(tmp_path: Path) -> None:
+    answer = profiled(tmp_path, "training")
+    assert ("backward", "blocks.*.norm", "native_layer_norm_backward") in sources(answer, "cpp_")
+    assert ("backward", "blocks.*.up", "mm") in sources(answer, "aten::")
