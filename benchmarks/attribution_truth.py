@@ -79,10 +79,14 @@ def spin(duration_s):
         pass
 
 
-@torch.library.custom_op("planted::spin", mutates_args=())
-def spin_operator(x: torch.Tensor, duration_s: float) -> torch.Tensor:
+def spin_operator(x, duration_s):
     spin(duration_s)
-    return x.new_zeros(1)
+    return x
+
+
+LIBRARY = torch.library.Library("planted", "DEF")
+LIBRARY.define("spin(Tensor(a) x, float duration_s) -> Tensor(a)")
+LIBRARY.impl("spin", spin_operator, "CPU")
 
 
 class Planted(nn.Module):
@@ -115,7 +119,7 @@ class Planted(nn.Module):
         elif self.kind == "sleep":
             spin(self.amount * 2e-4)
         elif self.kind == "spin":
-            spin_operator(result, self.amount * 2e-4)
+            torch.ops.planted.spin(result, self.amount * 2e-4)
         return result
 
 

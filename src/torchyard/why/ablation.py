@@ -19,7 +19,7 @@ from torchyard.core.events import Listener
 from torchyard.core.study import Budget, Scalar, Study, Variant
 from torchyard.errors import UsageError
 from torchyard.why.model import Ablation, Attribution, Part
-from torchyard.worker.bench.backend_names import uses_inductor
+from torchyard.worker.bench.backend_names import is_user_function, uses_inductor
 from torchyard.worker.bench.options import EAGER_KERNEL, as_text
 
 SETTINGS: Final[tuple[tuple[str, str, Scalar], ...]] = (
@@ -48,7 +48,7 @@ class Change:
 
 def check_candidate(candidate: Variant) -> None:
     """Raise UsageError for a candidate without decisions of Inductor."""
-    if not uses_inductor(candidate.backend):
+    if is_user_function(candidate.backend) or not uses_inductor(candidate.backend):
         raise UsageError(
             f"--compiler needs a candidate that Inductor compiles, and {candidate.name} is not one",
             hint="remove --compiler, or choose another row with --row",
