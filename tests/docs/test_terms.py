@@ -11,7 +11,10 @@ from torchyard.cli.explain import load_explanations, load_synonyms, term_key
 
 SOURCE = Path(__file__).parents[2] / "src" / "torchyard"
 HEADING = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
-NOT_SHOWN = re.compile(r'\{\{.*?\}\}|\{%.*?%\}|<span class="visually-hidden">.*?</span>', re.DOTALL)
+NOT_SHOWN = re.compile(
+    r'\{\{.*?\}\}|\{%.*?%\}|<span class="visually-hidden">.*?</span>|<details>.*?</details>',
+    re.DOTALL,
+)
 HEADINGS_NAME = re.compile(r"head(ing)?s?$|^COLUMNS$", re.IGNORECASE)
 ASSIGNED = re.compile(r"(?:head(?:ing)?s?|\bCOLUMNS)\s*[:=]", re.IGNORECASE)
 ORDINARY_WORDS = frozenset(
