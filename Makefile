@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 READY := $(VENV)/.ready
 DEMO := build/demo
+SITE_VENV := build/venv-docs
+SITE_READY := $(SITE_VENV)/.ready
 # Tests that run side by side.
 TESTERS ?= 2
 # Bytecode is kept: otherwise every process that a test starts compiles Torchyard again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-long test-slow test-all check style types unit coverage docs clean
+.PHONY: help demo test test-long test-slow test-all check style types unit coverage docs reference site clean
 
 help:
 	@echo "make demo      set up, compare eager with inductor, write $(DEMO)/report.html"
@@ -19,7 +21,7 @@ help:
 	@echo "make test-slow run the slow lane: more cases of both, a compile for each workload"
 	@echo "make coverage  run the fast and the long lane, write line and branch coverage to build/coverage"
 	@echo "make test-all  run everything that needs no GPU, also builds of released projects (real_build: an hour)"
-	@echo "make docs      write the generated reference pages"
+	@echo "make docs      write the generated reference pages, then the documentation site to build/site-docs"
 	@echo "make clean     remove what the above made"
 
 $(RUNTIME): pyproject.toml constraints-test.txt
@@ -79,8 +81,20 @@ coverage: $(READY)
 	$(BIN)/coverage html --quiet --directory build/coverage/html
 	$(BIN)/coverage report --skip-covered | tail -n 40
 
-docs: $(READY)
+docs: reference site
+
+reference: $(READY)
 	$(BIN)/python docs/generate.py
+
+# An environment of its own: neither Torchyard nor its tests need the tools of the site.
+$(SITE_READY): requirements-docs.txt constraints-test.txt
+	$(PYTHON) -m venv $(SITE_VENV)
+	$(SITE_VENV)/bin/python -m pip install --quiet --constraint constraints-test.txt -r requirements-docs.txt
+	@touch $(SITE_READY)
+
+site: $(SITE_READY)
+	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --strict
+	@echo "site: build/site-docs/index.html"
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
