@@ -100,7 +100,7 @@ def why(
     stored = read_run(find_run(run))
     number, comparison = _choose(stored, row)
     if compiler:
-        from torchyard.why.ablation import ablate, check_candidate
+        from torchyard.why.ablation import check_candidate
 
         check_candidate(
             next(one for one in stored.study.variants if one.name == comparison.candidate)
@@ -115,6 +115,8 @@ def why(
             listener=listener,
         )
         if compiler:
+            from torchyard.why.ablation import ablate
+
             ablations = ablate(
                 stored.study,
                 comparison,
