@@ -84,9 +84,11 @@ def spin_operator(x, duration_s):
     return x
 
 
-LIBRARY = torch.library.Library("planted", "DEF")
-LIBRARY.define("spin(Tensor(a) x, float duration_s) -> Tensor(a)")
-LIBRARY.impl("spin", spin_operator, "CPU")
+if not hasattr(torch.ops.planted, "spin"):  # a worker may load this file twice
+    LIBRARY = torch.library.Library("planted", "FRAGMENT")
+    LIBRARY.define("spin(Tensor(a) x, float duration_s) -> Tensor(a)")
+    LIBRARY.impl("spin", spin_operator, "CPU")
+    torch.ops.planted.kept = LIBRARY
 
 
 class Planted(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from torchyard.presentation.chart_layout import round_step
@@ -85,6 +85,9 @@ def waterfall(result: Attribution, parts: list[Part], rest: list[Part]) -> Water
         sums.append((at_ns, at_ns + difference_ns))
         at_ns += difference_ns
     ends = [0.0, result.baseline_ns, result.candidate_ns, *(end for pair in sums for end in pair)]
+    for (_, _, part), (begin, _) in zip(steps, sums, strict=True):
+        if part is not None and math.isfinite(part.low_ns):
+            ends += [begin + part.low_ns, begin + part.high_ns]
     low, high = min(ends), max(ends)
     span = max(high - low, 1.0)
 
@@ -122,12 +125,10 @@ def waterfall(result: Attribution, parts: list[Part], rest: list[Part]) -> Water
             style = "unclear"
         one = bar(index, label, f"{_amount(difference_ns, scale)} {unit}", style, begin, end)
         if part is not None and math.isfinite(part.low_ns):
-            one = Bar(
-                **{
-                    **one.__dict__,
-                    "error_left": place(begin + part.low_ns),
-                    "error_right": place(begin + part.high_ns),
-                }
+            one = replace(
+                one,
+                error_left=place(begin + part.low_ns),
+                error_right=place(begin + part.high_ns),
             )
         bars.append(one)
     last = len(steps) + 1
