@@ -24,7 +24,10 @@ from torchyard.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchyard.bench.time_estimate import TimeEstimate
+    from torchyard.core.comparison import Comparison
     from torchyard.core.study import Study
     from torchyard.machine.model import QuietRequest
 
@@ -161,9 +164,24 @@ def _run_study(
         print_message(f"run folder: {session.folder}")
         if options["html"] is None:
             print_message(f"next: torchyard report {name} --output report.html")
+        if code == 0 and _can_be_explained(session.comparisons):
+            print_message(f"why: torchyard why {name}")
         if not as_json and code != INTERRUPTED:
             session.print_answer()
     return code
+
+
+def _can_be_explained(comparisons: Sequence[Comparison]) -> bool:
+    """Whether `torchyard why` can attribute a difference of the run."""
+    from torchyard.core.comparison import Verdict
+    from torchyard.core.study import COMMAND_SUITE
+
+    return any(
+        row.state in {Verdict.FASTER, Verdict.SLOWER}
+        and row.workload.device == "cpu"
+        and row.workload.suite != COMMAND_SUITE
+        for row in comparisons
+    )
 
 
 def _split_files(files: tuple[str, ...]) -> tuple[Path | None, list[str]]:
