@@ -11,7 +11,7 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -46,7 +46,10 @@ __all__ = [
     "MIN_PAIRS",
     "WARM_UP_RUNS",
     "ProgramSession",
+    "RunWatch",
+    "block_of_run",
     "command_of",
+    "failure_of_run",
     "program_study",
 ]
 
@@ -147,8 +150,7 @@ class ProgramSession:
         self._spent = Spent()
         self._spent_at_stop: dict[str, Spent] = {}
         self._began_s: float | None = None
-        self._watch = HostGuards()
-        self._files = Machine().files
+        self._watch = RunWatch()
 
     def run(self) -> list[Comparison]:
         """Measure until every candidate is decided or failed, or the time is used up."""
@@ -167,7 +169,7 @@ class ProgramSession:
                         self._analyze(last=last)
                         next_analysis = max(number + 1, round(number * _GROWTH))
         finally:
-            self._watch.close()
+            self._watch.guards.close()
         return self.comparisons()
 
     def comparisons(self) -> list[Comparison]:
@@ -239,17 +241,15 @@ class ProgramSession:
         blocks = []
         started_s = time.monotonic()
         for position, variant in enumerate(order):
-            ticks_before = processor_times(self._files)
             self._watch.begin()
             run = self._start(starter, variant, "timing", launch=number)
-            host_readings = self._watch.end()
+            readings = self._watch.end()
             if run is None:
                 if variant == self._study.baseline:
                     return
                 continue
             self._runs[variant.name].append(run)
-            others_s = _busy_s(ticks_before, processor_times(self._files)) - run.cpu_ns / 1e9
-            blocks.append(_block(run, host_readings, number, position, variant, others_s))
+            blocks.append(block_of_run(run, readings, number, position, variant.name))
         self._blocks += blocks
         self._recorder.add_blocks(self._workload, blocks)
         self._spent.launches += 1
@@ -262,7 +262,7 @@ class ProgramSession:
                 "launch": number,
                 "variants": [block.variant for block in blocks],
                 "start_s": 0.0,
-                "guards": dict(self._watch.states),
+                "guards": dict(self._watch.guards.states),
             }
         )
 
@@ -276,9 +276,9 @@ class ProgramSession:
         log = self._log_folder / f"command-{number}.stderr"
         limit_s = self._study.settings.step_limit_s
         run = starter.run(argv, stderr=log, limit_s=limit_s)
-        if not (run.error or run.exit_code or run.timed_out):
+        if not run.failed:
             return run
-        failure = _failure(run, variant, phase, log, limit_s)
+        failure = failure_of_run(run, variant.name, phase, log, limit_s)
         self._say("warning", f"{variant.name} failed: {failure.message}")
         is_baseline = variant == self._study.baseline
         for candidate in list(self._active) if is_baseline else [variant]:
@@ -326,20 +326,44 @@ def _busy_s(before: Sequence[int], after: Sequence[int]) -> float:
     return (busy[1] - busy[0]) / _TICKS_PER_S
 
 
-def _block(
-    run: ProgramRun,
-    host_readings: dict[str, int | float | None],
-    launch: int,
-    position: int,
-    variant: Variant,
-    others_s: float,
+@dataclass(frozen=True, kw_only=True)
+class RunReadings:
+    """Readings of the machine around one run of a program."""
+
+    host: dict[str, int | float | None]
+    busy_s: float
+    """CPU time of all processes."""
+
+
+class RunWatch:
+    """Reads the guards of the machine around each run of a program."""
+
+    def __init__(self) -> None:
+        self.guards = HostGuards()
+        self._files = Machine().files
+        self._ticks: Sequence[int] = ()
+
+    def begin(self) -> None:
+        """Read before a run."""
+        self._ticks = processor_times(self._files)
+        self.guards.begin()
+
+    def end(self) -> RunReadings:
+        """Read after the run."""
+        host = self.guards.end()
+        return RunReadings(host=host, busy_s=_busy_s(self._ticks, processor_times(self._files)))
+
+
+def block_of_run(
+    run: ProgramRun, readings: RunReadings, launch: int, position: int, variant: str
 ) -> Block:
     """Return the block of one run.
 
     Page faults, context switches and waiting are part of a program, unless other processes caused
     the waiting.
     """
-    reading = reading_from(host_readings)
+    reading = reading_from(readings.host)
+    others_s = readings.busy_s - run.cpu_ns / 1e9
     wait_ns = run.run_queue_wait_ns
     dirty = judge(
         replace(reading, run_queue_wait_ns=wait_ns or 0),
@@ -353,7 +377,7 @@ def _block(
         launch=launch,
         round=0,
         position=position,
-        variant=variant.name,
+        variant=variant,
         seat=0,
         inner=1,
         samples_ns=(float(run.wall_ns),),
@@ -384,7 +408,8 @@ def _use_text(metrics: VariantMetrics) -> str:
     return f"used {cpu_time} CPU time and {format_bytes(metrics.peak_memory_bytes or 0)} of memory"
 
 
-def _failure(run: ProgramRun, variant: Variant, phase: str, log: Path, limit_s: float) -> Failure:
+def failure_of_run(run: ProgramRun, variant: str, phase: str, log: Path, limit_s: float) -> Failure:
+    """Return why a run failed, with the end of its standard error."""
     tail = (
         read_part(log, max(0, log.stat().st_size - _TAIL_BYTES), _TAIL_BYTES)
         if log.exists()
@@ -404,7 +429,7 @@ def _failure(run: ProgramRun, variant: Variant, phase: str, log: Path, limit_s: 
     return Failure(
         kind=kind,
         phase=phase,
-        variant=variant.name,
+        variant=variant,
         message=message,
         hint=hint,
         log=str(log),

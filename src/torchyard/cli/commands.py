@@ -49,6 +49,10 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "torchyard.why.command:why",
         "attribute a difference to operators, kernels and source lines",
     ),
+    "bisect": (
+        "torchyard.bisect.command:bisect",
+        "find the revision that changed the time of a program",
+    ),
     "report": (
         "torchyard.bench.commands.report:report",
         "show a saved run: terminal, JSON, CSV, HTML, ...",

@@ -31,12 +31,19 @@ def main() -> int:
 
 
 def _run(request: dict[str, Any]) -> dict[str, Any]:
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, request["stderr"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644),
+        (os.POSIX_SPAWN_OPEN, 1, request["stdout"] or os.devnull, write, 0o644),
+        (os.POSIX_SPAWN_OPEN, 2, request["stderr"], write, 0o644),
     ]
     argv = request["argv"]
+    if request["folder"]:
+        try:
+            os.chdir(request["folder"])
+        except OSError as error:
+            return {"error": f"{request['folder']}: {error.strerror}"}
+        os.environ["PWD"] = request["folder"]
     started_ns = time.perf_counter_ns()
     try:
         pid = os.posix_spawnp(

@@ -42,6 +42,11 @@ class ProgramRun:
     error: str = ""
     """Why it could not be started."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether it did not start, did not end in time, or returned another code than 0."""
+        return bool(self.error or self.exit_code or self.timed_out)
+
 
 class ProgramStarter:
     """The starter process; a context manager, at whose end no program runs."""
@@ -83,9 +88,26 @@ class ProgramStarter:
             self._process.kill()
             self._process.wait()
 
-    def run(self, argv: Sequence[str], *, stderr: Path, limit_s: float) -> ProgramRun:
-        """Run a program to its end without input; its standard output is discarded."""
-        request = {"argv": list(argv), "stderr": str(stderr.absolute()), "limit_s": limit_s}
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stderr: Path,
+        limit_s: float,
+        stdout: Path | None = None,
+        folder: Path | None = None,
+    ) -> ProgramRun:
+        """Run a program to its end without input; standard output is discarded without `stdout`.
+
+        `folder` is its working directory [default: that of the starter]; the next run keeps it.
+        """
+        request = {
+            "argv": list(argv),
+            "stderr": str(stderr.absolute()),
+            "stdout": None if stdout is None else str(stdout.absolute()),
+            "folder": None if folder is None else str(folder.absolute()),
+            "limit_s": limit_s,
+        }
         with suppress(BrokenPipeError):
             self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()

@@ -1,0 +1,240 @@
+"""Request and state of a search, and the folder in which they are kept.
+
+request.json        what is searched; the same command finds the same folder
+records-NNN.jsonl   what each process measured: rounds, analyses, prepared and skipped revisions
+worktrees/SHA/      the checkout of a revision, until the search is decided
+logs/               standard error of the setup and of the last run of each revision
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from torchyard.bisect.posterior import Effect, Posterior
+from torchyard.core.block import Block
+from torchyard.core.comparison import Estimate
+from torchyard.core.records import decode, encode
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.files.safe_reading import read_json, read_records
+from torchyard.files.safe_writing import RecordFile, replace_json, to_json_text, write_error
+from torchyard.results.directory import home_folder
+
+FORMAT: Final = 1
+Metric = Literal["wall", "printed"]
+Ending = Literal["culprit", "several", "no-change", "remaining"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a search is about; searches with equal requests share their measurements."""
+
+    repo: str
+    good: str
+    bad: str
+    command: str
+    setup: str = ""
+    metric: Metric = "wall"
+    format: int = FORMAT
+
+    @property
+    def default_folder(self) -> Path:
+        """The folder of this search, unless another one is requested."""
+        digest = hashlib.sha256(to_json_text(encode(self)).encode("ascii")).hexdigest()
+        return home_folder() / "bisect" / digest[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revision:
+    """A revision of the range; the first one is good, the last one is bad."""
+
+    commit: str
+    subject: str
+
+    @property
+    def short(self) -> str:
+        """The abbreviated commit."""
+        return self.commit[:10]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One run of each of some revisions, in random order."""
+
+    blocks: tuple[Block, ...]
+    took_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """An analysis of the good against the bad revision."""
+
+    launches: int
+    elapsed_s: float
+    passed: bool
+    """Whether the search could begin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A revision that cannot be measured."""
+
+    commit: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A revision whose checkout and setup are complete."""
+
+    commit: str
+
+
+Record = Round | Analysis | Skipped | Ready
+_KINDS: Final[dict[str, type[Record]]] = {
+    "round": Round,
+    "analysis": Analysis,
+    "skipped": Skipped,
+    "ready": Ready,
+}
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+
+
+@dataclass(kw_only=True)
+class State:
+    """Everything that was recorded, in order."""
+
+    rounds: list[Round] = field(default_factory=list)
+    analyses: list[Analysis] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Measuring time of all processes that worked on this search."""
+        return sum(one.took_s for one in self.rounds)
+
+    @property
+    def passed(self) -> bool:
+        """Whether good and bad differ by the ordinary verdict."""
+        return any(one.passed for one in self.analyses)
+
+    def add(self, record: Record) -> None:
+        """Add a record."""
+        if isinstance(record, Round):
+            self.rounds.append(record)
+        elif isinstance(record, Analysis):
+            self.analyses.append(record)
+        elif isinstance(record, Skipped):
+            self.skipped[record.commit] = record.why
+        else:
+            self.ready.add(record.commit)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Result of a search."""
+
+    ending: Ending
+    revisions: tuple[Revision, ...]
+    """Revisions that could be measured; indices of the posterior refer to them."""
+    posterior: Posterior
+    candidates: tuple[Revision, ...]
+    """The culprit; or the revisions that contain the change with 95 % probability. Revisions that
+    cannot be measured are included."""
+    ranges: tuple[tuple[str, str], ...] = ()
+    """Several changes: of each, the last commit before it and the first one after it."""
+    effect: Effect | None = None
+    """Time after the change divided by the time before it."""
+    estimate: Estimate
+    """Good against bad, by the ordinary statistics."""
+    skipped: tuple[Skipped, ...] = ()
+    rounds: int
+    elapsed_s: float
+
+
+class SearchFolder:
+    """The folder of one search: reads the state, and appends to it durably."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use `open_folder` instead."""
+        self.folder = folder
+        self.state = State()
+        paths = sorted(folder.glob("records-*.jsonl"))
+        for path in paths:
+            for number, record in read_records(path):
+                self.state.add(_decode(record, f"{path}, line {number}"))
+        self._file = RecordFile(folder / f"records-{len(paths) + 1:03d}.jsonl")
+
+    def append(self, record: Record) -> None:
+        """Store a record; when this returns, it is on disk."""
+        self._file.append({"kind": _NAMES[type(record)], **encode(record)})
+        self._file.sync()
+        self.state.add(record)
+
+    def worktree(self, commit: str) -> Path:
+        """Return the folder of the checkout of a revision."""
+        return self.folder / "worktrees" / commit
+
+    def log(self, commit: str, name: str) -> Path:
+        """Return the path of a log of a revision."""
+        return self.folder / "logs" / f"{commit}.{name}"
+
+    def close(self) -> None:
+        """Close the file of records, and delete it if nothing was recorded."""
+        if not self._file.records:
+            self._file.path.unlink(missing_ok=True)
+        self._file.close()
+
+
+@contextmanager
+def open_folder(folder: Path, request: Request) -> Iterator[SearchFolder]:
+    """Create the folder of a search, or open it to resume; one process at a time."""
+    folder = folder.absolute()
+    path = folder / "request.json"
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise write_error(folder, error, kept="what is there") from error
+    try:
+        _lock(descriptor, folder)
+        if path.exists():
+            stored = decode(Request, read_json(path), where=str(path), strict=False)
+            if stored != request:
+                raise UsageError(
+                    f"{folder} belongs to another search",
+                    why="repository, revisions, command, setup or metric differ",
+                    hint="use another --folder",
+                )
+        else:
+            replace_json(path, encode(request))
+        search_folder = SearchFolder(folder)
+        try:
+            yield search_folder
+        finally:
+            search_folder.close()
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(
+            f"another process works on this search in {folder}", hint="wait until it has ended"
+        ) from error
+
+
+def _decode(record: dict[str, Any], where: str) -> Record:
+    kind = _KINDS.get(str(record.pop("kind", "")))
+    if kind is None:
+        raise ResultsDamaged(f"{where}: unknown kind of record", hint="use another --folder")
+    return decode(kind, record, where=where, strict=False)

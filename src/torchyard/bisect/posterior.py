@@ -1,0 +1,301 @@
+"""Posterior over change points of a range of revisions, from noisy times.
+
+The model: the logarithm of a time is an effect of its round (what the machine did then), plus the
+level of its revision, plus noise. The hypotheses are
+
+- no change: all revisions have the same level,
+- a single change: two levels, the second from revision k on,
+- several changes: three levels, with changes at k1 < k2.
+
+Effects of rounds and the standard deviation of the noise are unknown and have flat priors; steps
+between levels have Zellner's g-prior with g = number of degrees of freedom (unit information). The
+marginal likelihood is then a multivariate t density in closed form (Liang et al. 2008). It depends on
+a change point only through which measured revisions lie on which side of it. No I/O.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from torchyard.stats.distributions import two_sided_critical
+from torchyard.stats.launches import SD_FLOOR
+
+__all__ = [
+    "CREDIBILITY",
+    "MIN_ROUNDS",
+    "Effect",
+    "Posterior",
+    "candidates",
+    "effect_of",
+    "next_revision",
+    "posterior_of",
+    "without_outliers",
+]
+
+CREDIBILITY: Final = 0.95
+"""Posterior probability at which a hypothesis is accepted."""
+MIN_ROUNDS: Final = 3
+"""Rounds with a revision before it can bound the culprit: one slow run must not decide."""
+_NO_CHANGE: Final = 0.05
+_SEVERAL: Final = 0.1
+"""Prior probabilities of no change and of several changes."""
+_OUTLIER: Final = 6.0
+"""Distance of outliers, in robust standard deviations."""
+_POLISH_PASSES: Final = 3
+_MAD_TO_SD: Final = 1.4826
+_SMALLEST: Final = 1e-12
+"""Sums of squares below this are rounding errors."""
+
+Round = Mapping[int, float]
+"""Logarithm of the time of each revision that was measured, by its index in the range."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """Probabilities of all hypotheses about a range of revisions 0 (good) to n (bad)."""
+
+    single: tuple[float, ...]
+    """Probability that revision i is the only change; the first is 0."""
+    no_change: float
+    several: float
+    changes: tuple[float, ...]
+    """Expected number of changes at revision i, under all hypotheses."""
+    pair: tuple[tuple[int, int], tuple[int, int]] | None
+    """Most probable ranges (after, up to) of two changes, if measurements separate them."""
+    rounds: tuple[int, ...]
+    """Number of rounds in which each revision was measured."""
+
+    @property
+    def best(self) -> int:
+        """The most probable single change."""
+        return max(range(len(self.single)), key=self.single.__getitem__)
+
+    @property
+    def culprit(self) -> int | None:
+        """The single change, if it is decided and both sides of it were measured often enough."""
+        best = self.best
+        if self.single[best] < CREDIBILITY:
+            return None
+        enough = min(self.rounds[best - 1], self.rounds[best]) >= MIN_ROUNDS
+        return best if enough else None
+
+    @property
+    def has_several(self) -> bool:
+        """Whether several changes are decided, from revisions that were measured often enough."""
+        if self.pair is None or self.several < CREDIBILITY:
+            return False
+        return min(self.rounds[k] for ends in self.pair for k in ends) >= MIN_ROUNDS
+
+    @property
+    def has_none(self) -> bool:
+        """Whether the difference between both ends is refuted."""
+        return self.no_change >= CREDIBILITY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effect:
+    """Ratio of the times after and before a change, with a 95 % confidence interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+class _Sums:
+    """Sums of squares and products of the steps at each measured revision, without round effects.
+
+    `steps[a][b]` is the product of the steps at the measured revisions a and b, `times[a]` that of a
+    step and the times, `total` that of the times.
+    """
+
+    def __init__(self, rounds: Sequence[Round]) -> None:
+        counts = Counter(revision for one in rounds for revision in one)
+        self.revisions = sorted(counts)
+        self.rounds = counts
+        place = {revision: index for index, revision in enumerate(self.revisions)}
+        size = len(self.revisions)
+        self.steps = [[0.0] * (size + 1) for _ in range(size + 1)]
+        self.times = [0.0] * (size + 1)
+        self.total = 0.0
+        self.degrees = 0
+        for one in rounds:
+            mean = math.fsum(one.values()) / len(one)
+            self.degrees += len(one) - 1
+            share = 1.0 / len(one)
+            for revision, value in one.items():
+                self.times[place[revision]] += value - mean
+                self.total += (value - mean) ** 2
+                row = self.steps[place[revision]]
+                for other in one:
+                    row[place[other]] -= share
+                row[place[revision]] += 1.0
+        for a in reversed(range(size)):
+            self.times[a] += self.times[a + 1]
+            for b in reversed(range(size)):
+                self.steps[a][b] += (
+                    self.steps[a + 1][b] + self.steps[a][b + 1] - self.steps[a + 1][b + 1]
+                )
+
+    def log_likelihood(self, explained: float, parameters: int) -> float:
+        """Return the log marginal likelihood, relative to that of no change."""
+        g = float(self.degrees)
+        share = max(0.0, 1.0 - explained / self.total) if self.total > _SMALLEST else 1.0
+        return 0.5 * (
+            (self.degrees - parameters) * math.log1p(g) - self.degrees * math.log1p(g * share)
+        )
+
+    def one_step(self, a: int) -> float:
+        """Return the sum of squares that a step at `a` explains."""
+        size = self.steps[a][a]
+        return self.times[a] ** 2 / size if size > _SMALLEST else 0.0
+
+    def two_steps(self, a: int, b: int) -> tuple[float, float, float]:
+        """Return both steps at `a` and `b`, and the sum of squares that they explain."""
+        aa, ab, bb = self.steps[a][a], self.steps[a][b], self.steps[b][b]
+        determinant = aa * bb - ab * ab
+        if determinant <= _SMALLEST:
+            return 0.0, 0.0, 0.0
+        first = (bb * self.times[a] - ab * self.times[b]) / determinant
+        second = (aa * self.times[b] - ab * self.times[a]) / determinant
+        return first, second, first * self.times[a] + second * self.times[b]
+
+
+def without_outliers(rounds: Sequence[Round]) -> list[Round]:
+    """Leave out rounds with a run that is far from the other runs of the same revision.
+
+    Residuals of a median polish (Tukey 1977) of rounds and revisions, in units of their robust
+    standard deviation. Revisions have levels of their own here, so this does not depend on a
+    hypothesis.
+    """
+    levels = dict.fromkeys((revision for one in rounds for revision in one), 0.0)
+    effects = [0.0] * len(rounds)
+    for _ in range(_POLISH_PASSES):
+        effects = [
+            median(value - levels[revision] for revision, value in one.items()) for one in rounds
+        ]
+        values: dict[int, list[float]] = {revision: [] for revision in levels}
+        for one, effect in zip(rounds, effects, strict=True):
+            for revision, value in one.items():
+                values[revision].append(value - effect)
+        levels = {revision: median(several) for revision, several in values.items()}
+    residuals = [
+        [abs(value - effect - levels[revision]) for revision, value in one.items()]
+        for one, effect in zip(rounds, effects, strict=True)
+    ]
+    count = sum(len(one) for one in rounds)
+    degrees = max(1, count - len(rounds) - len(levels) + 1)
+    spread = _MAD_TO_SD * median(value for one in residuals for value in one)
+    limit = _OUTLIER * max(spread * math.sqrt(count / degrees), SD_FLOOR)
+    kept = [one for one, of in zip(rounds, residuals, strict=True) if max(of) <= limit]
+    return kept or list(rounds)
+
+
+def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Posterior:
+    """Return the posterior of the range 0 to `last`; both ends are in every round.
+
+    Steps of several changes that are estimated within `margin` are not changes.
+    """
+    sums = _Sums(without_outliers(rounds))
+    revisions = sums.revisions
+    gaps = [high - low for low, high in pairwise(revisions)]
+    pairs = last * (last - 1) / 2.0
+    several_prior = _SEVERAL / pairs if pairs else 0.0
+    single_prior = (1.0 - _NO_CHANGE - (_SEVERAL if pairs else 0.0)) / last
+    limit = math.log1p(margin)
+    # Logarithms of likelihood x prior: of each single change, of two changes in one gap, in two gaps.
+    logs = [sums.log_likelihood(sums.one_step(a), 1) for a in range(1, len(revisions))]
+    apart: dict[tuple[int, int], float] = {}
+    for a in range(1, len(revisions)):
+        for b in range(a + 1, len(revisions)):
+            first, second, explained = sums.two_steps(a, b)
+            if min(abs(first), abs(second)) > limit:
+                apart[a, b] = sums.log_likelihood(explained, 2)
+    top = max(0.0, *logs, *apart.values())
+    none = _NO_CHANGE * math.exp(-top)
+    single = [0.0] * (last + 1)
+    changes = [0.0] * (last + 1)
+    several = 0.0
+    for low, gap, log in zip(revisions, gaps, logs, strict=False):
+        likelihood = math.exp(log - top)
+        together = several_prior * likelihood * gap * (gap - 1) / 2.0
+        several += together
+        for k in range(low + 1, low + gap + 1):
+            single[k] = single_prior * likelihood
+            changes[k] += single[k] + 2.0 * together / gap
+    weights = {
+        (a, b): several_prior * math.exp(log - top) * gaps[a - 1] * gaps[b - 1]
+        for (a, b), log in apart.items()
+    }
+    for ends, weight in weights.items():
+        several += weight
+        for end in ends:
+            for k in range(revisions[end - 1] + 1, revisions[end] + 1):
+                changes[k] += weight / gaps[end - 1]
+    total = none + math.fsum(single) + several
+    best = max(weights, key=weights.__getitem__) if weights else None
+    return Posterior(
+        single=tuple(value / total for value in single),
+        no_change=none / total,
+        several=several / total,
+        changes=tuple(value / total for value in changes),
+        pair=None
+        if best is None
+        else (
+            (revisions[best[0] - 1], revisions[best[0]]),
+            (revisions[best[1] - 1], revisions[best[1]]),
+        ),
+        rounds=tuple(sums.rounds[k] for k in range(last + 1)),
+    )
+
+
+def next_revision(posterior: Posterior) -> int | None:
+    """Return the revision whose measurement halves the posterior; None if only the ends help."""
+    inner = range(1, len(posterior.single) - 1)
+    if not inner:
+        return None
+    best = posterior.best
+    to_confirm: list[int] = []
+    if posterior.single[best] >= CREDIBILITY:
+        to_confirm = [best - 1, best]
+    elif posterior.pair is not None and posterior.several >= CREDIBILITY:
+        to_confirm = [k for ends in posterior.pair for k in ends]
+    sides = [k for k in to_confirm if k in inner]
+    if sides:
+        return min(sides, key=posterior.rounds.__getitem__)
+    half = math.fsum(posterior.changes) / 2.0
+    below, distances = 0.0, {}
+    for k in inner:
+        below += posterior.changes[k]
+        distances[k] = abs(below - half)
+    return min(distances, key=distances.__getitem__)
+
+
+def candidates(posterior: Posterior) -> list[int]:
+    """Return the fewest revisions that contain the change with 95 % probability, in order."""
+    total = math.fsum(posterior.changes)
+    chosen: list[int] = []
+    mass = 0.0
+    for k in sorted(range(len(posterior.changes)), key=lambda k: -posterior.changes[k]):
+        if mass >= CREDIBILITY * total:
+            break
+        chosen.append(k)
+        mass += posterior.changes[k]
+    return sorted(chosen)
+
+
+def effect_of(rounds: Sequence[Round], change: int, *, alpha: float = 0.05) -> Effect:
+    """Return the effect of a single change at a revision, from all measurements around it."""
+    sums = _Sums(without_outliers(rounds))
+    place = next(i for i, revision in enumerate(sums.revisions) if revision >= change)
+    size = sums.steps[place][place]
+    step = sums.times[place] / size
+    degrees = max(1, sums.degrees - 1)
+    variance = max(0.0, sums.total - sums.one_step(place)) / degrees
+    width = two_sided_critical(alpha, degrees) * math.sqrt(variance / size)
+    return Effect(ratio=math.exp(step), low=math.exp(step - width), high=math.exp(step + width))

@@ -1,0 +1,122 @@
+"""Measure rounds of revisions: check out, set up, warm up, and run the program in each worktree."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from torchyard.bench.program_session import RunWatch, block_of_run, command_of, failure_of_run
+from torchyard.bisect.model import Ready, Request, Revision, Round, SearchFolder
+from torchyard.bisect.revisions import Repository
+from torchyard.bisect.search import RevisionFailed
+from torchyard.core.block import Block
+from torchyard.files.safe_reading import read_tail
+from torchyard.process.programs import ProgramRun, ProgramStarter
+
+_TAIL_BYTES: Final = 65536
+_ERROR_BYTES: Final = 400
+_PRINTED: Final = re.compile(rb"^torchyard: *([0-9.]+(?:[eE][+-]?[0-9]+)?) *\r?$", re.MULTILINE)
+
+
+class ProgramRounds:
+    """Runs the command of a request in worktrees; a context manager, at whose end no program runs."""
+
+    def __init__(
+        self, request: Request, repository: Repository, folder: SearchFolder, *, limit_s: float
+    ) -> None:
+        """`limit_s` is the time limit of one run and of the setup of one revision."""
+        self._argv = command_of(request.command, by_shell=False)
+        self._setup = command_of(request.setup, by_shell=False) if request.setup else []
+        self._printed = request.metric == "printed"
+        self._repository = repository
+        self._folder = folder
+        self._limit_s = limit_s
+        self._warm: set[str] = set()
+        self._watch = RunWatch()
+        self._chance = random.Random()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._open.callback(self._watch.guards.close)
+        self._starter = self._open.enter_context(ProgramStarter())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open.close()
+
+    def measure(self, revisions: Sequence[Revision], number: int) -> Round:
+        """Run each revision once, in random order; those that are not ready are prepared before."""
+        for revision in revisions:
+            if revision.commit not in self._warm:
+                self._prepare(revision.commit)
+                self._run(revision.commit)
+                self._warm.add(revision.commit)
+        order = list(revisions)
+        self._chance.shuffle(order)
+        started_s = time.monotonic()
+        blocks = tuple(self._block(one.commit, number, place) for place, one in enumerate(order))
+        return Round(blocks=blocks, took_s=time.monotonic() - started_s)
+
+    def _block(self, commit: str, number: int, position: int) -> Block:
+        self._watch.begin()
+        run = self._run(commit)
+        block = block_of_run(run, self._watch.end(), number, position, commit)
+        if not self._printed:
+            return block
+        return replace(block, samples_ns=(self._printed_s(commit) * 1e9,))
+
+    def _prepare(self, commit: str) -> None:
+        """Check a revision out and run its setup, unless an earlier process did."""
+        worktree = self._folder.worktree(commit)
+        if commit in self._folder.state.ready and worktree.is_dir():
+            return
+        self._repository.check_out(commit, worktree)
+        if self._setup:
+            self._start(self._setup, commit, "setup")
+        self._folder.append(Ready(commit=commit))
+
+    def _run(self, commit: str) -> ProgramRun:
+        return self._start(self._argv, commit, "timing")
+
+    def _start(self, argv: Sequence[str], commit: str, phase: str) -> ProgramRun:
+        log = self._folder.log(commit, f"{phase}.stderr")
+        run = self._starter.run(
+            argv,
+            stderr=log,
+            stdout=self._output(commit) if self._printed else None,
+            folder=self._folder.worktree(commit) / self._repository.prefix,
+            limit_s=self._limit_s,
+        )
+        if run.failed:
+            failure = failure_of_run(run, commit, phase, log, self._limit_s)
+            what = "--setup" if phase == "setup" else "--command"
+            tail = failure.log_tail.strip()[-_ERROR_BYTES:]
+            raise RevisionFailed(commit, f"{what}: {failure.message}" + (f"\n{tail}" * bool(tail)))
+        return run
+
+    def _output(self, commit: str) -> Path:
+        return self._folder.log(commit, "stdout")
+
+    def _printed_s(self, commit: str) -> float:
+        """Return the last time that the program printed."""
+        matches = _PRINTED.findall(read_tail(self._output(commit), _TAIL_BYTES))
+        try:
+            seconds = float(matches[-1])
+        except (IndexError, ValueError):
+            seconds = math.nan
+        if not 0.0 < seconds < math.inf:
+            raise RevisionFailed(commit, "--metric printed: no line `torchyard: SECONDS`")
+        return seconds
