@@ -153,7 +153,7 @@ class Outcome:
     effect: Effect | None = None
     """Time after the change divided by the time before it."""
     estimate: Estimate
-    """Good against bad, by the ordinary statistics."""
+    """Good against bad, by the ordinary statistics, before the search."""
     skipped: tuple[Skipped, ...] = ()
     rounds: int
     elapsed_s: float

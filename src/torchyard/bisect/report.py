@@ -12,7 +12,7 @@ from torchyard.core.records import encode
 from torchyard.core.units import format_count, format_duration, format_percent
 
 _WIDTH: Final = 80
-_PICTURE: Final = 40
+_PICTURE: Final = 36
 _LEVELS: Final = " .:-=+*#"
 _MOST_LISTED: Final = 20
 

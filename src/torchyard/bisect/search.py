@@ -110,7 +110,7 @@ class Search:
         while not state.passed:
             last = pairs >= MIN_PAIRS and self._time_is_up()
             if pairs >= next_analysis or last:
-                estimate = self._estimate(add=pairs > analyzed)
+                estimate = self._estimate()
                 passed = _differ(estimate, budget)
                 if pairs > analyzed:
                     analyzed = pairs
@@ -172,23 +172,21 @@ class Search:
         rounds = len(self._state.rounds)
         return rounds > 0 and self._state.elapsed_s * (1 + 0.5 / rounds) >= self._budget.time_s
 
-    def _estimate(self, *, add: bool = False) -> Estimate:
-        """Estimate good against bad at the recorded analyses, and now if `add`."""
+    def _estimate(self) -> Estimate:
+        """Estimate good against bad, from the rounds until the last analysis that was needed."""
         state, budget = self._state, self._budget
-        good, bad = (one.commit for one in self._ends)
-        blocks = [block for one in state.rounds for block in one.blocks]
-        paired = pair_blocks(blocks, good, bad)
         points = [(one.launches, one.elapsed_s) for one in state.analyses]
-        if add or not points or points[-1][0] != len(paired.medians):
-            points.append((len(paired.medians), state.elapsed_s))
+        if not state.passed and (not points or points[-1][0] < len(state.rounds)):
+            points.append((len(state.rounds), state.elapsed_s))
+        pairs, elapsed_s = points[-1]
+        good, bad = (one.commit for one in self._ends)
+        blocks = [block for one in state.rounds[:pairs] for block in one.blocks]
         analyses = [
-            InterimAnalysis(
-                launches=launches, fraction=min(0.999, max(1e-6, elapsed_s / budget.time_s))
-            )
-            for launches, elapsed_s in points
+            InterimAnalysis(launches=number, fraction=min(0.999, max(1e-6, s / budget.time_s)))
+            for number, s in points
         ]
-        spent = Spent(elapsed_s=state.elapsed_s, launches=len(state.rounds))
-        return make_estimate(paired, analyses, budget, spent)
+        spent = Spent(elapsed_s=elapsed_s, launches=pairs)
+        return make_estimate(pair_blocks(blocks, good, bad), analyses, budget, spent)
 
     def _outcome(self, revisions: Sequence[Revision], posterior: Posterior) -> Outcome | None:
         """Return the outcome if the search is over."""
