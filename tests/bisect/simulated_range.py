@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torchyard.bisect.model import Outcome, Revision, Round, State
 from torchyard.bisect.search import RevisionFailed, Search, search_budget
 from torchyard.core.block import Block, GuardReading
+from torchyard.errors import NothingToDo, Untrustworthy
 
 RUN_S = 1.0
 
@@ -78,7 +80,7 @@ class SimulatedRange:
             state,
             measure=self.measure,
             record=state.add,
-            budget=search_budget(time_s=time_s, margin=0.005),
+            budget=search_budget(time_s=time_s, margin=0.01),
             listener=listener,
         ).run()
 
@@ -86,3 +88,25 @@ class SimulatedRange:
 def step(change: int, size: float, count: int = 65) -> list[float]:
     """Return levels of a range in which one revision changes the time."""
     return [math.log1p(size) if index >= change else 0.0 for index in range(count)]
+
+
+def named(outcome: Outcome) -> list[int]:
+    return [int(one.commit, 16) for one in outcome.candidates]
+
+
+def endings(size: float, *, count: int, time_s: float = 600.0, **noise: float) -> Counter[str]:
+    """Search ranges of 64 changes with the change at a random place; count the results."""
+    results: Counter[str] = Counter()
+    for seed in range(count):
+        change = random.Random(f"place/{seed}").randint(1, 64)
+        simulated = SimulatedRange(levels=step(change, size), seed=seed, **noise)
+        try:
+            outcome = simulated.search(time_s=time_s)
+        except (Untrustworthy, NothingToDo):
+            results["no difference"] += 1
+            continue
+        if outcome.ending == "culprit":
+            results["right" if named(outcome) == [change] else "wrong"] += 1
+        else:
+            results[outcome.ending] += 1
+    return results

@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 
 import pytest
 
-from tests.bisect.simulated_range import SimulatedRange, step
-from torchyard.bisect.model import Outcome, Round, State
+from tests.bisect.simulated_range import SimulatedRange, endings, named, step
+from torchyard.bisect.model import Round, State
 from torchyard.errors import NothingToDo, StepFailed, Untrustworthy
 
 
-def named(outcome: Outcome) -> list[int]:
-    return [int(one.commit, 16) for one in outcome.candidates]
-
-
-def endings(size: float, *, count: int, time_s: float = 600.0, **noise: float) -> Counter[str]:
-    """Search ranges of 64 changes with the change at a random place; count the results."""
-    results: Counter[str] = Counter()
-    for seed in range(count):
-        change = random.Random(f"place/{seed}").randint(1, 64)
-        simulated = SimulatedRange(levels=step(change, size), seed=seed, **noise)
-        try:
-            outcome = simulated.search(time_s=time_s)
-        except (Untrustworthy, NothingToDo):
-            results["no difference"] += 1
-            continue
-        if outcome.ending == "culprit":
-            results["right" if named(outcome) == [change] else "wrong"] += 1
-        else:
-            results[outcome.ending] += 1
-    return results
-
-
-@pytest.mark.parametrize("size", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("size", [0.05, 0.2])
 def test_the_change_is_located(size: float) -> None:
-    results = endings(size, count=40)
-    assert results["right"] >= 36, results
-    assert results["wrong"] <= 2, results
+    results = endings(size, count=20)
+    assert results["right"] >= 18, results
+    assert results["wrong"] <= 1, results
 
 
 def test_ranges_without_a_change_name_nobody() -> None:
-    results = endings(0.0, count=40, time_s=60.0)
-    assert results["right"] + results["wrong"] + results["several"] <= 2, results
-
-
-def test_a_share_of_disturbed_runs_names_no_wrong_revision() -> None:
-    results = endings(0.2, count=20, slow_share=0.05)
-    assert results["right"] >= 18, results
-    assert results["wrong"] <= 1, results
+    results = endings(0.0, count=20, time_s=60.0)
+    assert results["right"] + results["wrong"] + results["several"] <= 1, results
 
 
 def test_drift_between_rounds_does_not_matter() -> None:

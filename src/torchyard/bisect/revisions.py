@@ -67,9 +67,9 @@ class Repository:
         self._output("worktree", "add", "--force", "--detach", "--quiet", str(folder), commit)
 
     def remove(self, folder: Path) -> None:
-        """Remove a worktree."""
+        """Remove a worktree, also an incomplete one, which git keeps locked."""
         shutil.rmtree(folder, ignore_errors=True)
-        _git(self.top, "worktree", "prune")
+        _git(self.top, "worktree", "remove", "--force", "--force", str(folder))
 
     def _output(self, *arguments: str) -> str:
         answer = _git(self.top, *arguments)
