@@ -3,7 +3,8 @@
 Run as `python -m benchmarks.bisect_truth [RANGES]`. The rule of `git bisect`: each step runs one
 revision several times and calls it bad if its median is above the middle between the medians of good
 and bad. It gets as many runs as the search of Torchyard used on the same range. Noise is 1 % (SD) for
-each run; with `disturbed`, 5 % of the runs are 50 % slower.
+each run. `disturbed`: 5 % of the runs are 50 % slower. `drift`: the speed of the machine differs by 2 %
+(SD) between rounds of Torchyard, and between the revisions that `git bisect` measures one after the other.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def by_threshold(simulated: SimulatedRange, runs: int) -> int:
     each = max(1, runs // (STEPS + 2))
 
     def time(index: int) -> float:
-        return median(simulated.log_time(index) for _ in range(each))
+        common = simulated.chance.gauss(0.0, simulated.round_sd)
+        return common + median(simulated.log_time(index) for _ in range(each))
 
     low, high = 0, CHANGES
     threshold = (time(low) + time(high)) / 2.0
@@ -35,15 +37,21 @@ def by_threshold(simulated: SimulatedRange, runs: int) -> int:
     return high
 
 
-def compare(size: float, slow_share: float, ranges: int) -> str:
+def compare(kind: str, size: float, ranges: int) -> str:
     """Return one row of the table."""
+    slow_share = 0.05 if kind == "disturbed" else 0.0
+    round_sd = 0.02 if kind == "drift" else 0.0
+
+    def simulate(seed: int, levels: list[float]) -> SimulatedRange:
+        return SimulatedRange(levels=levels, seed=seed, slow_share=slow_share, round_sd=round_sd)
+
     ours: Counter[str] = Counter()
     theirs: Counter[str] = Counter()
     runs = []
     for seed in range(ranges):
         change = random.Random(f"benchmark/{seed}").randint(1, CHANGES)
         levels = step(change, size)
-        simulated = SimulatedRange(levels=levels, seed=seed, slow_share=slow_share)
+        simulated = simulate(seed, levels)
         try:
             outcome = simulated.search()
         except (NothingToDo, Untrustworthy):
@@ -53,7 +61,7 @@ def compare(size: float, slow_share: float, ranges: int) -> str:
             wrong = outcome.ending == "culprit" and not right
             ours["right" if right else "wrong" if wrong else "none"] += 1
         runs.append(simulated.runs)
-        other = SimulatedRange(levels=levels, seed=seed + 10**6, slow_share=slow_share)
+        other = simulate(seed + 10**6, levels)
         right = by_threshold(other, simulated.runs) == change and size > 0.0
         theirs["right" if right else "wrong"] += 1
     shares = [
@@ -61,7 +69,6 @@ def compare(size: float, slow_share: float, ranges: int) -> str:
         for counts in (ours, theirs)
         for key in ("right", "wrong", "none")
     ]
-    kind = "disturbed" if slow_share else "clean"
     return f"{kind:<10}{size:5.0%}{fmean(runs):8.0f} " + " ".join(shares)
 
 
@@ -69,9 +76,9 @@ def main() -> None:
     ranges = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     print(f"{ranges} ranges per row   torchyard bisect         git bisect, threshold")
     print("noise     slow    runs   right   wrong    none   right   wrong    none")
-    for slow_share in (0.0, 0.05):
+    for kind in ("clean", "disturbed", "drift"):
         for size in (0.02, 0.05, 0.2, 0.0):
-            print(compare(size, slow_share, ranges), flush=True)
+            print(compare(kind, size, ranges), flush=True)
 
 
 if __name__ == "__main__":

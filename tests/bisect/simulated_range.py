@@ -94,12 +94,21 @@ def named(outcome: Outcome) -> list[int]:
     return [int(one.commit, 16) for one in outcome.candidates]
 
 
-def endings(size: float, *, count: int, time_s: float = 600.0, **noise: float) -> Counter[str]:
+def endings(
+    size: float,
+    *,
+    count: int,
+    time_s: float = 600.0,
+    round_sd: float = 0.0,
+    slow_share: float = 0.0,
+) -> Counter[str]:
     """Search ranges of 64 changes with the change at a random place; count the results."""
     results: Counter[str] = Counter()
     for seed in range(count):
         change = random.Random(f"place/{seed}").randint(1, 64)
-        simulated = SimulatedRange(levels=step(change, size), seed=seed, **noise)
+        simulated = SimulatedRange(
+            levels=step(change, size), seed=seed, round_sd=round_sd, slow_share=slow_share
+        )
         try:
             outcome = simulated.search(time_s=time_s)
         except (Untrustworthy, NothingToDo):

@@ -62,7 +62,7 @@ def direct_log_likelihood(rounds: list[dict[int, float]], steps: list[int]) -> f
 def test_probabilities_equal_a_direct_computation() -> None:
     rounds = rounds_of(3, 0.02, [4, 2, 6, 2])
     posterior = posterior_of(rounds, LAST, margin=0.0)
-    weights = {
+    weights: dict[tuple[int, ...], float] = {
         (k,): 0.85 / LAST * math.exp(direct_log_likelihood(rounds, [k])) for k in range(1, 9)
     }
     measured = [0, 2, 4, 6, 8]
