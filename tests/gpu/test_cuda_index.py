@@ -63,7 +63,7 @@ def test_a_model_that_changes_the_current_device_is_timed_all_the_same() -> None
     import torch
 
     service = _service(_device(1))
-    side = service._runner("eager")
+    side = service.runner("eager")
     multiply = side._function
 
     def strays(*args: Any) -> Any:

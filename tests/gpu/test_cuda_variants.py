@@ -134,7 +134,7 @@ def test_a_float64_copy_that_does_not_fit_the_card_is_not_made() -> None:
     from torchyard.worker.bench.accuracy.reference import float64_results
     from torchyard.worker.bench.accuracy.tensors import to_plain
 
-    side = _service("kernels/matmul", _variant("a"), size=8192)._runner("a")
+    side = _service("kernels/matmul", _variant("a"), size=8192).runner("a")
     found = to_plain(side.results(1)[0])
     assert float64_results(side, 1, found)[0] is not None
     # 1.5 GiB are left; two operands, a result and the copies of how they began need 2 or more

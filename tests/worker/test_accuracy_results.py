@@ -220,7 +220,7 @@ BIG = """
 def test_float64_copy_that_does_not_fit_is_skipped_with_a_reason(tmp_path: Path) -> None:
     """64 MiB of weights become 128; the process may take 40 more than it has."""
     service = make_service(write_file(tmp_path, "big.py", BIG), variant("a"), variant("b"))
-    service._runner("a").first_call()
+    service.runner("a").first_call()
     held = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     path = str(tmp_path / "reference.pt")
     service.reference("a", path, held + (40 << 20))

@@ -55,7 +55,7 @@ def checked(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any,
 def test_a_backend_computes_the_same(tmp_path: Path, net: str, backend: str) -> None:
     service, record = checked(tmp_path, net, backend)
     assert record["status"] == "pass", record
-    assert service._runner("b").function is not service._runner("a").function
+    assert service.runner("b").function is not service.runner("a").function
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_a_compiler_computes_the_same(tmp_path: Path, net: str, backend: str) ->
 @pytest.mark.parametrize("backend", ["torchscript", "torchscript:freeze", "export", "aot-inductor"])
 def test_inference_only_backends_reject_training(net: str, backend: str) -> None:
     service = make_service(net, variant("a"), variant("b", backend), mode="training")
-    service._runner("a").first_call()
+    service.runner("a").first_call()
     with pytest.raises(CannotBuild, match="supports inference only"):
         service.warm("b", 0.1)
 
@@ -88,7 +88,7 @@ def test_cudagraphs_need_a_gpu(net: str) -> None:
 def test_making_it_ahead_is_part_of_the_first_call(net: str, tmp_path: Path) -> None:
     slow = "import time\ndef make(module):\n    time.sleep(0.3)\n    return module\n"
     backend = write_file(tmp_path, "slow.py", slow) + ":make"
-    runner = make_service(net, variant("b", backend))._runner("b")
+    runner = make_service(net, variant("b", backend)).runner("b")
     runner.first_call()
     assert runner.first_call_s >= 0.3
 
@@ -110,13 +110,13 @@ def test_a_trace_of_named_inputs(tmp_path: Path) -> None:
 def test_worker_accepts_every_backend_name(net: str, backend: str) -> None:
     service = make_service(net, variant("b", backend))
     if backend != "cudagraphs":
-        assert service._runner("b").backend == backend
+        assert service.runner("b").backend == backend
 
 
 @pytest.mark.parametrize("backend", ["export:fast", "aot-inductor:x", "torchscript:fast"])
 def test_unknown_backend_mode_is_rejected(net: str, backend: str) -> None:
     with pytest.raises(CannotBuild, match="has no"):
-        make_service(net, variant("b", backend))._runner("b")
+        make_service(net, variant("b", backend)).runner("b")
 
 
 def test_variants_with_equal_backends_are_compiled_separately(net: str) -> None:
@@ -136,8 +136,8 @@ def test_many_variants_of_one_module_are_all_compiled(net: str) -> None:
     names = [f"side {index}" for index in range(10)]
     service = make_service(net, *(variant(name, "dynamo:eager") for name in names))
     for name in names:
-        service._runner(name).first_call()
-        assert service._runner(name).graph_counters["graphs"] == 1, name
+        service.runner(name).first_call()
+        assert service.runner(name).graph_counters["graphs"] == 1, name
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
 @pytest.mark.parametrize("mode", ["inference", "training"])
 def test_results_keep_every_bit_while_addresses_change(net: str, method: str, mode: str) -> None:
     service = make_service(net, mode=mode, step=mode == "training")
-    runner = service._runner("eager")
+    runner = service.runner("eager")
     before, _ = runner.results(3)
     seen = [addresses(runner.model)]
     for seed in range(4):
@@ -86,7 +86,7 @@ def test_tied_weights_stay_tied_and_views_stay_views(net: str, method: str) -> N
     import torch
 
     service = make_service(net)
-    model = service._runner("eager").model
+    model = service.runner("eager").model
     module = model.module
     for seed in range(3):
         service.reseat(seed, method)
@@ -103,7 +103,7 @@ def test_the_optimisers_state_moves_and_is_still_used(net: str, method: str) -> 
     import torch
 
     service = make_service(net, mode="training", step=True)
-    runner = service._runner("eager")
+    runner = service.runner("eager")
     parameter = runner.model.parameters[0]
     service.warm("eager", 0.1)
     moments = runner.model.optimizer.state[parameter]["exp_avg"]
@@ -125,14 +125,14 @@ def _compiled_stays_right(service: Any, method: str, seats: int) -> None:
     import torch
     from torch._dynamo.utils import counters
 
-    runner = service._runner("compiled")
+    runner = service.runner("compiled")
     before, _ = runner.results(3)
     graphs = counters["stats"]["unique_graphs"]
     assert graphs >= 1
     for seed in range(seats):
         service.reseat(seed, method)
         assert same(before, runner.results(3)[0])
-    eager, _ = service._runner("eager").results(3)
+    eager, _ = service.runner("eager").results(3)
     for x, y in zip(eager["output"], before["output"], strict=True):
         assert torch.allclose(x, y, atol=1e-5)
     assert counters["stats"]["unique_graphs"] == graphs
@@ -172,7 +172,7 @@ def test_replaced_buffers_are_freed(tmp_path: Path) -> None:
             return Counting(), torch.zeros(4)
     """
     service = make_service(write_file(tmp_path, "counting.py", code))
-    runner = service._runner("eager")
+    runner = service.runner("eager")
     moved = set()
     for seed in range(5):
         moved.add(service.reseat(seed, "pages")["moved_bytes"])
@@ -185,7 +185,7 @@ def test_reallocated_tensors_are_moved(net: str) -> None:
     import torch
 
     service = make_service(net)
-    module = service._runner("eager").model.module
+    module = service.runner("eager").model.module
     service.reseat(1, "pages")
     values = torch.randn(16, 16)
     module.inner.weight.data = values.clone()
@@ -197,7 +197,7 @@ def test_reallocated_tensors_are_moved(net: str) -> None:
 
 def test_a_view_made_later_moves_with_its_storage(net: str) -> None:
     service = make_service(net)
-    module = service._runner("eager").model.module
+    module = service.runner("eager").model.module
     first = service.reseat(1, "pages")["moved_bytes"]
     module.register_buffer("late", module.table[2])
     assert service.reseat(2, "pages")["moved_bytes"] == first
@@ -224,7 +224,7 @@ def test_immovable_bytes_are_reported(tmp_path: Path) -> None:
 
 def test_off_moves_nothing_and_rewinds(net: str) -> None:
     service = make_service(net, mode="training", step=True)
-    runner = service._runner("eager")
+    runner = service.runner("eager")
     before = addresses(runner.model)
     service.warm("eager", 0.1)
     assert service.reseat(1, "off")["moved_bytes"] == 0

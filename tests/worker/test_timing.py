@@ -34,7 +34,7 @@ SLEEPER = """
 
 def test_a_known_duration_is_timed_correctly(tmp_path: Path) -> None:
     service = make_service(write_file(tmp_path, "sleeper.py", SLEEPER))
-    runner = service._runner("eager")
+    runner = service.runner("eager")
     before = runner.model.module.calls
     block = service.block("eager", inner=3, samples=5, prime=2, settle=True, flush_l2=False)
     assert runner.model.module.calls - before == 3 * 5 + 2
@@ -70,7 +70,7 @@ def test_gradients_are_dropped_between_samples_outside_the_timed_part(tmp_path: 
                 return output.sum()
     """
     service = make_service(write_file(tmp_path, "net.py", code), mode="training")
-    runner = service._runner("eager")
+    runner = service.runner("eager")
     block = service.block("eager", inner=4, samples=6, prime=1, settle=False, flush_l2=False)
     assert (block["inner"], len(block["samples_ns"])) == (1, 6)
     import sys
@@ -92,7 +92,7 @@ def test_the_collector_is_off_inside_a_block_and_on_after_it(tmp_path: Path) -> 
         def make():
             return look, torch.zeros(1)
     """
-    runner = make_service(write_file(tmp_path, "look.py", code))._runner("eager")
+    runner = make_service(write_file(tmp_path, "look.py", code)).runner("eager")
     collected: list[float] = []
     call = runner.function
     runner._function = lambda x: collected.append(float(call(x)))
@@ -172,10 +172,10 @@ def test_flops_or_reason_why_unknown(tmp_path: Path) -> None:
             return torch.add, (torch.ones(4), torch.ones(4))
     """
     path = write_file(tmp_path, "linear.py", code)
-    assert count_flops(make_service(path)._runner("eager")) == (2.0 * 8 * 32 * 16, "")
-    trained = count_flops(make_service(path, mode="training")._runner("eager"))
+    assert count_flops(make_service(path).runner("eager")) == (2.0 * 8 * 32 * 16, "")
+    trained = count_flops(make_service(path, mode="training").runner("eager"))
     assert trained == (2 * 2.0 * 8 * 32 * 16, "")
-    number, why_not = count_flops(make_service(path + ":add")._runner("eager"))
+    number, why_not = count_flops(make_service(path + ":add").runner("eager"))
     assert number is None
     assert "supports none" in why_not
 
@@ -226,7 +226,7 @@ def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
 def test_every_iteration_is_flushed_and_the_flush_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = make_service(write_file(tmp_path, "sleeper.py", SLEEPER))._runner("eager")
+    runner = make_service(write_file(tmp_path, "sleeper.py", SLEEPER)).runner("eager")
     events: list[str] = []
     call = runner.function
 

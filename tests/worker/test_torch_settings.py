@@ -61,7 +61,7 @@ def witness(tmp_path: Path) -> str:
 
 
 def seen(service: Any, name: str) -> list[int]:
-    runner = service._runner(name)
+    runner = service.runner(name)
     with runner.context():
         state: list[int] = runner.caller()()[0].tolist()
     return state
@@ -87,16 +87,16 @@ def test_flag_applies_to_its_variant_only(
     assert seen(service, "plain") == PLAIN
     assert seen(service, "own") == wanted
     assert seen(service, "plain") == PLAIN
-    assert service._runner("own").model is service._runner("plain").model
+    assert service.runner("own").model is service.runner("plain").model
 
 
 def test_disabled_onednn_does_not_affect_other_variants(witness: str) -> None:
     """Torch does so for the whole process when oneDNN refuses a product."""
     service = make_service(witness, variant("plain"), variant("own", precision="bfloat16"))
-    with service._runner("own").context():
+    with service.runner("own").context():
         torch._C._set_mkldnn_enabled(False)
     assert seen(service, "plain") == PLAIN
-    with service._runner("own").context():
+    with service.runner("own").context():
         assert not torch._C._get_mkldnn_enabled()
     assert torch._C._get_mkldnn_enabled()
 
@@ -110,7 +110,7 @@ def test_flags_are_restored_after_an_error(tmp_path: Path) -> None:
 
 
 def test_tf32_is_set_and_restored(witness: str) -> None:
-    runner = make_service(witness, variant("own", tf32=True))._runner("own")
+    runner = make_service(witness, variant("own", tf32=True)).runner("own")
     before = torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()
     with runner.context():
         assert torch._C._get_cublas_allow_tf32()
@@ -122,7 +122,7 @@ def test_channels_last_has_a_model_of_its_own_with_the_same_numbers(witness: str
     service = make_service(witness, variant("plain"), variant("own", channels_last=True))
     assert seen(service, "own")[-2:] == [1, 1]
     assert seen(service, "plain") == PLAIN
-    plain, own = service._runner("plain").model, service._runner("own").model
+    plain, own = service.runner("plain").model, service.runner("own").model
     assert plain.module is not own.module
     assert torch.equal(plain.module.conv.weight, own.module.conv.weight)
     service.reseat(3, "pages")
@@ -138,7 +138,7 @@ def test_volumes_have_their_channels_last_too(tmp_path: Path) -> None:
     service = make_service(
         write_file(tmp_path, "v.py", code), variant("a"), variant("b", channels_last=True)
     )
-    model = service._runner("b").model
+    model = service.runner("b").model
     for tensor in (model.module.weight, model.args[0]):
         assert tensor.is_contiguous(memory_format=torch.channels_last_3d)
     path = str(tmp_path / "reference.pt")
@@ -166,7 +166,7 @@ def test_invalid_option_fails_only_its_variant(
             return torch.nn.Linear(4, 4), torch.randn(2, 4), lambda output: output.sum()
     """
     service = make_service(write_file(tmp_path, "l.py", code), variant("a"), mine, mode=mode)
-    service._runner("a").first_call()
+    service.runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):
         service.warm("b", 0.1)
 
@@ -178,7 +178,7 @@ def test_a_setting_of_the_compiler_is_there_while_it_compiles(
 
     before = config.freezing
     service = make_service(witness, variant("own", net_backend, inductor__freezing=True))
-    runner = service._runner("own")
+    runner = service.runner("own")
     with runner.context():
         assert config.freezing is True
     assert config.freezing is before
@@ -222,7 +222,7 @@ def test_other_batch_sizes_are_tried_beside_what_is_timed(tmp_path: Path, mode: 
     assert found["static"]["recompiles"] == 1
     assert found["static"]["recompile_reasons"][0][0].startswith("batch size 3: ")
     assert found["dynamic"]["recompiles"] == 0
-    assert service._runner("static").recompiles == 0
+    assert service.runner("static").recompiles == 0
 
 
 def test_without_a_batch_size_the_trial_says_why(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_recompilations_have_reasons(tmp_path: Path) -> None:
         def make():
             return Counting(), torch.ones(4)
     """
-    runner = make_service(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager"))._runner(
+    runner = make_service(write_file(tmp_path, "c.py", code), variant("a", "dynamo:eager")).runner(
         "a"
     )
     before = runner.recompiles

@@ -46,7 +46,7 @@ def test_variants_of_one_precision_share_module_and_inputs(net: str) -> None:
     service = make_service(
         net, variant("a"), variant("b", "aot_eager"), variant("c", precision="amp")
     )
-    a, b, c = (service._runner(name) for name in "abc")
+    a, b, c = (service.runner(name) for name in "abc")
     assert a.function is a.model.module
     assert a.model is b.model is c.model
     assert b.function is not a.function
@@ -56,7 +56,7 @@ def test_another_precision_is_a_copy_with_the_same_numbers(net: str) -> None:
     import torch
 
     service = make_service(net, variant("a"), variant("half", precision="bfloat16"))
-    one, half = service._runner("a").model, service._runner("half").model
+    one, half = service.runner("a").model, service.runner("half").model
     assert one.module is not half.module
     assert {p.dtype for p in half.module.parameters()} == {torch.bfloat16}
     assert half.args[0].dtype is torch.bfloat16
@@ -74,20 +74,20 @@ def test_integer_inputs_keep_their_type_in_another_precision(tmp_path: Path) -> 
             return torch.nn.Embedding(10, 4), torch.arange(6)
     """
     service = make_service(write_file(tmp_path, "e.py", code), variant("h", precision="float16"))
-    assert service._runner("h").model.args[0].dtype is torch.int64
+    assert service.runner("h").model.args[0].dtype is torch.int64
 
 
 def test_amp_computes_products_in_half_precision(net: str) -> None:
     import torch
 
     service = make_service(net, variant("a"), variant("amp", precision="amp"))
-    outputs = {name: service._runner(name).results(1)[0]["output"][0] for name in ("a", "amp")}
+    outputs = {name: service.runner(name).results(1)[0]["output"][0] for name in ("a", "amp")}
     assert outputs["a"].dtype is torch.float32
     assert outputs["amp"].dtype is torch.bfloat16
 
 
 def test_inference_keeps_no_graph(net: str) -> None:
-    runner = make_service(net)._runner("eager")
+    runner = make_service(net).runner("eager")
     assert not runner.model.module.training
     with runner.context():
         assert not runner.caller()().requires_grad
@@ -96,7 +96,7 @@ def test_inference_keeps_no_graph(net: str) -> None:
 def test_training_without_step_gives_gradients_and_keeps_the_parameters(net: str) -> None:
     import torch
 
-    runner = make_service(net, mode="training")._runner("eager")
+    runner = make_service(net, mode="training").runner("eager")
     before = [p.detach().clone() for p in runner.model.parameters]
     with runner.context():
         runner.caller()()
@@ -110,7 +110,7 @@ def test_training_without_step_gives_gradients_and_keeps_the_parameters(net: str
 def test_rewind_undoes_the_optimizer_step(net: str) -> None:
     import torch
 
-    runner = make_service(net, mode="training", step=True)._runner("eager")
+    runner = make_service(net, mode="training", step=True).runner("eager")
     before = [t.detach().clone() for t in runner.model.state()]
     for _ in range(3):
         with runner.context():
@@ -125,7 +125,7 @@ def test_rewind_undoes_the_optimizer_step(net: str) -> None:
 def test_results_do_not_depend_on_what_ran_before(net: str) -> None:
     import torch
 
-    runner = make_service(net, mode="training", step=True)._runner("eager")
+    runner = make_service(net, mode="training", step=True).runner("eager")
     first, _ = runner.results(5)
     for _ in range(5):
         with runner.context():
@@ -151,7 +151,7 @@ def test_a_module_that_writes_to_its_input_is_checked_from_the_beginning(tmp_pat
     service.reference("a", str(tmp_path / "reference.pt"))
     record = service.judge("b", str(tmp_path / "reference.pt"))
     assert (record["status"], record["nondeterminism"]) == ("pass", 0.0)
-    runner = service._runner("a")
+    runner = service.runner("a")
     with runner.context():
         assert runner.caller()().tolist() == [2.0] * 4
 
@@ -163,7 +163,7 @@ def test_gradients_of_inputs_are_dropped_and_compared(tmp_path: Path) -> None:
             x = torch.randn(3, 4, requires_grad=True)
             return torch.nn.Linear(4, 2), x, lambda output: output.sum()
     """
-    runner = make_service(write_file(tmp_path, "i.py", code), mode="training")._runner("eager")
+    runner = make_service(write_file(tmp_path, "i.py", code), mode="training").runner("eager")
     assert len(runner.results(1)[0]["gradient"]) == 3
     assert runner.model.args[0].grad is None
 
@@ -174,14 +174,14 @@ def test_expanded_inputs_are_left_alone(tmp_path: Path) -> None:
         def make():
             return torch.nn.Linear(4, 4), torch.ones(1, 4).expand(5, 4)
     """
-    runner = make_service(write_file(tmp_path, "x.py", code))._runner("eager")
+    runner = make_service(write_file(tmp_path, "x.py", code)).runner("eager")
     runner.model.rewind()
     assert runner.results(1)[0]["output"][0].shape == (5, 4)
 
 
 def test_the_first_call_is_timed_once_and_counts_graphs(net: str) -> None:
     service = make_service(net, variant("a"), variant("b", "dynamo:eager"))
-    a, b = service._runner("a"), service._runner("b")
+    a, b = service.runner("a"), service.runner("b")
     for runner in (a, b):
         runner.first_call()
     assert b.first_call_s > 10 * a.first_call_s
@@ -226,7 +226,7 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
         make_service(path, mode="training")
     assert caught.value.hint
     with pytest.raises(CannotBuild, match="the variant 'other' was not built"):
-        make_service(path)._runner("other")
+        make_service(path).runner("other")
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_no_loss_and_no_variant_are_refused_with_a_hint(tmp_path: Path) -> None:
 )
 def test_missing_backend_fails_only_its_variant(net: str, backend: str, words: str) -> None:
     service = make_service(net, variant("a"), variant("b", backend))
-    service._runner("a").first_call()
+    service.runner("a").first_call()
     with pytest.raises(CannotBuild, match=words):
         service.warm("b", 0.1)
 
@@ -259,7 +259,7 @@ def test_a_user_backend_that_raises_fails_its_own_variant_only(
 ) -> None:
     backend = write_file(tmp_path, "mine.py", text) + ":make"
     service = make_service(net, variant("a"), variant("b", backend))
-    service._runner("a").first_call()
+    service.runner("a").first_call()
     with pytest.raises(kind):
         service.warm("b", 0.1)
 
@@ -268,9 +268,9 @@ def test_weights_and_inputs_travel_in_the_state_file(net: str, tmp_path: Path) -
     import torch
 
     state = str(tmp_path / "state.pt")
-    first = make_service(net, state=state, seed=1)._runner("eager").model
-    second = make_service(net, state=state, seed=2)._runner("eager").model
-    third = make_service(net, seed=2)._runner("eager").model
+    first = make_service(net, state=state, seed=1).runner("eager").model
+    second = make_service(net, state=state, seed=2).runner("eager").model
+    third = make_service(net, seed=2).runner("eager").model
 
     def same(other: Any) -> bool:
         left = [*first.state(), first.args[0]]

@@ -54,18 +54,10 @@ class GeneratedCode:
     def __init__(self) -> None:
         self.why_not = ""
         self._graphs: Dict[int, Tuple[Any, List[KernelCall]]] = {}
-        self._kept: Dict[str, List[KernelCall]] = {}
         self._path = os.path.join(
             os.environ.get("TORCHINDUCTOR_CACHE_DIR", os.getcwd()), "torchyard-kernels.json"
         )
-        with (
-            contextlib.suppress(OSError, ValueError, TypeError),
-            open(self._path, encoding="utf-8") as file,
-        ):
-            for module, calls in json.load(file).items():
-                self._kept[module] = [
-                    KernelCall(name, tuple(Unit(*unit) for unit in units)) for name, units in calls
-                ]
+        self._kept = _read_calls(self._path)
 
     def install(self) -> None:
         """Observe code generation from now on."""
@@ -146,6 +138,20 @@ class GeneratedCode:
         finally:
             for owner, name, value in replaced:
                 setattr(owner, name, value)
+
+
+def _read_calls(path: str) -> Dict[str, List[KernelCall]]:
+    """Return the calls that an earlier launch kept; nothing where the file is missing or damaged."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return {
+                module: [
+                    KernelCall(name, tuple(Unit(*unit) for unit in units)) for name, units in calls
+                ]
+                for module, calls in json.load(file).items()
+            }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _unit_of(node: Any, phase: str) -> Unit:
