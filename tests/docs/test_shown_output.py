@@ -36,6 +36,7 @@ BESIDE_VALUES = frozenset(
         "jobs for",
         "memory none",
         "mismatch at",
+        "ms per",
         "ms to",
         "mul before",
         "mul writes",
