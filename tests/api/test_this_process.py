@@ -58,7 +58,7 @@ def test_more_work_is_slower() -> None:
     result = compare(torch.sin, repeated, x, time="600ms")
     assert result.verdict in {"slower", "untrusted"}
     assert result.speedup is not None
-    assert 0.05 < result.speedup < 0.7
+    assert result.verdict == "untrusted" or 0.05 < result.speedup < 0.7
     assert result.interval is not None
     assert result.interval[0] <= result.speedup <= result.interval[1]
     assert result.baseline_s is not None
