@@ -98,3 +98,13 @@ def test_enough_rounds_remain_on_a_busy_machine() -> None:
         for one in rounds(TIMES, TIMES, launches=2)
     ]
     assert len(usable_rounds(measured)) == 6
+    result = attributed(measured)
+    assert result.untrusted == "noisy machine: 10 of 10 rounds were disturbed"
+
+
+def test_a_noisy_machine_names_nobody() -> None:
+    slow = rounds(TIMES, {**TIMES, PLANTED: 1800.0})
+    assert attributed(slow).parts[0].named
+    noisy = attributed([replace(one, disturbed=index % 4 > 0) for index, one in enumerate(slow)])
+    assert noisy.untrusted
+    assert not any(part.named for part in noisy.parts)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from tests.worker.why.net import write_net
 from torchyard.core.study import MeasureSettings, Target, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.why.measurement import AttributionSession
+from torchyard.why.storage import load
 
 pytestmark = pytest.mark.torch
 
@@ -45,9 +49,10 @@ def test_parts_sum_to_the_difference(home: Path, tmp_path: Path) -> None:
     ended = torchyard(
         home, *("why", "--launches", "2", "--seconds", "1", "--json", "--html", str(page))
     )
-    assert ended.returncode == 0, ended.stderr
+    assert ended.returncode in {0, 6}, ended.stderr
     document = json.loads(ended.stdout)
     result = document["attribution"]
+    assert ended.returncode == (6 if result["untrusted"] else 0)
     for side in ("baseline_ns", "candidate_ns"):
         total = math.fsum(part[side] for part in result["parts"])
         assert total == pytest.approx(result[side], rel=1e-6)
@@ -69,6 +74,36 @@ def test_errors_come_before_measuring(home: Path, options: list[str], text: str)
     assert ended.returncode == 2
     assert text in ended.stderr
     assert "hint:" in ended.stderr
+
+
+def test_launches_before_a_kill_are_kept(home: Path) -> None:
+    (run,) = (home / "runs").iterdir()
+    saved = run / "why" / "row-1.json"
+    saved.unlink(missing_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchyard", "why", "--launches", "90", "--seconds", "1", "-q"],
+        env={"TORCHYARD_HOME": str(home), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 200
+        while not saved.exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert "incomplete: further launches were planned" in load(saved).notes
+
+
+def test_whole_programs_are_refused(tmp_path: Path) -> None:
+    programs = [word for _ in range(2) for word in ("--command", "sleep 0.01")]
+    ended = torchyard(tmp_path, "bench", *programs, "--launches", "3", "-q")
+    assert ended.returncode in {0, 6}, ended.stderr
+    ended = torchyard(tmp_path, "why")
+    assert ended.returncode == 2
+    assert "why does not support whole programs" in ended.stderr
 
 
 def test_without_a_run(tmp_path: Path) -> None:

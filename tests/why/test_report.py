@@ -44,7 +44,14 @@ def test_text_names_the_part_its_line_and_its_kernels(result: Attribution) -> No
     assert "eager: op 1x" in text
     assert "inductor: 1 graph" in text
     assert "eager kernel for op (eager-kernel=op): faster 1.40x [1.30, 1.50]" in text
-    assert "1.00x instead of 0.71x over the baseline; confirmed" in text
+    assert "1.00x instead of 0.71x over the baseline (second comparison, which confirms" in text
+
+
+def test_an_untrusted_result_looks_untrusted_everywhere(result: Attribution) -> None:
+    noisy = replace(result, untrusted="noisy machine: 9 of 10 rounds were disturbed")
+    for text in (attribution_text(noisy, width=160), attribution_page(noisy)):
+        assert "Untrusted, do not use these numbers: noisy machine: 9 of 10" in text
+        assert "Largest contribution" not in text
 
 
 def test_shown_amounts_sum_to_the_difference(result: Attribution) -> None:

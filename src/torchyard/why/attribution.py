@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Final
 
 from torchyard.core.study import Workload
 from torchyard.stats.differences import estimate_difference
+from torchyard.stats.pairs import DIRTY_SHARE_LIMIT
 from torchyard.stats.suite import benjamini_hochberg
 from torchyard.why.alignment import UNATTRIBUTED, Groups, Key, align
 from torchyard.why.model import (
@@ -86,6 +87,9 @@ def attribute(
         _part(key, one, adjusted_p, groups, sides, total_ns, work or {})
         for key, one, adjusted_p in zip(keys, estimates, adjusted, strict=True)
     ]
+    untrusted = _why_untrusted(rounds)
+    if untrusted:
+        parts = [replace(part, named=False) for part in parts]
     whole = _estimate([launch.totals for launch in measured], total_ns)
     return Attribution(
         workload=workload,
@@ -103,7 +107,16 @@ def attribute(
         candidate_overhead=_overhead(sides[1]),
         facts=tuple(facts),
         notes=tuple(notes),
+        untrusted=untrusted,
     )
+
+
+def _why_untrusted(rounds: Sequence[MeasuredRound]) -> str:
+    """Return why nothing may be concluded from these rounds; empty when it may."""
+    disturbed = sum(one.disturbed for one in rounds)
+    if disturbed <= DIRTY_SHARE_LIMIT * len(rounds):
+        return ""
+    return f"noisy machine: {disturbed} of {len(rounds)} rounds were disturbed"
 
 
 def usable_rounds(rounds: Sequence[MeasuredRound]) -> list[MeasuredRound]:

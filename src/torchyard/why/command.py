@@ -46,6 +46,9 @@ contributes to the difference, with 95 % confidence intervals. All parts sum to 
 iteration times, which are measured in separate blocks without the profiler.
 
 RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Supports CPU workloads.
+The result is saved in the run folder after every launch.
+
+Exit code 6: the machine was too noisy; the numbers must not be used.
 """
 
 
@@ -85,10 +88,11 @@ def why(
     html: Path | None,
     quiet: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Measure and show an attribution."""
     from torchyard.cli.progress import ComparisonCollector, show_progress
     from torchyard.core.records import encode
+    from torchyard.errors import Untrustworthy
     from torchyard.results.commands.options import find_run
     from torchyard.results.run_reader import read_run
     from torchyard.why.analysis import explain_comparison
@@ -113,6 +117,7 @@ def why(
             seconds=seconds,
             folder=stored.folder / "why",
             listener=listener,
+            keep=lambda one: save(one, stored.folder, number),
         )
         if compiler:
             from torchyard.why.ablation import ablate
@@ -141,6 +146,7 @@ def why(
             print_message(f"html: {html}")
     if not quiet:
         print_message(f"saved: {path}")
+    return Untrustworthy.exit_code if result.untrusted else 0
 
 
 def _choose(run: Run, row: int | None) -> tuple[int, Comparison]:

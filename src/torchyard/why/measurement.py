@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -14,7 +15,7 @@ from torchyard.bench.launch import LaunchProcesses, draw_launch, threads_of
 from torchyard.bench.preparation import PreparationState, compile_variant, measure_metrics, warm_up
 from torchyard.core.comparison import VariantMetrics
 from torchyard.core.events import Event, Listener
-from torchyard.core.study import MeasureSettings, Variant, Workload
+from torchyard.core.study import COMMAND_SUITE, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.machine.guards import block_check
 from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source, Work
@@ -53,8 +54,18 @@ class AttributionSession:
         seconds: float,
         folder: Path,
         listener: Listener,
+        on_launch: Callable[[], None] = lambda: None,
     ) -> None:
-        """`seconds` is the measuring time of all launches; `folder` receives logs and compiled code."""
+        """`seconds` is the measuring time of all launches; `folder` receives logs and compiled code.
+
+        `on_launch` is called after each launch.
+        """
+        if workload.suite == COMMAND_SUITE:
+            raise UsageError(
+                "why does not support whole programs",
+                why="only operators of PyTorch modules and functions are attributed",
+                hint="use `torchyard profile` for a profile of each program",
+            )
         if workload.device != "cpu":
             raise UsageError(
                 f"why does not support the device {workload.device} yet",
@@ -75,6 +86,7 @@ class AttributionSession:
         self._seconds = seconds / launches
         self._folder = folder
         self._listener = listener
+        self._on_launch = on_launch
         self._chance = random.Random(f"why/{settings.seed}")
         self._prepared = PreparationState()
         self.measurement = Measurement()
@@ -86,6 +98,7 @@ class AttributionSession:
         try:
             for number in range(self._launches):
                 self._launch(number, scratch)
+                self._on_launch()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return self.measurement

@@ -186,6 +186,8 @@ class Attribution:
     facts: tuple[str, ...] = ()
     """What the compiler did: graphs, graph breaks, library calls, recompilations."""
     notes: tuple[str, ...] = ()
+    untrusted: str = ""
+    """Why the result must not be used; no part is named then."""
     ablations: tuple[Ablation, ...] = ()
     """Decisions of the compiler, changed one at a time."""
     format: int = FORMAT_VERSION

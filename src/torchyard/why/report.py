@@ -56,6 +56,8 @@ def headline(result: Attribution) -> str:
         f"{result.workload.label}: {result.baseline} -> {result.candidate}: {times} per iteration, "
         f"{change} {interval}."
     )
+    if result.untrusted:
+        return f"Untrusted, do not use these numbers: {result.untrusted}. {text}"
     named = [part for part in result.parts if part.named]
     if not named:
         return f"{text} No part has a significant contribution."
@@ -70,8 +72,10 @@ def ablation_line(one: Ablation) -> str:
     text = f"{one.change} ({one.option}): {one.verdict} {one.effect_text}".rstrip()
     if one.decided and one.speedup_text:
         text += f"; {one.speedup_text} over the baseline"
-    if one.confirmed is not None:
-        text += "; confirmed" if one.confirmed else "; not confirmed by a second comparison"
+    if one.confirmed:
+        text += " (second comparison, which confirms the first)"
+    elif one.confirmed is not None:
+        text += " (second comparison, which does not confirm the first)"
     return text
 
 
