@@ -10,7 +10,7 @@ import torch
 from tests.worker.in_process_service import make_service, variant
 from tests.worker.why.net import write_net
 from torchyard.worker.bench.eager_kernels import eager_kernels, overloads_of
-from torchyard.worker.bench.options import BadOption, parse
+from torchyard.worker.bench.options import BadOption, parse, why_not
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
@@ -23,6 +23,12 @@ def test_names_of_operators() -> None:
     assert parse("eager-kernel=gelu,sort") == ("eager-kernel", "gelu,sort")
     with pytest.raises(BadOption, match="has no value"):
         parse("eager-kernel")
+
+
+@pytest.mark.parametrize("backend", ["eager", "dynamo:aot_eager"])
+def test_other_backends_are_refused(backend: str) -> None:
+    assert "requires Inductor" in why_not("eager-kernel", backend)
+    assert why_not("eager-kernel", "inductor") == ""
 
 
 def test_tables_of_inductor_are_restored() -> None:

@@ -194,6 +194,8 @@ def why_not(name: str, backend: str, training: Optional[bool] = None) -> str:
         )
         if not fits:
             return "%s is a setting of %s, which %s does not use" % (name, head, backend)
+    elif name == EAGER_KERNEL and not backend_names.uses_inductor(backend):
+        return "%s requires Inductor, which %s does not use" % (name, backend)
     elif option.needs_compiler and not backend_names.uses_dynamo(backend):
         return "%s requires a torch.compile backend, which %s is not" % (name, backend)
     if option.inference_only and training:
