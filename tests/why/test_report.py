@@ -70,6 +70,14 @@ def test_text_fits_the_width(result: Attribution, width: int) -> None:
     assert long_lines == []
 
 
+def test_user_files_have_short_names() -> None:
+    workload = Workload(suite="file", name="/home/user/net.py:Net")
+    made = attribute(workload, "a", "b", rounds(TIMES, TIMES))
+    for text in (headline(made), attribution_page(made)):
+        assert "/home/user" not in text
+        assert "net.py:Net inference" in text
+
+
 def test_headline_without_a_significant_part() -> None:
     made = attribute(Workload(suite="models", name="net"), "a", "b", rounds(TIMES, TIMES))
     assert "No part has a significant contribution." in headline(made)

@@ -15,6 +15,7 @@ from torchyard.bench.launch import LaunchProcesses, draw_launch, threads_of
 from torchyard.bench.preparation import PreparationState, compile_variant, measure_metrics, warm_up
 from torchyard.core.comparison import VariantMetrics
 from torchyard.core.events import Event, Listener
+from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.machine.guards import block_check
@@ -216,7 +217,7 @@ class AttributionSession:
             Event(
                 kind="phase",
                 text=text,
-                workload=self._workload.label,
+                workload=short_label(self._workload),
                 fraction=number / self._launches,
             )
         )

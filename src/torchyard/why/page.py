@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
+from torchyard.core.short_names import short_label
 from torchyard.presentation.chart_layout import round_step
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.why.model import Attribution, Part
@@ -59,7 +60,7 @@ def attribution_page(result: Attribution) -> str:
         .get_template("why.html.j2")
         .render(
             result=result,
-            title=f"Why: {result.workload.label}",
+            title=f"Why: {short_label(result.workload)}",
             answer=headline(result),
             method=method_line(result),
             chart=waterfall(result, parts, rest),

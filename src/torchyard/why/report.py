@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from torchyard.core.short_names import short_label
 from torchyard.presentation.safe_text import one_line, wrapped
 from torchyard.why.model import Ablation, Attribution, Kernel, Part, Source
 
@@ -53,7 +54,7 @@ def headline(result: Attribution) -> str:
     change = f"{_amount(result.difference_ns, scale)} {unit}"
     interval = _interval(result.low_ns, result.high_ns, scale)
     text = (
-        f"{result.workload.label}: {result.baseline} -> {result.candidate}: {times} per iteration, "
+        f"{short_label(result.workload)}: {result.baseline} -> {result.candidate}: {times} per iteration, "
         f"{change} {interval}."
     )
     if result.untrusted:
