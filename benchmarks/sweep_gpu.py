@@ -1,10 +1,13 @@
 """Wall time of a GPU sweep against a script with one process per model and thirty alternating repeats.
 
-    python benchmarks/sweep_gpu.py --only huggingface/DistillGPT2 --only timm/resnet50 --modes inference
+    python benchmarks/sweep_gpu.py --data gpu.jsonl --cell timm/resnet50:training \
+        --cell huggingface/DistillGPT2:inference
+    python benchmarks/sweep_gpu.py --data gpu.jsonl --cell ... --parts several,null
 
-For the same cells, in one run: the rule of PyTorch's dynamo harness (`fixed_repeats.py`), a sweep with
-one cell at a time, and a sweep with several side by side. Every method starts with empty caches of
-compiled code. Prints one table of times and one of speedups and verdicts.
+For the same cells: the rule of PyTorch's dynamo harness (`fixed_repeats.py`), a sweep with one cell at
+a time, a sweep with several side by side, and a sweep of eager code with itself. Every method starts
+with empty caches of compiled code. Each part is a line of the file as soon as it is there, and is not
+measured again. Prints one table of times, one of speedups and verdicts, and the false alarms.
 """
 
 from __future__ import annotations
@@ -22,48 +25,62 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REPEATS = 30
+PARTS = ("by hand", "one", "several", "null")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", action="append", required=True, help="SUITE/NAME; repeatable")
-    parser.add_argument("--modes", default="inference", help="inference,training")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--cell", action="append", default=[], help="SUITE/NAME:MODE; repeatable")
+    parser.add_argument("--parts", default="by hand,one,several", help=",".join(PARTS))
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--time", default="20s", help="measuring time per cell of the sweeps")
     parser.add_argument("--at-most", type=int, default=6, help="cells side by side")
-    parser.add_argument("--null", action="store_true", help="only a sweep of eager with itself")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
-        if options.null:
-            _print_null(_sweep(options, Path(folder), "null", at_most=1, candidate="eager"))
-        else:
-            _compare(options, Path(folder))
+    parts = options.parts.split(",") if options.cell else []
+    for part in parts:
+        if part not in PARTS:
+            parser.error(f"unknown part {part!r}; parts are {', '.join(PARTS)}")
+        measured = {(line["part"], line.get("cell")) for line in _lines(options.data)}
+        for cell in options.cell if part == "by hand" else [None]:
+            if (part, cell) in measured:
+                continue
+            with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+                line = _measure(options, part, cell, Path(folder))
+            with options.data.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(f"{part} {cell or ''}: {line['wall_s']:.1f} s", file=sys.stderr, flush=True)
+    _report(_lines(options.data))
 
 
-def _compare(options: argparse.Namespace, folder: Path) -> None:
-    by_hand: dict[str, dict[str, Any]] = {}
-    began = time.monotonic()
-    for name in options.only:
-        for mode in options.modes.split(","):
-            by_hand[f"{name} {mode}"] = _by_hand(options, name, mode, folder)
-    by_hand_s = time.monotonic() - began
-    one = _sweep(options, folder, "one", at_most=1)
-    several = _sweep(options, folder, "several", at_most=options.at_most)
-    print("| method | cells | wall time (s) | relative |\n| --- | --- | --- | --- |")
-    for name, wall_s in (
-        ("by hand, one process per model", by_hand_s),
-        ("sweep, one cell at a time", one["wall_s"]),
-        (f"sweep, {options.at_most} side by side", several["wall_s"]),
-    ):
-        print(f"| {name} | {len(by_hand)} | {wall_s:.1f} | {wall_s / by_hand_s:.2f} |")
-    print("\n| cell | by hand | one at a time | side by side |\n| --- | --- | --- | --- |")
-    for label, row in by_hand.items():
-        cells = [_cell(sweep["rows"].get(label)) for sweep in (one, several)]
-        print(f"| {label} | {row['text']} | {cells[0]} | {cells[1]} |")
+def _lines(data: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.open(encoding="utf-8")] if data.exists() else []
 
 
-def _by_hand(options: argparse.Namespace, name: str, mode: str, folder: Path) -> dict[str, Any]:
+def _measure(
+    options: argparse.Namespace, part: str, cell: str | None, folder: Path
+) -> dict[str, Any]:
+    if cell is not None:
+        return {"part": part, "cell": cell, **_by_hand(options, cell, folder)}
+    modes: dict[str, list[str]] = {}
+    for name, _, mode in (one.rpartition(":") for one in options.cell):
+        modes.setdefault(mode, []).append(name)
+    rows: dict[str, str] = {}
+    alarms: list[Any] = []
+    wall_s = 0.0
+    for mode, names in modes.items():
+        swept = _sweep(options, folder / mode, part, mode, names)
+        wall_s += swept["wall_s"]
+        rows.update(swept["rows"])
+        alarms.append(swept["false_alarms"])
+    return {"part": part, "wall_s": wall_s, "rows": rows, "false_alarms": alarms}
+
+
+def _by_hand(options: argparse.Namespace, cell: str, folder: Path) -> dict[str, Any]:
+    name, _, mode = cell.rpartition(":")
     suite, _, model = name.partition("/")
     request = {
         "workload": {
@@ -80,37 +97,37 @@ def _by_hand(options: argparse.Namespace, name: str, mode: str, folder: Path) ->
     }
     asked, answer = folder / "request.json", folder / "answer.json"
     asked.write_text(json.dumps(request))
-    with tempfile.TemporaryDirectory(prefix="torchyard-") as cache:
-        variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
-        ended = subprocess.run(
-            [sys.executable, str(HERE / "fixed_repeats.py"), str(asked), str(answer)],
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "i"), "TRITON_CACHE_DIR": str(folder / "t")}
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, str(HERE / "fixed_repeats.py"), str(asked), str(answer)],
+        env={**os.environ, **caches},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    wall_s = time.monotonic() - began
     if ended.returncode:
-        return {"text": "failed: " + ended.stderr.strip().splitlines()[-1][:60]}
+        return {"wall_s": wall_s, "text": "failed: " + ended.stderr.strip().splitlines()[-1][:60]}
     eager, compiled = json.loads(answer.read_text())["times_ns"]
-    return {"text": f"{statistics.median(eager) / statistics.median(compiled):.3f}x"}
+    ratio = statistics.median(eager) / statistics.median(compiled)
+    return {"wall_s": wall_s, "text": f"{ratio:.3f}x"}
 
 
 def _sweep(
-    options: argparse.Namespace, folder: Path, name: str, *, at_most: int, candidate: str = ""
+    options: argparse.Namespace, folder: Path, part: str, mode: str, names: list[str]
 ) -> dict[str, Any]:
-    suites = sorted({one.partition("/")[0] for one in options.only})
-    command = [sys.executable, "-m", "torchyard", "sweep", "--suites", ",".join(suites)]
-    command += [part for one in options.only for part in ("--only", one)]
-    command += ["--modes", options.modes, "--device", options.device, "--time", options.time]
-    command += ["--batch-size", str(options.batch_size), "--at-most", str(at_most)]
-    command += ["--run-dir", str(folder / name), "--quiet"]
-    if candidate:
-        command += ["--null"]
+    command = [sys.executable, "-m", "torchyard", "sweep", "--modes", mode]
+    command += [word for name in names for word in ("--workload", name)]
+    command += ["--device", options.device, "--time", options.time]
+    command += ["--batch-size", str(options.batch_size), "--run-dir", str(folder), "--quiet"]
+    command += ["--at-most", str(options.at_most if part == "several" else 1)]
+    command += ["--null"] if part == "null" else []
     began = time.monotonic()
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     wall_s = time.monotonic() - began
     shown = subprocess.run(
-        [sys.executable, "-m", "torchyard", "sweep", "report", str(folder / name), "--json"],
+        [sys.executable, "-m", "torchyard", "sweep", "report", str(folder), "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -119,25 +136,37 @@ def _sweep(
         report = json.loads(shown.stdout)
     except ValueError:
         sys.exit(f"{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}\n{shown.stderr[-2000:]}")
-    rows = {}
-    for row in report["rows"]:
-        rows[" ".join(row["workload"].split()[:2])] = row
-    return {"wall_s": wall_s, "rows": rows, "report": report, "output": ended.stdout}
+    rows = {f"{row['workload'].split()[0]}:{mode}": _text(row) for row in report["rows"]}
+    return {"wall_s": wall_s, "rows": rows, "false_alarms": report.get("false_alarms")}
 
 
-def _cell(row: dict[str, Any] | None) -> str:
-    if row is None or row["speedup"] is None:
-        return "-" if row is None else str(row["reason"])[:60]
+def _text(row: dict[str, Any]) -> str:
+    if row["speedup"] is None:
+        return str(row["reason"])[:60]
     low, high = row["interval"]["low"], row["interval"]["high"]
     verdict = row["verdict"] if row["trusted"] else "untrusted"
     return f"{row['speedup']:.3f}x [{low:.3f}, {high:.3f}] {verdict}, {row['launches']} launches"
 
 
-def _print_null(sweep: dict[str, Any]) -> None:
-    print(f"{sweep['wall_s']:.1f} s\n\n| cell | result |\n| --- | --- |")
-    for label, row in sweep["rows"].items():
-        print(f"| {label} | {_cell(row)} |")
-    print(json.dumps(sweep["report"]["false_alarms"]))
+def _report(lines: list[dict[str, Any]]) -> None:
+    by_hand = {line["cell"]: line for line in lines if line["part"] == "by hand"}
+    sweeps = {line["part"]: line for line in lines if line["part"] != "by hand"}
+    by_hand_s = sum(line["wall_s"] for line in by_hand.values())
+    print("| method | cells | wall time (s) | relative |\n| --- | --- | --- | --- |")
+    if by_hand:
+        print(f"| by hand, one process per model | {len(by_hand)} | {by_hand_s:.1f} | 1.00 |")
+    for part, line in sweeps.items():
+        relative = f"{line['wall_s'] / by_hand_s:.2f}" if by_hand else "-"
+        print(f"| sweep, {part} | {len(line['rows'])} | {line['wall_s']:.1f} | {relative} |")
+    cells = dict.fromkeys([*by_hand, *(cell for line in sweeps.values() for cell in line["rows"])])
+    print("\n| " + " | ".join(["cell", "by hand", *sweeps]) + " |")
+    print("| " + " | ".join(["---"] * (2 + len(sweeps))) + " |")
+    for cell in cells:
+        texts = [by_hand[cell]["text"] if cell in by_hand else "-"]
+        texts += [line["rows"].get(cell, "-") for line in sweeps.values()]
+        print("| " + " | ".join([cell, *texts]) + " |")
+    if "null" in sweeps:
+        print(json.dumps(sweeps["null"]["false_alarms"]))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.bench.tiny_bench import HERE, QUICK, bench, write_file
-from torchyard.bench import bench_run
+from torchyard.bench import bench_run, session
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.launch_templates import LaunchTemplates, may_fork, modules_of
 from torchyard.bench.preparation import PreparationState, warm_up
-from torchyard.core.study import Environment, MeasureSettings, Variant, Workload
+from torchyard.core.study import Budget, Environment, MeasureSettings, Variant, Workload
 from torchyard.process.templates import TemplatePool
 
 EAGER = Variant(name="eager", target=HERE)
@@ -135,6 +135,23 @@ def test_a_run_of_few_workloads_starts_processes_unless_asked_to_fork(
     )
     (record,) = map(json.loads, (tmp_path / "run" / "launches.jsonl").read_text().splitlines())
     assert record["start"] == {"here+default": used}
+
+
+@pytest.mark.torch
+def test_a_long_run_of_one_workload_forks_its_later_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "MIN_FORKED", 1)
+    code = "import torch\ndef make():\n    return torch.nn.Linear(8, 8), torch.ones(4, 8)\n"
+    bench(
+        tmp_path / "run",
+        write_file(tmp_path, "own.py", code),
+        budget=Budget(time_s=30.0, precision_goal=0.0, max_launches=4, launch_s=0.1),
+        settings=MeasureSettings(block_s=0.02, threads=1),
+    )
+    lines = (tmp_path / "run" / "launches.jsonl").read_text().splitlines()
+    starts = [json.loads(line)["start"]["here+default"] for line in lines]
+    assert starts == ["fresh", "fresh", "fork", "fork"]
 
 
 @pytest.mark.torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchyard.bench.durations import SHORTEST_S
+from torchyard.bench.launch_templates import MIN_FORKED
 from torchyard.bench.pacing import SessionClock, SessionProgress
 from torchyard.bench.rounds import enough_rounds
 from torchyard.core.study import Budget
@@ -78,6 +79,35 @@ def test_a_session_of_100_s_with_starts_of_9_s_makes_many_launches() -> None:
     lengths, _, _ = run_session(budget, first_start_s=30.0, start_s=9.0, round_s=0.5)
     assert len(lengths) >= 7
     assert max(lengths) < 15.0
+
+
+@pytest.mark.parametrize(("time_s", "pays_off"), [(60.0, True), (12.0, False)])
+def test_templates_pay_off_if_many_launches_follow(time_s: float, pays_off: bool) -> None:
+    now = FakeTime()
+    clock = SessionClock(Budget(time_s=time_s), clock=now)
+    for done in range(2):
+        now.now_s += 4.0 if done else 0.0
+        clock.launch_ready(4.0, round_s=0.2)
+        now.now_s += 1.2
+        clock.launch_done(wall_s=1.2, rounds=6)
+        clock.learn([result(0.01, 0.015, done + 1)])
+    assert (clock.forked_launches_left() >= MIN_FORKED) is pays_off
+
+
+def test_the_start_of_a_template_is_not_expected_again() -> None:
+    """Otherwise one slow start would make all later launches few and long."""
+    lengths = []
+    for later_start_s in (12.0, 1.0):
+        now = FakeTime()
+        clock = SessionClock(Budget(time_s=60.0), clock=now)
+        clock.launch_ready(5.0, round_s=0.2)
+        clock.launch_done(wall_s=1.2, rounds=6)
+        clock.learn([result(0.01, 0.015, 1)])
+        now.now_s += 12.0
+        clock.launch_ready(12.0, round_s=0.2, later_start_s=later_start_s)
+        assert clock.last_start_s == 12.0
+        lengths.append(clock.seconds_for_rounds())
+    assert lengths[1] < 0.7 * lengths[0]
 
 
 def test_noisy_pairs_make_launches_longer() -> None:

@@ -31,6 +31,7 @@ def make_service(
     state: str | None = None,
     seed: int = 1337,
     batch_size: int | None = None,
+    device: str = "cpu",
 ) -> Any:
     """The service after `build`; `code` is the path of a workload file, or SUITE/NAME."""
     from torchyard.worker.bench.service import WorkerService
@@ -41,7 +42,7 @@ def make_service(
         "suite": suite,
         "name": name,
         "mode": mode,
-        "device": "cpu",
+        "device": device,
         "batch_size": batch_size,
         "optimizer_step": step,
         "parameters": [],

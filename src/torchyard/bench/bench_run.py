@@ -36,7 +36,7 @@ from torchyard.results.run_writer import ProgressFile, RunWriter
 
 _TRANSIENT: Final[frozenset[EventKind]] = frozenset({"phase", "launch", "look"})
 MIN_SHARING: Final = 3
-"""Number of workloads from which on starting template processes pays off; sweeps share theirs."""
+"""Number of workloads from which on all launches are forked; sweeps share their templates."""
 _MAX_TEXT_LENGTH: Final = 400
 """Failure messages can contain whole logs."""
 
@@ -120,10 +120,15 @@ def run_bench(
     listener = progress.listen
     rows: list[Comparison] = []
     own_templates = TemplatePool()
-    templates = None
+    templates, fork_at_once = None, False
     if study.settings.start != "fresh" and sys.platform == "linux":
-        pays_off = study.settings.start == "fork" or len(study.workloads) >= MIN_SHARING
-        templates = pool_of_environment() or (own_templates if pays_off else None)
+        shared = pool_of_environment()
+        fork_at_once = (
+            shared is not None
+            or study.settings.start == "fork"
+            or len(study.workloads) >= MIN_SHARING
+        )
+        templates = shared or own_templates
         cache = cache or cache_of_environment()
     try:
         for number, workload in enumerate(study.workloads):
@@ -153,6 +158,7 @@ def run_bench(
                     turn=turn,
                     cache=cache,
                     templates=templates,
+                    fork_at_once=fork_at_once,
                     gate=None if gate is None else _recorded_gate(gate, writer, listener, workload),
                     processes_of=processes_of,
                 )

@@ -25,6 +25,10 @@ Specs = dict[ProcessKey, list[LaunchSpec]]
 
 TEMPLATES: Final = 3
 """Number of templates over which the launches of a session rotate."""
+FORK_AFTER: Final = 2
+"""Fresh launches of a comparison that has no templates yet: large effects are decided by then."""
+MIN_FORKED: Final = 4
+"""Number of further launches from which on starting templates pays off."""
 _PACKAGES: Final = {
     "huggingface": ("transformers",),
     "timm": ("timm",),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Final
 
 from torchyard.bench.durations import (
@@ -65,10 +66,13 @@ class SessionClock:
         self._waited_s = 0.0
         self._waited_before_s = 0.0
         self._starts_s: list[float] = []
+        """Of each launch the part that recurs in later ones."""
         self._round_s = 0.0
         self._rounds_done = 0
         self._after_s = 0.0
-        self._later_start_s: float | None = None
+        self._is_first_known = False
+        self.last_start_s = 0.0
+        """Start-up time of the latest launch."""
         self.why_ended = ""
         """Why measuring ended before the time was used up; empty if it was used."""
         self._done = 0
@@ -92,11 +96,6 @@ class SessionClock:
         """Used share of the budget, below 1, which is reserved for the final analysis."""
         return min(0.999, max(1e-6, self.elapsed_s / self._budget.time_s))
 
-    @property
-    def last_start_s(self) -> float:
-        """Start-up time of the latest launch."""
-        return self._starts_s[-1]
-
     def launch_ready(
         self,
         start_s: float,
@@ -111,10 +110,11 @@ class SessionClock:
         recurs in later launches, where known, and `waited_s` the total time that the session has waited
         for others so far.
         """
-        self._starts_s.append(start_s)
+        self.last_start_s = start_s
+        recurs = later_start_s is not None
+        self._starts_s.append(start_s if later_start_s is None else later_start_s)
+        self._is_first_known = recurs if len(self._starts_s) == 1 else self._is_first_known
         self._waited_s = waited_s
-        if len(self._starts_s) == 1:
-            self._later_start_s = later_start_s
         if self._round_s <= 0.0:
             self._round_s = round_s
         if self._began is None:
@@ -145,7 +145,7 @@ class SessionClock:
             self._seconds = min(self._budget.launch_s, self._fair_share_s(remaining_s))
         else:
             further = self._further_launches(remaining_s)
-            self._seconds = self._length_s(further, remaining_s)
+            self._seconds = (remaining_s - (further - 1) * self._start_guess_s()) / further
         self._seconds = max(SHORTEST_S, self._seconds)
         return self._seconds
 
@@ -183,6 +183,11 @@ class SessionClock:
             f"launches fit, with which a verdict is unlikely"
         )
         return True
+
+    def forked_launches_left(self) -> int:
+        """Return how many launches would be planned if templates were started now."""
+        remaining_s = self._budget.time_s - self.elapsed_s - self._start_guess_s()
+        return self._further_launches(remaining_s, FORK_S + self._after_s)
 
     def expected_remaining_s(self) -> float:
         """Return the expected measuring time until the session ends, by verdicts or by time."""
@@ -223,9 +228,9 @@ class SessionClock:
         fitting = int(remaining_s / launch_s + 1.0 - MIN_FITTING_SHARE)
         return min(fitting, self._budget.max_launches - self._done)
 
-    def _further_launches(self, remaining_s: float) -> int:
+    def _further_launches(self, remaining_s: float, start_s: float | None = None) -> int:
         """Return the number of launches, with the one that is ready, for the narrowest interval."""
-        start_s = self._start_guess_s()
+        start_s = self._start_guess_s() if start_s is None else start_s
         most = int((remaining_s + start_s) / (start_s + self._shortest_s))
         most = max(1, min(most, self._budget.max_launches - self._done))
         required = 1
@@ -236,17 +241,12 @@ class SessionClock:
         counts = [most]
         while counts[-1] > required:
             counts.append(max(required, min(counts[-1] - 1, int(counts[-1] / 1.2))))
-        return min(counts, key=lambda count: self._expected_width(count, remaining_s))
+        return min(counts, key=lambda count: self._expected_width(count, remaining_s, start_s))
 
-    def _length_s(self, further: int, remaining_s: float) -> float:
-        return (remaining_s - (further - 1) * self._start_guess_s()) / further
-
-    def _expected_width(self, further: int, remaining_s: float) -> float:
+    def _expected_width(self, further: int, remaining_s: float, start_s: float) -> float:
         """Return the half-width of the final interval with this number of further launches."""
-        rounds = max(
-            float(min_rounds(self._round_s)),
-            self._length_s(further, remaining_s) / max(self._round_s, 1e-3),
-        )
+        length_s = (remaining_s - (further - 1) * start_s) / further
+        rounds = max(float(min_rounds(self._round_s)), length_s / max(self._round_s, 1e-3))
         total = self._done + further
         if total < 2:  # noqa: PLR2004
             return math.inf
@@ -278,12 +278,13 @@ class SessionClock:
 
     def _start_guess_s(self) -> float:
         """Estimate the start-up time of a later launch."""
-        later_starts_s = self._starts_s[1:]
-        if later_starts_s:
-            return sum(later_starts_s) / len(later_starts_s) + self._after_s
-        if self._later_start_s is not None:
-            return self._later_start_s + self._after_s
-        return LATER_START_SHARE * self._starts_s[0] if self._starts_s else 0.0
+        if not self._starts_s:
+            return 0.0
+        if len(self._starts_s) > 1:
+            return min(self._starts_s[-1], median(self._starts_s[1:])) + self._after_s
+        if self._is_first_known:
+            return self._starts_s[0] + self._after_s
+        return LATER_START_SHARE * self._starts_s[0]
 
 
 class SessionProgress:

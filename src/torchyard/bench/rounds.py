@@ -50,10 +50,10 @@ class LaunchTiming:
 def choose_reseat(
     method: RelocationMethod, variants: Sequence[Variant], device: str
 ) -> RelocationMethod:
-    """Resolve `auto`: fresh pages, but `heap` if allocators are compared and `off` on a GPU."""
+    """Resolve `auto`: fresh pages, but `heap` if allocators are compared and `off` on other devices."""
     if method != "auto":
         return method
-    if device != "cpu":
+    if device.partition(":")[0] not in {"cpu", "cuda"}:
         return "off"
     environments = {variant.environment for variant in variants}
     about_memory = any(environment.touches_allocator() for environment in environments)

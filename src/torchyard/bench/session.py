@@ -26,7 +26,7 @@ from torchyard.bench.launch import (
     threads_of,
 )
 from torchyard.bench.launch_gate import LaunchGate, LaunchStopped, ProvisionalResults
-from torchyard.bench.launch_templates import LaunchTemplates, may_fork
+from torchyard.bench.launch_templates import FORK_AFTER, MIN_FORKED, LaunchTemplates, may_fork
 from torchyard.bench.outcome import Spent, make_comparison, make_estimate
 from torchyard.bench.pacing import FORK_S, WARM_SHARE, SessionClock, SessionProgress, min_rounds
 from torchyard.bench.preparation import (
@@ -90,12 +90,14 @@ class WorkloadSession:
         turn: TimingTurn | None = None,
         cache: Path | None = None,
         templates: TemplateSource | None = None,
+        fork_at_once: bool = True,
         gate: LaunchGate | None = None,
         processes_of: Callable[..., LaunchProcesses] = LaunchProcesses,
     ) -> None:
         """`turn` serializes timing with other sessions; `cache` is a folder of compiled artifacts.
 
-        Processes are forked from `templates`, where given and safe. `gate` is asked before each launch.
+        Processes are forked from `templates`, where given and safe: at once, or only when many launches
+        follow. `gate` is asked before each launch.
         `processes_of` creates the processes of a launch.
         """
         self._processes_of = processes_of
@@ -106,6 +108,8 @@ class WorkloadSession:
         self._scratch = scratch
         self._cache = cache
         self._templates = None if templates is None else LaunchTemplates(templates, study.settings)
+        self._forks = fork_at_once
+        self._first_forked = 0
         self._listener = listener
         self._chance = chance
         self._active = list(study.candidates)
@@ -238,8 +242,8 @@ class WorkloadSession:
                 log_folder=folder,
                 scratch=self._scratch,
                 cache=self._cache,
-                templates=self._templates if may_fork(self._study.settings, variants) else None,
-                number=number,
+                templates=self._templates_for(number, variants),
+                number=number - self._first_forked,
             ) as processes:
                 process_s = self._active_s() - started_s
                 self._note_start(processes)
@@ -257,7 +261,7 @@ class WorkloadSession:
                     start_s,
                     round_s=round_s,
                     later_start_s=start_s
-                    - (1.0 - WARM_SHARE) * checking_s
+                    - (0.0 if number else (1.0 - WARM_SHARE) * checking_s)
                     - (max(0.0, process_s - FORK_S) if self._was_forked(processes) else 0.0),
                     waited_s=self._turn.waited_s + self._gate.waited_s,
                 )
@@ -313,6 +317,13 @@ class WorkloadSession:
                     self._remove_unbuildable(candidate, processes, failed)
         for variant in processes.variants:
             compile_variant(processes, variant)
+
+    def _templates_for(self, number: int, variants: Sequence[Variant]) -> LaunchTemplates | None:
+        """Return the templates if this launch is forked; starting them pays off in several launches."""
+        if not self._forks and number >= FORK_AFTER:
+            self._forks = self._clock.forked_launches_left() >= MIN_FORKED
+            self._first_forked = number
+        return self._templates if self._forks and may_fork(self._study.settings, variants) else None
 
     def _find_peaks(self, processes: LaunchProcesses) -> None:
         """Look up measured peaks of this machine for the plausibility check."""

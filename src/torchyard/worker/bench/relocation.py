@@ -1,5 +1,6 @@
 """Relocate parameters and inputs to fresh memory between blocks, to average over memory placements."""
 
+import gc
 import mmap
 import random
 import time
@@ -13,12 +14,18 @@ from torchyard.worker.workload import flatten
 
 LINE_BYTES = 64
 SPREAD_PAGES = 8
+CUDA_LINE_BYTES = 512
+"""The alignment of torch's allocator, which generated kernels may rely on."""
+CUDA_SEGMENT_BYTES = 2 << 20
+MAX_CUDA_PADS = 8
+MAX_PAD_SEGMENTS = 16
 
 
 class Placement:
     """The current placement of one storage, and the tensors in it."""
 
     def __init__(self, storage: Any) -> None:
+        self.device = str(storage.device)
         self.size_bytes = int(storage.nbytes())
         self.base = int(storage.data_ptr())
         self.offset = 0
@@ -33,7 +40,8 @@ class Placement:
         """Copy the bytes to `offset` in the arena and point the tensors there."""
         old = self.tensors[0].untyped_storage()
         size = self.size_bytes
-        source = torch.empty(0, dtype=torch.uint8).set_(old, self.offset, (size,), (1,))
+        source = torch.empty(0, dtype=torch.uint8, device=arena.device)
+        source.set_(old, self.offset, (size,), (1,))
         new = arena.untyped_storage()
         with torch.no_grad():
             arena[offset : offset + size].copy_(source)
@@ -54,6 +62,7 @@ class Relocator:
         self._placements: List[Placement] = []
         self._held_bytes = 0
         self._pads: List[Any] = []
+        self._gpu_pads: List[Any] = []
 
     def relocate(self, seed: int, method: str) -> Dict[str, Any]:
         """Relocate all movable storages; return moved bytes, immovable bytes and duration."""
@@ -65,17 +74,45 @@ class Relocator:
         if method != "off":
             self._update()
             draw.shuffle(self._placements)
+            host = [each for each in self._placements if each.device == "cpu"]
             if method == "pages":
-                moved_bytes = _to_fresh_pages(self._placements, draw)
+                moved_bytes = _to_fresh_pages(host, draw)
             else:
-                moved_bytes = _to_fresh_heap(self._placements, draw)
+                moved_bytes = _to_fresh_heap(host, draw)
                 self._pads = [bytearray(draw.randrange(1 << 16)) for _ in range(draw.randrange(8))]
             placement.trim_heap()
+            moved_bytes += self._relocate_on_gpu(draw)
         return {
             "moved_bytes": moved_bytes,
             "held_bytes": self._held_bytes,
             "duration_ns": time.perf_counter_ns() - started_ns,
         }
+
+    def _relocate_on_gpu(self, draw: random.Random) -> int:
+        """Move the storages of each GPU, and let the next calls use new memory for results.
+
+        CUDA graphs contain addresses: where one was recorded, nothing is moved.
+        """
+        by_device: Dict[str, List[Placement]] = {}
+        for each in self._placements:
+            if each.device != "cpu":
+                by_device.setdefault(each.device, []).append(each)
+        if not by_device:
+            return 0
+        moved = 0
+        if _has_cuda_graphs():
+            self._held_bytes += sum(each.size_bytes for each in self._placements)
+            return 0
+        self._gpu_pads = []
+        for device, placements in by_device.items():
+            torch.cuda.synchronize(device)
+            try:
+                moved += _to_fresh_gpu_memory(placements, draw, device, self._gpu_pads)
+            except torch.cuda.OutOfMemoryError:
+                self._held_bytes += sum(each.size_bytes for each in placements)
+            torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        return moved
 
     def _update(self) -> None:
         """Assign the current tensors to placements.
@@ -119,7 +156,7 @@ def _movable(tensor: Any) -> bool:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return (
         plain
-        and tensor.device.type == "cpu"
+        and tensor.device.type in ("cpu", "cuda")
         and tensor.layout is torch.strided
         and not tensor.is_quantized
         and tensor.untyped_storage().nbytes() > 0
@@ -166,5 +203,28 @@ def _to_fresh_heap(placements: List[Placement], draw: random.Random) -> int:
     return moved
 
 
-def _round_up(size_bytes: int) -> int:
-    return (size_bytes + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+def _to_fresh_gpu_memory(
+    placements: List[Placement], draw: random.Random, device: str, pads: List[Any]
+) -> int:
+    """Move every storage to one new block after random pads, each at a random aligned address."""
+    for _ in range(draw.randrange(MAX_CUDA_PADS)):
+        segments = draw.randrange(1, MAX_PAD_SEGMENTS)
+        size = segments * CUDA_SEGMENT_BYTES
+        pads.append(torch.empty(size, dtype=torch.uint8, device=device))
+    offsets: List[int] = []
+    end = 0
+    for each in placements:
+        end += draw.randrange(CUDA_SEGMENT_BYTES // CUDA_LINE_BYTES // 32) * CUDA_LINE_BYTES
+        offsets.append(end)
+        end += _round_up(each.size_bytes, CUDA_LINE_BYTES)
+    arena = torch.empty(end, dtype=torch.uint8, device=device)
+    return sum(each.move(arena, offset) for each, offset in zip(placements, offsets))
+
+
+def _has_cuda_graphs() -> bool:
+    """Whether a CUDA graph exists in this process."""
+    return any(issubclass(type(each), torch.cuda.CUDAGraph) for each in gc.get_objects())
+
+
+def _round_up(size_bytes: int, line_bytes: int = LINE_BYTES) -> int:
+    return (size_bytes + line_bytes - 1) // line_bytes * line_bytes
