@@ -14,9 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.worker.why.net import write_net
-from torchyard.core.study import MeasureSettings, Target, Variant, Workload
-from torchyard.errors import UsageError
-from torchyard.why.measurement import AttributionSession
 from torchyard.why.storage import load
 
 pytestmark = pytest.mark.torch
@@ -110,18 +107,3 @@ def test_without_a_run(tmp_path: Path) -> None:
     ended = torchyard(tmp_path, "why")
     assert ended.returncode != 0
     assert "there is no run yet" in ended.stderr
-
-
-def test_other_devices_are_refused(tmp_path: Path) -> None:
-    variant = Variant(name="eager", target=Target(name="here", python=sys.executable))
-    with pytest.raises(UsageError, match="does not support the device cuda"):
-        AttributionSession(
-            Workload(suite="kernels", name="matmul", device="cuda"),
-            variant,
-            variant,
-            MeasureSettings(),
-            launches=2,
-            seconds=1.0,
-            folder=tmp_path,
-            listener=lambda _event: None,
-        )

@@ -4,6 +4,8 @@ In each round both variants have a timed block and a profiled one. The contribut
 time on the candidate's side minus that on the baseline's side. Host time is what the profiled block
 takes beyond all operators, and the profiler bias is the difference between the two blocks. So the
 parts sum to the difference of the timed blocks in every round, in every launch, and in the result.
+On a GPU, operators have the time in which the GPU is busy with their kernels, which the profiler does
+not change. The rest of the timed block are idle gaps, and there is no profiler bias.
 Launches are the unit of replication, as in all comparisons (`stats/launch_model.py`).
 """
 
@@ -77,14 +79,15 @@ def attribute(
     )
     groups = align(baseline_rows, candidate_rows, total_ns * len(kept))
     launches: dict[int, _Launch] = defaultdict(_Launch)
+    on_gpu = workload.device != "cpu"
     for one in kept:
-        _add_round(launches[one.launch], one, groups)
+        _add_round(launches[one.launch], one, groups, on_gpu=on_gpu)
     measured = list(launches.values())
     keys = sorted({key for launch in measured for key in launch.parts})
     estimates = [_estimate([launch.parts[key] for launch in measured], total_ns) for key in keys]
     adjusted = _adjusted_p(estimates, total_ns)
     parts = [
-        _part(key, one, adjusted_p, groups, sides, total_ns, work or {})
+        _part(key, one, adjusted_p, groups, sides, total_ns, work or {}, on_gpu=on_gpu)
         for key, one, adjusted_p in zip(keys, estimates, adjusted, strict=True)
     ]
     untrusted = _why_untrusted(rounds)
@@ -152,15 +155,18 @@ def _times(one: MeasuredRound) -> tuple[float, ...]:
     )
 
 
-def _add_round(launch: _Launch, one: MeasuredRound, groups: Groups) -> None:
+def _add_round(launch: _Launch, one: MeasuredRound, groups: Groups, *, on_gpu: bool) -> None:
     times: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for index, side in enumerate((one.baseline, one.candidate)):
         operators_ns = 0.0
         for row, duration_ns in _durations(side):
             times[groups.group_of(row)][index] += duration_ns
             operators_ns += duration_ns
-        times[HOST][index] = side.instrumented_ns - operators_ns
-        times[PROFILER][index] = side.plain_ns - side.instrumented_ns
+        if on_gpu:
+            times[HOST][index] = side.plain_ns - operators_ns
+        else:
+            times[HOST][index] = side.instrumented_ns - operators_ns
+            times[PROFILER][index] = side.plain_ns - side.instrumented_ns
     launch.totals.append((one.baseline.plain_ns, one.candidate.plain_ns))
     for key, (baseline_ns, candidate_ns) in times.items():
         launch.parts[key].append((baseline_ns, candidate_ns))
@@ -221,8 +227,12 @@ def _part(
     sides: tuple[list[MeasuredSide], list[MeasuredSide]],
     total_ns: float,
     work: dict[Source, Work],
+    *,
+    on_gpu: bool,
 ) -> Part:
     kind = _REMAINDERS.get(key, "operators")
+    if kind == "host" and on_gpu:
+        kind = "idle"
     sources: tuple[Source, ...] = ()
     if kind == "operators":
         members = groups.members(key)
@@ -240,7 +250,7 @@ def _part(
         high_ns=estimate.high_ns,
         p_value=estimate.p_value,
         adjusted_p=adjusted_p,
-        named=named and kind in {"operators", "host"},
+        named=named and kind in {"operators", "host", "idle"},
         sources=sources,
         baseline_kernels=kernels[0],
         candidate_kernels=kernels[1],
@@ -253,6 +263,8 @@ def _name(kind: PartKind, sources: Sequence[Source]) -> str:
     """Return a name such as `LayerNorm blocks.*.norm: native_layer_norm`."""
     if kind == "host":
         return "host time outside of operators"
+    if kind == "idle":
+        return "idle gaps: the GPU waits for the host (launches, Python, synchronization)"
     if kind == "profiler":
         return "profiler bias: blocks without the profiler minus blocks with it"
     if kind == "unattributed":

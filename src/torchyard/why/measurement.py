@@ -27,6 +27,7 @@ BLOCK_S: Final = 0.1
 MOST_ITERATIONS: Final = 10
 """Each iteration may take new memory, see `worker/why/instrumented_block.py`."""
 RESERVE_BYTES: Final = 1 << 30
+"""Memory of each process on the CPU."""
 LONGEST: Final = 1.25
 """Samples longer than this multiple of the median are left out, as in instrumented blocks."""
 
@@ -66,12 +67,6 @@ class AttributionSession:
                 "why does not support whole programs",
                 why="only operators of PyTorch modules and functions are attributed",
                 hint="use `torchyard profile` for a profile of each program",
-            )
-        if workload.device != "cpu":
-            raise UsageError(
-                f"why does not support the device {workload.device} yet",
-                why="kernels of a GPU are not attributed to source operators yet",
-                hint="use `torchyard profile` for a profile of each variant",
             )
         for variant in (baseline, candidate):
             if variant.environment.instances > 1:
@@ -118,7 +113,8 @@ class AttributionSession:
             number=number,
         ) as processes:
             for variant in processes.one_variant_per_process():
-                self._ask(processes, variant, "observe", reserve_bytes=RESERVE_BYTES)
+                reserve_bytes = RESERVE_BYTES if self._workload.device == "cpu" else 0
+                self._ask(processes, variant, "observe", reserve_bytes=reserve_bytes)
             for variant in self._variants:
                 self._say(f"launch {number + 1} of {self._launches}: compiling", number)
                 compile_variant(processes, variant)

@@ -41,7 +41,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorRow:
-    """Time of an operator or kernel in one iteration."""
+    """Time of an operator or kernel in one iteration; on a GPU the time of its kernels there."""
 
     name: str
     sources: tuple[Source, ...]
@@ -91,7 +91,8 @@ class Kernel:
     duration_ns: float
 
 
-PartKind = Literal["operators", "host", "unattributed", "profiler"]
+PartKind = Literal["operators", "host", "idle", "unattributed", "profiler"]
+"""`host` is host time outside of operators, `idle` the time in which the GPU has no work."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,8 +83,9 @@ def ablation_line(one: Ablation) -> str:
 def method_line(result: Attribution) -> str:
     """Return how the numbers were measured."""
     dropped = f", {result.rounds_dropped} disturbed rounds dropped" if result.rounds_dropped else ""
+    device = "" if result.workload.device == "cpu" else "Times of operators are GPU time. "
     return (
-        f"{result.launches} launches, {result.rounds} rounds{dropped}. "
+        f"{device}{result.launches} launches, {result.rounds} rounds{dropped}. "
         f"95 % confidence intervals. Slowdown by the profiler: {result.baseline} "
         f"{max(0.0, result.baseline_overhead):.1%}, {result.candidate} "
         f"{max(0.0, result.candidate_overhead):.1%}."

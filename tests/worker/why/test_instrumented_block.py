@@ -8,7 +8,7 @@ import pytest
 
 from tests.worker.in_process_service import make_service, variant
 from tests.worker.why.net import write_net
-from torchyard.worker.why.instrumented_block import Attribution, Event
+from torchyard.worker.why.assignment import Assignment, Event
 from torchyard.worker.why.kernels import KernelCall
 from torchyard.worker.why.service import attribution_of
 from torchyard.worker.why.sources import FORWARD, TracedOperator, Unit
@@ -37,11 +37,11 @@ def assigned(
     labels: dict[str, tuple[str, str]] | None = None,
 ) -> dict[tuple[str, tuple[str, ...]], float]:
     """Return the times by name and modules."""
-    attribution = Attribution(operators, graphs or {}, labels or {}, compiled=graphs is not None)
-    attribution.iteration(tree("ty::iteration", 0, 10**6, *events))
+    assignment = Assignment(operators, graphs or {}, labels or {}, compiled=graphs is not None)
+    assignment.iteration(tree("ty::iteration", 0, 10**6, *events))
     return {
         (name, tuple(one.module for one in units)): numbers[0]
-        for (name, units), numbers in attribution.times.items()
+        for (name, units), numbers in assignment.times.items()
     }
 
 

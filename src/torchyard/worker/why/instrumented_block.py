@@ -1,10 +1,9 @@
-"""Profile a block with torch.profiler, and sum the times by source operator.
+"""Profile a block with torch.profiler, and sum the times by source operator (`assignment.py`).
 
-The events of each iteration form a tree. Operators of eager code are related to the recorded order
-of operators (`sources.py`), kernels and library calls of a compiled graph to the recorded order of
-its calls (`kernels.py`).
+On a GPU, each iteration starts and ends with a synchronization, and its operators cost the time that
+the GPU is busy with their kernels (`gpu_trace.py`).
 
-The profiler keeps small allocations until it ends. They split the memory that results would reuse,
+On the CPU, the profiler keeps small allocations until it ends. They split the memory that results would reuse,
 and page faults in new memory can take longer than the kernels. So a block has few iterations, memory
 that was written to before is kept in reserve, and iterations with more page faults than without the
 profiler are left out.
@@ -13,7 +12,9 @@ profiler are left out.
 import contextlib
 import ctypes
 import gc
+import os
 import resource
+import tempfile
 from statistics import median
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -23,8 +24,12 @@ from torch.profiler import ProfilerActivity, profile
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.timing import clock
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.why.kernels import GeneratedCode, KernelCall, Labels
-from torchyard.worker.why.sources import TracedOperator, Unit
+from torchyard.worker.devices import cuda_device
+from torchyard.worker.why.assignment import Assignment, Event
+from torchyard.worker.why.gpu_trace import ITERATION, iterations_of, read_trace
+from torchyard.worker.why.kernels import GeneratedCode, Labels
+from torchyard.worker.why.sources import TracedOperator
+from torchyard.worker.workload import CannotBuild
 
 PRIME = 3
 """Iterations before the profiler starts."""
@@ -32,16 +37,10 @@ LONGEST = 1.25
 """Iterations longer than this multiple of the median were interrupted, and are left out."""
 FEW_FAULTS = 16
 MIN_KEPT_SHARE = 0.25
-LOOKAHEAD = 16
-"""Operators that may be missing in a row: gradients can add up in another way than when recorded."""
-ITERATION = "ty::iteration"
-"""Names of up to 15 characters are stored without an allocation."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST_THRESHOLD = 32 << 20
 """The largest size that glibc serves from the heap."""
 PIECE_BYTES = 16 << 20
-
-Row = Tuple[str, Tuple[Unit, ...]]
 
 
 def reserve_memory(reserve_bytes: int) -> None:
@@ -62,136 +61,21 @@ def reserve_memory(reserve_bytes: int) -> None:
             library.free(ctypes.c_void_p(piece))
 
 
-class Event:
-    """An event of the profiler with its children, in the order of their starts."""
-
-    def __init__(self, name: str, start_ns: float, end_ns: float) -> None:
-        self.name = name
-        self.start_ns = start_ns
-        self.end_ns = end_ns
-        self.children: List["Event"] = []
-
-    @property
-    def duration_ns(self) -> float:
-        """Duration with that of the children."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def own_ns(self) -> float:
-        """Duration without that of the children."""
-        return max(0.0, self.duration_ns - sum(child.duration_ns for child in self.children))
-
-    @property
-    def nested(self) -> int:
-        """Number of events inside of it."""
-        return sum(1 + child.nested for child in self.children)
+def _gpu_iterations(profiler: Any) -> Sequence[Event]:
+    """Return the events of each iteration as trees with the GPU kernels that they launch."""
+    with tempfile.TemporaryDirectory(prefix="torchyard-why-") as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        trace = read_trace(path)
+    if not trace.activities:
+        raise CannotBuild(
+            "the profiler of torch %s recorded no GPU kernels" % torch.__version__,
+            hint="use a torch with CUPTI, and end other profilers of this GPU",
+        )
+    return iterations_of(trace)
 
 
-class Attribution:
-    """Assigns events to source operators, one iteration after the other."""
-
-    def __init__(
-        self,
-        operators: Sequence[TracedOperator],
-        graphs: Dict[str, List[KernelCall]],
-        labels: Labels,
-        *,
-        compiled: bool,
-    ) -> None:
-        """In `compiled` code, only some of the operators run one by one."""
-        self.times: Dict[Row, List[float]] = {}
-        """Duration, calls and nested events."""
-        self._operators = operators
-        self._positions: Dict[str, List[int]] = {}
-        for position, operator in enumerate(operators):
-            self._positions.setdefault(_short(operator.unit.operator), []).append(position)
-        self._graphs = graphs
-        self._labels = labels
-        self._lookahead = len(operators) if compiled else LOOKAHEAD
-        self._next = 0
-
-    def iteration(self, event: Event) -> None:
-        """Assign the events of one iteration; the rest of its duration is host time."""
-        self._next = 0
-        for child in event.children:
-            self._assign(child)
-
-    def _assign(self, event: Event) -> Tuple[Unit, ...]:
-        """Assign an event; return the source operators of the last one inside of it."""
-        if event.name in self._labels:
-            graph, kernel = self._labels[event.name]
-            if kernel:  # outside of a graph: its calls are known by name only
-                self._add(kernel, _next_call(self._graphs.get(graph, ()), 0, kernel)[0], event)
-            else:
-                self._assign_graph(event, self._graphs.get(graph, ()))
-            return ()
-        is_operator = "::" in event.name and not event.name.startswith("autograd::")
-        if is_operator:
-            units = self._eager_units(event.name)
-            if units:
-                self._add(event.name, units, event)
-                return units
-        last: Tuple[Unit, ...] = ()
-        for child in event.children:
-            last = self._assign(child) or last
-        if is_operator:
-            calls = 0 if last else 1
-            self._add_time(event.name, last, event.own_ns, calls, len(event.children))
-        return last
-
-    def _assign_graph(self, graph: Event, calls: Sequence[KernelCall]) -> None:
-        position = 0
-        for event in _outermost(graph):
-            name = self._labels.get(event.name, ("", event.name))[1]
-            units, position = _next_call(calls, position, name)
-            self._add(name, units, event)
-
-    def _eager_units(self, name: str) -> Tuple[Unit, ...]:
-        """Return the source of the next operator of that name in the recorded order."""
-        for position in self._positions.get(_short(name), ()):
-            if position >= self._next:
-                if position - self._next >= self._lookahead:
-                    return ()
-                self._next = position + 1
-                return (self._operators[position].unit,)
-        return ()
-
-    def _add(self, name: str, units: Tuple[Unit, ...], event: Event) -> None:
-        self._add_time(name, units, event.duration_ns, 1, event.nested)
-
-    def _add_time(
-        self, name: str, units: Tuple[Unit, ...], duration_ns: float, calls: int, nested: int
-    ) -> None:
-        row = self.times.setdefault((name, units), [0.0, 0.0, 0.0])
-        row[0] += duration_ns
-        row[1] += calls
-        row[2] += nested
-
-
-def _short(name: str) -> str:
-    """Return the name of an operator without namespace, and without the mark of in-place operators."""
-    return name.rpartition("::")[2].rstrip("_")
-
-
-def _outermost(event: Event) -> List[Event]:
-    """Return the outermost operators and kernels of a graph."""
-    events: List[Event] = []
-    for child in event.children:
-        events += [child] if "::" in child.name else _outermost(child)
-    return events
-
-
-def _next_call(
-    calls: Sequence[KernelCall], position: int, name: str
-) -> Tuple[Tuple[Unit, ...], int]:
-    """Return the source operators of the next call of that name, and the position after it."""
-    for index in range(position, len(calls)):
-        if calls[index].name == name or _short(name) in calls[index].name.split("."):
-            return calls[index].units, index + 1
-    return (), position
-
-
-def iterations_of(profiler: Any) -> List[Event]:
+def _host_iterations(profiler: Any) -> List[Event]:
     """Return the events of each iteration as trees.
 
     Events of other threads are left out: those of the calling thread wait for them.
@@ -232,24 +116,28 @@ def run_instrumented(
     `faulting` says that most iterations had more page faults than without the profiler.
     """
     labels: Labels = {}
+    on_gpu = cuda_device(runner.device) is not None
     usual_faults, walls_ns, faults, profiler = _record(runner, iterations, code, labels)
+    if on_gpu:
+        faults = [0] * len(faults)
     most_faults = usual_faults + FEW_FAULTS
     usable = [wall_ns for wall_ns, own in zip(walls_ns, faults) if own <= most_faults]
     faulting = len(usable) < MIN_KEPT_SHARE * len(walls_ns)
     limit_ns = LONGEST * median(walls_ns if faulting else usable)
+    events = _gpu_iterations(profiler) if on_gpu else _host_iterations(profiler)
     kept = [
         (event, wall_ns)
-        for event, wall_ns, own in zip(iterations_of(profiler), walls_ns, faults)
+        for event, wall_ns, own in zip(events, walls_ns, faults)
         if wall_ns <= limit_ns and (faulting or own <= most_faults)
     ]
     compiled = uses_dynamo(runner.backend)
-    attribution = Attribution(operators, code.calls(), labels, compiled=compiled)
+    assignment = Assignment(operators, code.calls(), labels, compiled=compiled)
     for event, _ in kept:
-        attribution.iteration(event)
+        assignment.iteration(event)
     count = max(1, len(kept))
     rows = [
         [name, [list(unit) for unit in units], *(number / count for number in numbers)]
-        for (name, units), numbers in attribution.times.items()
+        for (name, units), numbers in assignment.times.items()
     ]
     return {
         "iterations": len(kept),
@@ -265,6 +153,9 @@ def _record(
 ) -> Tuple[int, List[int], List[int], Any]:
     """Return page faults of an iteration without the profiler, then times, page faults and events."""
     reset: Optional[Any] = runner.model.forget_gradients if runner.model.training else None
+    activities = [ProfilerActivity.CPU]
+    if cuda_device(runner.device) is not None:
+        activities.append(ProfilerActivity.CUDA)
     walls_ns: List[int] = []
     faults: List[int] = []
     usual: List[int] = []
@@ -278,16 +169,19 @@ def _record(
                 usual.append(_page_faults() - before)
                 if reset is not None:
                     reset()
-            with code.labelled(labels), profile(activities=[ProfilerActivity.CPU]) as profiler:
+            runner.synchronize()
+            with code.labelled(labels), profile(activities=activities) as profiler:
                 for _ in range(iterations):
                     before = _page_faults()
                     start = clock()
                     with torch.autograd.profiler.record_function(ITERATION):
                         call()
+                        runner.synchronize()
                     walls_ns.append(clock() - start)
                     faults.append(_page_faults() - before)
                     if reset is not None:
                         reset()
+                runner.synchronize()
     finally:
         gc.enable()
     return int(median(usual)), walls_ns, faults, profiler

@@ -28,14 +28,6 @@ from torchyard.worker.why.sources import (
 )
 
 _HOOK = "set_kernel_post_grad_provenance_tracing"
-_USERS = (
-    "debug",
-    "codegen.cpp",
-    "codegen.triton",
-    "codegen.cuda_combined_scheduling",
-    "ir",
-    "scheduler",
-)
 
 Labels = Dict[str, Tuple[str, str]]
 """Name of an event -> generated module and kernel; an empty kernel is the whole graph."""
@@ -79,11 +71,9 @@ class GeneratedCode:
                 self.why_not = "%s: %s" % (type(error).__name__, error)
             return original(schedule, name, *args, **kwargs)
 
-        for name in _USERS:
-            with contextlib.suppress(ImportError):
-                module = importlib.import_module("torch._inductor." + name)
-                if hasattr(module, _HOOK):
-                    setattr(module, _HOOK, observed)
+        for name, module in list(sys.modules.items()):  # later ones import it from `debug`
+            if name.startswith("torch._inductor") and hasattr(module, _HOOK):
+                setattr(module, _HOOK, observed)
 
     def _record(self, schedule: Any, name: str) -> None:
         from torch._inductor.virtualized import V

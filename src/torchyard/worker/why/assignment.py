@@ -1,0 +1,259 @@
+"""Assign the events of an iteration to source operators.
+
+The events of each iteration form a tree. Operators of eager code are related to the recorded order
+of operators (`sources.py`), kernels and library calls of a compiled graph to the recorded order of
+its calls (`kernels.py`). On a GPU, an event costs the GPU time of the kernels that it launches
+(`gpu_trace.py`).
+"""
+
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from torchyard.worker.why.kernels import KernelCall, Labels
+from torchyard.worker.why.sources import TracedOperator, Unit
+
+LOOKAHEAD = 16
+"""Operators that may be missing in a row: gradients can add up in another way than when recorded."""
+
+Row = Tuple[str, Tuple[Unit, ...]]
+
+
+class Cost(NamedTuple):
+    """Duration of an event or of a GPU kernel; `nested` events were recorded inside of it."""
+
+    kernel: str
+    duration_ns: float
+    calls: int
+    nested: int
+
+
+class GpuKernel(NamedTuple):
+    """A kernel, copy or fill of the GPU, and its share of the busy time."""
+
+    name: str
+    busy_ns: float
+    in_graph: bool
+    """Whether a CUDA graph launched it."""
+
+
+class Event:
+    """An event of the profiler with its children, in the order of their starts."""
+
+    def __init__(self, name: str, start_ns: float, end_ns: float) -> None:
+        self.name = name
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self.children: List["Event"] = []
+
+    @property
+    def kernels(self) -> List[GpuKernel]:
+        """GPU kernels that were launched inside of it, but not inside of its children."""
+        return []
+
+    @property
+    def duration_ns(self) -> float:
+        """Duration with that of the children."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def nested(self) -> int:
+        """Number of events inside of it."""
+        return sum(1 + child.nested for child in self.children)
+
+    def costs(self) -> Iterator[Cost]:
+        """Return what it costs with its children."""
+        yield Cost("", self.duration_ns, 1, self.nested)
+
+    def own_costs(self) -> Iterator[Cost]:
+        """Return what it costs without its children."""
+        children_ns = sum(child.duration_ns for child in self.children)
+        yield Cost("", max(0.0, self.duration_ns - children_ns), 1, len(self.children))
+
+
+class LaunchingEvent(Event):
+    """An event that costs the GPU time of the kernels that it launches."""
+
+    def __init__(self, name: str, start_ns: float, end_ns: float) -> None:
+        super().__init__(name, start_ns, end_ns)
+        self._kernels: List[GpuKernel] = []
+
+    @property
+    def kernels(self) -> List[GpuKernel]:
+        """GPU kernels that were launched inside of it, but not inside of its children."""
+        return self._kernels
+
+    def costs(self) -> Iterator[Cost]:
+        """Return the kernels that it and its children launch."""
+        yield from self.own_costs()
+        for child in self.children:
+            yield from child.costs()
+
+    def own_costs(self) -> Iterator[Cost]:
+        """Return the kernels that it launches itself."""
+        for kernel in self._kernels:
+            yield Cost(short_kernel_name(kernel.name), kernel.busy_ns, 1, 0)
+
+
+class Assignment:
+    """Assigns events to source operators, one iteration after the other."""
+
+    def __init__(
+        self,
+        operators: Sequence[TracedOperator],
+        graphs: Dict[str, List[KernelCall]],
+        labels: Labels,
+        *,
+        compiled: bool,
+    ) -> None:
+        """In `compiled` code, only some of the operators run one by one."""
+        self.times: Dict[Row, List[float]] = {}
+        """Duration, calls and nested events."""
+        self._operators = operators
+        self._positions: Dict[str, List[int]] = {}
+        for position, operator in enumerate(operators):
+            self._positions.setdefault(_short(operator.unit.operator), []).append(position)
+        self._graphs = graphs
+        self._labels = labels
+        self._lookahead = len(operators) if compiled else LOOKAHEAD
+        self._next = 0
+
+    def iteration(self, event: Event) -> None:
+        """Assign the events of one iteration; the rest of its duration is host time."""
+        self._next = 0
+        self._assign_kernels(event.kernels, self._all_calls(event))
+        for child in event.children:
+            self._assign(child)
+
+    def _assign(self, event: Event) -> Tuple[Unit, ...]:
+        """Assign an event; return the source operators of the last one inside of it."""
+        if event.name in self._labels:
+            graph, kernel = self._labels[event.name]
+            if kernel:  # outside of a graph: its calls are known by name only
+                self._add(kernel, _next_call(self._graphs.get(graph, ()), 0, kernel)[0], event)
+            else:
+                self._assign_graph(event, self._graphs.get(graph, ()))
+            return ()
+        is_operator = "::" in event.name and not event.name.startswith("autograd::")
+        if is_operator:
+            units = self._eager_units(event.name)
+            if units:
+                self._add(event.name, units, event)
+                return units
+        last: Tuple[Unit, ...] = ()
+        for child in event.children:
+            last = self._assign(child) or last
+        if is_operator:
+            for cost in event.own_costs():
+                calls = 0 if last and not cost.kernel else 1  # a call counts where its work is
+                self._add_cost(event.name, last, cost._replace(calls=calls))
+        else:
+            self._assign_kernels(event.kernels, self._all_calls(event))
+        return last
+
+    def _assign_graph(self, graph: Event, calls: Sequence[KernelCall]) -> None:
+        position = 0
+        loose: List[GpuKernel] = []
+        for event in _outermost(graph, loose):
+            name = self._labels.get(event.name, ("", event.name))[1]
+            units, position = _next_call(calls, position, name)
+            self._add(name, units, event)
+        self._assign_kernels(loose, calls, between=True)
+
+    def _all_calls(self, event: Event) -> Sequence[KernelCall]:
+        """Return the calls of all graphs, for kernels that no event of a graph launched."""
+        return [call for calls in self._graphs.values() for call in calls] if event.kernels else ()
+
+    def _assign_kernels(
+        self, kernels: Sequence[GpuKernel], calls: Sequence[KernelCall], *, between: bool = False
+    ) -> None:
+        """Assign kernels that no operator launched, in the order of execution.
+
+        Generated kernels are known by name. With `between`, others belong to the library calls
+        between two generated kernels.
+        """
+        position = 0
+        waiting: List[GpuKernel] = []
+        for kernel in kernels:
+            units: Tuple[Unit, ...] = ()
+            after = position
+            if kernel.name.startswith(GENERATED):
+                units, after = _next_call(calls, position, kernel.name)
+                if not units:  # the graph ran again
+                    units, after = _next_call(calls, 0, kernel.name)
+            if not units:
+                waiting.append(kernel)
+                continue
+            self._add_between(waiting, calls[position : after - 1] if between else ())
+            waiting, position = [], after
+            self._add_cost(kernel.name, units, Cost("", kernel.busy_ns, 1, 0))
+        self._add_between(waiting, calls[position:] if between else ())
+
+    def _add_between(self, kernels: Sequence[GpuKernel], calls: Sequence[KernelCall]) -> None:
+        library = [call for call in calls if not call.name.startswith(GENERATED)]
+        units = tuple(sorted({unit for call in library for unit in call.units}))
+        for kernel in kernels:
+            name = short_kernel_name(kernel.name)
+            own = () if name.startswith(("Memcpy", "Memset")) else units
+            if kernel.in_graph:
+                name = "CUDA graph: " + name
+            self._add_cost(name, own, Cost("", kernel.busy_ns, 1, 0))
+
+    def _eager_units(self, name: str) -> Tuple[Unit, ...]:
+        """Return the source of the next operator of that name in the recorded order."""
+        for position in self._positions.get(_short(name), ()):
+            if position >= self._next:
+                if position - self._next >= self._lookahead:
+                    return ()
+                self._next = position + 1
+                return (self._operators[position].unit,)
+        return ()
+
+    def _add(self, name: str, units: Tuple[Unit, ...], event: Event) -> None:
+        for cost in event.costs():
+            self._add_cost(name, units, cost)
+
+    def _add_cost(self, name: str, units: Tuple[Unit, ...], cost: Cost) -> None:
+        if cost.kernel and cost.kernel != name:
+            name = "%s: %s" % (name, cost.kernel)
+        row = self.times.setdefault((name, units), [0.0, 0.0, 0.0])
+        row[0] += cost.duration_ns
+        row[1] += cost.calls
+        row[2] += cost.nested
+
+
+GENERATED = ("triton_", "cpp_")
+LONGEST_NAME = 60
+
+
+def short_kernel_name(name: str) -> str:
+    """Return the name of a GPU kernel without return type, namespaces, and arguments."""
+    name = name.replace("(anonymous namespace)::", "")
+    for mark in ("<", "("):
+        name = name.partition(mark)[0] or name
+    return name.rpartition("::")[2].replace("void ", "").strip()[:LONGEST_NAME]
+
+
+def _short(name: str) -> str:
+    """Return the name of an operator without namespace, and without the mark of in-place operators."""
+    return name.rpartition("::")[2].rstrip("_")
+
+
+def _outermost(event: Event, loose: List[GpuKernel]) -> List[Event]:
+    """Return the outermost operators and kernels of a graph; add GPU kernels outside of them to `loose`."""
+    loose += event.kernels
+    events: List[Event] = []
+    for child in event.children:
+        if "::" in child.name or child.name.startswith(GENERATED):
+            events.append(child)
+        else:
+            events += _outermost(child, loose)
+    return events
+
+
+def _next_call(
+    calls: Sequence[KernelCall], position: int, name: str
+) -> Tuple[Tuple[Unit, ...], int]:
+    """Return the source operators of the next call of that name, and the position after it."""
+    for index in range(position, len(calls)):
+        if calls[index].name == name or _short(name) in calls[index].name.split("."):
+            return calls[index].units, index + 1
+    return (), position
