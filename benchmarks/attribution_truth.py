@@ -1,12 +1,14 @@
 """Does `torchyard why` find a planted difference? Programs in which one operator is slower by design.
 
-Each case is a small transformer and a copy of it with one change: more work, a slower implementation,
-a copy of a tensor, a detour over another data type, time on the host, a graph break, an eager
-kernel. The change is in a known module. Reported: whether that module is ranked first among the named
-parts, whether the interval of its contribution holds the true difference (known for busy-waiting
-operators and host code), and whether identical programs name nobody.
+Each case is a small transformer (`attribution_program.py`) and a copy of it with one change in a known
+module: more work, a slower implementation, a copy of a tensor, a detour over another data type, code
+that is excluded from compilation, a graph break, many small launches, a synchronization, time on the
+host. Reported for each case: whether the planted part is named first, whether the interval of its
+contribution holds the true time (known for busy-waiting operators and host code), whether the parts
+sum to a time within the end-to-end interval, and whether identical programs name nobody.
 
     python benchmarks/attribution_truth.py --cases 40 --launches 5 --seconds 8
+    python benchmarks/attribution_truth.py --device cuda --quick
 """
 
 from __future__ import annotations
@@ -20,249 +22,296 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchyard.core.study import Environment, MeasureSettings, Target, Variant, Workload
+from torchyard.errors import TorchyardError
 from torchyard.why.attribution import attribute
 from torchyard.why.measurement import AttributionSession
 from torchyard.why.model import Attribution, Part
 
-PROGRAM = '''
-import copy
-import time
-
-import torch
-from torch import nn
-
-
-class Attention(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.inner = nn.Linear(width, 3 * width)
-        self.outer = nn.Linear(width, width)
-
-    def forward(self, x):
-        query, key, value = self.inner(x).chunk(3, dim=-1)
-        scores = torch.softmax(query @ key.transpose(-1, -2) / 16.0, dim=-1)
-        return self.outer(scores @ value)
-
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.attention = Attention(width)
-        self.up = nn.Linear(width, 2 * width)
-        self.act = nn.GELU()
-        self.down = nn.Linear(2 * width, width)
-
-    def forward(self, x):
-        x = x + self.attention(self.norm(x))
-        return x + self.down(self.act(self.up(x)))
-
-
-class Net(nn.Module):
-    def __init__(self, width=256, depth=2):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block(width) for _ in range(depth)])
-        self.head = nn.Linear(width, 64)
-
-    def forward(self, x):
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-    def example_inputs(self):
-        return (torch.randn(4, 128, 256),)
-
-
-def spin(duration_s):
-    end = time.perf_counter() + duration_s
-    while time.perf_counter() < end:
-        pass
-
-
-def spin_operator(x, duration_s):
-    spin(duration_s)
-    return x
-
-
-if not hasattr(torch.ops.planted, "spin"):  # a worker may load this file twice
-    LIBRARY = torch.library.Library("planted", "FRAGMENT")
-    LIBRARY.define("spin(Tensor(a) x, float duration_s) -> Tensor(a)")
-    LIBRARY.impl("spin", spin_operator, "CPU")
-    torch.ops.planted.kept = LIBRARY
-
-
-class Planted(nn.Module):
-    """A module followed by extra work that does not change its result."""
-
-    def __init__(self, inner, kind, amount):
-        super().__init__()
-        self.inner, self.kind, self.amount = inner, kind, amount
-
-    def forward(self, x):
-        result = self.inner(x)
-        if self.kind == "work":
-            for _ in range(self.amount):
-                result = result + torch.exp(result) * 0.0
-        elif self.kind == "copy":
-            for _ in range(self.amount):
-                result = result.transpose(0, 1).contiguous().transpose(0, 1).contiguous()
-        elif self.kind == "detour":
-            for _ in range(self.amount):
-                result = result.double().float()
-        elif self.kind == "matmul":
-            for _ in range(self.amount):
-                result = result + 0.0 * (result @ torch.ones(result.shape[-1], result.shape[-1]))
-        elif self.kind == "loop":
-            rows = [result[index] * 1.0 for index in range(result.shape[0])] * self.amount
-            result = torch.stack(rows[: result.shape[0]])
-        elif self.kind == "again":
-            for _ in range(self.amount):
-                self.inner(x)
-        elif self.kind == "sleep":
-            spin(self.amount * 2e-4)
-        elif self.kind == "spin":
-            torch.ops.planted.spin(result, self.amount * 2e-4)
-        return result
-
-
-def planted(module, place, kind, amount):
-    changed = copy.deepcopy(module)
-    parent, _, name = place.rpartition(".")
-    owner = changed.get_submodule(parent)
-    setattr(owner, name, Planted(getattr(owner, name), kind, amount))
-    return changed
-'''
-
-PLACES = ("blocks.1.norm", "blocks.0.attention", "blocks.1.act", "blocks.0.down", "head")
-KINDS = ("work", "copy", "detour", "matmul", "loop", "again", "sleep", "spin", "spin")
-EXACT = ("sleep", "spin")
-"""Kinds whose true difference is known: 0.2 ms for each unit of work."""
+PROGRAM = Path(__file__).with_name("attribution_program.py")
+UNIT_NS = 2e5
+"""Busy-waiting time of each unit of work, as in the program."""
+REMAINDERS = {"host", "idle"}
+TOLERANCE_NS = {"cpu": 0.0, "cuda": 5e3}
+TOLERANCE_SHARE = {"cpu": 0.0, "cuda": 0.01}
+"""Start of a kernel, and the resolution of the GPU's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A planted difference; `kind` is empty for identical programs."""
 
-    place: str
-    kind: str
-    amount: int
-    backend: str = "eager"
+    place: str = ""
+    kind: str = ""
+    amount: int = 0
+    sides: tuple[str, str] = ("eager", "eager")
+    size: str = "small"
+
+    @property
+    def name(self) -> str:
+        """Name of the case: `eager-inductor:spin:head:5`."""
+        first, second = self.sides
+        sides = first if first == second else f"{first}-{second}"
+        return ":".join([sides, self.kind or "identical", self.place, str(self.amount)]).rstrip(
+            ":0"
+        )
+
+    @property
+    def true_ns(self) -> float | None:
+        """The planted time where it is known exactly."""
+        one_process = self.sides == ("eager", "eager")
+        exact = self.kind == "spin" or (self.kind == "sleep" and one_process)
+        return UNIT_NS * self.amount if exact and self.sides[0] == self.sides[1] else None
+
+    def is_guilty(self, part: Part) -> bool:
+        """Whether a part is the planted one.
+
+        Graph breaks and small launches cost host time, and kernels in the planted module.
+        """
+        if self.kind in {"sleep", "item", "break", "launches"} and part.kind in REMAINDERS:
+            return True
+        if self.kind in {"sleep", "item"}:
+            return False
+        module = ".".join("*" if word.isdecimal() else word for word in self.place.split("."))
+        return any(
+            source.module == module or source.module.startswith(module + ".")
+            for source in part.sources
+        )
 
 
-def cases(count: int, seed: int) -> list[Case]:
-    """Return all combinations of place and kind in random order, then again with more work."""
-    chance = random.Random(seed)
-    pairs = [(place, kind, amount) for amount in (2, 5) for place in PLACES for kind in KINDS]
-    chance.shuffle(pairs)
-    return [Case(place=place, kind=kind, amount=amount) for place, kind, amount in pairs[:count]]
+def _cases(sides: tuple[str, str], size: str, *texts: str) -> list[Case]:
+    """Return cases written as `kind place amount`."""
+    words = [text.split() for text in texts]
+    return [
+        Case(kind=kind, place=place, amount=int(amount), sides=sides, size=size)
+        for kind, place, amount in words
+    ]
+
+
+EAGER = ("eager", "eager")
+COMPILED = ("inductor", "inductor")
+MIXED = ("eager", "inductor")
+GRAPHS = ("inductor:reduce-overhead", "inductor:reduce-overhead")
+
+CPU_CASES = [
+    *_cases(
+        EAGER,
+        "small",
+        *(f"spin {place} {amount}" for place in ("blocks.1.norm", "head") for amount in (2, 5)),
+        *(f"work {place} 5" for place in ("blocks.1.norm", "blocks.0.attention", "blocks.1.act")),
+        *(f"copy {place} 5" for place in ("blocks.0.attention", "blocks.0.down")),
+        *(f"detour {place} 5" for place in ("blocks.1.act", "blocks.0.down")),
+        *(f"matmul {place} 2" for place in ("blocks.0.down", "blocks.0.attention", "head")),
+        *(f"again {place} 2" for place in ("blocks.1.act", "head", "blocks.0.attention")),
+        *(f"slow {place} 1" for place in ("blocks.1.norm", "blocks.0.down", "blocks.1.act")),
+        *(f"sleep {place} 5" for place in ("blocks.1.norm", "head", "blocks.1.act")),
+        *("loop blocks.1.act 2", "launches blocks.0.down 10", "launches head 20"),
+    ),
+    *_cases(
+        COMPILED,
+        "small",
+        *(f"spin {place} 5" for place in ("blocks.1.norm", "head")),
+        *(f"matmul {place} 2" for place in ("blocks.0.attention", "blocks.0.down")),
+        *(f"fallback {place} 1" for place in ("blocks.1.act", "blocks.0.attention")),
+        *("slow blocks.1.norm 1", "slow blocks.0.down 1", "sleep head 10"),
+        *("break blocks.1.act 3", "work blocks.1.norm 20"),
+    ),
+    *_cases(
+        MIXED,
+        "small",
+        *("spin blocks.1.act 20", "spin head 20", "matmul blocks.0.down 10", "sleep head 20"),
+        *("slow blocks.0.down 1", "matmul blocks.0.attention 10"),
+    ),
+]
+CUDA_CASES = [
+    *_cases(EAGER, "large", "work blocks.1.act 5", "slow blocks.1.norm 1", "spin blocks.1.act 2"),
+    *_cases(EAGER, "small", "sleep blocks.1.norm 5", "launches blocks.0.down 10"),
+    *_cases(COMPILED, "large", "fallback blocks.1.act 1", "spin blocks.0.down 5"),
+    *_cases(EAGER, "large", "copy blocks.0.attention 5", "again blocks.0.attention 1"),
+    *_cases(EAGER, "small", "item blocks.1.act 5", "sleep head 2"),
+    *_cases(MIXED, "large", "spin blocks.1.act 20", "matmul blocks.0.down 10"),
+    *_cases(COMPILED, "small", "break blocks.1.norm 2"),
+    *_cases(EAGER, "large", "detour blocks.0.down 5", "spin head 5", "matmul blocks.0.down 1"),
+    *_cases(COMPILED, "large", "matmul blocks.0.attention 1"),
+    *_cases(GRAPHS, "large", "matmul blocks.0.down 1"),
+    *_cases(COMPILED, "small", "item head 2"),
+]
+
+
+def cases_of(device: str, count: int, identical: int, seed: int) -> list[Case]:
+    """Return planted cases with those of identical programs among them.
+
+    On the CPU in random order; on a GPU in the order of the list, which begins with all families.
+    """
+    planted = list(CPU_CASES if device == "cpu" else CUDA_CASES)
+    if device == "cpu":
+        random.Random(seed).shuffle(planted)
+    chosen = planted[:count]
+    for index in range(identical):
+        sides = COMPILED if index % 3 == 2 else EAGER
+        size = "large" if device != "cpu" and index % 2 == 0 else "small"
+        chosen.insert((index + 1) * 4, Case(sides=sides, size=size))
+    return chosen
 
 
 def measure(
-    case: Case, *, launches: int, seconds: float, threads: int, preload: str = ""
+    case: Case, *, device: str, launches: int, seconds: float, threads: int | None, preload: str
 ) -> Attribution:
     """Return the attribution of a case."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        program = folder / "program.py"
-        call = (
-            f"planted(module, {case.place!r}, {case.kind!r}, {case.amount})"
-            if case.kind
-            else ("copy.deepcopy(module)")
+    planted = f"{case.place} {case.kind} {case.amount}" if case.kind else ""
+    variables = (("PLANTED", planted), ("PLANTED_SIZE", case.size))
+    one_process = case.sides == EAGER
+    changed = () if one_process else (("PLANTED_NET", "1"),)
+    target = Target(name="here", python=sys.executable)
+    libraries = (preload,) if preload else ()
+    baseline, candidate = (
+        Variant(
+            name=name,
+            target=target,
+            environment=Environment(name=place, variables=own, preload=libraries),
+            backend=backend,
         )
-        program.write_text(f"{PROGRAM}\n\ndef candidate(module):\n    return {call}\n")
-        target = Target(name="here", python=sys.executable)
-        environment = Environment(name="same", preload=(preload,) if preload else ())
-        session = AttributionSession(
-            Workload(suite="file", name=f"{program}:Net"),
-            Variant(name="baseline", target=target, environment=environment),
-            Variant(
-                name="candidate",
-                target=target,
-                environment=environment,
-                backend=f"{program}:candidate",
+        for name, place, own, backend in (
+            ("baseline", "same", variables, case.sides[0]),
+            (
+                "candidate",
+                "same" if one_process else "planted",
+                (*variables, *changed),
+                f"{PROGRAM}:planted" if one_process else case.sides[1],
             ),
+        )
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        session = AttributionSession(
+            Workload(suite="file", name=f"{PROGRAM}:Net", device=device),
+            baseline,
+            candidate,
             MeasureSettings(threads=threads),
             launches=launches,
             seconds=seconds,
-            folder=folder / "why",
+            folder=Path(folder),
             listener=lambda _event: None,
         )
         measured = session.run()
-        return attribute(
-            Workload(suite="file", name="planted"), "baseline", "candidate", measured.rounds
+    workload = Workload(suite="file", name="planted", device=device)
+    return attribute(workload, "baseline", "candidate", measured.rounds)
+
+
+class Score:
+    """Counts of all cases so far; each case is printed as it ends."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.counts: dict[str, list[int]] = {}
+
+    def _count(self, what: str, holds: bool | None) -> str:
+        if holds is None:
+            return "-"
+        count = self.counts.setdefault(what, [0, 0])
+        count[0] += holds
+        count[1] += 1
+        return "yes" if holds else "NO"
+
+    def add(self, case: Case, result: Attribution, duration_s: float) -> None:
+        """Judge a case and print its row."""
+        named = [part for part in result.parts if part.named]
+        columns = [f"{case.name:45} {duration_s:4.0f} s"]
+        if case.kind:
+            guilty = [part for part in result.parts if case.is_guilty(part)]
+            own_ns = sum(part.difference_ns for part in guilty)
+            true_ns = case.true_ns
+            text = "-" if true_ns is None else f"{true_ns / 1e3:.0f}"
+            columns.append(f"planted {own_ns / 1e3:8.1f} us, true {text:>5}")
+            is_first = bool(named) and case.is_guilty(named[0])
+            columns.append(f"first {self._count('planted part named first', is_first)}")
+            columns.append(f"holds {self._holds(case, guilty)}")
+        else:
+            columns.append(f"silent {self._count('identical: nobody named', not named)}")
+        columns.append(f"sum {self._count('sum within the end-to-end interval', _sums(result))}")
+        columns.append(
+            f"end to end {result.difference_ns / 1e3:.1f} [{result.low_ns / 1e3:.1f}, "
+            f"{result.high_ns / 1e3:.1f}] of {result.baseline_ns / 1e3:.0f} us"
         )
+        if named and (not case.kind or not case.is_guilty(named[0])):
+            columns.append(f"named {named[0].name} {named[0].difference_ns / 1e3:+.1f} us")
+        print("  ".join(columns), flush=True)
+
+    def _holds(self, case: Case, guilty: list[Part]) -> str:
+        true_ns = case.true_ns
+        if true_ns is None:
+            return "-"
+        exact = [
+            part
+            for part in guilty
+            if case.kind == "sleep" or any(source.operator == "spin" for source in part.sources)
+        ]
+        margin_ns = TOLERANCE_NS[self._device] + TOLERANCE_SHARE[self._device] * true_ns
+        low_ns = sum(part.low_ns for part in exact) - margin_ns
+        high_ns = sum(part.high_ns for part in exact) + margin_ns
+        return self._count("interval holds the true time", low_ns <= true_ns <= high_ns)
+
+    def summary(self) -> str:
+        """Return one line for each question."""
+        return "\n".join(f"{what}: {yes} of {all_}" for what, (yes, all_) in self.counts.items())
 
 
-def is_guilty(part: Part, case: Case) -> bool:
-    """Whether a part is the planted one."""
-    if case.kind == "sleep":
-        return part.kind == "host"
-    module = ".".join("*" if word.isdecimal() else word for word in case.place.split("."))
-    return any(
-        source.module == module or source.module.startswith(module + ".") for source in part.sources
+def _sums(result: Attribution) -> bool:
+    """Whether the parts sum to a time within the end-to-end interval, without the profiler bias.
+
+    On a GPU they do so by construction: there, the GPU time must fit into the time of an iteration.
+    """
+    if result.workload.device == "cpu":
+        attributed_ns = sum(part.difference_ns for part in result.parts if part.kind != "profiler")
+        return result.low_ns <= attributed_ns <= result.high_ns
+    idle = [part for part in result.parts if part.kind == "idle"]
+    return all(
+        part.baseline_ns >= -0.02 * result.baseline_ns
+        and part.candidate_ns >= -0.02 * result.candidate_ns
+        for part in idle
     )
 
 
 def main() -> None:
     """Measure all cases and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=40)
-    parser.add_argument("--null", type=int, default=10, help="comparisons of identical programs")
-    parser.add_argument("--launches", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--only", default="", help="cases whose name contains this text")
+    parser.add_argument("--identical", type=int, help="comparisons of identical programs")
+    parser.add_argument("--launches", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--quick", action="store_true", help="3 launches and 2 s of measuring")
+    parser.add_argument("--threads", type=int, help="1 on the CPU by default")
     parser.add_argument(
         "--preload", default="", help="allocator of both sides, such as libjemalloc.so.2"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9, help="start no case after this time")
     options = parser.parse_args()
+    device = options.device
+    identical = options.identical if options.identical is not None else 10 if device == "cpu" else 5
     started_s = time.monotonic()
-    first = held = exact = summed = done = silent = silent_done = 0
-    todo = cases(options.cases, options.seed)
-    todo += [Case(place="", kind="", amount=0)] * options.null
-    random.Random(options.seed).shuffle(todo)
-    for case in todo:
-        if time.monotonic() - started_s > 60.0 * options.minutes:
-            break
-        result = measure(
-            case,
-            launches=options.launches,
-            seconds=options.seconds,
-            threads=options.threads,
-            preload=options.preload,
-        )
-        named = [part for part in result.parts if part.named]
-        if not case.kind:
-            silent_done += 1
-            silent += not named
-            print(f"identical: named {[part.name for part in named]}", flush=True)
+    score = Score(device)
+    for case in cases_of(device, options.cases, identical, options.seed):
+        if options.only not in case.name:
             continue
-        done += 1
-        guilty = [part for part in result.parts if is_guilty(part, case)]
-        is_first = bool(named) and is_guilty(named[0], case)
-        true_ns = 2e5 * case.amount if case.kind in EXACT else None
-        holds = None
-        if true_ns is not None:
-            low_ns = sum(part.low_ns for part in guilty)
-            holds = low_ns <= true_ns <= sum(part.high_ns for part in guilty)
-            exact += 1
-        attributed = sum(part.difference_ns for part in result.parts if part.kind != "profiler")
-        agrees = result.low_ns <= attributed <= result.high_ns
-        first, held, summed = first + is_first, held + bool(holds), summed + agrees
-        own_ns = sum(part.difference_ns for part in guilty)
-        print(
-            f"{case.place:20} {case.kind:7} {case.amount}  attributed {own_ns / 1e3:8.1f} us  "
-            f"true {'-' if true_ns is None else f'{true_ns / 1e3:.1f}'}  end to end "
-            f"{result.difference_ns / 1e3:.1f} [{result.low_ns / 1e3:.1f}, "
-            f"{result.high_ns / 1e3:.1f}]  first {is_first}  holds {holds}  sum {agrees}",
-            flush=True,
-        )
-    print(
-        f"planted: {done}; ranked first {first}; interval holds the exact truth {held} of {exact}; "
-        f"sum within the end-to-end interval {summed}"
-    )
-    print(f"identical: {silent_done}; nobody named {silent}")
+        if time.monotonic() - started_s > 60.0 * options.minutes:
+            print("stopped: --minutes is over", flush=True)
+            break
+        case_s = time.monotonic()
+        try:
+            result = measure(
+                case,
+                device=device,
+                launches=options.launches or (3 if options.quick else 5),
+                seconds=options.seconds or (2.0 if options.quick else 8.0),
+                threads=options.threads or (1 if device == "cpu" else None),
+                preload=options.preload,
+            )
+        except TorchyardError as error:
+            print(f"{case.name:45} failed: {error}", flush=True)
+            continue
+        score.add(case, result, time.monotonic() - case_s)
+    print(score.summary())
 
 
 if __name__ == "__main__":

@@ -108,3 +108,26 @@ def test_a_noisy_machine_names_nobody() -> None:
     noisy = attributed([replace(one, disturbed=index % 4 > 0) for index, one in enumerate(slow)])
     assert noisy.untrusted
     assert not any(part.named for part in noisy.parts)
+
+
+def on_gpu(measured: list[MeasuredRound]) -> Attribution:
+    return attribute(replace(WORKLOAD, device="cuda"), "eager", "inductor", measured)
+
+
+def test_what_remains_on_a_gpu_are_idle_gaps() -> None:
+    result = on_gpu(rounds(TIMES, TIMES, host_us=(50.0, 150.0)))
+    assert result.parts[0].kind == "idle"
+    assert result.parts[0].named
+    assert result.parts[0].low_ns < 100e3 < result.parts[0].high_ns
+    assert not {"host", "profiler"} & {part.kind for part in result.parts}
+    for side in ("baseline_ns", "candidate_ns"):
+        total = math.fsum(getattr(part, side) for part in result.parts)
+        assert total == pytest.approx(getattr(result, side), rel=1e-9)
+
+
+def test_a_slow_profiler_does_not_change_the_parts_of_a_gpu() -> None:
+    measured = rounds(TIMES, {**TIMES, PLANTED: 180.0})
+    slowed = [
+        replace(one, candidate=replace(one.candidate, instrumented_ns=3e6)) for one in measured
+    ]
+    assert on_gpu(slowed).parts == on_gpu(measured).parts

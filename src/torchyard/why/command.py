@@ -45,7 +45,8 @@ of compiled code, and relate both to the same modules and source lines. The tabl
 contributes to the difference, with 95 % confidence intervals. All parts sum to the difference of the
 iteration times, which are measured in separate blocks without the profiler.
 
-RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Supports CPU workloads.
+RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. On a GPU, parts are GPU
+time, and the rest is idle gaps.
 The result is saved in the run folder after every launch.
 
 Exit code 6: the machine was too noisy; the numbers must not be used.

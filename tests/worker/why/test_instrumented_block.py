@@ -88,6 +88,22 @@ def test_calls_of_a_graph_are_matched_in_order() -> None:
     }
 
 
+def test_module_paths_are_completed_after_a_graph_break() -> None:
+    path = Unit(FORWARD, "blocks.*.norm", "", "/net.py", 7, "", "native_layer_norm")
+    other = path._replace(module="other", line=9)
+    operators = [TracedOperator(path, 0.0, 0), TracedOperator(other, 0.0, 0)]
+    relative = [path._replace(module=name) for name in ("norm", "", "orm")]
+    calls = [KernelCall(f"cpp_{index}", (one,)) for index, one in enumerate(relative)]
+    labels = {f"ty::{index}": ("graph", f"cpp_{index}") for index in range(3)}
+    events = [tree(f"ty::{index}", index, index + 1) for index in range(3)]
+    times = assigned(operators, *events, graphs={"graph": calls}, labels=labels)
+    assert list(times) == [
+        ("cpp_0", ("blocks.*.norm",)),
+        ("cpp_1", ("blocks.*.norm",)),
+        ("cpp_2", ("orm",)),
+    ]
+
+
 def test_autograd_functions_are_host_time() -> None:
     node = tree("autograd::engine::evaluate_function: X", 0, 100, tree("aten::mul", 10, 20))
     assert assigned(traced("mul"), node) == {("aten::mul", ("m0",)): 10.0}

@@ -6,7 +6,7 @@ its calls (`kernels.py`). On a GPU, an event costs the GPU time of the kernels t
 (`gpu_trace.py`).
 """
 
-from typing import Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from torchyard.worker.why.kernels import KernelCall, Labels
 from torchyard.worker.why.sources import TracedOperator, Unit
@@ -111,10 +111,30 @@ class Assignment:
         self._positions: Dict[str, List[int]] = {}
         for position, operator in enumerate(operators):
             self._positions.setdefault(_short(operator.unit.operator), []).append(position)
-        self._graphs = graphs
+        self._modules: Dict[Tuple[str, int], Set[str]] = {}
+        for operator in operators:
+            unit = operator.unit
+            self._modules.setdefault((unit.file, unit.line), set()).add(unit.module)
+        self._graphs = {
+            name: [KernelCall(call.name, self._with_paths(call.units)) for call in calls]
+            for name, calls in graphs.items()
+        }
         self._labels = labels
         self._lookahead = len(operators) if compiled else LOOKAHEAD
         self._next = 0
+
+    def _with_paths(self, units: Tuple[Unit, ...]) -> Tuple[Unit, ...]:
+        """Complete module paths: after a graph break, a graph knows them from its own frame on."""
+        complete = set()
+        for unit in units:
+            modules = self._modules.get((unit.file, unit.line), set())
+            if unit.file and modules and unit.module not in modules:
+                longer = [
+                    one for one in modules if not unit.module or one.endswith("." + unit.module)
+                ]
+                unit = unit._replace(module=longer[0]) if len(longer) == 1 else unit
+            complete.add(unit)
+        return tuple(sorted(complete))
 
     def iteration(self, event: Event) -> None:
         """Assign the events of one iteration; the rest of its duration is host time."""
