@@ -6,15 +6,20 @@ of a group loads none of its commands.
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import redirect_stdout
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from torchyard import __version__
 from torchyard.cli.commands import COMMANDS, HIDDEN_COMMANDS, root_help
+from torchyard.cli.output import print_message
 from torchyard.cli.project_file import ProjectDefaults
-from torchyard.errors import UsageError
+from torchyard.errors import TorchyardError, UsageError
 
 CommandTable = dict[str, tuple[str, str]]
 
@@ -117,6 +122,27 @@ class RootGroup(LazyGroup):
 
     def _location(self, name: str) -> str | None:
         return super()._location(name) or HIDDEN_COMMANDS.get(name, (None,))[0]
+
+
+def explain_run(folder: Path, row: int | None, *, quiet: bool, as_json: bool) -> None:
+    """Run `torchyard why` after another command, whose package must not import it.
+
+    With `as_json`, stdout belongs to the result of that command. An analysis that fails is reported and
+    does not change its exit code.
+    """
+    arguments = ["why", str(folder), *(["--row", str(row)] if row is not None else [])]
+    defaults = click.get_current_context().find_root().default_map
+    output = io.StringIO() if as_json else sys.stdout
+    try:
+        with (
+            redirect_stdout(output),
+            program.make_context(
+                "torchyard", [*arguments, *(["-q"] if quiet else [])], default_map=defaults
+            ) as context,
+        ):
+            program.invoke(context)
+    except TorchyardError as error:
+        print_message(f"why: {error.what}")
 
 
 _SETTINGS: Final[dict[str, Any]] = {

@@ -151,9 +151,10 @@ def why(
 
 
 def _choose(run: Run, row: int | None) -> tuple[int, Comparison]:
-    """Return number and comparison: the one with the largest difference by default."""
+    """Return number and comparison: the largest difference that is decided, else the largest one."""
     import math
 
+    from torchyard.core.comparison import Verdict
     from torchyard.errors import NothingToDo, UsageError
 
     if row is not None:
@@ -172,6 +173,8 @@ def _choose(run: Run, row: int | None) -> tuple[int, Comparison]:
         return abs(math.log(estimate.speedup))
 
     rows = [pair for pair in enumerate(run.comparisons, start=1) if size(pair) >= 0.0]
+    decided = {Verdict.FASTER, Verdict.SLOWER}
+    rows = [pair for pair in rows if pair[1].state in decided] or rows
     if not rows:
         raise NothingToDo(
             "the run has no comparison with a result",

@@ -26,6 +26,7 @@ from torchyard.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchyard.bench.commands.execution import BenchSession
     from torchyard.bench.time_estimate import TimeEstimate
     from torchyard.core.comparison import Comparison
     from torchyard.core.study import Study
@@ -164,11 +165,25 @@ def _run_study(
         print_message(f"run folder: {session.folder}")
         if options["html"] is None:
             print_message(f"next: torchyard report {name} --output report.html")
-        if code == 0 and _can_be_explained(session.comparisons):
+        if code == 0 and not options["why"] and _can_be_explained(session.comparisons):
             print_message(f"why: torchyard why {name}")
         if not as_json and code != INTERRUPTED:
             session.print_answer()
+    if options["why"] and code != INTERRUPTED:
+        _explain(session, quiet=options["quiet"], as_json=as_json)
     return code
+
+
+def _explain(session: BenchSession, *, quiet: bool, as_json: bool) -> None:
+    """Explain the largest difference of the run."""
+    from torchyard.cli.group import explain_run
+
+    if not _can_be_explained(session.comparisons):
+        print_message("why: no comparison is faster or slower; there is nothing to explain")
+        return
+    if not as_json:
+        print_data("")
+    explain_run(session.folder, None, quiet=quiet, as_json=as_json)
 
 
 def _can_be_explained(comparisons: Sequence[Comparison]) -> bool:
@@ -177,9 +192,7 @@ def _can_be_explained(comparisons: Sequence[Comparison]) -> bool:
     from torchyard.core.study import COMMAND_SUITE
 
     return any(
-        row.state in {Verdict.FASTER, Verdict.SLOWER}
-        and row.workload.device == "cpu"
-        and row.workload.suite != COMMAND_SUITE
+        row.state in {Verdict.FASTER, Verdict.SLOWER} and row.workload.suite != COMMAND_SUITE
         for row in comparisons
     )
 

@@ -388,6 +388,7 @@ _OPTIONS: Final = (
         metavar="FILE",
         help="Write the table as CSV.",
     ),
+    _out("--why", is_flag=True, help="Explain the largest difference afterwards: `torchyard why`."),
     _out("--dry-run", is_flag=True, help="Show the plan without running it."),
     _out("-q", "--quiet", is_flag=True, help="No progress on stderr."),
 )

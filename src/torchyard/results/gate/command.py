@@ -107,6 +107,12 @@ latest]
     is_flag=True,
     help=f"Append the summary to the file in ${SUMMARY_VARIABLE}.",
 )
+@click.option(
+    "--why",
+    "explain",
+    is_flag=True,
+    help="If a limit is exceeded, explain the first such workload: `torchyard why`.",
+)
 @common_options
 def gate(run: str, as_json: bool, **options: Any) -> int:
     """Check a run against limits and return the exit code."""
@@ -126,6 +132,8 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     print_data(gate_json(outcome) if as_json else printable(gate_text(outcome)))
     if not outcome.failed and not outcome.untrusted:
         return 0
+    if options["explain"]:
+        _explain(outcome, side.newest, as_json=as_json)
     kind = GateFailed if outcome.failed else Untrustworthy
     error: TorchyardError = kind(
         gate_verdict(outcome),
@@ -137,6 +145,24 @@ def gate(run: str, as_json: bool, **options: Any) -> int:
     # stdout already has one JSON object; a second one would make it invalid.
     print_message(f"error: {error.what}")
     return error.exit_code
+
+
+def _explain(outcome: GateOutcome, run: Run, *, as_json: bool) -> None:
+    """Explain the first exceeded limit: the candidate against the baseline of its own run."""
+    from torchyard.cli.group import explain_run
+
+    exceeded = [
+        (row.workload, row.variants[1]) for row in outcome.rows if row.standing == "crossed"
+    ]
+    numbers = {
+        (row.workload.label, row.candidate): number
+        for number, row in enumerate(run.comparisons, start=1)
+    }
+    number = next((numbers[one] for one in exceeded if one in numbers), None)
+    if number is None:
+        print_message("why: no limit is exceeded by a comparison of this run")
+        return
+    explain_run(run.folder, number, quiet=False, as_json=as_json)
 
 
 def _gate(options: dict[str, Any]) -> Gate:

@@ -125,16 +125,13 @@ class Assignment:
 
     def _with_paths(self, units: Tuple[Unit, ...]) -> Tuple[Unit, ...]:
         """Complete module paths: after a graph break, a graph knows them from its own frame on."""
-        complete = set()
-        for unit in units:
-            modules = self._modules.get((unit.file, unit.line), set())
-            if unit.file and modules and unit.module not in modules:
-                longer = [
-                    one for one in modules if not unit.module or one.endswith("." + unit.module)
-                ]
-                unit = unit._replace(module=longer[0]) if len(longer) == 1 else unit
-            complete.add(unit)
-        return tuple(sorted(complete))
+        return tuple(sorted({self._with_path(unit) for unit in units}))
+
+    def _with_path(self, unit: Unit) -> Unit:
+        modules = self._modules.get((unit.file, unit.line), set()) if unit.file else set()
+        longer = [one for one in modules if not unit.module or one.endswith("." + unit.module)]
+        is_known = unit.module in modules or len(longer) != 1
+        return unit if is_known else unit._replace(module=longer[0])
 
     def iteration(self, event: Event) -> None:
         """Assign the events of one iteration; the rest of its duration is host time."""
