@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.worker.why.net import write_net
+from torchyard.core.study import MeasureSettings, Target, Variant, Workload
+from torchyard.why.measurement import AttributionSession
 from torchyard.why.storage import load
 
 pytestmark = pytest.mark.torch
@@ -101,6 +103,47 @@ def test_whole_programs_are_refused(tmp_path: Path) -> None:
     ended = torchyard(tmp_path, "why")
     assert ended.returncode == 2
     assert "why does not support whole programs" in ended.stderr
+
+
+def test_bench_explains_its_largest_difference(tmp_path: Path) -> None:
+    net = write_net(tmp_path)
+    options = ["--candidate", f"{net}:slower", "--time", "1s", "--why"]
+    ended = torchyard(tmp_path, "bench", f"{net}:Net", *options)
+    assert ended.returncode in {0, 6}, ended.stderr
+    if "sum of all parts" in ended.stdout:
+        assert "host time outside of operators" in ended.stdout
+        assert list((tmp_path / "runs").glob("*/why/row-1.json"))
+    else:  # a noisy machine: the verdict is untrusted
+        assert "there is nothing to explain" in ended.stderr
+
+
+class CountedLaunches(AttributionSession):
+    """A session whose launches take 20 ms and measure nothing."""
+
+    count = 0
+
+    def _launch(self, number: int, scratch: Path) -> None:
+        assert scratch.is_dir()
+        self.count = number + 1
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(("budget_s", "count"), [(0.0, 2), (1e9, 7)])
+def test_launches_end_with_the_time(tmp_path: Path, budget_s: float, count: int) -> None:
+    variant = Variant(name="eager", target=Target(name="here", python=sys.executable))
+    session = CountedLaunches(
+        Workload(suite="kernels", name="matmul"),
+        variant,
+        variant,
+        MeasureSettings(),
+        launches=7,
+        seconds=1.0,
+        budget_s=budget_s,
+        folder=tmp_path,
+        listener=lambda _event: None,
+    )
+    session.run()
+    assert session.count == count
 
 
 def test_without_a_run(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def explain_comparison(
     *,
     launches: int,
     seconds: float,
+    budget_s: float,
     folder: Path,
     listener: Listener,
     keep: Callable[[Attribution], object],
@@ -47,12 +48,15 @@ def explain_comparison(
         study.settings,
         launches=launches,
         seconds=seconds,
+        budget_s=budget_s,
         folder=folder,
         listener=listener,
         on_launch=on_launch,
     )
     session.run()
-    result = attribution_of(row, baseline, candidate, session.measurement)
+    done = len({one.launch for one in session.measurement.rounds})
+    notes = [f"{done} of {launches} launches: the time is used up"] if done < launches else []
+    result = attribution_of(row, baseline, candidate, session.measurement, notes=notes)
     keep(result)
     return result
 

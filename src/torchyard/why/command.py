@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchyard.results.run_reader import Run
 
 _TEXT_WIDTH = 100
+MEASURING_S = 20.0
+"""Measuring time of all launches by default."""
 MIN_ABLATION_S = 60.0
 """Least measuring time of the comparisons of `--compiler`."""
 
@@ -67,9 +69,13 @@ Exit code 6: the machine was too noisy; the numbers must not be used.
 @click.option(
     "--seconds",
     type=Number(1.0, 1e6),
-    default=20.0,
-    show_default=True,
-    help="Measuring time of all launches, without start and compilation.",
+    help="Measuring time of all launches, without start and compilation.  [default: half of --time; 20 at "
+    "most without it]",
+)
+@click.option(
+    "--time",
+    metavar="DURATION",
+    help="No launch starts that would end later; at least two do.  [default: the duration of the run]",
 )
 @click.option("--compiler", is_flag=True, help="Change decisions of Inductor one at a time.")
 @click.option(
@@ -84,7 +90,8 @@ def why(
     run: str,
     row: int | None,
     launches: int,
-    seconds: float,
+    seconds: float | None,
+    time: str | None,
     compiler: bool,
     html: Path | None,
     quiet: bool,
@@ -110,12 +117,16 @@ def why(
         check_candidate(
             next(one for one in stored.study.variants if one.name == comparison.candidate)
         )
+    budget_s = _budget_s(stored, time)
+    if seconds is None:
+        seconds = budget_s / 2.0 if time is not None else min(MEASURING_S, budget_s / 2.0)
     with show_progress(ComparisonCollector(), quiet=quiet) as listener:
         result = explain_comparison(
             stored.study,
             comparison,
             launches=launches,
             seconds=seconds,
+            budget_s=budget_s,
             folder=stored.folder / "why",
             listener=listener,
             keep=lambda one: save(one, stored.folder, number),
@@ -148,6 +159,24 @@ def why(
     if not quiet:
         print_message(f"saved: {path}")
     return Untrustworthy.exit_code if result.untrusted else 0
+
+
+def _budget_s(run: Run, time: str | None) -> float:
+    """Return the wall time of the analysis: given, else that of the run, if it is known."""
+    import math
+    from datetime import datetime
+
+    from torchyard.core.units import parse_duration_s
+
+    if time is not None:
+        return parse_duration_s(time)
+    try:
+        started, finished = (
+            datetime.fromisoformat(str(run.info.get(key))) for key in ("started", "finished")
+        )
+    except ValueError:
+        return math.inf
+    return max(0.0, (finished - started).total_seconds())
 
 
 def _choose(run: Run, row: int | None) -> tuple[int, Comparison]:

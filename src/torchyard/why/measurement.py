@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import time
@@ -21,6 +22,7 @@ from torchyard.errors import UsageError
 from torchyard.machine.guards import block_check
 from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source, Work
 
+FEWEST_LAUNCHES: Final = 2
 FEWEST_ROUNDS: Final = 4
 BLOCK_S: Final = 0.1
 """Duration of an instrumented block."""
@@ -56,11 +58,13 @@ class AttributionSession:
         seconds: float,
         folder: Path,
         listener: Listener,
+        budget_s: float = math.inf,
         on_launch: Callable[[], None] = lambda: None,
     ) -> None:
         """`seconds` is the measuring time of all launches; `folder` receives logs and compiled code.
 
-        `on_launch` is called after each launch.
+        After two launches, no further one starts that would end after `budget_s`. `on_launch` is called
+        after each launch.
         """
         if workload.suite == COMMAND_SUITE:
             raise UsageError(
@@ -80,6 +84,7 @@ class AttributionSession:
         self._settings = settings
         self._launches = launches
         self._seconds = seconds / launches
+        self._budget_s = budget_s
         self._folder = folder
         self._listener = listener
         self._on_launch = on_launch
@@ -92,9 +97,16 @@ class AttributionSession:
         scratch = self._folder / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         try:
+            begin_s = time.monotonic()
             for number in range(self._launches):
+                started_s = time.monotonic()
                 self._launch(number, scratch)
                 self._on_launch()
+                now_s = time.monotonic()
+                if number + 1 >= FEWEST_LAUNCHES and (
+                    now_s - begin_s + (now_s - started_s) > self._budget_s
+                ):
+                    break
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return self.measurement

@@ -39,6 +39,13 @@ PROGRAM = """
     def same(module):
         return lambda *inputs: module(*inputs)
 
+    def slower(module):
+        import time
+        def call(*inputs):
+            time.sleep(0.02)
+            return module(*inputs)
+        return call
+
     def copied(module):
         import copy
         return copy.deepcopy(module)
