@@ -9,7 +9,7 @@ import pytest
 
 from tests.builds.plans import plan_of, shell, step
 from torchyard.builds.build_folders import BuildsDirectory
-from torchyard.builds.meter.jobs import history_name, parse_jobs, with_jobs
+from torchyard.builds.meter.compile_costs import history_name, parse_jobs, with_jobs
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError

@@ -10,7 +10,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "build PyTorch and its companion packages from recipes",
     ),
     "doctor": (
-        "torchyard.builds.commands.doctor:doctor",
+        "torchyard.builds.commands.run:doctor",
         "check whether a build can succeed, before it starts",
     ),
     "bench": (

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builds.doctor.fake_machine import HIPCC_OUTPUT, FakeMachine, severities
 from torchyard.builds.doctor.finding import DoctorFinding
-from torchyard.builds.doctor.include_order import header_flags, parse_search_list, read_search_list
+from torchyard.builds.doctor.search_paths import header_flags, parse_search_list, read_search_list
 from torchyard.builds.recipe import EnvironmentTable, PrepareCommand, Recipe, Scalar
 
 REAL = shutil.which("g++", path="/usr/bin:/bin")

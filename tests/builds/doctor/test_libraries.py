@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builds.doctor.fake_machine import FakeMachine, severities
-from torchyard.builds.doctor.libraries import compilers_library, glibcxx_of
+from torchyard.builds.doctor.search_paths import compilers_library, glibcxx_of
 from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar
 
 

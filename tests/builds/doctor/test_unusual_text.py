@@ -19,8 +19,8 @@ from torchyard.builds.compatibility import (
     toolkit_supports,
     version_in_range,
 )
-from torchyard.builds.doctor.include_order import parse_search_list
-from torchyard.builds.doctor.variables import looks_like_option, nearest_option, route_of
+from torchyard.builds.doctor.configuration import looks_like_option, nearest_option, route_of
+from torchyard.builds.doctor.search_paths import parse_search_list
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
 LINES = st.sampled_from(

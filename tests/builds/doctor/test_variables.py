@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.builds.doctor.variables import (
+from torchyard.builds.doctor.configuration import (
     looks_like_option,
     nearest_option,
     route_of,

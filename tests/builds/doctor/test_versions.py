@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.builds.doctor.fake_machine import FakeMachine, running_python, severities
-from torchyard.builds.doctor.versions import cudnn_version, found_versions
+from torchyard.builds.doctor.toolchain import cudnn_version, found_versions
 from torchyard.builds.recipe import (
     BuilderKind,
     CondaTable,

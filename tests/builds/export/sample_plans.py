@@ -15,7 +15,7 @@ import pytest
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export.image import PathRewrite
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, WriteFile
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe import Recipe

@@ -17,7 +17,7 @@ from tests.builds.export.sample_plans import hand_plan, small_plan, small_projec
 from tests.builds.export.test_dockerfile import ODD_TEXTS, ODD_WORDS, odd_plan
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.export import export_plan
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe_file import BuildRequest

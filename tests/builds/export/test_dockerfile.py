@@ -27,7 +27,7 @@ from tests.builds.export.sample_plans import (
 )
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import export_plan
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Command, Plan, WriteFile
 from torchyard.errors import UsageError
 

@@ -20,7 +20,7 @@ from tests.builds.export.sample_plans import (
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.export import export_plan
 from torchyard.builds.export.image import image_of
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe import (

@@ -16,7 +16,7 @@ from tests.builds.export.sample_plans import (
     small_project,
 )
 from torchyard.builds.export import export_plan
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import (
     AptSources,
     Command,

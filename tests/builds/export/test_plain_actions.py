@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.builds.export.sample_plans import hand_component, hand_plan, small_plan, small_project
-from torchyard.builds.export.plain_actions import (
-    check_commands,
-    freeze_command,
-    plain_actions,
-    without_own_steps,
-)
 from torchyard.builds.export.shell import (
     Difference,
+    check_commands,
     distinct_differences,
+    freeze_command,
     own_variables,
+    plain_actions,
     shared_by_most,
+    without_own_steps,
 )
 from torchyard.builds.plan import (
     AptSources,

@@ -14,7 +14,7 @@ import pytest
 from tests.builds.export.sample_plans import hand_plan
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.export import export_plan
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Command, Plan
 
 PROGRAMS = ("sh", "cat", "env", "ls")

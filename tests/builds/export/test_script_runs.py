@@ -15,7 +15,7 @@ import pytest
 from tests.builds.export.sample_plans import hand_component, hand_plan, small_plan, small_project
 from torchyard.builds.environments.model import SYSTEM_PATH, inherited_variables
 from torchyard.builds.export import export_plan
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import Action, Command, Download, Plan, SdistDownload, Verify, WriteFile
 from torchyard.builds.recipe import Recipe, SmokeTest, VerifyTable
 

@@ -6,9 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.builds.meter.compile_costs import ComponentHistory, FileCost
+from torchyard.builds.meter.compile_costs import (
+    ComponentHistory,
+    FileCost,
+    JobChoice,
+    choose_jobs,
+    parse_jobs,
+)
 from torchyard.builds.meter.compiler_launcher import UNIT_MIB
-from torchyard.builds.meter.jobs import JobChoice, choose_jobs, parse_jobs
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import UsageError
 from torchyard.machine.limits import MachineLimits

@@ -15,9 +15,8 @@ import pytest
 
 from tests.builds.plans import PATH, plan_of, shell, step
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.meter.compile_costs import History, read_meter_log
+from torchyard.builds.meter.compile_costs import History, JobChoice, read_meter_log
 from torchyard.builds.meter.compiler_launcher import CacheChoice, CacheDecision, meter_actions
-from torchyard.builds.meter.jobs import JobChoice
 from torchyard.builds.plan import Command, Step, WriteFile
 from torchyard.builds.recipe import BuilderKind, PythonTable, Recipe
 from torchyard.builds.running.compile_progress import CompileMonitor

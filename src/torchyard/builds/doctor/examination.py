@@ -14,13 +14,10 @@ from typing import Final
 
 from torchyard.builds.doctor import (
     capacity,
+    configuration,
     gpu_toolkits,
-    include_order,
-    libraries,
-    source_tree,
+    search_paths,
     toolchain,
-    variables,
-    versions,
 )
 from torchyard.builds.doctor.context import Check, DoctorContext
 from torchyard.builds.doctor.finding import SEVERITIES, DoctorFinding, note
@@ -28,23 +25,23 @@ from torchyard.builds.plan import Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 
 CHECKS: Final[tuple[Check, ...]] = (
-    Check("versions", "versions of tools against those of the release", versions.examine_versions),
-    Check("stack", "versions of the components of a stack", versions.examine_stack),
+    Check("versions", "versions of tools against those of the release", toolchain.examine_versions),
+    Check("stack", "versions of the components of a stack", toolchain.examine_stack),
     Check("memory", "memory for each compile", capacity.examine_memory),
     Check("disk", "disk space for the build and for TMPDIR", capacity.examine_disk),
     Check("programs", "programs that fetch and build", toolchain.examine_programs),
     Check("compilers", "compilers, by compiling a program", toolchain.examine_compilers),
     Check("python-headers", "headers of the interpreter", toolchain.examine_python_headers),
-    Check("source-folder", "submodules of a source folder", source_tree.examine_submodules),
-    Check("stale-cache", "an existing CMakeCache.txt", source_tree.examine_stale_cache),
+    Check("source-folder", "submodules of a source folder", configuration.examine_submodules),
+    Check("stale-cache", "an existing CMakeCache.txt", configuration.examine_stale_cache),
     Check("nvidia", "CUDA toolkit, driver and GPUs", gpu_toolkits.examine_nvidia),
     Check("nvcc-host", "nvcc and its host compiler", gpu_toolkits.examine_nvcc_host),
     Check("rocm", "ROCm and its compiler", gpu_toolkits.examine_rocm),
-    Check("blas", "the requested BLAS", libraries.examine_blas),
-    Check("libstdc++", "the libstdc++ that will be loaded", libraries.examine_libstdcxx),
-    Check("library-path", "LD_LIBRARY_PATH and LD_PRELOAD", libraries.examine_library_path),
-    Check("variables", "options and variables without effect", variables.examine_variables),
-    Check("include-order", "which copy of a header is used", include_order.examine_include_order),
+    Check("blas", "the requested BLAS", search_paths.examine_blas),
+    Check("libstdc++", "the libstdc++ that will be loaded", search_paths.examine_libstdcxx),
+    Check("library-path", "LD_LIBRARY_PATH and LD_PRELOAD", search_paths.examine_library_path),
+    Check("variables", "options and variables without effect", configuration.examine_variables),
+    Check("include-order", "which copy of a header is used", search_paths.examine_include_order),
 )
 
 

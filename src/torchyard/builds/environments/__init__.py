@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.environments.conda import plan_conda
-from torchyard.builds.environments.current import plan_current
 from torchyard.builds.environments.debian_root import plan_debian_root
 from torchyard.builds.environments.model import EnvironmentPlan, EnvironmentRequest, dropped_notes
-from torchyard.builds.environments.venv import plan_venv
+from torchyard.builds.environments.venv import plan_current, plan_venv
 from torchyard.builds.recipe import EnvironmentKind, EnvironmentTable
 
 ENVIRONMENTS: Final[Mapping[EnvironmentKind, Callable[[EnvironmentRequest], EnvironmentPlan]]] = {

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from torchyard.builds.export.apptainer import export_apptainer
-from torchyard.builds.export.dockerfile import export_devcontainer, export_dockerfile
+from torchyard.builds.export.image_formats import (
+    export_apptainer,
+    export_devcontainer,
+    export_dockerfile,
+)
 from torchyard.builds.export.listing import export_json, export_text
-from torchyard.builds.export.model import Export, ExportedFile, ExportFacts
+from torchyard.builds.export.shell import Export, ExportedFile, ExportFacts
 from torchyard.builds.export.shell_script import export_script
 from torchyard.builds.plan import Plan
 

@@ -31,16 +31,18 @@ from torchyard.builds.export.image_base import (
     root_of,
     system_packages,
 )
-from torchyard.builds.export.model import ExportFacts
-from torchyard.builds.export.plain_actions import check_commands, freeze_command, without_own_steps
 from torchyard.builds.export.shell import (
     JOB_VARIABLES,
     Difference,
+    ExportFacts,
+    check_commands,
     command_text,
     difference_statements,
+    freeze_command,
     shared_by_most,
     step_statements,
     with_line_break,
+    without_own_steps,
     wrapped,
 )
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, WriteFile

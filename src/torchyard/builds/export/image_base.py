@@ -12,7 +12,7 @@ from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import debian_toolchain
 from torchyard.builds.environments.conda import TOOLS
 from torchyard.builds.environments.model import SYSTEM_PATH
-from torchyard.builds.export.model import ExportFacts
+from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import AptSources, Command, Component, Plan, SdistDownload, Step
 from torchyard.builds.recipe import Recipe, SourceTable
 from torchyard.builds.sources import used_source_kind

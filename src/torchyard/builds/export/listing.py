@@ -7,9 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from torchyard.builds.export.model import ExportedFile, ExportFacts
 from torchyard.builds.export.shell import (
     Difference,
+    ExportedFile,
+    ExportFacts,
     command_text,
     own_variables,
     shared_by_most,

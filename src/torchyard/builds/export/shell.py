@@ -1,7 +1,9 @@
-"""A step as shell statements: quoted words, variables, folders, files, commands. No I/O.
+"""Plans as shell statements, for all export formats. No I/O.
 
-All words are quoted. Variables that most steps share are written once; each step then sets only the
-differences.
+`plain_actions` converts downloads, apt and checks, which only Torchyard performs, to commands and
+files. Other features of the runner (sandbox, meter, checks of options and libraries) cannot be
+exported; `without_own_steps` removes the steps that only Torchyard needs. All words are quoted.
+Variables that most steps share are written once; each step then sets only the differences.
 """
 
 from __future__ import annotations
@@ -9,14 +11,227 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Final
 
-from torchyard.builds.export.plain_actions import plain_actions
-from torchyard.builds.plan import Command, Plan, Step, Variables, WriteFile
+from torchyard.builds.plan import (
+    Action,
+    AptSources,
+    Command,
+    Component,
+    Download,
+    Plan,
+    SdistDownload,
+    Step,
+    Variables,
+    Verify,
+    WriteFile,
+)
+from torchyard.builds.sources.fetch_plan import local_path
 from torchyard.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedFile:
+    """One file of an export; the first one is the main file."""
+
+    name: str
+    """Relative path, such as `.devcontainer/Dockerfile`."""
+    text: str
+    executable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFacts:
+    """Information that an export needs in addition to the plan."""
+
+    home: str
+    """Home directory of Torchyard (absolute), which contains fetched sources and downloads."""
+    done: frozenset[str] = frozenset()
+    """Names of the steps that are done."""
+    base_image: str = ""
+    """Base image; empty to choose one that matches the environment of the plan."""
+    conda_program: str = ""
+    """Path of the conda program inside `base_image`; empty to install it."""
+    image_folder: str = "/opt/torchyard"
+    """Folder of builds inside an image."""
+
+    @property
+    def sources(self) -> str:
+        """Folder of fetched sources on this machine."""
+        return str(PurePosixPath(self.home, "sources"))
+
+    @property
+    def downloads(self) -> str:
+        """Folder of archives and apt state on this machine."""
+        return str(PurePosixPath(self.home, "downloads"))
+
+
+Export = Callable[[Plan, ExportFacts], tuple[ExportedFile, ...]]
+"""An export format: returns the files of a plan, the main file first."""
+
+
+PlainAction = Command | WriteFile
+
+_CHECK_SHA256: Final = """printf '%s  %s\\n' "$1" "$2" | sha256sum -c -"""
+_GLOB: Final = re.compile(r"[*?\[]")
+# `*` of find also matches `/`, so `**` works, but may match slightly more.
+_FIND: Final = """cd "$1" && [ -n "$(find . -path "./$2" -print -quit)" ]"""
+_TAKE_ONLY_FILE: Final = """set -- "$1" "$2" "$1"/*
+if [ $# -ne 3 ]; then echo "pip left more than one file in $1" >&2; exit 1; fi
+mv -T -- "$3" "$2" && rmdir -- "$1\""""
+_FREEZE: Final = """"$1" -m pip freeze --all >"$2.part" && mv -T -- "$2.part" "$2\""""
+
+
+def plain_actions(plan: Plan, action: Action) -> tuple[PlainAction, ...]:
+    """Return commands and files that are equivalent to an action."""
+    if isinstance(action, Command | WriteFile):
+        return (action,)
+    if isinstance(action, Download):
+        return _download(action)
+    if isinstance(action, SdistDownload):
+        return _sdist(action, _python_for_sdist(plan, action.path))
+    if isinstance(action, AptSources):
+        return _apt(action)
+    return verify_actions(plan, action)
+
+
+def freeze_command(plan: Plan, path: str) -> Command | None:
+    """Return a command that lists all Python packages; None if the plan has no Python."""
+    python = next((part.python for part in plan.components if part.python), "")
+    if not python:
+        return None
+    return Command(argv=("sh", "-c", _FREEZE, "freeze", python, path))
+
+
+def verify_actions(plan: Plan, action: Verify) -> tuple[PlainAction, ...]:
+    """Return the checks that need no Torchyard, run in an empty folder."""
+    argvs = check_commands(plan.component(action.component))
+    folder = f"{plan.folder}/check"
+    make = (("rm", "-rf", "--", folder), ("mkdir", "-p", "--", folder)) if argvs else ()
+    return (
+        *(Command(argv=argv) for argv in make),
+        *(Command(argv=argv, folder=folder) for argv in argvs),
+    )
+
+
+def check_commands(component: Component) -> tuple[tuple[str, ...], ...]:
+    """Return commands that check files, import and smoke tests, to be run in an empty folder."""
+    table = component.recipe.verify
+    argvs = [_file_check(component.prefix, name) for name in table.files]
+    snippets = [f"import {table.import_name}"] if table.import_name else []
+    snippets += [test.python.strip("\n") for test in table.smoke]
+    if not component.python:
+        return tuple(argvs)
+    # -I: nothing from the working folder, PYTHONPATH or user packages can be imported.
+    return (*argvs, *((component.python, "-I", "-c", text) for text in snippets))
+
+
+def _file_check(prefix: str, pattern: str) -> tuple[str, ...]:
+    if not _GLOB.search(pattern):
+        return ("test", "-e", str(PurePosixPath(prefix, pattern)))
+    parts = PurePosixPath(pattern).parts
+    plain = [*takewhile(lambda part: not _GLOB.search(part), parts)]
+    folder = PurePosixPath(prefix, *plain)
+    return ("sh", "-c", _FIND, "find", str(folder), "/".join(parts[len(plain) :]))
+
+
+def _download(action: Download) -> tuple[PlainAction, ...]:
+    path = PurePosixPath(action.path)
+    part = f"{path.name}.part"
+    local = local_path(action.url)
+    fetch: tuple[str, ...]
+    if local is None:
+        fetch = ("curl", "--fail", "--location", "--retry", "3", "--output", part, action.url)
+    else:
+        fetch = ("cp", "--", str(local), part)
+    folder = str(path.parent)
+    return (
+        Command(argv=("mkdir", "-p", "--", folder), inside_root=False),
+        Command(argv=fetch, folder=folder, inside_root=False),
+        _check_sha256(action.sha256, part, folder),
+        Command(argv=("mv", "-T", "--", part, path.name), folder=folder, inside_root=False),
+    )
+
+
+def _sdist(action: SdistDownload, python: str) -> tuple[PlainAction, ...]:
+    path = PurePosixPath(action.path)
+    folder, arrived = str(path.parent), f"{path.name}.arrived"
+    # For this package only: `:all:` would also apply to its build requirements.
+    pip = (python, "-m", "pip", "download", "--no-deps", "--no-binary", action.name)
+    actions = [
+        Command(argv=("rm", "-rf", "--", arrived), folder=folder, inside_root=False),
+        Command(
+            argv=(*pip, "--dest", arrived, "--", f"{action.name}=={action.version}"), folder=folder
+        ),
+        Command(
+            argv=("sh", "-c", _TAKE_ONLY_FILE, "take", arrived, path.name),
+            folder=folder,
+            inside_root=False,
+        ),
+    ]
+    if action.sha256:
+        actions.append(_check_sha256(action.sha256, path.name, folder))
+    return tuple(actions)
+
+
+def _python_for_sdist(plan: Plan, path: str) -> str:
+    """Return the interpreter of the component of an sdist, whose environment exists already.
+
+    An interpreter in a root folder does not run on the machine, where sources are fetched.
+    """
+    if any(step.root for step in plan.steps):
+        return "python3"
+    owners = [
+        part for part in plan.components if path.startswith((f"{part.source}/", f"{part.source}."))
+    ]
+    return next((part.python for part in owners if part.python), "python3")
+
+
+def _apt(action: AptSources) -> tuple[PlainAction, ...]:
+    script = f"{action.folder}/write-apt-sources.sh"
+    text = resources.files(__package__).joinpath("apt_sources.sh").read_text(encoding="utf-8")
+    kinds = "deb deb-src" if action.sources else "deb"
+    return (
+        WriteFile(path=script, text=text),
+        Command(argv=("sh", script, action.folder, action.suite, kinds), inside_root=False),
+    )
+
+
+def _check_sha256(sha256: str, name: str, folder: str) -> Command:
+    # Without the folder: sha256sum interprets backslashes in a path as escapes.
+    argv = ("sh", "-c", _CHECK_SHA256, "check", sha256, name)
+    return Command(argv=argv, folder=folder, inside_root=False)
+
+
+def without_own_steps(plan: Plan) -> Plan:
+    """Remove steps that do not affect the result (the meter) or that only Torchyard can run."""
+    dropped = {
+        step.name: step.needs
+        for step in plan.steps
+        if not step.counts or not any(plain_actions(plan, action) for action in step.actions)
+    }
+    return replace(
+        plan,
+        steps=tuple(
+            replace(step, needs=_needs(step.needs, dropped))
+            for step in plan.steps
+            if step.name not in dropped
+        ),
+    )
+
+
+def _needs(needs: tuple[str, ...], dropped: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """Replace dropped steps by the steps that they need."""
+    resolved: list[str] = []
+    for name in needs:
+        resolved += _needs(dropped[name], dropped) if name in dropped else (name,)
+    return tuple(dict.fromkeys(resolved))
+
 
 LINE_BREAK: Final = "nl=$(printf '\\nx'); nl=${nl%x}"
 """Statement that must precede words quoted with `one_line`."""

@@ -13,18 +13,20 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.export.model import ExportedFile, ExportFacts
-from torchyard.builds.export.plain_actions import freeze_command, without_own_steps
 from torchyard.builds.export.shell import (
     JOB_VARIABLES,
     Difference,
+    ExportedFile,
+    ExportFacts,
     comment,
     difference_statements,
     distinct_differences,
     exports,
+    freeze_command,
     quoted,
     shared_by_most,
     step_statements,
+    without_own_steps,
 )
 from torchyard.builds.plan import Plan, Step, fingerprints
 

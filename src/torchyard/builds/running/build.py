@@ -26,9 +26,8 @@ from torchyard.builds.doctor.examination import can_build, examine
 from torchyard.builds.environments.base_interpreter import base_builds, resolve_base
 from torchyard.builds.environments.model import inherited_variables
 from torchyard.builds.lockfile import Lock, apply_lock, check_source, read_lock, write_lock
-from torchyard.builds.meter.compile_costs import History
+from torchyard.builds.meter.compile_costs import History, JobChoice, parse_jobs, with_jobs
 from torchyard.builds.meter.compiler_launcher import CacheDecision, choose_cache
-from torchyard.builds.meter.jobs import JobChoice, parse_jobs, with_jobs
 from torchyard.builds.plan import (
     BuildEvent,
     BuildListener,

@@ -21,7 +21,9 @@ from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.meter.compile_costs import (
     CurvePoint,
     History,
+    JobChoice,
     StepRun,
+    history_name,
     read_meter_log,
     remove_unfinished,
 )
@@ -35,7 +37,6 @@ from torchyard.builds.meter.compiler_launcher import (
     step_variables,
     write_table,
 )
-from torchyard.builds.meter.jobs import JobChoice, history_name
 from torchyard.builds.plan import BuildEvent, Component, Plan, Step
 from torchyard.builds.recipe import Recipe
 from torchyard.builds.record import StepTimes

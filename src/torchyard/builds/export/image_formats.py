@@ -1,6 +1,6 @@
-"""A plan as a Dockerfile, and as a development container (devcontainer.json) around it. No I/O.
+"""A plan as a Dockerfile, a development container around it, and an Apptainer definition. No I/O.
 
-Each step is one layer, so that a changed step rebuilds only the steps after it.
+Each step is one layer of a Dockerfile, so that a changed step rebuilds only the steps after it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any, Final
 
+from torchyard import __version__
 from torchyard.builds.export.image import (
     Image,
     check_file,
@@ -21,12 +22,22 @@ from torchyard.builds.export.image import (
     package_statements,
     source_list_statements,
 )
-from torchyard.builds.export.model import ExportedFile, ExportFacts
-from torchyard.builds.export.shell import comment, file_statements, variable_name
+from torchyard.builds.export.shell import (
+    ExportedFile,
+    ExportFacts,
+    command_text,
+    comment,
+    exports,
+    file_statements,
+    quoted,
+    variable_name,
+    with_line_break,
+    wrapped,
+)
 from torchyard.builds.plan import Plan, Variables
 from torchyard.errors import UsageError
 
-_MOST_BYTES: Final = 128 * 1024 - 4096
+_MOST_RUN_BYTES: Final = 128 * 1024 - 4096
 """Linux rejects a single argument of 128 KiB, and a RUN is one argument of a shell."""
 _JOBS: Final = "${JOBS:-$(nproc)}"
 
@@ -39,7 +50,12 @@ def export_dockerfile(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...
 def dockerfile_text(image: Image) -> str:
     """Return a Dockerfile with two stages: `build` and `runtime`, which has only the result."""
     plan = image.plan
-    parts = [*_head(image), "", f"# Base image: {comment(image.base.why)}", *_from(image, "build")]
+    parts = [
+        *_dockerfile_head(image),
+        "",
+        f"# Base image: {comment(image.base.why)}",
+        *_from(image, "build"),
+    ]
     parts += ["", _run(package_statements(image.packages))]
     if image.source_packages:
         parts += ["", "# Source packages, to find build dependencies."]
@@ -52,7 +68,7 @@ def dockerfile_text(image: Image) -> str:
         parts.append(_run(conda_statements(image)))
     for item in image.inputs:
         parts += ["", _copy(f"local/{item.name}", f"{plan.folder}/local/{item.name}")]
-    parts += ["", f"WORKDIR {plan.folder}", *_environment(image.shared)]
+    parts += ["", f"WORKDIR {plan.folder}", *_env_lines(image.shared)]
     has_jobs = False
     for step in plan.steps:
         if step.compiles and not has_jobs:
@@ -69,14 +85,14 @@ def dockerfile_text(image: Image) -> str:
             "# There is no GPU while an image is built; run this file on a machine with one.",
         ]
         parts.append(_run(file_statements(check_file(image), one_line=True)))
-    parts += ["", *_environment(image.variables)]
+    parts += ["", *_env_lines(image.variables)]
     if not image.rooted:
         parts += ["", *_runtime(image)]
     start = f"CMD {json.dumps([image.python or '/bin/sh'])}"
     return "\n".join((*parts, "", start)) + "\n"
 
 
-def _head(image: Image) -> list[str]:
+def _dockerfile_head(image: Image) -> list[str]:
     names = [f"{part.name} {part.recipe.version}".strip() for part in image.plan.components]
     tag = image.plan.name.lower().replace("+", "-")
     lines = [
@@ -104,7 +120,7 @@ def _from(image: Image, stage: str) -> list[str]:
 
 def _run(statements: list[str]) -> str:
     text = "; \\\n".join(("RUN set -eu", *statements))
-    if len(text.encode(errors="surrogateescape")) > _MOST_BYTES:
+    if len(text.encode(errors="surrogateescape")) > _MOST_RUN_BYTES:
         raise UsageError(
             "a step is too long for one RUN of a Dockerfile",
             why="the maximum of an argument on Linux is 128 KiB",
@@ -118,7 +134,7 @@ def _copy(source: str, target: str, *, stage: str = "") -> str:
     return f"COPY {option}{json.dumps([source, target])}"
 
 
-def _environment(variables: Variables) -> list[str]:
+def _env_lines(variables: Variables) -> list[str]:
     return [f"ENV {variable_name(name)}={_value(name, text)}" for name, text in variables]
 
 
@@ -142,7 +158,7 @@ def _runtime(image: Image) -> list[str]:
     if image.gpu:
         path = check_file(image).path
         lines.append(_copy(path, path, stage="build"))
-    lines += [f"WORKDIR {image.plan.folder}", *_environment(image.variables)]
+    lines += [f"WORKDIR {image.plan.folder}", *_env_lines(image.variables)]
     if not image.gpu and (checks := check_statements(image, one_line=True)):
         lines.append(_run(checks))
     return lines
@@ -190,3 +206,127 @@ def _definition(image: Image) -> dict[str, Any]:
         extensions.append("ms-python.python")
     definition["customizations"] = {"vscode": {"settings": settings, "extensions": extensions}}
     return definition
+
+
+_MOST_SECTION_BYTES: Final = 60 * 1024
+_LABEL: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_GPU_FILES: Final = {"cuda": "/dev/nvidiactl", "rocm": "/dev/kfd"}
+
+
+def export_apptainer(plan: Plan, facts: ExportFacts) -> tuple[ExportedFile, ...]:
+    """Return one file, named after the plan."""
+    image = image_of(plan, facts)
+    sections = [
+        _apptainer_head(image),
+        *_files(image),
+        _section("arguments", [f"    JOBS={plan.jobs or 0}"]),
+        *_post(image),
+        _section("environment", _environment(image)),
+        _section("runscript", [f'    exec {_program(image)} "$@"']),
+        _section("test", _test(image)),
+        _section("labels", _labels(image)),
+        _section("help", _help(image)),
+    ]
+    return (ExportedFile(name=f"{plan.name}.def", text="\n".join(sections)),)
+
+
+def _section(name: str, lines: list[str]) -> str:
+    text = "\n".join((f"%{name}", *lines)) + "\n"
+    if len(text.encode(errors="surrogateescape")) > _MOST_SECTION_BYTES:
+        raise UsageError(
+            "a step is too long for one section of an Apptainer definition",
+            why="the maximum is 64 KiB",
+            hint="export a script, and run it in %post",
+        )
+    return text
+
+
+def _apptainer_head(image: Image) -> str:
+    name = image.plan.name
+    lines = [
+        f"{name}: {_names(image)}",
+        "",
+        f"  apptainer build {name}.sif {name}.def",
+        f"  apptainer build --build-arg JOBS=2 {name}.sif {name}.def    (two compile jobs)",
+        "",
+        "Generated by Torchyard from a plan. Differences from a build with Torchyard: all steps have",
+        "network access, compile jobs are not scheduled by memory, and only the import and the smoke",
+        "tests are checked. Needs Apptainer 1.2 or newer.",
+        f"Base image: {image.base.why}",
+        *input_lines(image),
+    ]
+    comments = [f"# {comment(line)}".rstrip() for line in lines]
+    return "\n".join(("Bootstrap: docker", f"From: {image.base.name}", "", *comments)) + "\n"
+
+
+def _files(image: Image) -> list[str]:
+    lines = []
+    for item in image.inputs:
+        target = f"{image.plan.folder}/local/{item.name}"
+        lines.append(f"    local/{item.name} {target}")
+    return [_section("files", lines)] if lines else []
+
+
+def _post(image: Image) -> list[str]:
+    """Return one section per step, each in its own shell, so that variables do not leak."""
+    setup = package_statements(image.packages)
+    if image.source_packages:
+        setup += source_list_statements()
+    if image.conda:
+        setup.append(
+            f"    # Assumed: {image.conda} can be downloaded here; the newest release is used."
+        )
+        setup += conda_statements(image)
+    folder = quoted(image.plan.folder, one_line=True)
+    jobs = ["    JOBS={{ JOBS }}", '    [ "$JOBS" != 0 ] || JOBS=$(nproc)']
+    shared = exports(image.shared, one_line=True)
+    start = ["    set -eu", *setup, f"    mkdir -p {folder}", *jobs, *shared]
+    parts = [_section("post", with_line_break(start))]
+    for step in image.plan.steps:
+        title = f"    # {comment(step.name)}: {comment(step.title)}"
+        parts.append(_section("post", [title, *_in_subshell(one_step(image, step, jobs="$JOBS"))]))
+    last = freeze_statements(image)
+    # Files needed only by the build would make the image several times larger.
+    remove = wrapped(command_text(("rm", "-rf", "--", *image.not_kept), one_line=True), "    ")
+    return [*parts, _section("post", [*(_in_subshell(last) if last else []), remove])]
+
+
+def _in_subshell(statements: list[str]) -> list[str]:
+    return ["    (", "    set -eu", *statements, "    )"]
+
+
+def _environment(image: Image) -> list[str]:
+    return with_line_break(exports(image.variables, one_line=True))
+
+
+def _test(image: Image) -> list[str]:
+    lines = ["    set -eu"]
+    if image.gpu:
+        device = _GPU_FILES[image.gpu]
+        lines.append(
+            f"    [ -e {device} ] || {{ echo 'no GPU found: nothing was tested'; exit 0; }}"
+        )
+    return [*lines, *check_statements(image, one_line=True), "    echo passed"]
+
+
+def _labels(image: Image) -> list[str]:
+    labels = {"org.opencontainers.image.title": image.plan.name, "torchyard.version": __version__}
+    for part in image.plan.components:
+        key = _LABEL.sub("-", part.name)
+        labels[f"torchyard.component.{key}"] = f"{part.recipe.version} {part.recipe.variant}"
+    return [f"    {key} {comment(value).strip()}" for key, value in labels.items()]
+
+
+def _help(image: Image) -> list[str]:
+    plan = image.plan
+    lines = [f"{plan.name}: {_names(image)}", f"Installed below {plan.folder}:"]
+    lines += [f"  {path}" for path in image.kept]
+    return [f"    {comment(line)}" for line in lines]
+
+
+def _names(image: Image) -> str:
+    return ", ".join(f"{part.name} {part.recipe.version}".strip() for part in image.plan.components)
+
+
+def _program(image: Image) -> str:
+    return quoted(image.python, one_line=True) if image.python else "/bin/sh"
