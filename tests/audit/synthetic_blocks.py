@@ -8,11 +8,11 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from torchyard.audit.model import Audit
-from torchyard.audit.noise_analysis import AuditData, audit_of
+from torchyard.audit.noise_audit import AuditData, audit_of
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison
 from torchyard.core.study import Budget, Workload
-from torchyard.machine.monitor.load_monitor import LoadSample
+from torchyard.machine.load_monitor import LoadSample
 from torchyard.stats.estimate import estimate
 from torchyard.stats.pairs import pair_blocks
 

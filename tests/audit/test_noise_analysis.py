@@ -10,11 +10,10 @@ import pytest
 from tests.audit.synthetic_blocks import FIRST_NS, MEASURE_S, START_S, make_blocks, synthetic_audit
 from torchyard.audit.audit_files import changes_between, differences
 from torchyard.audit.model import Audit
-from torchyard.audit.noise_analysis import MOST_POINTS
+from torchyard.audit.noise_audit import MOST_POINTS
 from torchyard.core.comparison import Verdict
 from torchyard.core.records import decode, encode
-from torchyard.machine.monitor.load_monitor import LoadSample
-from torchyard.machine.monitor.sources import NoiseSource
+from torchyard.machine.load_monitor import LoadSample, NoiseSource
 
 
 def test_a_clean_machine() -> None:

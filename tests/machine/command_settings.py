@@ -11,7 +11,7 @@ import pytest
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.process_knobs import ProcessKnob, ProcessSetting
-from torchyard.machine.quieting.process_settings import run_command
+from torchyard.machine.quieting.quiet_run import run_command
 
 __all__ = ["LIVE", "answer_of", "knob"]
 

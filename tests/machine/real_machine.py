@@ -59,7 +59,7 @@ def quieted_by_another(
         from torchyard.machine.system.file_tree import FileTree
         from torchyard.machine.knob import Machine
         from torchyard.machine.knobs import KNOBS
-        from torchyard.machine.knobs.core_isolation import Isolation
+        from torchyard.machine.knobs.cores import Isolation
         from torchyard.machine.quieting.apply_settings import QuietSession
 
         class Mortal(FileTree):

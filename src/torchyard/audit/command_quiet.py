@@ -178,7 +178,7 @@ def quiet(
 ) -> int:
     """Quiet this machine."""
     from torchyard.machine.quieting.apply_settings import needs_gpus
-    from torchyard.machine.quieting.process_settings import check_command
+    from torchyard.machine.quieting.quiet_run import check_command
 
     refuse_measuring(options, command=command, dry_run=dry_run, root=root)
     if command:
@@ -220,7 +220,7 @@ def _for_command(
     machine: Machine, request: QuietRequest, command: tuple[str, ...], *, as_json: bool
 ) -> int:
     from torchyard.machine.quieting.apply_settings import QuietSession
-    from torchyard.machine.quieting.process_settings import process_settings, run_command
+    from torchyard.machine.quieting.quiet_run import process_settings, run_command
 
     session = QuietSession(machine, request)
     try:
@@ -250,7 +250,7 @@ def _user(
     from torchyard.machine.model import QuietRequest
     from torchyard.machine.quieting.apply_settings import dry_run as dry_run_as_root
     from torchyard.machine.quieting.apply_settings import survey
-    from torchyard.machine.quieting.process_settings import (
+    from torchyard.machine.quieting.quiet_run import (
         process_settings,
         run_command,
         shell_line,

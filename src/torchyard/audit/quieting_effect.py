@@ -24,7 +24,7 @@ from torchyard.machine.knobs.process_knobs import ProcessSetting, pinned_cpus
 from torchyard.machine.model import QuietRequest, Restored
 from torchyard.machine.quieting.apply_settings import QuietSession, chosen_knobs, dry_run
 from torchyard.machine.quieting.journal import boot_of, journal_folder, read_journal
-from torchyard.machine.quieting.process_settings import process_settings, run_command
+from torchyard.machine.quieting.quiet_run import process_settings, run_command
 from torchyard.machine.quieting.restoring import may_write
 
 EVERYTHING: Final = "everything"

@@ -23,8 +23,8 @@ from torchyard.audit.model import (
 )
 from torchyard.core.comparison import Interval
 from torchyard.core.units import format_count, format_duration, format_percent
+from torchyard.machine.load_monitor import SHORT_LIVED
 from torchyard.machine.model import UNAVAILABLE
-from torchyard.machine.monitor.sources import SHORT_LIVED
 from torchyard.presentation.safe_text import aligned, one_line, shortened, wrapped
 from torchyard.presentation.wording import ABSENT, about_duration, number_text
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from torchyard.machine.advice import disturbances, gpu_advice, host_configuration
+from torchyard.machine.advice import activity as disturbances
+from torchyard.machine.advice import gpu_advice, host_configuration
 from torchyard.machine.advice.activity import WINDOW_S, Activity, activity_facts, observe_activity
 from torchyard.machine.facts import load, read_sections
 from torchyard.machine.knob import Machine

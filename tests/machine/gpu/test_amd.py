@@ -8,7 +8,7 @@ import pytest
 
 from tests.machine.amd_cards import ADDRESS, DEVICE, AmdDriver, make_card
 from tests.machine.gpu.test_nvidia import make_process
-from torchyard.machine.facts.gpus import read
+from torchyard.machine.facts import gpu_facts, read_gpus
 from torchyard.machine.gpu.amd import (
     AmdSensors,
     amd_cards,
@@ -50,9 +50,9 @@ def test_every_fact_of_an_mi200(tmp_path: Path) -> None:
         files=FileTree(make_card("mi200", tmp_path)),
         gpus=GpuLibraries(nvml_because="no NVIDIA driver is loaded"),
     )
-    facts = [fact for fact in read(machine) if fact.section == "gpu 0"]
+    facts = [fact for fact in gpu_facts(read_gpus(machine)) if fact.section == "gpu 0"]
     assert "".join(f"{fact.name}: {fact.text}\n" for fact in facts) == GOLDEN_MI200
-    (nvidia,) = [fact for fact in read(machine) if fact.section == "gpu"]
+    (nvidia,) = [fact for fact in gpu_facts(read_gpus(machine)) if fact.section == "gpu"]
     assert nvidia.unavailable == "no NVIDIA driver is loaded"
 
 

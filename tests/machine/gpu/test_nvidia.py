@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.machine.nvml_cards import CARD, add_process, geforce, h200, machine_of, t4
-from torchyard.machine.facts.gpus import read, read_gpus
-from torchyard.machine.gpu.compute_processes import owner_of
-from torchyard.machine.gpu.library import GpuLibraries
+from torchyard.machine.facts import gpu_facts, read_gpus
+from torchyard.machine.gpu.library import GpuLibraries, owner_of
 from torchyard.machine.gpu.nvidia import reasons_of
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
@@ -52,7 +51,7 @@ processes: none
 
 
 def facts_of(machine: Machine, section: str = "gpu 0") -> dict[str, Fact]:
-    return {fact.name: fact for fact in read(machine) if fact.section == section}
+    return {fact.name: fact for fact in gpu_facts(read_gpus(machine)) if fact.section == section}
 
 
 def make_process(root: Path, pid: int, parent: int, name: str = "python3") -> None:
@@ -79,7 +78,7 @@ def test_the_same_card_at_work(tmp_path: Path) -> None:
 
 def test_each_card_has_a_section(tmp_path: Path) -> None:
     machine = machine_of(h200(cards=2), tmp_path)
-    assert {fact.section for fact in read(machine)} == {"gpu 0", "gpu 1"}
+    assert {fact.section for fact in gpu_facts(read_gpus(machine))} == {"gpu 0", "gpu 1"}
     assert facts_of(machine, "gpu 1")["UUID"].value != facts_of(machine)["UUID"].value
 
 
@@ -116,16 +115,16 @@ def test_old_drivers_and_packages_are_asked_in_their_own_words(tmp_path: Path) -
 def test_no_library_is_one_fact_with_the_reason(tmp_path: Path) -> None:
     machine = Machine(gpus=GpuLibraries(nvml_because="no NVIDIA driver is loaded"))
     machine = Machine(files=machine_of(h200(), tmp_path).files, gpus=machine.gpus)
-    (fact,) = read(machine)
+    (fact,) = gpu_facts(read_gpus(machine))
     assert fact.text == "unavailable, because no NVIDIA driver is loaded"
-    (fact,) = read(Machine(files=machine.files))
+    (fact,) = gpu_facts(read_gpus(Machine(files=machine.files)))
     assert "NVML is not used" in fact.unavailable
 
 
 def test_a_driver_without_cards(tmp_path: Path) -> None:
     nvml = h200()
     nvml.answer("nvmlDeviceGetCount", value=0)
-    (fact,) = read(machine_of(nvml, tmp_path))
+    (fact,) = gpu_facts(read_gpus(machine_of(nvml, tmp_path)))
     assert fact.unavailable == "the driver lists no GPU"
 
 

@@ -12,7 +12,7 @@ from torchyard.core.cpu_lists import cpu_list
 from torchyard.errors import MissingTool, NotAllowed
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.core_isolation import join, join_setting
+from torchyard.machine.knobs.cores import join, join_setting
 from torchyard.machine.model import Setting
 
 # Every machine.

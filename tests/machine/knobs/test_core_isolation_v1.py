@@ -9,7 +9,7 @@ import pytest
 
 from tests.machine.cgroup_machines import V1, add_task, cycle_on, members
 from torchyard.errors import NotAllowed
-from torchyard.machine.knobs.core_isolation import Isolation, join
+from torchyard.machine.knobs.cores import Isolation, join
 from torchyard.machine.model import QuietRequest
 
 

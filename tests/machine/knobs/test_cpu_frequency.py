@@ -13,7 +13,7 @@ from tests.machine.knob_cycle import CLOCK_KNOBS, KnobCycle, difference
 from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
-from torchyard.machine.knobs.cpu_frequency import FREQUENCY_KNOB
+from torchyard.machine.knobs.cpu_power import FREQUENCY_KNOB
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cpu_states import base_clock, reachable_khz
 from torchyard.machine.system.file_tree import FileTree

@@ -18,7 +18,7 @@ from torchyard.machine.knob import (
     same_text,
     whole_text,
 )
-from torchyard.machine.knobs import memory_settings
+from torchyard.machine.knobs import kernel_settings
 from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
@@ -28,7 +28,7 @@ def machine(tmp_path: Path) -> Machine:
     for name, text in {"a": "1\n", "b": "[always] madvise never\n", "empty": "\n"}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
-    (tmp_path / memory_settings.ASLR_PLACE).write_text("2\n")
+    (tmp_path / kernel_settings.ASLR_PLACE).write_text("2\n")
     return Machine(files=FakeKernel(tmp_path))
 
 
@@ -131,17 +131,17 @@ def test_own_ways_to_compare(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("word", "value"), [("on", "2"), ("off", "0")])
 def test_address_randomisation_as_asked(machine: Machine, word: str, value: str) -> None:
-    state = memory_settings.ASLR_KNOB.survey(machine, QuietRequest(randomize=word))  # type: ignore[arg-type]
+    state = kernel_settings.ASLR_KNOB.survey(machine, QuietRequest(randomize=word))  # type: ignore[arg-type]
     (setting,) = state.settings
     assert (setting.place, setting.found, setting.wanted) == (
-        memory_settings.ASLR_PLACE,
+        kernel_settings.ASLR_PLACE,
         "2",
         value,
     )
 
 
 def test_address_randomisation_is_left_alone_unless_asked_for(machine: Machine) -> None:
-    it: Knob = memory_settings.ASLR_KNOB
+    it: Knob = kernel_settings.ASLR_KNOB
     assert not it.default
     state = it.survey(machine, QuietRequest())
     assert (state.settings, state.unavailable) == ((), "")

@@ -14,7 +14,7 @@ from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
-from torchyard.machine.knobs.cpu_frequency import GOVERNOR_KNOB
+from torchyard.machine.knobs.cpu_power import GOVERNOR_KNOB
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.file_tree import WriteRefused
 

@@ -14,9 +14,8 @@ from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine, SkippedWrite
-from torchyard.machine.knobs import idle as idle_latency
-from torchyard.machine.knobs import idle as states_knob
-from torchyard.machine.knobs.idle import IdleLatencyKnob
+from torchyard.machine.knobs import cpu_power
+from torchyard.machine.knobs.cpu_power import IdleLatencyKnob
 from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import FileTree, HeldDevice, WriteRefused, read_device
@@ -37,7 +36,7 @@ def knob() -> Iterator[IdleLatencyKnob]:
 
 def _states(root: Path, **request: object) -> KnobState:
     machine = Machine(files=FakeKernel(root))
-    return states_knob.IDLE_STATES_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
+    return cpu_power.IDLE_STATES_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
 
 
 # Which limit.
@@ -109,14 +108,14 @@ def test_states_of_offline_processors_are_left_alone(tmp_path: Path) -> None:
     setting = Setting(knob="idle-states", place=place, found="0", wanted="1")
     kernel.write(f"{CPU}/cpu5/online", "0")
     with pytest.raises(SkippedWrite):
-        states_knob.IDLE_STATES_KNOB.write(Machine(files=kernel), setting)
+        cpu_power.IDLE_STATES_KNOB.write(Machine(files=kernel), setting)
     assert kernel.text(place) == "0"
 
 
 def test_states_that_somebody_switched_off_stay_off(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write(f"{CPU}/cpu2/cpuidle/state2/disable", "1")
-    round_ = KnobCycle(kernel, tmp_path, {"idle-states": states_knob.IDLE_STATES_KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"idle-states": cpu_power.IDLE_STATES_KNOB})
     assert len(round_.tune()) == 7
     round_.restore()
     assert round_.left() == {}
@@ -163,17 +162,17 @@ def test_a_process_that_dies_holds_nothing(tmp_path: Path) -> None:
     """The fake kernel forgets with the last descriptor, as the real one does."""
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     held = HeldDevice(kernel, DEVICE, (3).to_bytes(4, sys.byteorder))
-    assert idle_latency.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "3"
+    assert cpu_power.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "3"
     held.close()
     held.close()
-    assert idle_latency.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "no limit"
+    assert cpu_power.IDLE_LATENCY_KNOB.read(Machine(files=kernel), DEVICE) == "no limit"
 
 
 def test_a_lower_limit_of_another_process_is_left_to_it(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("intel-pstate", tmp_path))
     other = HeldDevice(kernel, DEVICE, bytes(4))
     try:
-        state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=kernel), QuietRequest())
+        state = cpu_power.IDLE_LATENCY_KNOB.survey(Machine(files=kernel), QuietRequest())
     finally:
         other.close()
     (setting,) = state.settings
@@ -196,7 +195,7 @@ def test_a_higher_limit_of_another_process_is_lowered(
 def test_warnings_for_the_user(tmp_path: Path) -> None:
     def notes(kind: str, **request: object) -> str:
         machine = Machine(files=FakeKernel(make_tree(kind, tmp_path / f"{kind}{len(request)}")))
-        found = idle_latency.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
+        found = cpu_power.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(**request))  # type: ignore[arg-type]
         return " ".join(found.notes)
 
     assert "this kernel has no idle driver" in notes("cloud-vm")
@@ -224,7 +223,7 @@ def test_without_read_permission_the_plan_is_shown(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path)
     (root / DEVICE).unlink()
     (root / DEVICE).mkdir()
-    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(files=FileTree(root)), QuietRequest())
+    state = cpu_power.IDLE_LATENCY_KNOB.survey(Machine(files=FileTree(root)), QuietRequest())
     (setting,) = state.settings
     assert (setting.found, setting.wanted) == ("unknown", "2")
     assert "cannot read the limit" in " ".join(state.notes)

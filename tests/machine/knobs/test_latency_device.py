@@ -17,7 +17,7 @@ import pytest
 
 from tests.machine.real_machine import alone_on_machine, wait_until
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs import idle as idle_latency
+from torchyard.machine.knobs import cpu_power
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.apply_settings import apply_until_restore
 from torchyard.machine.quieting.journal import JOURNAL_VARIABLE, read_journal
@@ -31,7 +31,7 @@ HOLD = """
 import sys
 from torchyard.machine.model import Setting
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs.idle import IDLE_LATENCY_KNOB
+from torchyard.machine.knobs.cpu_power import IDLE_LATENCY_KNOB
 IDLE_LATENCY_KNOB.write(Machine(), Setting(knob="idle-latency", place="dev/cpu_dma_latency", found="", wanted="37"))
 print("held", flush=True)
 sys.stdin.read()
@@ -76,7 +76,7 @@ def holder(before: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def _setting() -> Setting:
-    state = idle_latency.IDLE_LATENCY_KNOB.survey(Machine(), QuietRequest(latency_us=WANTED_US))
+    state = cpu_power.IDLE_LATENCY_KNOB.survey(Machine(), QuietRequest(latency_us=WANTED_US))
     assert state.unavailable == ""
     (setting,) = state.settings
     assert setting.changes
@@ -89,23 +89,23 @@ def test_it_is_held_visible_to_others_and_released(before: int) -> None:
         change = write_setting(machine, setting)
         assert change.state == "written", change.reason
         assert _seen_by_another_process() == WANTED_US
-        assert idle_latency.IDLE_LATENCY_KNOB.read(machine, setting.place) == str(WANTED_US)
+        assert cpu_power.IDLE_LATENCY_KNOB.read(machine, setting.place) == str(WANTED_US)
     finally:
-        idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
+        cpu_power.IDLE_LATENCY_KNOB.restore(machine, setting)
     assert _seen_by_another_process() == before
-    assert idle_latency.IDLE_LATENCY_KNOB.same(
-        setting.place, idle_latency.IDLE_LATENCY_KNOB.read(machine, setting.place), setting.found
+    assert cpu_power.IDLE_LATENCY_KNOB.same(
+        setting.place, cpu_power.IDLE_LATENCY_KNOB.read(machine, setting.place), setting.found
     )
-    idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
+    cpu_power.IDLE_LATENCY_KNOB.restore(machine, setting)
     assert _seen_by_another_process() == before
 
 
 def test_programs_that_are_started_do_not_hold_it(before: int) -> None:
     machine, setting = Machine(), _setting()
-    idle_latency.IDLE_LATENCY_KNOB.write(machine, setting)
+    cpu_power.IDLE_LATENCY_KNOB.write(machine, setting)
     child = subprocess.Popen(["sleep", "60"])
     try:
-        idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
+        cpu_power.IDLE_LATENCY_KNOB.restore(machine, setting)
         assert _seen_by_another_process() == before
     finally:
         child.kill()
@@ -115,7 +115,7 @@ def test_programs_that_are_started_do_not_hold_it(before: int) -> None:
 def test_a_copy_of_the_process_does_not_hold_it(before: int) -> None:
     """fork() copies the descriptor; what was asked for is taken back before it is closed."""
     machine, setting = Machine(), _setting()
-    idle_latency.IDLE_LATENCY_KNOB.write(machine, setting)
+    cpu_power.IDLE_LATENCY_KNOB.write(machine, setting)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -124,7 +124,7 @@ def test_a_copy_of_the_process_does_not_hold_it(before: int) -> None:
         os._exit(0)
     os.close(reader)
     try:
-        idle_latency.IDLE_LATENCY_KNOB.restore(machine, setting)
+        cpu_power.IDLE_LATENCY_KNOB.restore(machine, setting)
         assert _seen_by_another_process() == before
     finally:
         os.close(writer)
@@ -147,12 +147,12 @@ def test_the_least_of_several_limits_is_in_force(
     lower = Setting(
         knob="idle-latency", place="dev/cpu_dma_latency", found=str(WANTED_US), wanted="5"
     )
-    idle_latency.IDLE_LATENCY_KNOB.write(machine, lower)
+    cpu_power.IDLE_LATENCY_KNOB.write(machine, lower)
     assert _seen_by_another_process() == 5
-    idle_latency.IDLE_LATENCY_KNOB.restore(machine, lower)
+    cpu_power.IDLE_LATENCY_KNOB.restore(machine, lower)
     assert _seen_by_another_process() == WANTED_US, "the other one's is still there"
     # And another one's lower limit is left to it.
-    state = idle_latency.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(latency_us=100))
+    state = cpu_power.IDLE_LATENCY_KNOB.survey(machine, QuietRequest(latency_us=100))
     assert state.settings[0].changes is False
 
 

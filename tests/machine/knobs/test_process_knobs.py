@@ -16,7 +16,7 @@ from tests.machine.trees import make_tree
 from torchyard.errors import NotAllowed
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import QuietRequest, Setting
-from torchyard.machine.quieting.process_settings import shell_line
+from torchyard.machine.quieting.quiet_run import shell_line
 from torchyard.machine.system.file_tree import FileTree
 
 NAMES = ("pinning", "priority", "process-aslr", "openmp")

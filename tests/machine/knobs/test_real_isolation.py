@@ -27,11 +27,10 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import MissingTool
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
-from torchyard.machine.knobs.core_isolation import Isolation, join
+from torchyard.machine.knobs.cores import Isolation, join
 from torchyard.machine.model import QuietRequest
-from torchyard.machine.system.cpusets import Cpusets, find_cpusets, remove_groups
 from torchyard.machine.system.file_tree import FileTree
-from torchyard.machine.system.tasks import read_allowed
+from torchyard.machine.system.tasks import Cpusets, find_cpusets, read_allowed, remove_groups
 
 pytestmark = needs_root
 
@@ -267,9 +266,9 @@ def test_a_command_joins_before_it_runs(shelter: Shelter, tmp_path: Path) -> Non
     script = (
         "import os\n"
         f"open({str(FILES.path(f'{shelter.path}/cgroup.procs'))!r}, 'w').write('0')\n"
-        "from torchyard.machine.quieting.process_settings import run_command\n"
+        "from torchyard.machine.quieting.quiet_run import run_command\n"
         "from torchyard.machine.knob import Machine\n"
-        "from torchyard.machine.knobs.core_isolation import join_setting\n"
+        "from torchyard.machine.knobs.cores import join_setting\n"
         f"setting = join_setting(Machine(), base={shelter.name!r})\n"
         "assert not setting.unavailable, setting.unavailable\n"
         f"end = run_command(['sh', '-c', 'cat /proc/self/cgroup > {answer}'],"

@@ -12,7 +12,7 @@ from tests.machine.fake_kernel import FakeKernel
 from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
-from torchyard.machine.knobs.smt import KNOB
+from torchyard.machine.knobs.cores import SMT_KNOB
 from torchyard.machine.model import KnobState, QuietRequest, Setting
 
 CPU = "sys/devices/system/cpu"
@@ -21,7 +21,7 @@ SETS = "sys/fs/cgroup/cpuset"
 
 
 def _survey(root: Path, **request: object) -> KnobState:
-    return KNOB.survey(Machine(files=FakeKernel(root)), QuietRequest(**request))  # type: ignore[arg-type]
+    return SMT_KNOB.survey(Machine(files=FakeKernel(root)), QuietRequest(**request))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["intel-pstate", "amd-acpi", "amd-epp", "cgroup-v2"])
@@ -62,12 +62,12 @@ def test_a_kernel_that_does_not_know_its_threads(tmp_path: Path) -> None:
 def test_what_is_off_already_is_not_written(text: str, tmp_path: Path) -> None:
     root = make_tree("smt-off-at-boot", tmp_path / "root")
     (root / CONTROL).write_text(text + "\n")
-    round_ = KnobCycle(FakeKernel(root), tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"smt": SMT_KNOB})
     assert round_.tune() == []
     assert round_.state("smt").unavailable == ""
     assert round_.kernel.accepted == []
-    assert KNOB.same(CONTROL, "forceoff", "off")
-    assert not KNOB.same(CONTROL, "on", "off")
+    assert SMT_KNOB.same(CONTROL, "forceoff", "off")
+    assert not SMT_KNOB.same(CONTROL, "on", "off")
 
 
 def test_some_threads_of_many_are_restored_as_they_were(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_some_threads_of_many_are_restored_as_they_were(tmp_path: Path) -> None:
 def test_kernels_without_the_switch_take_processors_offline_one_by_one(tmp_path: Path) -> None:
     root = make_tree("amd-acpi", tmp_path / "root")
     shutil.rmtree(root / CPU / "smt")
-    round_ = KnobCycle(FakeKernel(root), tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"smt": SMT_KNOB})
     changes = round_.tune()
     assert [change.setting.place for change in changes] == [
         f"{CPU}/cpu{cpu}/online" for cpu in (4, 5, 6, 7)
@@ -116,7 +116,7 @@ def test_cpusets_of_version_1_are_restored(tmp_path: Path) -> None:
     root = make_tree("cgroup-v1", tmp_path / "root")
     kernel = FakeKernel(root)
     kernel.write(f"{SETS}/docker/4f1c2a/cpuset.cpus", "1-2,5-6")
-    round_ = KnobCycle(kernel, tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"smt": SMT_KNOB})
     round_.tune()
     assert round_.text(f"{SETS}/docker/4f1c2a/cpuset.cpus") == "1-2"
     round_.restore()
@@ -129,7 +129,7 @@ def test_groups_that_ended_meanwhile_are_no_failure(tmp_path: Path) -> None:
     root = make_tree("cgroup-v1", tmp_path / "root")
     kernel = FakeKernel(root)
     kernel.write(f"{SETS}/docker/4f1c2a/cpuset.cpus", "1-2,5-6")
-    round_ = KnobCycle(kernel, tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"smt": SMT_KNOB})
     round_.tune()
     shutil.rmtree(root / SETS / "docker/4f1c2a")
     restored = round_.restore()
@@ -142,7 +142,7 @@ def test_interrupts_that_had_nowhere_else_to_go_are_restored(tmp_path: Path) -> 
     kernel = FakeKernel(make_tree("amd-acpi", tmp_path / "root"))
     kernel.write("proc/irq/24/smp_affinity", "60")
     kernel.write("proc/irq/25/smp_affinity", "21")
-    round_ = KnobCycle(kernel, tmp_path, {"smt": KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"smt": SMT_KNOB})
     round_.tune()
     assert round_.text("proc/irq/24/smp_affinity") != "60"
     assert round_.text("proc/irq/25/smp_affinity") == "21", "one of its processors is still there"
@@ -195,7 +195,7 @@ def test_damaged_lists_are_passed_over(tmp_path: Path) -> None:
 def test_values_of_what_is_gone_match_everything(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("cgroup-v1", tmp_path)))
     place = "proc/irq/99/smp_affinity"
-    now = KNOB.read(machine, place)
-    assert KNOB.same(place, now, "0f")
-    KNOB.restore(machine, Setting(knob="smt", place=place, found="0f", wanted=None))
-    assert not KNOB.same("proc/irq/24/smp_affinity", "0f", "ff")
+    now = SMT_KNOB.read(machine, place)
+    assert SMT_KNOB.same(place, now, "0f")
+    SMT_KNOB.restore(machine, Setting(knob="smt", place=place, found="0f", wanted=None))
+    assert not SMT_KNOB.same("proc/irq/24/smp_affinity", "0f", "ff")

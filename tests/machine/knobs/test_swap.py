@@ -167,6 +167,6 @@ def test_a_kernel_without_swap(tmp_path: Path) -> None:
 
 
 def _run(round_: KnobCycle, program: str, argument: str) -> None:
-    from torchyard.machine.system.programs import run_program
+    from torchyard.machine.system.file_tree import run_program
 
     run_program(round_.kernel, program, argument, limit_s=20)

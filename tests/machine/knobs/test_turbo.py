@@ -11,8 +11,7 @@ from tests.machine.fake_kernel import FakeKernel
 from tests.machine.knob_cycle import KnobCycle
 from tests.machine.trees import make_tree
 from torchyard.machine.knob import Knob, Machine, SkippedWrite
-from torchyard.machine.knobs import cpu_frequency
-from torchyard.machine.knobs import cpu_frequency as turbo
+from torchyard.machine.knobs import cpu_power
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.file_tree import WriteRefused
 
@@ -44,7 +43,7 @@ def test_the_switch_of_each_driver(kind: str, place: str, wanted: str, tmp_path:
 def test_turbo_that_is_off_already_is_not_written(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path / "root")
     (root / NO_TURBO).write_text("1\n")
-    round_ = KnobCycle(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"turbo": cpu_power.TURBO_KNOB})
     # What a processor answers whose firmware has no turbo.
     round_.kernel.remember("turbo unavailable", value=True)
     assert round_.tune() == []
@@ -66,7 +65,7 @@ def test_policies_found_without_boost_stay_without(tmp_path: Path) -> None:
     kernel = FakeKernel(make_tree("amd-epp", tmp_path / "root"))
     kernel.write(f"{POLICY}/boost", "0")
     kernel.write(f"{CPU}/cpufreq/policy5/boost", "0")
-    round_ = KnobCycle(kernel, tmp_path, {"turbo": turbo.TURBO_KNOB})
+    round_ = KnobCycle(kernel, tmp_path, {"turbo": cpu_power.TURBO_KNOB})
     round_.tune()
     assert {round_.text(path) for path in kernel.paths(f"{CPU}/cpufreq/policy*/boost")} == {"0"}
     round_.restore()
@@ -78,7 +77,7 @@ def test_policies_found_without_boost_stay_without(tmp_path: Path) -> None:
 def test_switches_of_policies_where_there_is_none_for_all(tmp_path: Path) -> None:
     root = make_tree("amd-epp", tmp_path / "root")
     (root / BOOST).unlink()
-    round_ = KnobCycle(FakeKernel(root), tmp_path, {"turbo": turbo.TURBO_KNOB})
+    round_ = KnobCycle(FakeKernel(root), tmp_path, {"turbo": cpu_power.TURBO_KNOB})
     changes = round_.tune()
     assert [change.state for change in changes] == ["written"] * 8
     assert round_.text(f"{CPU}/cpufreq/policy7/boost") == "0"
@@ -88,7 +87,7 @@ def test_switches_of_policies_where_there_is_none_for_all(tmp_path: Path) -> Non
 
 def test_drivers_without_a_switch_say_what_helps(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("arm-cpufreq", tmp_path)))
-    assert "`frequency`" in turbo.TURBO_KNOB.survey(machine, QuietRequest()).unavailable
+    assert "`frequency`" in cpu_power.TURBO_KNOB.survey(machine, QuietRequest()).unavailable
 
 
 @pytest.mark.parametrize(("bit", "word"), [(1 << 38, "off"), (0, "on")])
@@ -101,7 +100,7 @@ def test_the_bit_of_intel_is_reported_and_never_written(
     device.write_bytes(bytes(0x1A0) + (bit | 0x850089).to_bytes(8, "little"))
     before = device.read_bytes()
     kernel = FakeKernel(root)
-    reason = turbo.TURBO_KNOB.survey(Machine(files=kernel), QuietRequest()).unavailable
+    reason = cpu_power.TURBO_KNOB.survey(Machine(files=kernel), QuietRequest()).unavailable
     assert f"turbo is {word} (MSR 0x1a0)" in reason
     assert "firmware" in reason
     assert device.read_bytes() == before
@@ -112,7 +111,7 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
     root = make_tree("intel-pstate", tmp_path)
     (root / NO_TURBO).unlink()
     (root / NO_TURBO).mkdir()  # reading a folder fails for root, too
-    state = turbo.TURBO_KNOB.survey(Machine(files=FakeKernel(root)), QuietRequest())
+    state = cpu_power.TURBO_KNOB.survey(Machine(files=FakeKernel(root)), QuietRequest())
     assert NO_TURBO in " ".join((state.unavailable, *state.notes))
     assert NO_TURBO not in [setting.place for setting in state.settings]
 
@@ -121,7 +120,7 @@ def test_an_unreadable_switch_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_preferences_and_biases_are_set_to_performance(tmp_path: Path) -> None:
-    wanted = _state_of(cpu_frequency.PREFERENCE_KNOB, make_tree("intel-pstate", tmp_path))
+    wanted = _state_of(cpu_power.PREFERENCE_KNOB, make_tree("intel-pstate", tmp_path))
     assert wanted[f"{POLICY}/energy_performance_preference"] == "performance"
     assert wanted[f"{CPU}/cpu7/power/energy_perf_bias"] == "0"
     assert len(wanted) == 16
@@ -150,21 +149,21 @@ def test_preferences_are_refused_while_the_governor_is_performance(tmp_path: Pat
         knob="preference", place=place, found="balance_performance", wanted="performance"
     )
     kernel.write(f"{POLICY}/scaling_governor", "performance")
-    cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
+    cpu_power.PREFERENCE_KNOB.write(machine, setting)
     with pytest.raises(WriteRefused) as refused:
-        cpu_frequency.PREFERENCE_KNOB.restore(machine, setting)
+        cpu_power.PREFERENCE_KNOB.restore(machine, setting)
     assert refused.value.code == errno.EBUSY
     kernel.write(f"{POLICY}/scaling_governor", "powersave")
-    cpu_frequency.PREFERENCE_KNOB.restore(machine, setting)
+    cpu_power.PREFERENCE_KNOB.restore(machine, setting)
     assert kernel.text(place) == "balance_performance"
 
 
 def test_names_and_numbers_of_a_bias_are_equivalent() -> None:
     place = f"{CPU}/cpu0/power/energy_perf_bias"
-    assert cpu_frequency.PREFERENCE_KNOB.same(place, "performance", "0")
-    assert cpu_frequency.PREFERENCE_KNOB.same(place, "6", "normal")
-    assert not cpu_frequency.PREFERENCE_KNOB.same(place, "6", "power")
-    assert not cpu_frequency.PREFERENCE_KNOB.same(
+    assert cpu_power.PREFERENCE_KNOB.same(place, "performance", "0")
+    assert cpu_power.PREFERENCE_KNOB.same(place, "6", "normal")
+    assert not cpu_power.PREFERENCE_KNOB.same(place, "6", "power")
+    assert not cpu_power.PREFERENCE_KNOB.same(
         f"{POLICY}/energy_performance_preference", "0", "performance"
     )
 
@@ -177,13 +176,13 @@ def test_the_bias_of_an_offline_processor_is_left_alone(tmp_path: Path) -> None:
     kernel.write(f"{CPU}/cpu5/online", "0")
     assert not kernel.exists(place)
     with pytest.raises(SkippedWrite, match="cpu5 is offline"):
-        cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
+        cpu_power.PREFERENCE_KNOB.write(machine, setting)
     kernel.write(f"{CPU}/cpu5/online", "1")
-    cpu_frequency.PREFERENCE_KNOB.write(machine, setting)
+    cpu_power.PREFERENCE_KNOB.write(machine, setting)
     assert kernel.text(place) == "0"
 
 
 def test_machines_without_preferences_say_so(tmp_path: Path) -> None:
     machine = Machine(files=FakeKernel(make_tree("arm-cpufreq", tmp_path)))
-    state = cpu_frequency.PREFERENCE_KNOB.survey(machine, QuietRequest())
+    state = cpu_power.PREFERENCE_KNOB.survey(machine, QuietRequest())
     assert "no policy has energy_performance_preference" in state.unavailable

@@ -13,12 +13,13 @@ import pytest
 from tests.machine.trees import KINDS as TREE_KINDS
 from tests.machine.trees import make_tree
 from torchyard.machine.knob import Machine
-from torchyard.machine.monitor.load_monitor import KINDS, LoadMonitor, advice_for
-from torchyard.machine.monitor.sources import (
+from torchyard.machine.load_monitor import (
+    KINDS,
     OURSELVES,
     SHORT_LIVED,
     SOURCES,
     InterruptCounts,
+    LoadMonitor,
     MonitorScope,
     NoiseSource,
     PageMoves,
@@ -27,6 +28,7 @@ from torchyard.machine.monitor.sources import (
     ProcessTime,
     SoftInterruptCounts,
     Source,
+    advice_for,
 )
 from torchyard.machine.system.file_tree import FileTree
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.monitor.load_monitor import COST_SHARE, KINDS, LoadMonitor
-from torchyard.machine.monitor.sources import NoiseSource
+from torchyard.machine.load_monitor import COST_SHARE, KINDS, LoadMonitor, NoiseSource
 
 
 @contextmanager

@@ -12,7 +12,7 @@ def test_a_command_ends_though_another_thread_takes_its_signal() -> None:
         """
         import threading, time
         threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
-        from torchyard.machine.quieting.process_settings import run_command
+        from torchyard.machine.quieting.quiet_run import run_command
         print(run_command(["sh", "-c", "sleep 0.3; exit 3"], []).exit_code)
         """
     )

@@ -14,7 +14,7 @@ import pytest
 
 from torchyard.errors import UsageError
 from torchyard.machine.knobs.process_knobs import ProcessSetting
-from torchyard.machine.quieting.process_settings import (
+from torchyard.machine.quieting.quiet_run import (
     apply_here,
     check_command,
     own_priority_and_cores,
@@ -105,7 +105,7 @@ def test_a_program_that_cannot_be_executed(tmp_path: Path) -> None:
 
 RUNNER = (
     "import sys\n"
-    "from torchyard.machine.quieting.process_settings import run_command\n"
+    "from torchyard.machine.quieting.quiet_run import run_command\n"
     "sys.exit(run_command(sys.argv[1:], []).exit_code)\n"
 )
 

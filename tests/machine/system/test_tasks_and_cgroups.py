@@ -17,10 +17,16 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER, in_order
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
-from torchyard.machine.system.cpusets import Cpusets, find_cpusets, folders_below, origin_of
-from torchyard.machine.system.file_tree import FileTree
-from torchyard.machine.system.programs import find_program, missing_programs, run_program
-from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
+from torchyard.machine.system.file_tree import FileTree, find_program, missing_programs, run_program
+from torchyard.machine.system.tasks import (
+    Cpusets,
+    find_cpusets,
+    folders_below,
+    origin_of,
+    read_allowed,
+    read_task,
+    tasks_of,
+)
 
 AFFINITIES = KNOBS["affinities"]
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from torchyard.machine.advice.activity import Activity
-from torchyard.machine.facts.gpus import GpuView, read_gpus
+from torchyard.machine.facts import GpuView, read_gpus
 from torchyard.machine.gpu.amd import AmdGpu
-from torchyard.machine.gpu.compute_processes import GpuProcess
-from torchyard.machine.gpu.labels import on_off
+from torchyard.machine.gpu.library import GpuProcess, on_off
 from torchyard.machine.gpu.nvidia import HOLDS_DOWN, THERMAL, USER_SETTING, NvidiaGpu
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Advice

@@ -2,19 +2,53 @@
 
 `FACT_SECTIONS` lists the sections. Most of them are tables of readers: to add a fact, add its name
 and its reader to a table. A section never raises: what cannot be read is a fact with a reason.
+`read_gpus` reads all GPUs of all vendors at one moment; `advice/gpu_advice.py` judges that reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.facts import clocks, gpus, isolation, load, memory, processor, software
+from torchyard.machine.facts import clocks, isolation, load, memory, processor, software
 from torchyard.machine.facts.reading import Reader, facts_of
+from torchyard.machine.gpu.amd import AmdGpu, read_amd
+from torchyard.machine.gpu.library import facts_of_fields
+from torchyard.machine.gpu.nvidia import NvidiaGpu, read_nvidia
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
 
-__all__ = ["FACT_SECTIONS", "read_sections"]
+
+@dataclass(frozen=True, kw_only=True)
+class GpuView:
+    """Readings of all GPUs, and why NVIDIA GPUs could not be queried."""
+
+    nvidia: tuple[NvidiaGpu, ...] = ()
+    nvidia_because: str = ""
+    amd: tuple[AmdGpu, ...] = ()
+
+
+def read_gpus(machine: Machine) -> GpuView:
+    """Read the GPUs of all vendors; never raises."""
+    amd = read_amd(machine.files)
+    if machine.gpus is None:
+        return GpuView(nvidia_because="NVML is not used here", amd=amd)
+    if machine.gpus.nvml is None:
+        return GpuView(nvidia_because=machine.gpus.nvml_because, amd=amd)
+    nvidia = read_nvidia(machine.gpus.nvml, machine.files)
+    return GpuView(nvidia=nvidia.value or (), nvidia_because=nvidia.because, amd=amd)
+
+
+def gpu_facts(view: GpuView) -> tuple[Fact, ...]:
+    """Return all GPU facts of a reading; one fact with the reason if there is no GPU."""
+    facts: list[Fact] = []
+    for number, gpu in enumerate((*view.nvidia, *view.amd)):
+        facts += facts_of_fields(f"gpu {number}", gpu)
+    if not view.nvidia and (view.nvidia_because or not view.amd):
+        because = view.nvidia_because or "the driver lists no GPU"
+        facts.append(Fact(section="gpu", name="NVIDIA GPUs", unavailable=because))
+    return tuple(facts)
 
 
 def _table(section: str, readers: Mapping[str, Reader]) -> Callable[[Machine], tuple[Fact, ...]]:
@@ -32,7 +66,7 @@ FACT_SECTIONS: Final[dict[str, Callable[[Machine], tuple[Fact, ...]]]] = {
     "kernel": _table("kernel", software.KERNEL),
     "power": _table("power", load.POWER),
     load.LOAD_SECTION: _table(load.LOAD_SECTION, load.LOAD),
-    "gpu": gpus.read,
+    "gpu": lambda machine: gpu_facts(read_gpus(machine)),
     "software": software.read_software,
 }
 """Name -> reader, in the order in which they are shown."""

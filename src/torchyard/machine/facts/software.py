@@ -26,8 +26,7 @@ from torchyard.machine.facts.reading import (
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
-from torchyard.machine.system.file_tree import FileTree, Reading
-from torchyard.machine.system.programs import find_program, run_program
+from torchyard.machine.system.file_tree import FileTree, Reading, find_program, run_program
 
 GUEST_OF: Final = "guest of "
 """Start of `virtualisation` in a virtual machine; recorded in runs."""

@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.machine.gpu.compute_processes import GpuProcess, owner_of
-from torchyard.machine.gpu.labels import process_list, shown_as
+from torchyard.machine.gpu.library import GpuProcess, owner_of, process_list, shown_as
 from torchyard.machine.system.file_tree import Answer, FileTree
 
 _STATE: Final = re.compile(r"^\s*(?:\d+|S):\s*(\d+)\s*mhz\b.*?(\*?)\s*$", re.IGNORECASE)

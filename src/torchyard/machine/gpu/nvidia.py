@@ -20,9 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchyard.machine.gpu.compute_processes import GpuProcess, read_processes
-from torchyard.machine.gpu.labels import clock_range, gib, on_off, process_list, shown_as
-from torchyard.machine.gpu.library import ask
+from torchyard.machine.gpu.library import (
+    GpuProcess,
+    ask,
+    clock_range,
+    gib,
+    on_off,
+    process_list,
+    read_processes,
+    shown_as,
+)
 from torchyard.machine.system.file_tree import Answer, FileTree
 
 IDLE: Final = "idle"

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchyard.machine.gpu.amd import AmdSensors, amd_cards
-from torchyard.machine.gpu.compute_processes import owner_of
 from torchyard.machine.gpu.library import (
     NOTHING_FOUND,
     GpuLibraries,
     ask,
     open_gpu_libraries,
+    owner_of,
 )
 from torchyard.machine.gpu.nvidia import (
     HOLDS_DOWN,

@@ -27,8 +27,7 @@ from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
-from torchyard.machine.system.file_tree import FileTree, WriteRefused
-from torchyard.machine.system.programs import missing_programs, run_program
+from torchyard.machine.system.file_tree import FileTree, WriteRefused, missing_programs, run_program
 from torchyard.machine.system.tasks import Task, read_task
 
 RUNNING: Final = "running"

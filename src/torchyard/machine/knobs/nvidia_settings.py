@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from torchyard.errors import MissingTool, NotAllowed
-from torchyard.machine.gpu.compute_processes import GpuProcess, read_processes
-from torchyard.machine.gpu.library import NO_PERMISSION, ask
+from torchyard.machine.gpu.library import NO_PERMISSION, GpuProcess, ask, read_processes
 from torchyard.machine.gpu.nvidia import COMPUTE_MODES, read_uuid
 from torchyard.machine.knob import Knob, Machine
 from torchyard.machine.model import KnobState, Profile, QuietRequest, Setting

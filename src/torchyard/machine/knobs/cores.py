@@ -1,29 +1,36 @@
-"""Isolate cores at run time, without a reboot: only processes that join run on them.
+"""Which CPUs run what: affinity of other programs, SMT, cores isolated for the measurement.
 
-- Control groups version 1: one set for measuring and one for all other tasks. Version 1 takes no
-  CPU away from any group, so all tasks that may run on the cores are moved to the housekeeping
-  set, as far as the kernel allows it.
-- Version 2: a partition, which takes its CPUs away from every other group, so no task has to be
-  moved. `root` keeps load balancing among the cores, which OpenMP threads need; `isolated` has
-  none: threads stay where they are put, and pile up on one core unless each one is pinned.
-
-`join` and `join_setting` are for the process that measures.
+- Affinities are never changed here, only recorded and restored. Kernels do not keep them: a task
+  that is pinned to a CPU that goes offline may run anywhere from then on, and before Linux 6.2 every
+  change of a control group replaces what its tasks had requested themselves.
+- SMT: `smt/control` takes all sibling threads offline. On kernels without that file (before 4.19),
+  CPUs go offline one by one. State that the kernel loses with a CPU is recorded and restored: CPUs
+  that were offline before, cpusets of control groups version 1 that lose the CPU for good, and
+  interrupts that had nowhere else to go.
+- Isolation at run time, without a reboot: only processes that join run on the cores (`join`,
+  `join_setting`). Control groups version 1 take no CPU away from any group, so one set is made for
+  measuring and one for all other tasks, which are moved as far as the kernel allows. Version 2: a
+  partition takes its CPUs away from every other group. `root` keeps load balancing among the cores,
+  which OpenMP threads need; `isolated` has none: threads stay where they are put, and pile up on
+  one core unless each one is pinned.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import dataclass
 from typing import Final
 
-from torchyard.core.cpu_lists import cpu_list, cpus_of_list
-from torchyard.errors import MissingTool, NotAllowed, TorchyardError
-from torchyard.machine.knob import Knob, Machine
+from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
+from torchyard.errors import MissingTool, NotAllowed, TorchyardError, UsageError
+from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues, same_text
 from torchyard.machine.knobs.process_knobs import ProcessSetting
 from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
-from torchyard.machine.system.cores import split_cores
-from torchyard.machine.system.cpusets import (
+from torchyard.machine.system.cores import Topology, split_cores
+from torchyard.machine.system.file_tree import CPU, FileTree
+from torchyard.machine.system.tasks import (
     GROUP,
     HOUSEKEEPING,
     MEASURE,
@@ -32,10 +39,216 @@ from torchyard.machine.system.cpusets import (
     folders_below,
     make_mirror,
     measuring_group,
+    read_allowed,
+    read_task,
     remove_groups,
+    tasks_of,
 )
-from torchyard.machine.system.file_tree import FileTree
-from torchyard.machine.system.tasks import read_allowed, read_task, tasks_of
+
+_TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Affinities(Knob):
+    name: str = "affinities"
+    about: str = "CPU affinity of other programs"
+    why: str = (
+        "Changes nothing by itself. Disabling SMT and isolating cores make the kernel lose the "
+        "affinity of other programs; this knob records and restores it."
+    )
+    effect: Effect = "small"
+
+    def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
+        """Record the tasks that may not run on all CPUs of their group."""
+        files = machine.files
+        try:
+            cpusets: Cpusets | None = find_cpusets(files)
+        except MissingTool:
+            cpusets = None
+        pinned = _pinned_tasks(files, cpusets).items()
+        return self.state(*(self.setting(place, allowed, None) for place, allowed in pinned))
+
+    def read(self, machine: Machine, place: str) -> str:
+        """Return the affinity of a task as a list."""
+        number, started = _task_of(place)
+        task = read_task(machine.files, number)
+        if task is None or task.start_ticks != started:
+            return GONE
+        return read_allowed(machine.files, number) or GONE
+
+    def restore(self, machine: Machine, setting: Setting) -> None:
+        """Set the affinity again if it differs."""
+        if self.same(setting.place, self.read(machine, setting.place), setting.found):
+            return
+        if not machine.files.live:
+            raise NotAllowed("cannot pin tasks of a copy of a machine")
+        number, _ = _task_of(setting.place)
+        try:
+            os.sched_setaffinity(number, cpus_of_list(setting.found))
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            raise NotAllowed(
+                f"cannot pin task {number} to CPUs {setting.found}: {error.strerror}"
+            ) from error
+
+    def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
+        """Whether the CPUs are equal, or the task is gone."""
+        return GONE in (one, other) or cpus_of_list(one) == cpus_of_list(other)
+
+
+def _pinned_tasks(files: FileTree, cpusets: Cpusets | None) -> dict[str, str]:
+    online = Topology.read(files).online
+    pinned: dict[str, str] = {}
+    group_cpus: dict[str, tuple[int, ...]] = {}
+    for number in tasks_of(files, "*"):
+        allowed = read_allowed(files, number)
+        if allowed is None or cpus_of_list(allowed) == online:
+            continue
+        group = cpusets.group_of(files, number) if cpusets else None
+        if cpusets and group:
+            if group not in group_cpus:
+                group_cpus[group] = _group_cpus(files, cpusets, group) or online
+            if cpus_of_list(allowed) == group_cpus[group]:
+                continue
+        task = read_task(files, number)
+        if task is not None and not task.bound:
+            pinned[f"proc/{number} started {task.start_ticks}"] = allowed
+    return pinned
+
+
+def _group_cpus(files: FileTree, cpusets: Cpusets, group: str) -> tuple[int, ...]:
+    """Return the CPUs of the group, or of the nearest parent that has any."""
+    while group.startswith(cpusets.top):
+        text = files.read(f"{group}/{cpusets.effective}").value
+        if text:
+            return cpus_of_list(text)
+        group = group.rpartition("/")[0]
+    return ()
+
+
+def _task_of(place: str) -> tuple[int, int]:
+    match = _TASK.fullmatch(place)
+    if match is None:
+        raise UsageError(f"{place!r} is not a task")
+    return int(match[1]), int(match[2])
+
+
+AFFINITIES_KNOB: Final[Knob] = _Affinities()
+
+
+CONTROL: Final = f"{CPU}/smt/control"
+_SMT_OFF: Final = ("off", "forceoff")
+_UNSUPPORTED: Final = {
+    "notsupported": "this CPU has no SMT",
+    "notimplemented": "this kernel cannot control SMT on this architecture",
+}
+
+
+class SmtKnob(FileKnob):
+    """A file knob whose files may be gone at the restore."""
+
+    def read(self, machine: Machine, place: str) -> str:
+        """Return the present value; containers and devices may be gone meanwhile."""
+        if _may_be_gone(place) and not machine.files.exists(place):
+            return GONE
+        return super().read(machine, place)
+
+    def restore(self, machine: Machine, setting: Setting) -> None:
+        """Restore the files that still exist."""
+        if self.read(machine, setting.place) != GONE:
+            super().restore(machine, setting)
+
+
+def _smt_values(machine: Machine, request: QuietRequest) -> RequestedValues:
+    files = machine.files
+    topology = Topology.read(files)
+    # The kernel keeps the first thread of every core online.
+    siblings = tuple(cpu for core in topology.physical for cpu in core[1:])
+    present = files.read(CONTROL).value
+    values: dict[str, str | None]
+    if present is None:
+        if not siblings:
+            return RequestedValues(unavailable="no core has an SMT sibling online")
+        values = {f"{CPU}/cpu{cpu}/online": "0" for cpu in siblings}
+    elif present in _UNSUPPORTED:
+        return RequestedValues(unavailable=_UNSUPPORTED[present])
+    elif present in _SMT_OFF:
+        return RequestedValues(values={CONTROL: "off"})
+    elif not siblings:
+        # Also `-1`: the kernel has the switch, but does not know the threads per core.
+        return RequestedValues(
+            unavailable=f"no core has an SMT sibling online (/{CONTROL}: {present})"
+        )
+    else:
+        values = {CONTROL: "off"}
+    stay = tuple(core[0] for core in topology.physical)
+    notes = [
+        f"{len(stay)} of {len(topology.online)} CPUs stay online: programs start fewer threads",
+        "the kernel moves programs that are pinned to SMT siblings only, permanently",
+    ]
+    lost = tuple(cpu for cpu in siblings if cpu in request.cores)
+    if lost:
+        notes.append(f"CPUs {cpu_list(lost)} are SMT siblings and go offline")
+    # A restore runs in reverse: first the switch, then the state that is lost with it.
+    lost_state = dict.fromkeys(_lost_state(files, set(siblings), set(stay)))
+    return RequestedValues(values={**lost_state, **values}, notes=tuple(notes))
+
+
+def _lost_state(files: FileTree, going: set[int], stay: set[int]) -> list[str]:
+    """Return the files whose values the kernel loses when CPUs go offline, last first."""
+    # A group must fit into its parent, so a restore begins at the top.
+    groups = [
+        path
+        for path in files.paths("sys/fs/cgroup/cpuset/*/**/cpuset.cpus")
+        if going & set(_listed_cpus(files, path))
+    ]
+    groups.sort(key=lambda path: -path.count("/"))
+    interrupts = [
+        path
+        for path in files.paths("proc/irq/[0-9]*/smp_affinity")
+        if (cpus := _listed_cpus(files, path)) and not stay & set(cpus)
+    ]
+    # Enabling SMT brings up every CPU, also one that was offline before.
+    offline = [
+        path for path in files.paths(f"{CPU}/cpu[0-9]*/online") if files.read(path).value == "0"
+    ]
+    return [*interrupts, *groups, *offline]
+
+
+def _listed_cpus(files: FileTree, path: str) -> tuple[int, ...]:
+    text = files.read(path).text
+    try:
+        return cpus_of_mask(text) if path.endswith("smp_affinity") else cpus_of_list(text)
+    except ValueError:
+        return ()
+
+
+def _may_be_gone(place: str) -> bool:
+    return place.startswith(("proc/irq/", "sys/fs/cgroup/"))
+
+
+def _same_smt(place: str, one: str, other: str) -> bool:
+    if place == CONTROL:
+        return one == other or {one, other} == set(_SMT_OFF)
+    if _may_be_gone(place) and GONE in (one, other):
+        return True
+    return same_text(place, one, other)
+
+
+SMT_KNOB: Final[Knob] = SmtKnob(
+    name="smt",
+    about="SMT (hyperthreading)",
+    why=(
+        "The SMT threads of a core share its execution units and caches: a busy sibling takes up "
+        "to half of the speed, and which threads are siblings changes from run to run. With SMT "
+        "off, every thread has its own core. Costs throughput of other programs."
+    ),
+    effect="large",
+    requested=_smt_values,
+    same_value=_same_smt,
+)
+
 
 _LATE_S: Final = 0.01
 """A task that starts while its parent is moved can appear in the old group afterwards."""
@@ -333,4 +546,4 @@ def _notes(
     return tuple(notes)
 
 
-KNOB: Final[Knob] = Isolation()
+ISOLATION_KNOB: Final[Knob] = Isolation()
