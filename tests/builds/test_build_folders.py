@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +83,6 @@ def test_files_of_a_build_are_below_it_and_apart() -> None:
     places = [*of_all, *of_parts, *of_steps]
     assert len(set(places)) == len(places)
     assert all(place.is_relative_to(folder.folder) for place in places)
-    assert [field.name for field in fields(BuildFolder)] == ["folder"]
 
 
 def test_the_results_directory_follows_the_variable(

@@ -15,7 +15,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,36 +37,24 @@ def check_build_name(name: str, *, where: str) -> str:
     return name
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildsDirectory:
     """The folder with all builds, sources and downloads of a user."""
 
-    folder: Path
+    def __init__(self, *, folder: Path) -> None:
+        self.folder = folder
+        self.builds = folder / "builds"
+        """One folder per build."""
+        self.downloads = folder / "downloads"
+        """Archives and apt state."""
+        self.history = folder / "compile-history"
+        """Compile costs of each file on this machine."""
+        self.tools = folder / "tool-versions.json"
+        """Cached versions of programs."""
 
     @staticmethod
     def default() -> BuildsDirectory:
         """Return the folder given by TORCHYARD_HOME or the XDG base directory rules."""
         return BuildsDirectory(folder=home_folder())
-
-    @property
-    def builds(self) -> Path:
-        """One folder per build."""
-        return self.folder / "builds"
-
-    @property
-    def downloads(self) -> Path:
-        """Archives and apt state."""
-        return self.folder / "downloads"
-
-    @property
-    def history(self) -> Path:
-        """Compile costs of each file on this machine."""
-        return self.folder / "compile-history"
-
-    @property
-    def tools(self) -> Path:
-        """Cached versions of programs."""
-        return self.folder / "tool-versions.json"
 
     def source(self, recipe: Recipe) -> Path:
         """Return the folder of a fetched source; sources described differently have their own."""
@@ -81,11 +68,29 @@ class BuildsDirectory:
         return BuildFolder(folder=self.builds / check_build_name(name, where="--name"))
 
 
-@dataclass(frozen=True, kw_only=True)
 class BuildFolder:
     """The folder of one build, and the paths in it."""
 
-    folder: Path
+    def __init__(self, *, folder: Path) -> None:
+        self.folder = folder
+        self.prefix = folder / "prefix"
+        """Installation prefix of libraries and programs."""
+        self.wheels = folder / "wheels"
+        """Folder of the finished wheels."""
+        self.meter = folder / "meter"
+        """The compile meter, its locks and its logs."""
+        self.plan_file = folder / "plan.json"
+        """The plan of the latest run."""
+        self.request_file = folder / "request.json"
+        """The request: recipe, variant, version, settings."""
+        self.used_lock_file = folder / "used.lock.toml"
+        """The lock file that the build was made with; missing if there was none."""
+        self.record_file = folder / "record.json"
+        """The record of the finished build."""
+        self.freeze_file = folder / "freeze.txt"
+        """Packages of the environment, as in `pip freeze`."""
+        self.lock_file = folder / "running"
+        """Lock file held while a build runs in this folder."""
 
     def shown_in(self, root: str) -> tuple[str, ...]:
         """Return the folders to mount in a root even if they are below a system folder (/var).
@@ -95,51 +100,6 @@ class BuildFolder:
         """
         owner = Path(root).parent
         return tuple(dict.fromkeys((str(self.folder.parent.parent), str(owner))))
-
-    @property
-    def prefix(self) -> Path:
-        """Installation prefix of libraries and programs."""
-        return self.folder / "prefix"
-
-    @property
-    def wheels(self) -> Path:
-        """Folder of the finished wheels."""
-        return self.folder / "wheels"
-
-    @property
-    def meter(self) -> Path:
-        """The compile meter, its locks and its logs."""
-        return self.folder / "meter"
-
-    @property
-    def plan_file(self) -> Path:
-        """The plan of the latest run."""
-        return self.folder / "plan.json"
-
-    @property
-    def request_file(self) -> Path:
-        """The request: recipe, variant, version, settings."""
-        return self.folder / "request.json"
-
-    @property
-    def used_lock_file(self) -> Path:
-        """The lock file that the build was made with; missing if there was none."""
-        return self.folder / "used.lock.toml"
-
-    @property
-    def record_file(self) -> Path:
-        """The record of the finished build."""
-        return self.folder / "record.json"
-
-    @property
-    def freeze_file(self) -> Path:
-        """Packages of the environment, as in `pip freeze`."""
-        return self.folder / "freeze.txt"
-
-    @property
-    def lock_file(self) -> Path:
-        """Lock file held while a build runs in this folder."""
-        return self.folder / "running"
 
     def tree(self, component: str) -> Path:
         """The working copy of a component."""

@@ -108,6 +108,17 @@ class _Rocm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PytorchVariables:
+    """How the build of PyTorch uses variables; see the table."""
+
+    cmake: tuple[str, ...]
+    environment: tuple[str, ...]
+    front_end: tuple[str, ...]
+    options: tuple[str, ...]
+    cmake_in: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Table:
     format: int
     release: tuple[ReleaseFacts, ...]
@@ -118,6 +129,12 @@ class _Table:
     rocm: tuple[_Rocm, ...]
     debian: dict[str, dict[str, str]]
     bad: tuple[BadCombination, ...]
+    pytorch_variables: PytorchVariables
+
+
+def pytorch_variables() -> PytorchVariables:
+    """Return how the build of PyTorch uses variables."""
+    return _table().pytorch_variables
 
 
 @cache

@@ -17,6 +17,7 @@ from torchyard.builds.cmake_cache import CacheEntry, read_cache, same_value
 from torchyard.builds.compatibility import (
     ReleaseFacts,
     known_releases,
+    pytorch_variables,
     release_facts,
     version_in_range,
 )
@@ -162,84 +163,6 @@ Python part of the build. `nowhere`: ignored."""
 _PREFIXES: Final = ("BUILD_", "USE_", "CMAKE_")
 _SUFFIXES: Final = ("EXITCODE", "EXITCODE__TRYRUN_OUTPUT")
 
-_PASSED: Final = frozenset(
-    {
-        "UBSAN_FLAGS", "BLAS", "WITH_BLAS", "CUDA_HOST_COMPILER", "CUDA_NVCC_EXECUTABLE",
-        "CUDA_SEPARABLE_COMPILATION", "CUDNN_LIBRARY", "CUDNN_INCLUDE_DIR", "CUDNN_ROOT",
-        "EXPERIMENTAL_SINGLE_THREAD_POOL", "INSTALL_TEST", "INTEL_MKL_DIR", "INTEL_OMP_DIR",
-        "MKL_THREADING", "MKLDNN_CPU_RUNTIME", "MSVC_Z7_OVERRIDE",
-        "CAFFE2_USE_MSVC_STATIC_RUNTIME", "Numa_INCLUDE_DIR", "Numa_LIBRARIES", "ONNX_ML",
-        "ONNX_NAMESPACE", "ATEN_THREADING", "WERROR", "OPENSSL_ROOT_DIR",
-        "STATIC_DISPATCH_BACKEND", "SELECTED_OP_LIST", "TORCH_CUDA_ARCH_LIST",
-        "TORCH_XPU_ARCH_LIST", "TRACING_BASED", "CUDNN_LIB_DIR", "CUDAHOSTCXX", "CUDACXX",
-    }
-)  # fmt: skip
-"""Same name, renamed (CUDNN_LIB_DIR) and low-priority aliases (CUDAHOSTCXX, CUDACXX)."""
-
-_PASSED_IN: Final = {
-    "JAVA_HOME": "<2.13",
-    "PYTHON_LIB_REL_PATH": "<2.13",
-    "_GLIBCXX_USE_CXX11_ABI": "<2.7",
-    # On the main branch after the move to scikit-build-core; its first release is unknown.
-    "FLASH_ATTENTION_MAX_JOBS": ">=2.14",
-}
-"""Names of some releases only."""
-
-_READ: Final = frozenset(
-    {
-        "ACL_ROOT_DIR", "NCCL_ROOT", "NCCL_ROOT_DIR", "NCCL_LIB_DIR", "NCCL_INCLUDE_DIR",
-        "PYTORCH_ROCM_ARCH", "MIOPEN_PATH", "OpenBLAS_HOME", "OpenBLAS", "CUDA_HOME", "CUDA_PATH",
-        "CUDNN_HOME", "ATEN_AVX512_256", "AOTRITON_INSTALLED_PREFIX", "ROCM_PATH", "ROCM_HOME",
-        "HIP_PATH", "HIP_PLATFORM", "HIP_CLANG_PATH", "MAGMA_HOME", "MKLROOT", "TORCH_NVCC_FLAGS",
-        "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "GENERIC_BLAS_LIBRARIES",
-        "PYTHON_SIX_SOURCE_DIR", "HIPCC_COMPILE_FLAGS_APPEND", "HIPCC_LINK_FLAGS_APPEND",
-        "HIP_CLANG_LAUNCHER", "CUDA_VERSION", "NVCC_CCBIN", "CUDA_VISIBLE_DEVICES",
-        "CUDA_CACHE_PATH", "CUDA_CACHE_DISABLE", "TORCH_HOME", "HIP_VISIBLE_DEVICES",
-    }
-)  # fmt: skip
-
-_FRONT_END: Final = frozenset(
-    {
-        "DEBUG", "REL_WITH_DEB_INFO", "MAX_JOBS", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CC", "CXX",
-        "PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER", "PYTORCH_VERSION", "TORCH_PACKAGE_NAME",
-        "LIBTORCH_PACKAGE_NAME", "SOVERSION", "PATCH", "PYTORCH_EXTRA_INSTALL_REQUIREMENTS",
-        "PYTORCH_FINAL_PACKAGE_DIR", "TORCHINDUCTOR_CACHE_DIR",
-    }
-)  # fmt: skip
-
-_KNOWN: Final = (
-    "BUILD_BINARY", "BUILD_CUSTOM_PROTOBUF", "BUILD_DOCS", "BUILD_FUNCTORCH", "BUILD_JNI",
-    "BUILD_LAZY_CUDA_LINALG", "BUILD_LAZY_TS_BACKEND", "BUILD_LIBTORCH_CPU_WITH_DEBUG",
-    "BUILD_LIBTORCH_WHL", "BUILD_LITE_INTERPRETER", "BUILD_PYTHON", "BUILD_PYTHON_ONLY",
-    "BUILD_SHARED_LIBS", "BUILD_STATIC_RUNTIME_BENCHMARK", "BUILD_TEST", "USE_AFFINITY",
-    "USE_ASAN", "USE_CCACHE", "USE_COLORIZE_OUTPUT", "USE_COREML_DELEGATE",
-    "USE_CPP_CODE_COVERAGE", "USE_CUDA", "USE_CUDA_STATIC_LINK", "USE_CUDNN", "USE_CUDSS",
-    "USE_CUFILE", "USE_CUSPARSELT", "USE_CUSTOM_DEBINFO", "USE_DISTRIBUTED", "USE_EIGEN_FOR_BLAS",
-    "USE_EIGEN_FOR_SPARSE", "USE_EIGEN_SPARSE", "USE_FAKELOWP", "USE_FBGEMM", "USE_FBGEMM_GENAI",
-    "USE_FLASH_ATTENTION", "USE_GFLAGS", "USE_GLOG", "USE_GLOO", "USE_GLOO_WITH_OPENSSL",
-    "USE_GNU_SOURCE", "USE_GOLD_LINKER", "USE_IBVERBS", "USE_ITT", "USE_KINETO", "USE_KLEIDIAI",
-    "USE_LITE_AOTI", "USE_LITE_INTERPRETER_PROFILER", "USE_LLVM", "USE_LITE_PROTO", "USE_MAGMA",
-    "USE_MEM_EFF_ATTENTION", "USE_METAL", "USE_MIMALLOC", "USE_MKL", "USE_MKLDNN",
-    "USE_MKLDNN_ACL", "USE_MKLDNN_CBLAS", "USE_MPI", "USE_MPS", "USE_NATIVE_ARCH", "USE_NCCL",
-    "USE_NIGHTLY", "USE_NINJA", "USE_NNAPI", "USE_NNPACK", "USE_NUMA", "USE_NUMPY", "USE_NVRTC",
-    "USE_NVSHMEM", "USE_OBSERVERS", "USE_OPENCL", "USE_OPENMP", "USE_PER_OPERATOR_HEADERS",
-    "USE_PRECOMPILED_HEADERS", "USE_PRIORITIZED_TEXT_FOR_LD", "USE_PROF",
-    "USE_PROTOBUF_SHARED_LIBS", "USE_PTHREADPOOL", "USE_PYTORCH_QNNPACK", "USE_PYTORCH_METAL",
-    "USE_RCCL", "USE_ROCM", "USE_ROCM_CK_GEMM", "USE_ROCM_CK_SDPA", "USE_ROCM_KERNEL_ASSERT",
-    "USE_ROCKSDB", "USE_SANITIZER", "USE_SLEEF_FOR_ARM_VEC256", "USE_SNPE",
-    "USE_SOURCE_DEBUG_ON_MOBILE", "USE_STATIC_CUDNN", "USE_STATIC_MKL", "USE_STATIC_NCCL",
-    "USE_SYSTEM_BENCHMARK", "USE_SYSTEM_CPUINFO", "USE_SYSTEM_EIGEN_INSTALL", "USE_SYSTEM_FP16",
-    "USE_SYSTEM_FXDIV", "USE_SYSTEM_GLOO", "USE_SYSTEM_GOOGLEBENCHMARK", "USE_SYSTEM_GOOGLETEST",
-    "USE_SYSTEM_LIBS", "USE_SYSTEM_NCCL", "USE_SYSTEM_NVTX", "USE_SYSTEM_ONNX",
-    "USE_SYSTEM_PSIMD", "USE_SYSTEM_PTHREADPOOL", "USE_SYSTEM_PYBIND11", "USE_SYSTEM_SLEEF",
-    "USE_SYSTEM_TBB", "USE_SYSTEM_UCC", "USE_SYSTEM_XNNPACK", "USE_TBB", "USE_TCMALLOC",
-    "USE_TCP_OPENSSL_LINK", "USE_TCP_OPENSSL_LOAD", "USE_TENSORPIPE", "USE_TENSORRT", "USE_TSAN",
-    "USE_UCC", "USE_VALGRIND", "USE_VULKAN", "USE_VULKAN_FP16_INFERENCE",
-    "USE_VULKAN_RELAXED_PRECISION", "USE_XCCL", "USE_XNNPACK", "USE_XPU", "USE_ZMQ",
-)  # fmt: skip
-"""Options of any release. Used only to find misspelt names: a name that is not here may still be
-valid."""
-
 _SWITCH: Final = re.compile(r"(?:NO|WITH|WITHOUT|ENABLE|DISABLE|DEBUG)_(\w+)")
 _NEAR: Final = 0.87
 """Similarity above which a name counts as a misspelling: USE_MKLDN of USE_MKLDNN, but not
@@ -248,13 +171,14 @@ USE_SYSTEM_FP16 of USE_SYSTEM_FXDIV."""
 
 def route_of(name: str, release: str) -> Route:
     """Return how a build of that PyTorch release uses a variable."""
-    if name in _PASSED_IN:
-        return "cmake" if version_in_range(_PASSED_IN[name], release) else "nowhere"
-    if name.startswith(_PREFIXES) or name.endswith(_SUFFIXES) or name in _PASSED:
+    variables = pytorch_variables()
+    if name in variables.cmake_in:
+        return "cmake" if version_in_range(variables.cmake_in[name], release) else "nowhere"
+    if name.startswith(_PREFIXES) or name.endswith(_SUFFIXES) or name in variables.cmake:
         return _prefix_route(name, release)
-    if name in _FRONT_END:
+    if name in variables.front_end:
         return "front end"
-    return "environment" if name in _READ else "nowhere"
+    return "environment" if name in variables.environment else "nowhere"
 
 
 def _prefix_route(name: str, release: str) -> Route:
@@ -273,7 +197,7 @@ def looks_like_option(name: str) -> bool:
     """
     switch = _SWITCH.fullmatch(name)
     if switch is not None:
-        return f"USE_{switch[1]}" in _KNOWN
+        return f"USE_{switch[1]}" in pytorch_variables().options
     if name in {"_GLIBCXX_USE_CXX11_ABI", "FLASH_ATTENTION_MAX_JOBS"}:
         return True
     return name.startswith(("USE_", "BUILD_")) or nearest_option(name) != ""
@@ -281,10 +205,11 @@ def looks_like_option(name: str) -> bool:
 
 def nearest_option(name: str) -> str:
     """Return the option that a name probably misspells; empty for a valid or unrelated name."""
-    if name in _KNOWN or name.startswith("CMAKE_"):
+    variables = pytorch_variables()
+    if name in (*variables.options, *variables.cmake) or name.startswith("CMAKE_"):
         return ""
-    close = difflib.get_close_matches(name, [*_KNOWN, *_PASSED], n=1, cutoff=_NEAR)
-    return close[0] if close and name not in _PASSED else ""
+    valid = [*variables.options, *variables.cmake]
+    return next(iter(difflib.get_close_matches(name, valid, n=1, cutoff=_NEAR)), "")
 
 
 def examine_variables(context: DoctorContext) -> Iterator[DoctorFinding]:

@@ -159,7 +159,7 @@ def base_builds(path: str, home: BuildsDirectory) -> tuple[BuildFolder, ...]:
     builds: list[BuildFolder] = []
     while path:
         folder = _folder_of(Path(path).expanduser().absolute())
-        if folder is None or folder in builds:
+        if folder is None or folder.folder in [build.folder for build in builds]:
             break
         builds.append(folder)
         record = read_earlier(folder.folder)

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import msgspec
+
 from torchyard.builds.build_folders import BuildsDirectory, open_lock_file
 from torchyard.builds.meter.compiler_launcher import UNIT_MIB
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import Recipe
 from torchyard.errors import TorchyardError, UsageError
-from torchyard.files.safe_writing import replace_file, to_json_text
+from torchyard.files.safe_writing import replace_file
 from torchyard.machine.limits import MachineLimits
 
 _MIB: Final = 1024
@@ -208,9 +210,8 @@ _REMOTE_TOOLS: Final = {"sccache", "distcc", "icecc"}
 _PROBES: Final = re.compile(r"/CMakeFiles/CMake(Tmp|Scratch)/|/cmTC_[^/]*$|/TryCompile-|/conftest")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileCost:
-    """Cost of compiling one file of a component."""
+class FileCost(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Cost of compiling one file of a component; a list in the file, where there may be thousands."""
 
     peak_mib: float
     cpu_s: float
@@ -220,8 +221,7 @@ class FileCost:
     """Day of the last measurement; the oldest entries are dropped."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CurvePoint:
+class CurvePoint(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Progress of a step at a time: steps done in its n-th counted build."""
 
     build: int
@@ -270,6 +270,11 @@ class ComponentHistory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _HistoryFile(ComponentHistory):
+    format: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class History:
     """The folder with the histories of all components."""
 
@@ -278,15 +283,12 @@ class History:
     def read(self, component: str) -> ComponentHistory:
         """Return the history of a component; empty if there is none or the file is damaged."""
         try:
-            content = json.loads(self._path(component).read_bytes())
-            if content["format"] != _FORMAT:
-                return ComponentHistory()
-            return ComponentHistory(
-                files={str(name): _file_cost(cost) for name, cost in content["files"].items()},
-                steps={str(name): _step_run(run) for name, run in content["steps"].items()},
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            content = msgspec.json.decode(self._path(component).read_bytes(), type=_HistoryFile)
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError):
             return ComponentHistory()
+        if content.format != _FORMAT:
+            return ComponentHistory()
+        return ComponentHistory(files=content.files, steps=content.steps)
 
     def learn(self, component: str, log: MeterLog) -> bool:
         """Add the compiles of a log; return False if the history cannot be written."""
@@ -314,7 +316,9 @@ class History:
             try:
                 # Locked, so that reading, merging and replacing is atomic.
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                replace_file(path, _history_text(change(self.read(component))))
+                history = change(self.read(component))
+                file = _HistoryFile(files=history.files, steps=history.steps, format=_FORMAT)
+                replace_file(path, msgspec.json.encode(file).decode() + "\n")
             finally:
                 os.close(descriptor)
         except (OSError, TorchyardError):
@@ -339,7 +343,9 @@ def _merged(recorded: Mapping[str, FileCost], log: MeterLog) -> dict[str, FileCo
             cpu = (cpu + old.cpu_s) / 2
         copies = max(len({one.output for one in real}), old.copies if old else 1)
         today = int(time.time() // 86_400)
-        files[name] = FileCost(peak_mib=peak, cpu_s=cpu, copies=copies, seen=today)
+        files[name] = FileCost(
+            peak_mib=round(peak, 1), cpu_s=round(cpu, 3), copies=copies, seen=today
+        )
     if len(files) > _MAX_FILES:
         newest = sorted(files.items(), key=lambda item: item[1].seen, reverse=True)[:_MAX_FILES]
         files = dict(newest)
@@ -373,45 +379,6 @@ def _thinned(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     last = len(curve) - 1
     picks = sorted({round(index * last / (_MAX_POINTS - 1)) for index in range(_MAX_POINTS)})
     return tuple(curve[index] for index in picks)
-
-
-def _file_cost(content: Any) -> FileCost:
-    peak, cpu, copies, seen = content
-    return FileCost(peak_mib=float(peak), cpu_s=float(cpu), copies=int(copies), seen=int(seen))
-
-
-def _step_run(content: Mapping[str, Any]) -> StepRun:
-    points = (
-        CurvePoint(build=int(build), done=int(done), total=int(total), elapsed_s=float(elapsed))
-        for build, done, total, elapsed in content["curve"]
-    )
-    return StepRun(
-        wall_s=float(content["wall_s"]),
-        jobs=int(content["jobs"]),
-        cpu_s=float(content["cpu_s"]),
-        curve=tuple(points),
-    )
-
-
-def _history_text(history: ComponentHistory) -> str:
-    """Return the JSON text, with lists instead of objects: there may be thousands of files."""
-    files = {
-        name: [round(cost.peak_mib, 1), round(cost.cpu_s, 3), cost.copies, cost.seen]
-        for name, cost in history.files.items()
-    }
-    steps = {
-        name: {
-            "wall_s": round(run.wall_s, 3),
-            "jobs": run.jobs,
-            "cpu_s": round(run.cpu_s, 3),
-            "curve": [
-                [point.build, point.done, point.total, round(point.elapsed_s, 2)]
-                for point in run.curve
-            ],
-        }
-        for name, run in history.steps.items()
-    }
-    return to_json_text({"format": _FORMAT, "files": files, "steps": steps}) + "\n"
 
 
 _GIB_MIB: Final = 1024
