@@ -44,15 +44,15 @@ def knobs_page(written_by: str) -> str:
 
 def _knob(knob: Knob) -> list[str]:
     facts = [
-        f"effect {knob.effect}",
-        "" if knob.default else "optional",
+        f"effect {knob.described.effect}",
+        "" if knob.described.default else "optional",
         "" if knob.needs_root else "no root",
         _REACH[knob.reach],
     ]
     return [
         f"### {knob.name}\n",
-        f"{_sentence(knob.about)} ({'; '.join(filter(None, facts))})\n",
-        f"{knob.why}\n",
+        f"{_sentence(knob.described.about)} ({'; '.join(filter(None, facts))})\n",
+        f"{knob.described.why}\n",
     ]
 
 

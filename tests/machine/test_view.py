@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 from tests.machine.trees import make_tree
+from torchyard.machine.advice import view_machine
 from torchyard.machine.facts import FACT_SECTIONS
 from torchyard.machine.facts.run_facts import RUN_FACTS, read_facts
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
-from torchyard.machine.view import view_machine
 
 
 def test_a_quiet_copy_is_fit_with_advice(tmp_path: Path) -> None:

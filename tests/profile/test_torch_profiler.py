@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.process.user_process import PROGRAM_ENTRY
+from torchyard.process.programs import PROGRAM_ENTRY
 
 pytestmark = pytest.mark.torch
 

@@ -291,11 +291,11 @@ def _needs_root(planned: AppliedSettings) -> list[dict[str, str]]:
     from torchyard.machine.knobs import KNOBS
     from torchyard.machine.model import EFFECTS
 
-    names = sorted(planned.to_write, key=lambda name: EFFECTS.index(KNOBS[name].effect))
+    names = sorted(planned.to_write, key=lambda name: EFFECTS.index(KNOBS[name].described.effect))
     return [
         {
             "knob": name,
-            "effect": KNOBS[name].effect,
+            "effect": KNOBS[name].described.effect,
             "found": ", ".join(dict.fromkeys(item.found for item in planned.to_write[name])),
         }
         for name in names

@@ -42,8 +42,8 @@ throttling or battery power.
 def show(root: Path, as_json: bool) -> int:
     """Show this machine."""
     from torchyard.errors import Untrustworthy
+    from torchyard.machine.advice import view_machine
     from torchyard.machine.report import machine_json, machine_text
-    from torchyard.machine.view import view_machine
 
     with machine_at(root, gpus=True) as machine:
         view = view_machine(machine)

@@ -4,15 +4,20 @@
 is the base for knobs whose places are files and whose values are the texts of these files, as in
 most of /proc/sys and /sys: the knob's own module names the files and the requested values, and
 how a text is parsed and compared where it is not plain. A knob knows nothing of the journal and
-of other knobs; all knobs and their order are listed in `knobs/__init__.py`.
+of other knobs; all knobs and their order are listed in `knobs/__init__.py`, their texts in
+`knobs/knobs.toml`.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from torchyard.core.records import decode
 from torchyard.errors import NotAllowed
 from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree
@@ -47,25 +52,41 @@ class SkippedWrite(NotAllowed):
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnobDescription:
+    """An entry of `knobs/knobs.toml`."""
+
+    about: str = ""
+    why: str = ""
+    effect: Effect = "small"
+    """Upper bound of its effect on noise."""
+    default: bool = True
+    """Whether it is used without `--only`. False for knobs that change what is measured."""
+
+
+@cache
+def _descriptions() -> dict[str, KnobDescription]:
+    path = Path(__file__).parent / "knobs" / "knobs.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return decode(dict[str, KnobDescription], table, where=path.name)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Knob:
     """One machine setting. A subclass defines at least `survey`, `read` and `put`."""
 
     name: str
     """As in `--only governor`."""
-    about: str
-    """A short description."""
-    why: str
-    """Why its benchmark value reduces noise, and what it costs."""
-    effect: Effect
-    """Upper bound of its effect on noise."""
     profile: Profile = "cpu"
     """The profile it belongs to."""
     reach: Reach = "machine"
     """How long a written value lasts."""
     needs_root: bool = True
     """Whether only root may write it."""
-    default: bool = True
-    """Whether it is used without `--only`. False for knobs that change what is measured."""
+
+    @property
+    def described(self) -> KnobDescription:
+        """Its entry in `knobs.toml`."""
+        return _descriptions().get(self.name) or KnobDescription()
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return present and requested values. Reads only, needs no root, never raises."""

@@ -20,9 +20,9 @@ from typing import Final
 from torchyard.core.study import Target
 from torchyard.errors import StepFailed, UsageError
 from torchyard.files.safe_writing import replace_file
+from torchyard.process.programs import PROGRAM_ENTRY, wait_passing_signals
 from torchyard.process.start import LaunchSpec, prepare
 from torchyard.process.tree import sweep_orphans
-from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
 from torchyard.profile.model import (
     TOOL_PROFILE_FILE,
     Collected,

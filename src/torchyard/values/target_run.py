@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.process.programs import PROGRAM_ENTRY, wait_passing_signals
 from torchyard.process.start import LaunchSpec, prepare
-from torchyard.process.user_process import PROGRAM_ENTRY, wait_passing_signals
 from torchyard.results.directory import home_folder
 from torchyard.values.model import ProfileRequest
 

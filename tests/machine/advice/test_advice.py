@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.machine.trees import KINDS, make_tree
+from torchyard.machine.advice import advise
 from torchyard.machine.advice.activity import Activity, BusyProgram
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import EFFECTS, Advice
 from torchyard.machine.system.file_tree import FileTree
-from torchyard.machine.view import advise
 
 QUIET = Activity(
     processors=8,
@@ -85,8 +85,8 @@ def test_what_is_advised(
 
 def test_settings_are_those_of_the_knobs(trees: dict[str, Path]) -> None:
     advice = advice_for(trees["intel-pstate"])["turbo"]
-    assert advice.effect == KNOBS["turbo"].effect
-    assert advice.why == KNOBS["turbo"].why
+    assert advice.effect == KNOBS["turbo"].described.effect
+    assert advice.why == KNOBS["turbo"].described.why
     assert advice.what.endswith(": no_turbo 0 instead of 1")
     assert advice.fix == "sudo torchyard machine quiet --only turbo"
     assert advice.needs_root

@@ -218,12 +218,12 @@ def test_every_knob_has_a_description() -> None:
     for name, knob in CLOCK_KNOBS.items():
         assert knob.name == name
         assert knob.profile == "cpu"
-        assert knob.effect in EFFECTS
+        assert knob.described.effect in EFFECTS
         assert knob.needs_root
-        assert len(knob.about) < 80
-        assert knob.why.endswith(".")
-    assert not KNOBS["idle-states"].default
-    assert all(CLOCK_KNOBS[name].default for name in CLOCK_KNOBS if name != "idle-states")
+        assert len(knob.described.about) < 80
+        assert knob.described.why.endswith(".")
+    assert not KNOBS["idle-states"].described.default
+    assert all(CLOCK_KNOBS[name].described.default for name in CLOCK_KNOBS if name != "idle-states")
 
 
 def test_order_of_writing_and_of_restoring() -> None:

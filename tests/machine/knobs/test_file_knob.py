@@ -33,7 +33,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def knob(requested: RequestedValues, **more: object) -> FileKnob:
-    fields: dict[str, object] = {"name": "k", "about": "", "why": "", "effect": "small", **more}
+    fields: dict[str, object] = {"name": "k", **more}
     return FileKnob(requested=lambda _machine, _request: requested, **fields)  # type: ignore[arg-type]
 
 
@@ -142,7 +142,7 @@ def test_address_randomisation_as_asked(machine: Machine, word: str, value: str)
 
 def test_address_randomisation_is_left_alone_unless_asked_for(machine: Machine) -> None:
     it: Knob = kernel_settings.ASLR_KNOB
-    assert not it.default
+    assert not it.described.default
     state = it.survey(machine, QuietRequest())
     assert (state.settings, state.unavailable) == ((), "")
     assert "--aslr" in state.notes[0]

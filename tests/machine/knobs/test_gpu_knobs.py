@@ -43,8 +43,8 @@ def test_knobs_of_gpu_quieting() -> None:
     for name in NVIDIA:
         assert KNOBS[name].profile == "gpu"
         assert KNOBS[name].needs_root
-        assert KNOBS[name].about
-        assert KNOBS[name].why
+        assert KNOBS[name].described.about
+        assert KNOBS[name].described.why
 
 
 def test_persistence_comes_first_and_goes_last() -> None:
@@ -346,7 +346,7 @@ class TestComputeMode:
         assert "mode 9" in surveyed("nvidia-compute-mode", nvml, tmp_path).unavailable
 
     def test_it_warns_of_what_it_breaks(self) -> None:
-        assert "comparison of two interpreters" in KNOBS["nvidia-compute-mode"].why
+        assert "comparison of two interpreters" in KNOBS["nvidia-compute-mode"].described.why
 
 
 def gpu_cycle(machine: Machine, folder: Path, request: QuietRequest) -> tuple[list[str], Restored]:

@@ -126,12 +126,12 @@ def test_an_empty_machine_says_why(name: str, tmp_path: Path) -> None:
 def test_every_knob_has_texts(name: str) -> None:
     knob = KNOBS[name]
     assert knob.name == name
-    assert knob.effect in EFFECTS
+    assert knob.described.effect in EFFECTS
     assert knob.reach == "machine"
     assert knob.needs_root
     assert knob.profile == "cpu"
-    assert len(knob.about) < 60
-    assert knob.why.endswith(".")
+    assert len(knob.described.about) < 60
+    assert knob.described.why.endswith(".")
 
 
 def test_read_only_machines_refuse_and_are_left_alone(tmp_path: Path) -> None:

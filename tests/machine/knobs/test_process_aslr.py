@@ -16,7 +16,7 @@ from torchyard.machine.model import QuietRequest
 def test_kept_unless_asked_for() -> None:
     setting = knob("process-aslr").prefix(LIVE, QuietRequest())
     assert (setting.words, setting.unavailable) == ((), "")
-    assert knob("process-aslr").default is False
+    assert knob("process-aslr").described.default is False
     state = knob("process-aslr").survey(LIVE, QuietRequest())
     assert state.settings[0].found == state.settings[0].wanted
     assert "kept: set it with --aslr" in state.notes[0]

@@ -65,12 +65,12 @@ def test_it_is_of_a_process_and_needs_no_root(name: str) -> None:
     with pytest.raises(NotAllowed):
         one.write(LIVE, setting)
     one.restore(LIVE, setting)
-    assert len(one.about) < 60
+    assert len(one.described.about) < 60
 
 
 @pytest.mark.parametrize("name", ["pinning", "priority", "openmp"])
 def test_why_says_what_noise_is_left(name: str) -> None:
-    assert any(word in knob(name).why for word in ("still", "does not keep"))
+    assert any(word in knob(name).described.why for word in ("still", "does not keep"))
 
 
 # Pinning.
@@ -287,7 +287,7 @@ def test_the_command_gets_variables_and_the_warning_is_reported(
     state = knob("openmp").survey(LIVE, QuietRequest(cores=cores))
     assert [item.found for item in state.settings] == ["not set"] * 3
     assert "first core" in state.notes[-1]
-    assert knob("openmp").default is False
+    assert knob("openmp").described.default is False
 
 
 @pytest.mark.slow

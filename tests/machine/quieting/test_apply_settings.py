@@ -75,7 +75,7 @@ def test_names_that_are_in_no_pair_stay_as_given() -> None:
 def test_default_knobs_of_a_profile() -> None:
     names = chosen_knobs(QuietRequest())
     assert "aslr" not in names
-    assert all(KNOBS[name].default and KNOBS[name].profile == "cpu" for name in names)
+    assert all(KNOBS[name].described.default and KNOBS[name].profile == "cpu" for name in names)
     assert all(KNOBS[name].reach != "process" for name in names)
     assert not needs_gpus(QuietRequest())
     assert needs_gpus(QuietRequest(profiles=("gpu",)))
@@ -111,7 +111,7 @@ def test_a_knob_that_raises_is_unavailable(fake: Fake) -> None:
     def bad(machine: Machine, request: QuietRequest) -> RequestedValues:
         raise ValueError("boom")
 
-    knob = FileKnob(name="bad", about="", why="", effect="small", requested=bad)
+    knob = FileKnob(name="bad", requested=bad)
     (state,) = survey(fake.machine, QuietRequest(), knobs={"bad": knob})
     assert state == KnobState(knob="bad", unavailable="ValueError: boom")
 
@@ -248,7 +248,7 @@ def _pair_of_knobs() -> list[tuple[str, Knob]]:
         def requested(machine: Machine, request: QuietRequest) -> RequestedValues:
             return RequestedValues(values={ASLR: value})
 
-        return FileKnob(name=name, about="", why="", effect="small", requested=requested)
+        return FileKnob(name=name, requested=requested)
 
     return [("first", knob("first", "0")), ("second", knob("second", "1"))]
 

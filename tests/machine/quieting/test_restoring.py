@@ -77,9 +77,6 @@ def test_what_was_found_and_never_written_is_left_to_others(fake: Fake) -> None:
     place = "proc/sys/vm/swappiness"
     watched = FileKnob(
         name="watched",
-        about="",
-        why="",
-        effect="small",
         requested=lambda _machine, _request: RequestedValues(values={place: None}),
     )
     knobs = {"aslr": KNOBS["aslr"], "watched": watched}
@@ -203,9 +200,6 @@ def test_an_error_of_a_knob_in_restore_does_not_keep_the_others(fake: Fake) -> N
     place = "proc/sys/vm/swappiness"
     bad = Bad(
         name="bad",
-        about="",
-        why="",
-        effect="small",
         requested=lambda _m, _w: RequestedValues(values={place: "3"}),
     )
     knobs: dict[str, Knob] = {"bad": bad, "aslr": KNOBS["aslr"]}

@@ -47,22 +47,7 @@ fi
 exit $status"""
 
 # The main archive becomes the tree, each additional one a folder in it, as with dpkg-source.
-_UNPACK_UPSTREAM = """\
-set -eu
-for archive in files/*.tar.*; do
-  case $archive in *.asc|*.orig-*|*.debian.tar.*) continue;; esac
-  mkdir unpacked
-  tar -x --no-same-owner --no-same-permissions -C unpacked -f "$archive"
-  top='find unpacked -mindepth 1 -maxdepth 1'
-  if [ "$($top | wc -l)" = 1 ] && [ -n "$($top -type d)" ]
-  then $top -exec mv -T {} tree ';'; rmdir unpacked; else mv -T unpacked tree; fi
-done
-for archive in files/*.orig-*.tar.*; do
-  case $archive in *.asc|*'*'*) continue;; esac
-  name=${archive##*.orig-}; name=${name%.tar.*}
-  rm -rf "tree/$name"; mkdir "tree/$name"
-  tar -x --no-same-owner --no-same-permissions --strip-components=1 -C "tree/$name" -f "$archive"
-done"""
+_UNPACK_UPSTREAM = Path(__file__).with_name("unpack_upstream.sh")
 
 
 def fetch_actions(table: DebianSource, place: FetchPlace) -> FetchPlan:
@@ -82,7 +67,9 @@ def fetch_actions(table: DebianSource, place: FetchPlace) -> FetchPlan:
             f"no source package {package} in {suite}: correct {place.where}.package"
         ),
     )
-    unpack = _UNPACK_UPSTREAM if table.upstream_only else "dpkg-source -x files/*.dsc tree"
+    unpack = "dpkg-source -x files/*.dsc tree"
+    if table.upstream_only:
+        unpack = _UNPACK_UPSTREAM.read_text(encoding="utf-8").rstrip("\n")
     # The index of binary packages is not needed.
     no_binaries = "Acquire::IndexTargets::deb::Packages::DefaultEnabled=false"
     strict = "APT::Update::Error-Mode=any"

@@ -174,7 +174,7 @@ _CONTENTION: Final = (
 )
 
 
-def advise(machine: Machine, activity: Activity) -> Iterator[Advice]:
+def advise_activity(machine: Machine, activity: Activity) -> Iterator[Advice]:
     """Yield advice on current disturbances."""
     yield from _processors(activity)
     yield from _stolen(machine, activity)

@@ -89,7 +89,7 @@ def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  
     own, which uses more than settings.
     """
     for knob in KNOBS.values():
-        if knob.profile != "cpu" or not knob.default or knob.reach == "process":
+        if knob.profile != "cpu" or not knob.described.default or knob.reach == "process":
             continue
         if knob.name == _LATENCY and not idle_states(machine.files):
             continue  # the device exists, but there are no idle states
@@ -102,9 +102,9 @@ def advise_settings(machine: Machine, activity: Activity) -> Iterator[Advice]:  
         if changes:
             yield Advice(
                 name=knob.name,
-                effect=knob.effect,
-                what=f"{knob.about}: {_values(changes)}",
-                why=knob.why,
+                effect=knob.described.effect,
+                what=f"{knob.described.about}: {_values(changes)}",
+                why=knob.described.why,
                 fix=f"{'sudo ' * knob.needs_root}torchyard machine quiet --only {knob.name}",
                 needs_root=knob.needs_root,
             )

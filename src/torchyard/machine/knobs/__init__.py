@@ -1,7 +1,7 @@
 """Register every knob by name, and define the order in which knobs are written and restored.
 
-To add a knob: write it in the module of its subject, list it in `KNOBS`, and give its place in the
-order below, with the reason.
+To add a knob: write it in the module of its subject, list it in `KNOBS`, describe it in `knobs.toml`,
+and give its place in the order below, with the reason.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.errors import MissingTool, NotAllowed, TorchyardError, UsageError
 from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues, same_text
 from torchyard.machine.knobs.process_knobs import ProcessSetting
-from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology, split_cores
 from torchyard.machine.system.file_tree import CPU, FileTree
 from torchyard.machine.system.tasks import (
@@ -51,12 +51,6 @@ _TASK: Final = re.compile(r"proc/(\d+) started (\d+)")
 @dataclass(frozen=True, kw_only=True)
 class _Affinities(Knob):
     name: str = "affinities"
-    about: str = "CPU affinity of other programs"
-    why: str = (
-        "Changes nothing by itself. Disabling SMT and isolating cores make the kernel lose the "
-        "affinity of other programs; this knob records and restores it."
-    )
-    effect: Effect = "small"
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Record the tasks that may not run on all CPUs of their group."""
@@ -238,13 +232,6 @@ def _same_smt(place: str, one: str, other: str) -> bool:
 
 SMT_KNOB: Final[Knob] = SmtKnob(
     name="smt",
-    about="SMT (hyperthreading)",
-    why=(
-        "The SMT threads of a core share its execution units and caches: a busy sibling takes up "
-        "to half of the speed, and which threads are siblings changes from run to run. With SMT "
-        "off, every thread has its own core. Costs throughput of other programs."
-    ),
-    effect="large",
     requested=_smt_values,
     same_value=_same_smt,
 )
@@ -374,13 +361,6 @@ class Isolation(Knob):
     base: str = ""
     """The group below the root whose tasks are handled; empty: all tasks."""
     name: str = "isolation"
-    about: str = "cores reserved for the measurement"
-    why: str = (
-        "Any other program scheduled on a core interrupts the measurement and evicts its caches. "
-        "Isolated cores run only the measurement and kernel threads bound to them. All other "
-        "programs share the remaining cores and get slower."
-    )
-    effect: Effect = "large"
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return one group of ours, which does not exist yet."""

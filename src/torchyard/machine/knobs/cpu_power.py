@@ -31,7 +31,7 @@ from typing import Final
 from torchyard.errors import MissingTool
 from torchyard.machine.facts.clocks import BOOST, NO_TURBO
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
-from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.cpu_states import (
     CPUFREQ,
     NO_POLICY,
@@ -169,13 +169,6 @@ def _put_tunables(files: FileTree, folder: str, text: str) -> None:
 
 GOVERNOR_KNOB: Final[Knob] = GovernorKnob(
     name="governor",
-    about="CPU frequency governor",
-    why=(
-        "Most governors follow the load: the clock rises some milliseconds after work begins, so "
-        "short measurements run at varying clocks. `performance` always requests the highest "
-        "allowed clock. Costs power and heat while the machine is idle."
-    ),
-    effect="large",
     requested=_governor_values,
 )
 
@@ -216,12 +209,6 @@ def _same_preference(place: str, one: str, other: str) -> bool:
 
 PREFERENCE_KNOB: Final[Knob] = ProcessorKnob(
     name="preference",
-    about="energy performance preference (EPP, EPB)",
-    why=(
-        "If the hardware chooses the clock itself, the preference decides how fast and how far it "
-        "rises. A balanced preference lowers clocks between kernels. Costs power."
-    ),
-    effect="medium",
     requested=_preference_values,
     same_value=_same_preference,
 )
@@ -274,13 +261,6 @@ def _why_not(files: FileTree) -> str:
 
 TURBO_KNOB: Final[Knob] = ProcessorKnob(
     name="turbo",
-    about="clocks above the base clock (turbo, boost)",
-    why=(
-        "Turbo clocks depend on temperature, on the number of active cores and on their "
-        "instructions, so the same code runs at other clocks a minute later. With turbo off, work "
-        "on one core is slower by the ratio of both clocks."
-    ),
-    effect="large",
     requested=_turbo_values,
 )
 
@@ -296,13 +276,6 @@ class FrequencyKnob(Knob):
     """Lowest and highest clock of every policy, as pairs."""
 
     name: str = "frequency"
-    about: str = "fixed CPU clock (equal minimum and maximum limits)"
-    why: str = (
-        "Between its limits the hardware changes the clock with load, heat and power. At the base "
-        "clock, which the CPU sustains under any load, two runs get the same clock. Costs the speed "
-        "of turbo: the numbers are those of a slower machine."
-    )
-    effect: Effect = "large"
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the limits of every policy, and the clock they would be fixed at."""
@@ -429,13 +402,6 @@ class IdleLatencyKnob(Knob):
     """Wake-up latency limit; values are microseconds as text, or `no limit`."""
 
     name: str = "idle-latency"
-    about: str = "wake-up latency limit of idle states (C-states)"
-    why: str = (
-        "Waking up from a deep idle state takes tens to hundreds of microseconds, which adds to "
-        "gaps between kernels and to the first work of every thread. Costs power, and turbo clocks "
-        "that sleeping cores would allow. Long loops are not affected."
-    )
-    effect: Effect = "medium"
     reach: Reach = "held"
     held: dict[str, HeldDevice] = field(default_factory=dict, compare=False, repr=False)
     """Devices that this process holds, by path."""
@@ -523,14 +489,5 @@ def _idle_state_values(machine: Machine, request: QuietRequest) -> RequestedValu
 
 IDLE_STATES_KNOB: Final[Knob] = ProcessorKnob(
     name="idle-states",
-    about="deep idle states (C-states), disabled one by one",
-    why=(
-        "Waking up from a deep idle state takes tens to hundreds of microseconds, which adds to gaps "
-        "between kernels. The knob `idle-latency` does the same through one device, and the kernel "
-        "itself undoes it if everything is killed. This knob is for machines without the device, or "
-        "whose idle driver ignores it. Costs power."
-    ),
-    effect="medium",
     requested=_idle_state_values,
-    default=False,
 )

@@ -49,7 +49,7 @@ from torchyard.machine.knobs.nvidia_settings import (
     NvidiaKnob,
     used_by_others,
 )
-from torchyard.machine.model import Effect, KnobState, Profile, QuietRequest, Setting
+from torchyard.machine.model import KnobState, Profile, QuietRequest, Setting
 from torchyard.machine.system.file_tree import Answer
 
 SHARE_OF_HIGHEST: Final = 0.7
@@ -214,13 +214,6 @@ def same_clock(one: str, other: str) -> bool:
 
 GRAPHICS_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-clocks",
-    about="locked graphics clock of NVIDIA GPUs",
-    why=(
-        "An unlocked clock varies by several percent with temperature, power and data. With a lock "
-        "below the card's limits, kernels take the same time every time. All kernels get slower, "
-        "except those bound by memory or the CPU: compare only numbers with the same lock."
-    ),
-    effect="large",
     property="graphics-clock",
     requested=_graphics_request,
     value_of=_value_of,
@@ -258,18 +251,11 @@ def _put_memory(card: NvidiaCard, value: str) -> None:
 
 MEMORY_CLOCK_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-memory-clock",
-    about="locked memory clock of NVIDIA GPUs",
-    why=(
-        "Between kernels the memory clock may drop and takes time to rise. Under load it is at its "
-        "maximum anyway, so the knob is off by default. Costs power while idle."
-    ),
-    effect="small",
     property="memory-clock",
     requested=_memory_request,
     value_of=lambda card: seen_clock(card, MEMORY),
     change=_put_memory,
     same_value=same_clock,
-    default=False,
 )
 
 
@@ -292,14 +278,7 @@ class AmdDeterminism(Knob):
     """One setting per AMD card, at `gpu/ADDRESS/determinism`."""
 
     name: str = "amd-determinism"
-    about: str = "capped graphics clock of AMD GPUs"
-    why: str = (
-        "An uncapped clock follows temperature and power. With a cap below its limits the card "
-        "sustains the clock, though it may still drop. All kernels get slower, except those bound "
-        "by memory or the CPU: compare only numbers with the same cap."
-    )
     profile: Profile = "gpu"
-    effect: Effect = "large"
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Survey every card; an unsupported one becomes a note, and all of them a reason."""

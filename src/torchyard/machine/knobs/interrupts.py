@@ -25,7 +25,7 @@ from typing import Final
 from torchyard.core.cpu_lists import cpu_mask, cpus_of_mask
 from torchyard.errors import NotAllowed, UsageError
 from torchyard.machine.knob import GONE, FileKnob, Knob, Machine, RequestedValues
-from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import split_cores
 from torchyard.machine.system.file_tree import FileTree, WriteRefused, missing_programs, run_program
 from torchyard.machine.system.tasks import Task, read_task
@@ -43,12 +43,6 @@ _PROCESS: Final = re.compile(r"process (\d+) started (\d+)")
 @dataclass(frozen=True, kw_only=True)
 class _Irqbalance(Knob):
     name: str = "irqbalance"
-    about: str = "the irqbalance daemon"
-    why: str = (
-        "It redistributes interrupts by load every ten seconds, also onto the measuring cores, "
-        "and reverts the knob `interrupts`. While it is stopped, interrupts stay where they are."
-    )
-    effect: Effect = "small"
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return its service, or its process if it is not a service."""
@@ -264,13 +258,6 @@ def _on_housekeeping(files: FileTree, path: str, housekeeping: tuple[int, ...]) 
 
 INTERRUPTS_KNOB: Final[Knob] = _Interrupts(
     name="interrupts",
-    about="CPU affinity of device interrupts",
-    why=(
-        "A network packet or a completed read interrupts the program on the CPU that handles it. "
-        "Moved to the housekeeping cores, interrupts do not disturb the measuring cores. Heavy "
-        "I/O may get slower, because fewer CPUs handle it."
-    ),
-    effect="medium",
     requested=_interrupt_values,
     same_value=same_mask,
 )
@@ -311,12 +298,6 @@ def _workqueue_values(machine: Machine, request: QuietRequest) -> RequestedValue
 
 WORKQUEUES_KNOB: Final[Knob] = _Workqueues(
     name="workqueues",
-    about="CPU affinity of kernel workqueues",
-    why=(
-        "Page writeback and other deferred kernel work runs on any idle CPU, also between two "
-        "kernels of a benchmark. With this knob it runs on the housekeeping cores."
-    ),
-    effect="small",
     requested=_workqueue_values,
     same_value=same_mask,
 )

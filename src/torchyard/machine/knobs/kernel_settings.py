@@ -21,7 +21,7 @@ from typing import Final
 from torchyard.machine.facts.memory import SwapArea, amount_kib, swap_areas
 from torchyard.machine.facts.reading import gib
 from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues, chosen_word
-from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.file_tree import FileTree, missing_programs, run_program
 
 _HUGE_PAGES_FOLDER: Final = "sys/kernel/mm/transparent_hugepage"
@@ -53,14 +53,6 @@ def _huge_pages_values(machine: Machine, request: QuietRequest) -> RequestedValu
 
 HUGE_PAGES_KNOB: Final[Knob] = FileKnob(
     name="huge-pages",
-    about="transparent huge pages",
-    why=(
-        "Huge pages change the speed of memory accesses, so both sides of a comparison need the "
-        "same setting. The present value is kept and recorded unless --thp sets another, because "
-        "it is part of what is measured. With `always` and `madvise` the kernel compacts memory "
-        "at page faults: less variation while measuring, slower first touches."
-    ),
-    effect="medium",
     requested=_huge_pages_values,
     value_of=chosen_word,
 )
@@ -78,13 +70,6 @@ def _numa_balancing_values(machine: Machine, request: QuietRequest) -> Requested
 
 NUMA_BALANCING_KNOB: Final[Knob] = FileKnob(
     name="numa-balancing",
-    about="automatic NUMA balancing",
-    why=(
-        "The kernel periodically unmaps pages to see which node accesses them, and migrates them: "
-        "page faults and copies in the middle of a measurement. With balancing off, memory stays "
-        "on the node that touched it first, so threads that move away stay slow: pin them."
-    ),
-    effect="medium",
     requested=_numa_balancing_values,
 )
 
@@ -104,16 +89,7 @@ def _aslr_values(machine: Machine, request: QuietRequest) -> RequestedValues:  #
 
 ASLR_KNOB: Final[Knob] = FileKnob(
     name="aslr",
-    about="address space layout randomization (ASLR) of new processes",
-    why=(
-        "Every process gets a random memory layout, so processes of the same code differ in speed. "
-        "Off fixes one layout: processes agree, but share the bias of that layout, and attacks on "
-        "this machine get easier. On samples many layouts, which an unbiased average over "
-        "processes needs. Benchmark tools disagree, so it is off by default."
-    ),
-    effect="medium",
     requested=_aslr_values,
-    default=False,
 )
 
 
@@ -133,12 +109,6 @@ _NOT_SHOWN: Final = (
 @dataclass(frozen=True, kw_only=True)
 class _Swap(Knob):
     name: str = "swap"
-    about: str = "swap areas and swappiness"
-    why: str = (
-        "Swapped-out memory is read back in the middle of a measurement. With swap off, a machine "
-        "that runs out of memory kills a process instead of slowing down."
-    )
-    effect: Effect = "small"
 
     def survey(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return all areas as one setting, or only swappiness if they must stay on."""
@@ -261,13 +231,6 @@ def _watchdog_values(machine: Machine, request: QuietRequest) -> RequestedValues
 
 WATCHDOGS_KNOB: Final[Knob] = FileKnob(
     name="watchdogs",
-    about="kernel watchdog, statistics and timer migration",
-    why=(
-        "The watchdog uses a hardware counter and interrupts each CPU; memory statistics are "
-        "collected on each CPU every second; timers of idle CPUs migrate to busy ones, which are "
-        "the measuring ones. Without the watchdog, a hard lockup of the kernel is not detected."
-    ),
-    effect="small",
     requested=_watchdog_values,
 )
 
@@ -313,11 +276,5 @@ def _perf_rate_values(machine: Machine, request: QuietRequest) -> RequestedValue
 
 PERF_RATE_KNOB: Final[Knob] = _PerfRate(
     name="perf-rate",
-    about="sampling rate limit of perf",
-    why=(
-        "A profiler that was left running interrupts every CPU thousands of times per second. The "
-        "lowest rate prevents that. Profiling is useless until the rate is restored."
-    ),
-    effect="small",
     requested=_perf_rate_values,
 )

@@ -176,12 +176,6 @@ def _put_persistence(card: NvidiaCard, value: str) -> None:
 
 PERSISTENCE_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-persistence",
-    about="persistence mode of NVIDIA GPUs",
-    why=(
-        "Without it the driver shuts the card down when its last client exits. Every new process "
-        "then waits for the card to start, and a clock lock is lost. Costs some watts while idle."
-    ),
-    effect="medium",
     property="persistence",
     requested=_persistence_request,
     value_of=_persistence_mode,
@@ -213,18 +207,10 @@ def _text(milliwatts: int) -> str:
 
 POWER_LIMIT_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-power",
-    about="default power limit of NVIDIA GPUs",
-    why=(
-        "A lowered limit reduces the clock under load, so numbers are not comparable with other "
-        "cards of the type. It may have been lowered for a reason (power supply, heat, fan noise), "
-        "so the knob is off by default."
-    ),
-    effect="medium",
     property="power-limit",
     requested=_power_request,
     value_of=_limit,
     change=_put_power,
-    default=False,
 )
 
 
@@ -252,15 +238,8 @@ def _put_compute_mode(card: NvidiaCard, value: str) -> None:
 
 COMPUTE_MODE_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-compute-mode",
-    about="exclusive compute mode of NVIDIA GPUs",
-    why=(
-        "Keeps other users off the card: their programs fail instead of sharing it. A comparison "
-        "of two interpreters fails, too, because it has two processes on the card. Off by default."
-    ),
-    effect="medium",
     property="compute-mode",
     requested=_compute_mode_request,
     value_of=_compute_mode,
     change=_put_compute_mode,
-    default=False,
 )

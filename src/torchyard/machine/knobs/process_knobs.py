@@ -29,7 +29,7 @@ from typing import Final
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list
 from torchyard.errors import NotAllowed
 from torchyard.machine.knob import Knob, Machine, Reach
-from torchyard.machine.model import Effect, KnobState, QuietRequest, Setting
+from torchyard.machine.model import KnobState, QuietRequest, Setting
 from torchyard.machine.system.cores import Topology
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.machine.system.tasks import read_allowed, read_task
@@ -103,13 +103,6 @@ def pinned_cpus(files: FileTree, request: QuietRequest) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class _Pinning(ProcessKnob):
     name: str = "pinning"
-    about: str = "CPU affinity of the command"
-    why: str = (
-        "Threads that stay on their cores keep their caches, and two threads never share a core "
-        "while another is idle. Other programs may still run on the same cores: only `isolation` "
-        "(as root) prevents that, and interrupts still occur."
-    )
-    effect: Effect = "medium"
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the CPUs of this process, and those for the command."""
@@ -162,15 +155,6 @@ _UNSET: Final = "not set"
 @dataclass(frozen=True, kw_only=True)
 class _OpenMp(ProcessKnob):
     name: str = "openmp"
-    about: str = "OpenMP threads, one bound to each core"
-    why: str = (
-        "Threads that migrate between cores lose their caches, and two threads on one core wait for "
-        "each other at every parallel loop. Binding one thread to each core prevents both. Other "
-        "programs and interrupts may still use the cores; processes that the command starts "
-        "inherit only the first core."
-    )
-    effect: Effect = "medium"
-    default: bool = False
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return each variable of this process, and the value for the command."""
@@ -240,14 +224,6 @@ _AUTOGROUP: Final = "proc/sys/kernel/sched_autogroup_enabled"
 @dataclass(frozen=True, kw_only=True)
 class _Priority(ProcessKnob):
     name: str = "priority"
-    about: str = "priority of the command (nice)"
-    why: str = (
-        "The command runs before programs of lower priority, and for longer. It does not keep "
-        "others off its cores, and has no effect on other control groups or, with autogroup, on "
-        "other terminals. Real-time classes are not used: spinning threads would starve kernel "
-        "threads."
-    )
-    effect: Effect = "small"
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
         """Return the priority of this process, and the one for the command."""
@@ -323,14 +299,6 @@ _ASK: Final = 0xFFFFFFFF
 @dataclass(frozen=True, kw_only=True)
 class _ProcessAslr(ProcessKnob):
     name: str = "process-aslr"
-    about: str = "address space layout randomization (ASLR) of the command"
-    why: str = (
-        "Without randomization every launch of the same program has the same memory layout: "
-        "launches agree better, but all share the bias of that layout, so two builds may differ by "
-        "it alone. Physical pages still differ. Needs no root, unlike `aslr`."
-    )
-    effect: Effect = "medium"
-    default: bool = False
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
         """Return the state of this process, and the one for the command."""

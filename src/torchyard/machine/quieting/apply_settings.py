@@ -185,7 +185,7 @@ def chosen_knobs(
         and name not in request.without
         and (
             name in (*request.only, *request.also)
-            or (not request.only and knob.default and knob.profile in request.profiles)
+            or (not request.only and knob.described.default and knob.profile in request.profiles)
         )
     ]
     return in_order(names, WRITE_ORDER)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import NothingToDo, WorkerFailed
+from torchyard.process.programs import PROGRAM_ENTRY
 from torchyard.process.start import LaunchSpec, prepare
 from torchyard.process.tree import kill_launch, new_launch_mark, sweep_orphans
-from torchyard.process.user_process import PROGRAM_ENTRY
 from torchyard.results.directory import home_folder, new_run_folder
 from torchyard.values.model import new_profile_folder
 from torchyard.values.operator_sweep.model import CaseState, Sweep, SweepFolder, SweepSettings
