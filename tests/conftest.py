@@ -28,7 +28,7 @@ ONE_KERNEL = {
     "tests/machine/knobs/test_latency_device.py",
     "tests/machine/knobs/test_real_isolation.py",
     "tests/machine/knobs/test_real_kernel.py",
-    "tests/machine/monitor/test_load_monitor_live.py",
+    "tests/machine/test_load_monitor_live.py",
     "tests/machine/quieting/test_quiet_run.py",
     "tests/machine/quieting/test_real_machine.py",
 }

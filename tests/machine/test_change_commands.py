@@ -29,11 +29,6 @@ ASLR = "proc/sys/kernel/randomize_va_space"
 ONLY = ("--only", "aslr", "--aslr", "off")
 
 
-@pytest.fixture(autouse=True)
-def own_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_tree("cloud-vm", tmp_path / "root")

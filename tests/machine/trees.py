@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.machine.trees_cgroup import cgroup_v1_files, cgroup_v2_files
 from tests.machine.trees_kernel import kernel_files
@@ -183,142 +184,58 @@ def _v2(processor: Processor, *, container: bool = False) -> Files:
     return cgroup_v2_files(processor.online, processor.sockets, container=container)
 
 
-def _intel_pstate() -> Files:
-    files = (
-        processor_files(_INTEL)
-        | _v2(_INTEL)
-        | kernel_files(
-            _INTEL,
-            release="6.1.0-18-amd64",
-            boot_line=_BOOT,
-            clock="tsc",
-            devices=_NET,
-            vendor="Dell Inc.",
-            product="PowerEdge R640",
-        )
-    )
-    zone, sensor = "sys/class/thermal/thermal_zone0", "sys/class/hwmon/hwmon0"
-    return files | {
-        f"{zone}/type": "x86_pkg_temp\n",
-        f"{zone}/temp": "41000\n",
-        f"{sensor}/name": "coretemp\n",
-        f"{sensor}/temp1_label": "Package id 0\n",
-        f"{sensor}/temp1_input": "41000\n",
-        f"{sensor}/temp1_max": "86000\n",
-        f"{sensor}/temp1_crit": "96000\n",
-    }
+def _machine(processor: Processor, release: str, product: str = "", **kernel: Any) -> Files:
+    """Files of a machine on which a process runs in the root group; `product` is `VENDOR/PRODUCT`."""
+    groups = kernel.pop("groups", None) or _v2(processor)
+    vendor, _, name = product.partition("/")
+    facts = {"boot_line": _BOOT, "clock": "tsc", "devices": _NET, **kernel}
+    facts |= {"vendor": vendor, "product": name} if product else {}
+    return processor_files(processor) | groups | kernel_files(processor, release=release, **facts)
 
+
+_SENSORS: Files = {
+    "sys/class/thermal/thermal_zone0/type": "x86_pkg_temp\n",
+    "sys/class/thermal/thermal_zone0/temp": "41000\n",
+    "sys/class/hwmon/hwmon0/name": "coretemp\n",
+    "sys/class/hwmon/hwmon0/temp1_label": "Package id 0\n",
+    "sys/class/hwmon/hwmon0/temp1_input": "41000\n",
+    "sys/class/hwmon/hwmon0/temp1_max": "86000\n",
+    "sys/class/hwmon/hwmon0/temp1_crit": "96000\n",
+}
+_ARM_KERNEL: dict[str, Any] = {"clock": "arch_sys_counter", "nmi_watchdog": False, "swap": False}
 
 KINDS: dict[str, Callable[[], Files]] = {
-    "intel-pstate": _intel_pstate,
-    "amd-acpi": lambda: (
-        processor_files(_AMD)
-        | _v2(_AMD)
-        | kernel_files(
-            _AMD,
-            release="5.15.0-91-generic",
-            boot_line=_BOOT,
-            clock="tsc",
-            devices=_NET,
-            vendor="Supermicro",
-            product="AS -2124GQ-NART",
-        )
+    "intel-pstate": lambda: (
+        _machine(_INTEL, "6.1.0-18-amd64", "Dell Inc./PowerEdge R640") | _SENSORS
     ),
-    "amd-epp": lambda: (
-        processor_files(_AMD_EPP)
-        | _v2(_AMD_EPP)
-        | kernel_files(
-            _AMD_EPP,
-            release="6.12.9-arch1",
-            boot_line=_BOOT + " amd_pstate=active",
-            clock="tsc",
-            devices=_NET,
-            huge_pages="[always] madvise never",
-            vendor="ASUS",
-            product="Pro WS",
-        )
+    "amd-acpi": lambda: _machine(_AMD, "5.15.0-91-generic", "Supermicro/AS -2124GQ-NART"),
+    "amd-epp": lambda: _machine(
+        _AMD_EPP,
+        "6.12.9-arch1",
+        "ASUS/Pro WS",
+        boot_line=_BOOT + " amd_pstate=active",
+        huge_pages="[always] madvise never",
     ),
-    "arm-cpufreq": lambda: (
-        processor_files(_ARM_CPUFREQ)
-        | _v2(_ARM_CPUFREQ)
-        | kernel_files(
-            _ARM_CPUFREQ,
-            release="6.1.0-18-arm64",
-            boot_line=_BOOT,
-            clock="arch_sys_counter",
-            devices=_NET,
-            nmi_watchdog=False,
-            swap=False,
-            vendor="GIGABYTE",
-            product="R272-P30-JG",
-        )
+    "arm-cpufreq": lambda: _machine(
+        _ARM_CPUFREQ, "6.1.0-18-arm64", "GIGABYTE/R272-P30-JG", **_ARM_KERNEL
     ),
-    "arm-bare": lambda: (
-        processor_files(_ARM)
-        | _v2(_ARM)
-        | kernel_files(
-            _ARM,
-            release="6.8.0-1015-aws",
-            boot_line=_BOOT,
-            clock="arch_sys_counter",
-            devices=_NET,
-            nmi_watchdog=False,
-            swap=False,
-            vendor="Amazon EC2",
-            product="c7g.xlarge",
-        )
+    "arm-bare": lambda: _machine(_ARM, "6.8.0-1015-aws", "Amazon EC2/c7g.xlarge", **_ARM_KERNEL),
+    "cloud-vm": lambda: _machine(
+        _CLOUD,
+        "6.1.0-18-cloud-amd64",
+        "QEMU/Standard PC (Q35 + ICH9, 2009)",
+        boot_line=_BOOT + " console=ttyS0",
+        clock="kvm-clock",
+        devices=_VIRTIO,
+        numa_balancing=False,
+        nmi_watchdog=False,
+        swap=False,
+        steal=1200,
     ),
-    "cloud-vm": lambda: (
-        processor_files(_CLOUD)
-        | _v2(_CLOUD)
-        | kernel_files(
-            _CLOUD,
-            release="6.1.0-18-cloud-amd64",
-            boot_line=_BOOT + " console=ttyS0",
-            clock="kvm-clock",
-            devices=_VIRTIO,
-            numa_balancing=False,
-            nmi_watchdog=False,
-            swap=False,
-            steal=1200,
-            vendor="QEMU",
-            product="Standard PC (Q35 + ICH9, 2009)",
-        )
-    ),
-    "cgroup-v1": lambda: (
-        processor_files(_AMD)
-        | cgroup_v1_files(_AMD.online, 1)
-        | kernel_files(
-            _AMD,
-            release="4.19.0-26-amd64",
-            boot_line=_BOOT,
-            clock="tsc",
-            devices=_NET,
-        )
-    ),
-    "cgroup-v2": lambda: (
-        processor_files(_AMD)
-        | _v2(_AMD, container=True)
-        | kernel_files(
-            _AMD,
-            release="6.8.0-45-generic",
-            boot_line=_BOOT,
-            clock="tsc",
-            devices=_NET,
-        )
-    ),
-    "smt-off-at-boot": lambda: (
-        processor_files(_SMT_OFF)
-        | _v2(_SMT_OFF)
-        | kernel_files(
-            _SMT_OFF,
-            release="6.1.0-18-amd64",
-            boot_line=_BOOT + " nosmt=force",
-            clock="tsc",
-            devices=_NET,
-            vendor="LENOVO",
-            product="30BES01100",
-        )
+    "cgroup-v1": lambda: _machine(_AMD, "4.19.0-26-amd64", groups=cgroup_v1_files(_AMD.online, 1)),
+    "cgroup-v2": lambda: _machine(_AMD, "6.8.0-45-generic", groups=_v2(_AMD, container=True)),
+    "smt-off-at-boot": lambda: _machine(
+        _SMT_OFF, "6.1.0-18-amd64", "LENOVO/30BES01100", boot_line=_BOOT + " nosmt=force"
     ),
 }
 

@@ -147,55 +147,35 @@ def test_where_no_counter_is_read_the_reason_is_reported(tmp_path: Path) -> None
 class TestOtherProcesses:
     """Processes of others, and how often they are looked for."""
 
-    def test_one_that_computes_counts(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("pid", "parent", "busy", "refusal", "others"),
+        [
+            pytest.param(60, 1, 40, None, 1, id="one that computes"),
+            pytest.param(60, 1, 0, None, 0, id="one that only holds memory"),
+            pytest.param(60, 1, None, 6, 0, id="a driver that has no samples of anybody"),
+            pytest.param(60, 1, None, 3, 1, id="a driver that cannot tell who computes"),
+            pytest.param(61, os.getpid(), 99, None, 0, id="our own worker"),
+            pytest.param(4711, None, 99, None, None, id="not visible, and not guessed"),
+        ],
+    )
+    def test_who_counts(
+        self,
+        tmp_path: Path,
+        pid: int,
+        parent: int | None,
+        busy: int | None,
+        refusal: int | None,
+        others: int | None,
+    ) -> None:
         nvml = h200()
-        add_process(nvml, 60, busy=40)
-        make_process(tmp_path, 60, 1)
+        add_process(nvml, pid, **({} if busy is None else {"busy": busy}))
+        if parent is not None:
+            make_process(tmp_path, pid, parent)
+        if refusal is not None:
+            nvml.refuse("nvmlDeviceGetProcessUtilization", CARD, 0, code=refusal)
         reading = guard_of(nvml, tmp_path).read()
         assert reading is not None
-        assert reading.other_processes == 1
-
-    def test_one_that_only_holds_memory_does_not(self, tmp_path: Path) -> None:
-        nvml = h200()
-        add_process(nvml, 60, busy=0)
-        make_process(tmp_path, 60, 1)
-        reading = guard_of(nvml, tmp_path).read()
-        assert reading is not None
-        assert reading.other_processes == 0
-
-    def test_no_samples_at_all(self, tmp_path: Path) -> None:
-        # GIVEN a neighbour, and a driver that has no samples of anybody
-        nvml = h200()
-        add_process(nvml, 60)
-        make_process(tmp_path, 60, 1)
-        nvml.refuse("nvmlDeviceGetProcessUtilization", CARD, 0, code=6)
-        reading = guard_of(nvml, tmp_path).read()
-        assert reading is not None
-        assert reading.other_processes == 0
-
-    def test_a_driver_that_cannot_tell_who_computes(self, tmp_path: Path) -> None:
-        nvml = h200()
-        add_process(nvml, 60)
-        make_process(tmp_path, 60, 1)
-        nvml.refuse("nvmlDeviceGetProcessUtilization", CARD, 0, code=3)
-        reading = guard_of(nvml, tmp_path).read()
-        assert reading is not None
-        assert reading.other_processes == 1
-
-    def test_our_own_worker_is_not_another_process(self, tmp_path: Path) -> None:
-        nvml = h200()
-        add_process(nvml, 61, busy=99)
-        make_process(tmp_path, 61, os.getpid())
-        reading = guard_of(nvml, tmp_path).read()
-        assert reading is not None
-        assert reading.other_processes == 0
-
-    def test_what_is_not_visible_is_not_guessed(self, tmp_path: Path) -> None:
-        nvml = h200()
-        add_process(nvml, 4711, busy=99)
-        reading = guard_of(nvml, tmp_path).read()
-        assert reading is not None
-        assert reading.other_processes is None
+        assert reading.other_processes == others
 
     def test_other_processes_are_polled_at_intervals(self, tmp_path: Path) -> None:
         nvml = h200()

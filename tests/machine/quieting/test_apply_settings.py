@@ -33,11 +33,6 @@ from torchyard.machine.quieting.journal import (
 from torchyard.machine.system.file_tree import FileTree
 
 
-@pytest.fixture(autouse=True)
-def own_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
-
-
 @pytest.fixture
 def fake(tmp_path: Path) -> Fake:
     return Fake.of("arm-bare", tmp_path)

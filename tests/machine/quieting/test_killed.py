@@ -35,17 +35,11 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
-    JOURNAL_VARIABLE,
     RESTORED_FILE,
     read_journal,
 )
 from torchyard.machine.quieting.restoring import recover
 from torchyard.machine.system.file_tree import FileTree
-
-
-@pytest.fixture(autouse=True)
-def own_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
 
 
 @pytest.fixture

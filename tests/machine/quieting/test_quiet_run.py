@@ -34,11 +34,6 @@ ASLR_OFF = QuietRequest(only=("aslr",), randomize="off")
 HERE = Target(name="here", python=sys.executable)
 
 
-@pytest.fixture(autouse=True)
-def own_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_tree("arm-bare", tmp_path / "root")

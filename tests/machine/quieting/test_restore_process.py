@@ -30,18 +30,12 @@ from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
 from torchyard.machine.quieting.journal import (
     JOURNAL_FILE,
-    JOURNAL_VARIABLE,
     JournalLock,
     read_journal,
 )
 from torchyard.machine.quieting.restoring import recover, restore
 from torchyard.machine.system.file_tree import FileTree
 from torchyard.process.owner import is_gone
-
-
-@pytest.fixture(autouse=True)
-def own_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
 
 
 @pytest.fixture

@@ -15,13 +15,8 @@ from torchyard.machine.knob import FileKnob, Knob, Machine, RequestedValues
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import QuietRequest, Setting
 from torchyard.machine.quieting.apply_settings import QuietSession, apply_until_restore
-from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, read_journal
+from torchyard.machine.quieting.journal import JOURNAL_FILE, read_journal
 from torchyard.machine.quieting.restoring import recover, restore
-
-
-@pytest.fixture(autouse=True)
-def own_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(JOURNAL_VARIABLE, raising=False)
 
 
 @pytest.fixture
