@@ -1,15 +1,30 @@
-"""Recipe files: shipped ones, those of users, and errors."""
+"""Recipe files: shipped ones, those of users, merging, placeholders, components, and errors."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from torchyard.builds.recipe import (
+    GitSource,
+    PrepareCommand,
+    Recipe,
+    SmokeTest,
+    SourceTable,
+    VerifyTable,
+    fill_placeholders,
+)
 from torchyard.builds.recipe_file import (
     RECIPE_FOLDER,
+    BuildRequest,
+    Choice,
     load_recipe_file,
+    merged,
+    parse_setting,
     read_recipe,
+    resolve,
     shipped_recipes,
 )
 from torchyard.errors import UsageError
@@ -141,3 +156,310 @@ def test_undecodable_bytes_are_reported(tmp_path: Path) -> None:
 def test_recipes_are_data_of_the_package() -> None:
     assert RECIPE_FOLDER.is_dir()
     assert all(path.suffix == ".toml" for path in RECIPE_FOLDER.iterdir() if path.is_file())
+
+
+def choose(
+    variant: str = "",
+    version: str = "",
+    settings: dict[str, Any] | None = None,
+    machine: str = "x86_64",
+) -> Choice:
+    return Choice(variant=variant, version=version, settings=settings or {}, machine=machine)
+
+
+BASE: dict[str, Any] = {
+    "version": "2.6.0",
+    "options": {"USE_CUDA": True, "BUILD_TEST": False},
+    "patches": ["a.patch"],
+    "source": {"use": "git", "git": {"url": "u"}, "debian": {"package": "p"}},
+    "variants": {
+        "cpu": {"options": {"USE_CUDA": False}, "patches": ["b.patch"]},
+        "small": {"extends": "cpu", "options": {"BUILD_TEST": True}},
+    },
+    "when": [
+        {"if": {"release": "<2.8"}, "why": "old", "python": {"configure": ["x"]}},
+        {"if": {"source": "debian"}, "options": {"USE_SYSTEM_LIBS": True}},
+        {"if": {"machine": ["aarch64", "arm64"]}, "options": {"ARM": True}},
+        {"if": {"variant": "cpu", "machine": "x86_64"}, "options": {"BOTH": True}},
+    ],
+}
+
+
+def test_a_variant_merges_tables_and_adds_to_lists() -> None:
+    table = merged(BASE, choose("cpu"), where="f")
+    assert table["options"]["USE_CUDA"] is False
+    assert table["options"]["BUILD_TEST"] is False
+    assert table["patches"] == ["a.patch", "b.patch"]
+
+
+def test_a_variant_can_extend_another() -> None:
+    table = merged(BASE, choose("small"), where="f")
+    assert table["options"]["USE_CUDA"] is False
+    assert table["options"]["BUILD_TEST"] is True
+
+
+def test_variants_that_extend_each_other_are_reported() -> None:
+    loop = {"variants": {"a": {"extends": "b"}, "b": {"extends": "a"}}}
+    with pytest.raises(UsageError, match="cannot be extended"):
+        merged(loop, choose("a"), where="f")
+
+
+def test_the_base_is_not_changed() -> None:
+    merged(BASE, choose("cpu", settings={"NEW": 1}), where="f")
+    assert BASE["patches"] == ["a.patch"]
+    assert "NEW" not in BASE["options"]
+
+
+@pytest.mark.parametrize(
+    ("version", "has"), [("2.6.0", True), ("2.8.0", False), ("2.13.1", False), ("main", False)]
+)
+def test_release_conditions_follow_the_chosen_version(version: str, has: bool) -> None:
+    table = merged(BASE, choose(version=version), where="f")
+    assert ("python" in table) is has
+
+
+def test_conditions_see_the_users_settings() -> None:
+    table = merged(BASE, choose(settings={"source.use": "debian"}), where="f")
+    assert table["options"]["USE_SYSTEM_LIBS"] is True
+
+
+def test_all_parts_of_a_condition_must_hold() -> None:
+    assert "BOTH" in merged(BASE, choose("cpu"), where="f")["options"]
+    assert "BOTH" not in merged(BASE, choose("cpu", machine="aarch64"), where="f")["options"]
+    assert "ARM" in merged(BASE, choose("cpu", machine="aarch64"), where="f")["options"]
+
+
+def test_settings_win_over_conditions_and_replace_lists() -> None:
+    settings = {"source.use": "debian", "USE_SYSTEM_LIBS": False, "patches": ["c.patch"]}
+    table = merged(BASE, choose("cpu", settings=settings), where="f")
+    assert table["options"]["USE_SYSTEM_LIBS"] is False
+    assert table["patches"] == ["c.patch"]
+
+
+def test_an_unknown_word_with_dots_is_no_option() -> None:
+    with pytest.raises(UsageError) as caught:
+        merged(BASE, choose(settings={"sorce.use": "git"}), where="f")
+    assert "did you mean 'source'?" in caught.value.hint
+
+
+def test_a_part_of_a_key_in_quotes_may_hold_dots() -> None:
+    settings = {'compile-options."*elastic*.c"': "-O0", "compile_options.Flash*": "-O1"}
+    table = merged(BASE, choose(settings=settings), where="f")
+    assert table["compile-options"] == {"*elastic*.c": "-O0", "Flash*": "-O1"}
+    _, key, value = parse_setting('compile-options."a.b.c"=-O0 -g')
+    assert merged(BASE, choose(settings={key: value}), where="f")["compile-options"] == {
+        "a.b.c": "-O0 -g"
+    }
+
+
+def test_a_setting_below_a_plain_value_is_reported() -> None:
+    with pytest.raises(UsageError, match="is not a table"):
+        merged(BASE, choose(settings={"version.major": "2"}), where="f")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("USE_CUDA=0", ("", "USE_CUDA", 0)),
+        ("USE_CUDA=true", ("", "USE_CUDA", True)),
+        ("version=2.10", ("", "version", "2.10")),
+        ("TORCH_CUDA_ARCH_LIST=8.0;9.0+PTX", ("", "TORCH_CUDA_ARCH_LIST", "8.0;9.0+PTX")),
+        ("source.git.ref=main", ("", "source.git.ref", "main")),
+        ("pytorch/version=2.5.0", ("pytorch", "version", "2.5.0")),
+        ('patches=["a", "b"]', ("", "patches", ["a", "b"])),
+        ("CXXFLAGS=-O2 -g=3", ("", "CXXFLAGS", "-O2 -g=3")),
+        ("EMPTY=", ("", "EMPTY", "")),
+    ],
+)
+def test_settings_are_toml_where_they_can_be(text: str, expected: tuple[str, str, object]) -> None:
+    assert parse_setting(text) == expected
+
+
+@pytest.mark.parametrize("text", ["USE_CUDA", "=1", "pytorch/=1"])
+def test_a_setting_without_key_or_value_is_reported(text: str) -> None:
+    with pytest.raises(UsageError, match="is not KEY=VALUE"):
+        parse_setting(text)
+
+
+def test_a_path_in_a_value_is_not_a_component() -> None:
+    assert parse_setting("ROCM_PATH=/opt/rocm") == ("", "ROCM_PATH", "/opt/rocm")
+
+
+NAMES = {"version": "2.6.0", "tree": "/b/tree", "needs.openblas.prefix": "/b/prefix"}
+
+
+def test_every_text_is_filled_in() -> None:
+    recipe = Recipe(
+        name="r",
+        source=SourceTable(git=GitSource(url="u", ref="v{version}")),
+        options={"OpenBLAS_HOME": "{needs.openblas.prefix}", "COUNT": 3},
+        prepare=(PrepareCommand(run=("cp", "{tree}/a", "b")),),
+    )
+    filled = fill_placeholders(recipe, NAMES, where="r")
+    assert filled.source.git is not None
+    assert filled.source.git.ref == "v2.6.0"
+    assert filled.options == {"OpenBLAS_HOME": "/b/prefix", "COUNT": 3}
+    assert filled.prepare[0].run == ("cp", "/b/tree/a", "b")
+
+
+def test_programs_keep_their_braces() -> None:
+    smoke = SmokeTest(name="s", python="print(f'{tree}')")
+    recipe = Recipe(name="r", verify=VerifyTable(smoke=(smoke,)))
+    assert fill_placeholders(recipe, NAMES, where="r").verify.smoke[0].python == "print(f'{tree}')"
+
+
+def test_braces_that_are_no_name_stay() -> None:
+    recipe = Recipe(name="r", options={"A": "${HOME} {} {1} {A B}"})
+    assert fill_placeholders(recipe, NAMES, where="r").options["A"] == "${HOME} {} {1} {A B}"
+
+
+def test_an_unknown_name_is_reported_with_its_key() -> None:
+    recipe = Recipe(name="r", options={"A": "{versoin}"})
+    with pytest.raises(UsageError) as caught:
+        fill_placeholders(recipe, NAMES, where="r")
+    assert "r.options.A: unknown placeholder {versoin}" in caught.value.what
+    assert "did you mean 'version'?" in caught.value.hint
+
+
+def test_one_table_alone_can_be_filled_in() -> None:
+    recipe = Recipe(
+        name="r",
+        source=SourceTable(git=GitSource(url="u", ref="v{version}")),
+        options={"A": "{unknown.yet}"},
+    )
+    filled = fill_placeholders(recipe, {"version": "1"}, where="r", only="source")
+    assert filled.source.git is not None
+    assert filled.source.git.ref == "v1"
+    assert filled.options["A"] == "{unknown.yet}"
+
+
+SOURCE = "[source.folder]\npath = '/'\n"
+
+
+class RecipeFolder:
+    """Recipe files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, name: str, text: str = "") -> str:
+        (self.folder / f"{name}.toml").write_text(text if "components" in text else text + SOURCE)
+        return f"./{name}.toml"
+
+    def stack(self, *parts: str, more: str = "") -> str:
+        return self.put("stack", more + "".join(f"[[components]]\n{part}\n" for part in parts))
+
+    def names(self, recipe: str, **settings: dict[str, Any]) -> list[str]:
+        return [part.name for part in resolve(self.request(recipe, **settings)).components]
+
+    def request(self, recipe: str, **settings: dict[str, Any]) -> BuildRequest:
+        return BuildRequest(recipe=recipe, settings=settings, folder=self.folder)
+
+
+@pytest.fixture
+def recipe_folder(tmp_path: Path) -> RecipeFolder:
+    return RecipeFolder(tmp_path)
+
+
+def test_a_recipe_is_its_own_component(recipe_folder: RecipeFolder) -> None:
+    build = resolve(recipe_folder.request(recipe_folder.put("one", "version = '1'\n")))
+    assert [part.name for part in build.components] == ["one"]
+    assert build.recipe == build.components[0]
+    assert build.recipe.folder == str(recipe_folder.folder.resolve())
+
+
+def test_components_are_in_dependency_order(recipe_folder: RecipeFolder) -> None:
+    for name, needs in (("a", "['b', 'c']"), ("b", "['c']"), ("c", "[]"), ("d", "[]")):
+        recipe_folder.put(name, f"needs = {needs}\n")
+    parts = [f"recipe = './{name}.toml'" for name in "adbc"]
+    assert recipe_folder.names(recipe_folder.stack(*parts)) == ["c", "b", "a", "d"]
+
+
+def test_needs_of_a_stack_are_added_to_those_of_the_recipe(recipe_folder: RecipeFolder) -> None:
+    for name in "abc":
+        recipe_folder.put(name, "needs = ['c']\n" if name == "a" else "")
+    stack = recipe_folder.stack(
+        "recipe = './a.toml'\nneeds = ['b', 'c']", "recipe = './b.toml'", "recipe = './c.toml'"
+    )
+    build = resolve(recipe_folder.request(stack))
+    assert [part.name for part in build.components] == ["c", "b", "a"]
+    assert build.components[-1].needs == ("c", "b")
+
+
+def test_needed_shipped_recipes_are_added(recipe_folder: RecipeFolder) -> None:
+    recipe = recipe_folder.put("mine", "needs = ['openblas']\n")
+    assert recipe_folder.names(recipe) == ["openblas", "mine"]
+    build = resolve(recipe_folder.request(recipe, openblas={"USE_OPENMP": 0}))
+    assert build.components[0].options["USE_OPENMP"] == 0
+
+
+def test_settings_reach_the_component_they_name(recipe_folder: RecipeFolder) -> None:
+    for name in "ab":
+        recipe_folder.put(name, "[options]\nX = 0\n")
+    stack = recipe_folder.stack(
+        "recipe = './a.toml'\nversion = '3'\nsettings = { X = 1, Y = 1 }", "recipe = './b.toml'"
+    )
+    build = resolve(recipe_folder.request(stack, a={"X": 2}, b={"version": "5"}))
+    first, second = build.components
+    assert (first.version, first.options) == ("3", {"X": 2, "Y": 1})
+    assert (second.version, second.options) == ("5", {"X": 0})
+
+
+def test_settings_without_a_name_are_the_named_recipe_s(recipe_folder: RecipeFolder) -> None:
+    recipe = recipe_folder.put("one", "[options]\nX = 0\n")
+    request = BuildRequest(recipe=recipe, settings={"": {"X": 1}}, folder=recipe_folder.folder)
+    assert resolve(request).recipe.options == {"X": 1}
+    assert resolve(recipe_folder.request(recipe, one={"X": 2})).recipe.options == {"X": 2}
+
+
+def test_the_environment_is_the_stack_s(recipe_folder: RecipeFolder) -> None:
+    recipe_folder.put("a", "[environment]\nuse = 'current'\n")
+    stack = recipe_folder.stack("recipe = './a.toml'", more="[environment]\npython = '3.12'\n")
+    build = resolve(recipe_folder.request(stack))
+    assert (build.environment.use, build.environment.python) == ("venv", "3.12")
+
+
+def test_variants_of_components(recipe_folder: RecipeFolder) -> None:
+    recipe_folder.put("a", "[variants.fast.options]\nFAST = true\n")
+    stack = recipe_folder.stack("recipe = './a.toml'\nvariant = 'fast'")
+    (part,) = resolve(recipe_folder.request(stack)).components
+    assert (part.variant, part.options) == ("fast", {"FAST": True})
+    with pytest.raises(UsageError, match="no variant 'slow'"):
+        resolve(recipe_folder.request(recipe_folder.stack("recipe = './a.toml'\nvariant = 'slow'")))
+
+
+@pytest.mark.parametrize("trail", [["a"], ["a", "b"], ["a", "b", "c"]])
+def test_circular_needs(recipe_folder: RecipeFolder, trail: list[str]) -> None:
+    for name, needed in zip(trail, [*trail[1:], trail[0]], strict=True):
+        recipe_folder.put(name, f"needs = ['{needed}']\n")
+    stack = recipe_folder.stack(*(f"recipe = './{name}.toml'" for name in trail))
+    with pytest.raises(UsageError) as raised:
+        recipe_folder.names(stack)
+    assert " -> ".join([*trail, "a"]) in raised.value.what
+    assert raised.value.hint == "correct `needs`"
+
+
+def test_unknown_components_and_recipes(recipe_folder: RecipeFolder) -> None:
+    one = recipe_folder.put("one")
+    with pytest.raises(UsageError, match="one has no component 'onne'") as raised:
+        recipe_folder.names(one, onne={"X": 1})
+    assert "did you mean 'one'?" in raised.value.hint
+    with pytest.raises(UsageError, match="there is no recipe 'openblsa'") as raised:
+        recipe_folder.names(recipe_folder.put("two", "needs = ['openblsa']\n"))
+    assert "did you mean 'openblas'?" in raised.value.hint
+
+
+def test_a_duplicate_component(recipe_folder: RecipeFolder) -> None:
+    recipe_folder.put("a")
+    with pytest.raises(UsageError, match="duplicate component 'a'") as raised:
+        recipe_folder.names(recipe_folder.stack("recipe = './a.toml'", "recipe = './a.toml'"))
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_every_shipped_recipe_resolves(name: str, machine: str) -> None:
+    build = resolve(BuildRequest(recipe=name, machine=machine))
+    names = [part.name for part in build.components]
+    for index, part in enumerate(build.components):
+        assert all(need in names[:index] for need in part.needs)

@@ -1,4 +1,4 @@
-"""Whole programs: measured by a small starter process, and ended with it."""
+"""Programs that are captured, and programs that are measured by the starter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,34 @@ import psutil
 import pytest
 
 from torchyard.errors import WorkerFailed
-from torchyard.process.programs import ProgramStarter
+from torchyard.process.programs import ProgramStarter, capture
+
+
+def test_outputs_exit_code_and_no_input() -> None:
+    done = capture(("sh", "-c", "cat; echo out; echo err >&2; exit 3"))
+    assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "err\n")
+
+
+def test_both_outputs_together() -> None:
+    done = capture(("sh", "-c", "echo out; echo err >&2"), together=True)
+    assert done.stdout.splitlines() == ["out", "err"]
+
+
+def test_variables_and_folder(tmp_path: Path) -> None:
+    done = capture(("/bin/sh", "-c", "echo $A $HOME; pwd"), variables={"A": "1"}, folder=tmp_path)
+    assert done.stdout.splitlines() == ["1", str(tmp_path)]
+
+
+def test_bytes_that_are_not_text_are_replaced() -> None:
+    assert capture(("printf", r"a\377b")).stdout == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_time_limit_and_missing_program() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        capture(("sleep", "60"), limit_s=0.2)
+    with pytest.raises(FileNotFoundError):
+        capture(("/no/such/program",))
+
 
 LIMIT_S = 60.0
 

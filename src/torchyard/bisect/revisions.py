@@ -16,7 +16,7 @@ from typing import Final
 
 from torchyard.bisect.model import Revision
 from torchyard.errors import MissingTool, NothingToDo, StepFailed, UsageError
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 
 _LOCATION_VARIABLES: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """Set inside hooks and `git` aliases; they would redirect git to another repository."""

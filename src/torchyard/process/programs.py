@@ -1,4 +1,4 @@
-"""Run whole programs: measured, through a small starter process, or waited for with signals forwarded."""
+"""Run programs: to their end for their output, measured through a small starter, or with signals forwarded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,35 @@ import torchyard.worker
 from torchyard.core.records import decode
 from torchyard.errors import UsageError, WorkerFailed
 from torchyard.process import program_starter
+
+
+def capture(
+    argv: Sequence[str],
+    *,
+    variables: Mapping[str, str] | None = None,
+    folder: Path | str | None = None,
+    limit_s: float | None = None,
+    together: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program without input; a nonzero exit code does not raise.
+
+    `variables` is the complete environment [default: that of this process]. With `together`,
+    `stdout` also has the text of standard error. Raises OSError if the program cannot be started,
+    and subprocess.TimeoutExpired after `limit_s`.
+    """
+    return subprocess.run(
+        argv,
+        cwd=folder,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if together else subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+        timeout=limit_s,
+        check=False,
+    )
+
 
 _STARTER: Final = str(Path(program_starter.__file__).resolve())
 _END_S: Final = 5.0

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.builds.doctor.fake_machine import FakeMachine
-from tests.builds.doctor.test_include_order import header, hipcc
+from tests.builds.doctor.test_search_paths import header, hipcc
 from torchyard.builds.doctor.examination import CHECKS, can_build
 from torchyard.builds.doctor.finding import DoctorFinding, findings_text, verdict_text
 from torchyard.builds.recipe import (

@@ -1,4 +1,4 @@
-"""The toolchain: test compilations, headers of the interpreter, programs of the steps."""
+"""The toolchain: versions, test compilations, headers of the interpreter, programs of the steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.builds.doctor.fake_machine import FakeMachine, running_python, severities
+from torchyard.builds.doctor.toolchain import cudnn_version, found_versions
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import (
+    BuilderKind,
     CondaTable,
     DebianRootTable,
     EnvironmentTable,
     GitSource,
     Recipe,
+    Scalar,
     SourceTable,
     VenvTable,
 )
@@ -205,3 +208,186 @@ class TestPrograms:
         plan = machine.plan(Recipe(name="x"), commands=commands, root="/some/root")
         (finding,) = machine.examine(plan=plan, only="programs")
         assert finding.what == "mmdebstrap is missing"
+
+
+def torch(
+    version: str = "2.8.0",
+    environment: EnvironmentTable | None = None,
+    builder: BuilderKind = "python",
+    **options: Scalar,
+) -> Recipe:
+    return Recipe(
+        name="pytorch",
+        known_release="pytorch",
+        version=version,
+        builder=builder,
+        environment=environment or EnvironmentTable(use="current", python=running_python()),
+        options=options,
+    )
+
+
+def whats(machine: FakeMachine, recipe: Recipe, *, architecture: str = "x86_64") -> list[str]:
+    findings = machine.examine(recipe, only="versions", architecture=architecture)
+    return [f.what for f in findings if f.severity != "notes"]
+
+
+class TestCurrentEnvironment:
+    def test_old_cmake_blocks(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.says("cmake", "cmake version 3.25.1")
+        assert "cmake 3.25.1 does not fit pytorch 2.8" in whats(machine, torch())
+
+    def test_old_gcc_blocks(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.gpp("10.2.0", name="c++")
+        assert "gcc 10.2.0 does not fit pytorch 2.13" in whats(machine, torch("2.13.0"))
+
+    def test_clang_is_not_checked_as_gcc(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.says("c++", "Ubuntu clang version 9.0.1-12")
+        assert not any("gcc" in what for what in whats(machine, torch("2.13.0")))
+
+    def test_compiler_named_by_variable(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.gpp("8.5.0", name="g++-8")
+        machine.variables["CXX"] = "ccache g++-8 -m64"
+        assert "gcc 8.5.0 does not fit pytorch 2.6" in whats(machine, torch("2.6.0"))
+
+    def test_setuptools_of_the_interpreter(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        site = machine.folder / "packages"
+        meta = site / "setuptools-82.0.1.dist-info"
+        meta.mkdir(parents=True)
+        (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: setuptools\nVersion: 82.0.1\n")
+        machine.variables["PYTHONPATH"] = str(site)
+        assert "setuptools 82.0.1 does not fit pytorch 2.8" in whats(machine, torch())
+
+    def test_sve_problem_on_arm_only(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.gpp("14.2.0", name="c++")
+        recipe = torch("2.6.0")
+        assert any("SVE" in what for what in whats(machine, recipe, architecture="aarch64"))
+        assert not any("SVE" in what for what in whats(machine, recipe))
+
+    def test_cmake_4_accepts_the_policy_option(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.says("cmake", "cmake version 4.1.2")
+        assert any("CMake 4" in what for what in whats(machine, torch("2.6.0")))
+        fixed = torch("2.6.0", CMAKE_POLICY_VERSION_MINIMUM="3.5")
+        assert not any("CMake 4" in what for what in whats(machine, fixed))
+
+    def test_cuda_is_checked_only_where_it_is_used(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.nvcc("11.8.89")
+        assert not any("cuda" in what for what in whats(machine, torch("2.13.0")))
+        used = torch("2.13.0", USE_CUDA=True)
+        assert "cuda 11.8.89 does not fit pytorch 2.13" in whats(machine, used)
+
+    def test_glibc_and_cuda(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.nvcc("12.8.93")
+        machine.says("ldd", "ldd (Debian GLIBC 2.41-12) 2.41")
+        recipe = torch("2.11.0", USE_CUDA=True)
+        assert any("clash" in what for what in whats(machine, recipe))
+
+    def test_unknown_release_is_reported(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        findings = machine.examine(torch("2.99.0"), only="versions")
+        assert any("2.99.0 is newer" in f.what for f in findings if f.severity == "notes")
+
+
+class TestOtherEnvironments:
+    def test_a_venv_brings_its_own_cmake_and_setuptools(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.says("cmake", "cmake version 3.25.1")
+        venv = EnvironmentTable(use="venv", python=running_python())
+        assert not any("cmake" in what for what in whats(machine, torch(environment=venv)))
+        # A project that pip brings no CMake for meets the machine's.
+        plain = torch(environment=venv, builder="cmake")
+        assert any("cmake 3.25.1" in what for what in whats(machine, plain))
+
+    def test_a_venv_that_lists_cmake(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.says("cmake", "cmake version 3.25.1")
+        table = VenvTable(packages=("CMake>=3.27", "not a requirement !!"))
+        venv = EnvironmentTable(use="venv", python=running_python(), venv=table)
+        recipe = torch(environment=venv, builder="cmake")
+        assert not any("cmake" in what for what in whats(machine, recipe))
+
+    def test_a_venv_that_is_made_is_examined(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        env = machine.folder / "build" / "env" / "bin"
+        machine.says("cmake", "cmake version 3.26.0", folder=env)
+        python = machine.says("python", "Python 3.12.3", folder=env)
+        recipe = torch(environment=EnvironmentTable(use="venv"))
+        variables = {**machine.environ, "PATH": f"{env}:{machine.bin}"}
+        plan = machine.plan(recipe, python=str(python), variables=variables)
+        findings = machine.examine(plan=plan, only="versions")
+        assert "cmake 3.26.0 does not fit pytorch 2.8" in [f.what for f in findings]
+
+    @pytest.mark.parametrize(
+        ("packages", "found"),
+        [
+            (
+                ("gxx_linux-64=10.3.0", "cmake=3.26", "python=3.11"),
+                {"gcc": "10.3.0", "cmake": "3.26"},
+            ),
+            (("nvidia/label/cuda-12.2.0::cuda-toolkit",), {"cuda": "12.2.0"}),
+            (("cuda-toolkit=12.8.0", "cmake>=3.27,<4"), {"cuda": "12.8.0"}),
+            (("magma=2.9", "ninja"), {"magma": "2.9"}),
+        ],
+    )
+    def test_conda_brings_what_it_pins(
+        self, packages: tuple[str, ...], found: dict[str, str], machine: FakeMachine
+    ) -> None:
+        table = EnvironmentTable(use="conda", conda=CondaTable(packages=packages))
+        recipe = torch("2.4.0", environment=table, USE_CUDA=True)
+        versions = found_versions(machine.context(recipe), recipe)
+        versions.pop("python", None)
+        assert versions == found
+
+    def test_old_gcc_of_conda_blocks_a_new_release(self, machine: FakeMachine) -> None:
+        table = EnvironmentTable(use="conda", conda=CondaTable(packages=("gxx_linux-64=10.3.0",)))
+        recipe = torch("2.13.0", environment=table)
+        assert whats(machine, recipe) == ["gcc 10.3.0 does not fit pytorch 2.13"]
+
+    def test_a_root_folder_has_the_tools_of_its_suite(self, machine: FakeMachine) -> None:
+        machine.says("cmake", "cmake version 3.1.0")
+        old = EnvironmentTable(use="debian-root", debian_root=DebianRootTable(suite="bookworm"))
+        assert whats(machine, torch(environment=old)) == ["cmake 3.25.1 does not fit pytorch 2.8"]
+        new = EnvironmentTable(use="debian-root", debian_root=DebianRootTable(suite="trixie"))
+        assert whats(machine, torch(environment=new)) == []
+        unknown = EnvironmentTable(use="debian-root", debian_root=DebianRootTable(suite="forky"))
+        assert whats(machine, torch(environment=unknown)) == []
+
+
+class TestGeneral:
+    def test_without_a_recipe_versions_are_notes(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.says("cmake", "cmake version 3.20.0")
+        findings = machine.examine(only="versions")
+        assert "notes" in severities(findings)
+        assert set(severities(findings)) == {"notes"}
+
+    def test_projects_that_the_table_lacks_are_not_checked(self, machine: FakeMachine) -> None:
+        machine.says("cmake", "cmake version 2.8.0")
+        assert machine.examine(Recipe(name="openblas", version="0.3.29"), only="versions") == ()
+
+
+class TestCudnn:
+    def test_version_of_the_header(self, machine: FakeMachine, tmp_path: Path) -> None:
+        text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 10\n#define CUDNN_PATCHLEVEL 2\n"
+        machine.file("usr/include/cudnn_version.h", text)
+        assert cudnn_version(machine.context()) == "9.10.2"
+        (tmp_path / "include").mkdir()
+        (tmp_path / "include/cudnn_version.h").write_text(text.replace("9", "8"), encoding="utf-8")
+        machine.variables["CUDNN_ROOT"] = str(tmp_path)
+        assert cudnn_version(machine.context()) == "8.10.2"
+
+    def test_where_ubuntu_keeps_it(self, machine: FakeMachine) -> None:
+        text = "#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 1\n#define CUDNN_PATCHLEVEL 0\n"
+        machine.file("usr/include/x86_64-linux-gnu/cudnn_version.h", text)
+        assert cudnn_version(machine.context()) == "9.1.0"
+
+    def test_none(self, machine: FakeMachine) -> None:
+        assert cudnn_version(machine.context()) == ""

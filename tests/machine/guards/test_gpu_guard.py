@@ -168,7 +168,10 @@ class TestOtherProcesses:
         others: int | None,
     ) -> None:
         nvml = h200()
-        add_process(nvml, pid, **({} if busy is None else {"busy": busy}))
+        if busy is None:
+            add_process(nvml, pid)
+        else:
+            add_process(nvml, pid, busy=busy)
         if parent is not None:
             make_process(tmp_path, pid, parent)
         if refusal is not None:

@@ -26,7 +26,7 @@ from torchyard.builds.recipe import EnvironmentTable, Recipe
 from torchyard.core.records import encode
 from torchyard.errors import TorchyardError
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 
 _VERSION_LIMIT_S: Final = 30.0
 _NUMBER: Final = r"(\d+(?:\.\d+)+)"

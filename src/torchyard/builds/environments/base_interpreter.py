@@ -25,7 +25,7 @@ from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.builds.plan import Variables
 from torchyard.builds.record import BuildRecord, read_earlier, target_of_build
 from torchyard.errors import TorchyardError, UsageError
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 
 _VERSION: Final = re.compile(r"3\.\d+")
 _INTERPRETER_LIMIT_S: Final = 20.0

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, get_args
 from torchyard.builds.plan import Action, Command, WriteFile
 from torchyard.errors import UsageError
 from torchyard.files.safe_writing import replace_file
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 
 CacheName = Literal["ccache", "sccache"]
 CacheRequest = Literal["auto", "ccache", "sccache", "none"]

@@ -39,7 +39,7 @@ from torchyard.builds.sources.package_index import download_sdist
 from torchyard.builds.verify.target_python import RunInTarget
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
 from torchyard.files.safe_writing import replace_file, write_error
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 from torchyard.process.start import start_in_long_lived_thread
 from torchyard.process.tree import (
     CONTROLLER_VARIABLE,

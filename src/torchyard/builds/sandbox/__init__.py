@@ -18,7 +18,7 @@ from typing import Final
 
 import torchyard
 from torchyard.errors import NotAllowed
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 from torchyard.process.tree import start_ticks
 
 _PROGRAM: Final = str(Path(__file__).resolve().with_name("sandbox_program.py"))

@@ -15,7 +15,7 @@ from pathlib import Path
 from torchyard.builds.plan import AptSources
 from torchyard.errors import MissingTool, UsageError
 from torchyard.files.safe_writing import replace_file, write_error
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 
 # Fields of a deb822 stanza about the trust in a mirror; the one-line format has them in lower case.
 # Architectures, languages and targets are not copied.

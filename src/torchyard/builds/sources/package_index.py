@@ -32,7 +32,7 @@ from torchyard.builds.sources.download import (
 )
 from torchyard.builds.sources.fetch_plan import local_path, sha256_of, without_credentials
 from torchyard.errors import MissingTool, StepFailed
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 
 # In order of precedence, lowest first: pip reads the section of its command after [global], and
 # variables last.
