@@ -7,12 +7,13 @@ that this process belongs to, because not every cluster enforces its limits with
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from torchyard.core.units import format_count
+from torchyard.machine.facts.isolation import group_quota, own_groups
 from torchyard.machine.facts.memory import amount_kib
 from torchyard.machine.system.file_tree import FileTree, Reading
 from torchyard.machine.system.tasks import read_allowed
@@ -45,7 +46,7 @@ def read_limits(root: Path = Path("/"), environ: Mapping[str, str] = os.environ)
         cores, cores_why = job_cores, f"{format_count(job_cores, 'core')} (Slurm job)"
     total, available = _machine_memory(files)
     memory_why = "on this machine"
-    for group in _groups(files, "memory"):
+    for group in own_groups(files, "memory"):
         limit = _group_limit(files, group)
         if limit is None:
             continue
@@ -75,7 +76,7 @@ def _cores(files: FileTree) -> tuple[int, str]:
     why = format_count(cores, "core")
     if online > cores:
         why = f"{cores} of {online} cores (affinity of this process)"
-    quotas = (_quota(files, group) for group in _groups(files, "cpu"))
+    quotas = (group_quota(files, group) for group in own_groups(files, "cpu"))
     quota = min((group_quota for group_quota in quotas if group_quota), default=None)
     if quota is not None and quota < cores:
         # Rounded up: exceeding the quota by half a core waits a little, a core less is wasted.
@@ -103,30 +104,6 @@ def _machine_memory(files: FileTree) -> tuple[int, int]:
     return total, available or free + cached
 
 
-def _groups(files: FileTree, controller: str) -> Iterator[str]:
-    """Yield the folders of this process's control groups with a controller, innermost first.
-
-    A container often sees its own group as the top of the tree, while /proc names it by the host's
-    path. Folders that do not exist are therefore skipped, and the top is always included.
-    """
-    top = "sys/fs/cgroup"
-    for line in files.read("proc/self/cgroup").text.splitlines():
-        hierarchy, _, rest = line.partition(":")
-        names, _, group = rest.partition(":")
-        if hierarchy == "0":
-            mounts = [top, f"{top}/unified"]
-        elif controller in names.split(","):
-            mounts = [f"{top}/{names}", f"{top}/{controller}"]
-        else:
-            continue
-        parts = [part for part in group.split("/") if part not in ("", "..")]
-        for mount in mounts:
-            for depth in range(len(parts), -1, -1):
-                folder = "/".join((mount, *parts[:depth]))
-                if files.exists(folder):
-                    yield folder
-
-
 def _group_limit(files: FileTree, group: str) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     numbers = (files.read(f"{group}/{name}").number for name in names)
@@ -149,13 +126,3 @@ def _group_use(files: FileTree, group: str) -> int:
                 return max(use - int(value), 0)
         return use
     return 0
-
-
-def _quota(files: FileTree, group: str) -> float | None:
-    words = files.read(f"{group}/cpu.max").text.split()
-    if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):  # noqa: PLR2004 - "quota period"
-        return int(words[0]) / int(words[1])
-    quota, period = (
-        files.read(f"{group}/cpu.cfs_{name}_us").number for name in ("quota", "period")
-    )
-    return quota / period if quota and period and quota > 0 else None

@@ -93,20 +93,39 @@ def group_version(files: FileTree) -> Reading:
 
 
 def own_groups(files: FileTree, controller: str) -> tuple[str, ...]:
-    """Return the folders of this process's group for a controller, and of its parents."""
-    mounts = _mounts(files)
-    mount = mounts.get(controller if controller in mounts else "cgroup2")
-    text = files.read("proc/self/cgroup").text
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        own = controller in names.split(",") if controller in mounts else not names
-        if own and mount is not None:
-            steps = [step for step in path.split("/") if step]
-            groups = ["/".join((mount, *steps[:count])) for count in range(len(steps), -1, -1)]
-            # A container sees the host's path of its group, and its own group as the root.
-            return tuple(groups) if files.exists(groups[0]) else (mount,)
-    return ()
+    """Return the folders of this process's groups with a controller, and of their parents.
+
+    A container often sees its own group as the top of the tree, while /proc names it by the host's
+    path. Folders that do not exist are therefore skipped, and the top is always included.
+    """
+    mounts, top = _mounts(files), "sys/fs/cgroup"
+    folders: list[str] = []
+    for line in files.read("proc/self/cgroup").text.splitlines():
+        hierarchy, names, path = (line + "::").split(":", 2)
+        if hierarchy == "0":
+            places = [mounts.get("cgroup2", top), f"{top}/unified"]
+        elif controller in names.split(","):
+            places = [mounts.get(controller, f"{top}/{controller}"), f"{top}/{names}"]
+        else:
+            continue
+        steps = [step for step in path.removesuffix("::").split("/") if step not in ("", "..")]
+        folders += [
+            "/".join((place, *steps[:count]))
+            for place in places
+            for count in range(len(steps), -1, -1)
+        ]
+    return tuple(folder for folder in dict.fromkeys(folders) if files.exists(folder))
+
+
+def group_quota(files: FileTree, group: str) -> float | None:
+    """Return the CPU quota of one group as a number of CPUs; None if it has none."""
+    quota, _, period = files.read(f"{group}/cpu.max").text.partition(" ")
+    if not quota:
+        quota = files.read(f"{group}/cpu.cfs_quota_us").text
+        period = files.read(f"{group}/cpu.cfs_period_us").text
+    if not quota.isdecimal() or not period.strip().isdecimal() or not int(period):
+        return None
+    return int(quota) / int(period)
 
 
 def quota_processors(files: FileTree) -> Reading:
@@ -114,16 +133,8 @@ def quota_processors(files: FileTree) -> Reading:
     groups = own_groups(files, "cpu")
     if not groups:
         return Reading(because=_NO_GROUP)
-    shares: list[float] = []
-    for group in groups:  # the limits of all parents apply, too
-        reading = files.read(f"{group}/cpu.max")
-        quota, _, period = (reading.value or "").partition(" ")
-        if reading.value is None:
-            quota = files.read(f"{group}/cpu.cfs_quota_us").text
-            period = files.read(f"{group}/cpu.cfs_period_us").text
-        if quota.isdecimal() and period.strip().isdecimal() and int(period):
-            shares.append(int(quota) / int(period))
-    return Reading(value=f"{min(shares):g}" if shares else "all")
+    quotas = [quota for group in groups if (quota := group_quota(files, group)) is not None]
+    return Reading(value=f"{min(quotas):g}" if quotas else "all")
 
 
 def _mounts(files: FileTree) -> dict[str, str]:
