@@ -231,13 +231,17 @@ def torch_extension(folder: Path) -> Path:
 
 # --- git -----------------------------------------------------------------------------------------
 
-_GIT_VARIABLES = {
+GIT_VARIABLES = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_AUTHOR_NAME": "a",
     "GIT_AUTHOR_EMAIL": "a@example.org",
     "GIT_COMMITTER_NAME": "a",
     "GIT_COMMITTER_EMAIL": "a@example.org",
+    # Submodules may be local.
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "protocol.file.allow",
+    "GIT_CONFIG_VALUE_0": "always",
 }
 
 
@@ -248,7 +252,7 @@ def git(folder: Path, *arguments: str) -> str:
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, **_GIT_VARIABLES},
+        env={**os.environ, **GIT_VARIABLES},
     ).stdout.strip()
 
 

@@ -1,42 +1,17 @@
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from tests.builds.e2e.projects import GIT_VARIABLES, git
 from tests.builds.sources.fetching import CommandFailed, Place
 from torchyard.builds.plan import Command
 from torchyard.builds.recipe import GitSource, SourceTable
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-
-
-# Without this machine's own settings; the last one lets submodules be local.
-SETTINGS = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_SYSTEM": os.devnull,
-    "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@example.org",
-    "GIT_COMMITTER_NAME": "a",
-    "GIT_COMMITTER_EMAIL": "a@example.org",
-    "GIT_CONFIG_COUNT": "1",
-    "GIT_CONFIG_KEY_0": "protocol.file.allow",
-    "GIT_CONFIG_VALUE_0": "always",
-}
-
-
-def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(
-        ("git", "-C", str(folder), *arguments),
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **SETTINGS},
-    ).stdout.strip()
 
 
 def commit(folder: Path, name: str, text: str) -> str:
@@ -71,7 +46,7 @@ class Upstream:
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in SETTINGS.items():
+    for name, value in GIT_VARIABLES.items():
         monkeypatch.setenv(name, value)
 
 

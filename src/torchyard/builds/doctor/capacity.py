@@ -15,7 +15,9 @@ from typing import Final
 from torchyard.builds.doctor.context import DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.recipe import Recipe
+from torchyard.machine.facts.memory import amount_kib
 from torchyard.machine.limits import read_limits
+from torchyard.machine.system.file_tree import FileTree
 
 _GIB: Final = 1 << 30
 _SCRATCH_GIB: Final = 1.0
@@ -85,7 +87,8 @@ def examine_memory(context: DoctorContext) -> Iterator[DoctorFinding]:
     if not limits.total_mib:
         yield note("the memory size of this machine cannot be read")
         return
-    with_swap_mib = limits.total_mib + _swap_mib(context)
+    swap_kib = amount_kib(FileTree(context.root), "SwapFree") or 0
+    with_swap_mib = limits.total_mib + swap_kib // 1024
     requirements = [_heaviest(context, recipe) for recipe in context.recipes] or [
         ("", _ORDINARY_MIB)
     ]
@@ -128,18 +131,6 @@ def _heaviest(context: DoctorContext, recipe: Recipe) -> tuple[str, int]:
     }
     ordinary = {recipe.name: recipe.job_memory_mib}
     return max((heavy | ordinary).items(), key=lambda item: item[1])
-
-
-def _swap_mib(context: DoctorContext) -> int:
-    try:
-        text = context.system("proc/meminfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return 0
-    for line in text.splitlines():
-        words = line.split()
-        if words[:1] == ["SwapFree:"] and words[1].isdigit():
-            return int(words[1]) // 1024
-    return 0
 
 
 def _gib(mib: int) -> str:
