@@ -30,32 +30,7 @@ target=$before
 mkdir -p "$target/etc/apt/trusted.gpg.d" "$target/usr/sbin"
 """
 
-MakeProgram = Callable[..., Path]
-Calls = Callable[[str], list[str]]
-
-
-@pytest.fixture
-def machine(programs: Path, make_program: MakeProgram) -> Callable[[str], None]:
-    """A machine with the usual tools and an apt that knows the mirrors of `index`."""
-    for tool in TOOLS:
-        found = shutil.which(tool)
-        if found is None:
-            pytest.skip(f"{tool} is not here")
-        (programs / tool).symlink_to(found)
-
-    def make(index: str) -> None:
-        (programs / "index").write_text(index + "\n")
-        # The real apt fills the fields in; the fake has them filled and cuts out what is asked for.
-        make_program(
-            "apt-get",
-            f"""case $3 in
-                *LABEL*) cat '{programs}/index' ;;
-                *) awk -F'|' '{{ print $1, "main" }}' '{programs}/index' ;;
-            esac""",
-        )
-        make_program(
-            "apt-config",
-            """cat <<'END'
+APT_CONFIG = """cat <<'END'
 APT::Architecture "arm64";
 Acquire::Check-Valid-Until "false";
 Acquire::http "";
@@ -64,37 +39,58 @@ Acquire::http::Proxy-Auto-Detect "/usr/bin/auto-proxy";
 Acquire::Languages "";
 Acquire::Languages:: "none";
 Dir::State "var/lib/apt";
-END""",
+END"""
+
+MakeProgram = Callable[..., Path]
+Calls = Callable[[str], list[str]]
+
+
+class FakeMachine:
+    """A machine with the usual tools and an apt that knows the mirrors of `INDEX`."""
+
+    def __init__(self, programs: Path, make_program: MakeProgram) -> None:
+        self.programs = programs
+        self.make_program = make_program
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            if found is None:
+                pytest.skip(f"{tool} is not here")
+            (programs / tool).symlink_to(found)
+        # The real apt fills the fields in; the fake has them filled and cuts out what is asked for.
+        make_program(
+            "apt-get",
+            f"""case $3 in
+                *LABEL*) cat '{programs}/index' ;;
+                *) awk -F'|' '{{ print $1, "main" }}' '{programs}/index' ;;
+            esac""",
+        )
+        make_program("apt-config", APT_CONFIG)
+        self.set_index(INDEX)
+
+    def set_index(self, index: str) -> None:
+        (self.programs / "index").write_text(index + "\n")
+
+    def run(self, root: Path, *, mirror: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["/bin/sh", str(SCRIPT), str(root), "trixie", mirror, "ca-certificates,python3"],
+            env={"PATH": str(self.programs), **more},
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
-    return make
+
+@pytest.fixture
+def machine(programs: Path, make_program: MakeProgram) -> FakeMachine:
+    return FakeMachine(programs, make_program)
 
 
-def run(
-    programs: Path, root: Path, *, mirror: str = "", **more: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["/bin/sh", str(SCRIPT), str(root), "trixie", mirror, "ca-certificates,python3"],
-        env={"PATH": str(programs), **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_whole_root(
-    tmp_path: Path,
-    programs: Path,
-    machine: Callable[[str], None],
-    make_program: MakeProgram,
-    calls: Calls,
-) -> None:
-    machine(INDEX)
-    make_program(
+def test_whole_root(tmp_path: Path, machine: FakeMachine, calls: Calls) -> None:
+    machine.make_program(
         "mmdebstrap", MMDEBSTRAP + f"cp '{tmp_path}/a plan/root.apt.conf' '{tmp_path}/seen'\n"
     )
     root = tmp_path / "a plan" / "root"
-    result = run(programs, root)
+    result = machine.run(root)
     assert result.returncode == 0, result.stderr
     (call,) = calls("mmdebstrap")
     assert call.startswith("--variant=apt ")
@@ -132,85 +128,59 @@ def test_whole_root(
     ],
 )
 def test_choice_of_the_mirror(
-    index: str,
-    mirror: str,
-    tmp_path: Path,
-    programs: Path,
-    machine: Callable[[str], None],
-    make_program: MakeProgram,
-    calls: Calls,
+    index: str, mirror: str, tmp_path: Path, machine: FakeMachine, calls: Calls
 ) -> None:
-    machine(index)
-    make_program("mmdebstrap", MMDEBSTRAP)
-    assert run(programs, tmp_path / "root").returncode == 0
+    machine.set_index(index)
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
+    assert machine.run(tmp_path / "root").returncode == 0
     assert f"deb {mirror} trixie main" in calls("mmdebstrap")[0]
 
 
-def test_mirror_of_the_recipe(
-    tmp_path: Path,
-    programs: Path,
-    machine: Callable[[str], None],
-    make_program: MakeProgram,
-    calls: Calls,
-) -> None:
-    machine(INDEX)
-    make_program("mmdebstrap", MMDEBSTRAP)
-    assert run(programs, tmp_path / "root", mirror="http://own.example/d").returncode == 0
+def test_mirror_of_the_recipe(tmp_path: Path, machine: FakeMachine, calls: Calls) -> None:
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
+    assert machine.run(tmp_path / "root", mirror="http://own.example/d").returncode == 0
     assert calls("mmdebstrap")[0].endswith("deb http://own.example/d trixie main")
 
 
 @pytest.mark.parametrize(
     "index", ["", "https://docker.example/|bookworm|Docker CE", "cdrom://x/|bookworm|Debian"]
 )
-def test_no_mirror(
-    index: str, tmp_path: Path, programs: Path, machine: Callable[[str], None]
-) -> None:
-    machine(index)
-    result = run(programs, tmp_path / "root")
+def test_no_mirror(index: str, tmp_path: Path, machine: FakeMachine) -> None:
+    machine.set_index(index)
+    result = machine.run(tmp_path / "root")
     assert result.returncode == 1
     assert "has no mirror: set environment.debian-root.mirror" in result.stderr
     assert not (tmp_path / "root").exists()
 
 
-def test_partial_root_is_recreated(
-    tmp_path: Path, programs: Path, machine: Callable[[str], None], make_program: MakeProgram
-) -> None:
-    machine(INDEX)
-    make_program("mmdebstrap", MMDEBSTRAP)
+def test_partial_root_is_recreated(tmp_path: Path, machine: FakeMachine) -> None:
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
     root = tmp_path / "root"
     (tmp_path / "root.part" / "leftover").mkdir(parents=True)
-    result = run(programs, root)
+    result = machine.run(root)
     assert result.returncode == 0, result.stderr
     assert not (root / "leftover").exists()
     assert not (tmp_path / "root.part").exists()
 
 
-def test_failure_keeps_the_root_that_was_there(
-    tmp_path: Path, programs: Path, machine: Callable[[str], None], make_program: MakeProgram
-) -> None:
-    machine(INDEX)
-    make_program("mmdebstrap", MMDEBSTRAP + "exit 25\n")
+def test_failure_keeps_the_root_that_was_there(tmp_path: Path, machine: FakeMachine) -> None:
+    machine.make_program("mmdebstrap", MMDEBSTRAP + "exit 25\n")
     root = tmp_path / "root"
     root.mkdir()
     (root / "old").touch()
-    assert run(programs, root).returncode != 0
+    assert machine.run(root).returncode != 0
     assert [path.name for path in root.iterdir()] == ["old"]
-    make_program("mmdebstrap", MMDEBSTRAP)
-    assert run(programs, root).returncode == 0
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
+    assert machine.run(root).returncode == 0
     assert not (root / "old").exists()
 
 
 def test_debootstrap_where_there_is_nothing_better(
-    tmp_path: Path,
-    programs: Path,
-    machine: Callable[[str], None],
-    make_program: MakeProgram,
-    calls: Calls,
+    tmp_path: Path, machine: FakeMachine, calls: Calls
 ) -> None:
-    machine(INDEX)
-    make_program("debootstrap", MMDEBSTRAP)
+    machine.make_program("debootstrap", MMDEBSTRAP)
     root = tmp_path / "root"
-    result = run(programs, root)
+    result = machine.run(root)
     assert result.returncode == 0, result.stderr
     (call,) = calls("debootstrap")
     assert call.startswith("--variant=minbase ")
@@ -221,24 +191,19 @@ def test_debootstrap_where_there_is_nothing_better(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("root")] == ["root"]
 
 
-def test_neither_program(tmp_path: Path, programs: Path, machine: Callable[[str], None]) -> None:
-    machine(INDEX)
-    result = run(programs, tmp_path / "root")
+def test_neither_program(tmp_path: Path, machine: FakeMachine) -> None:
+    result = machine.run(tmp_path / "root")
     assert result.returncode == 1
     assert "apt-get install mmdebstrap" in result.stderr
 
 
-def test_certificates_of_the_user_are_copied(
-    tmp_path: Path, programs: Path, machine: Callable[[str], None], make_program: MakeProgram
-) -> None:
+def test_certificates_of_the_user_are_copied(tmp_path: Path, machine: FakeMachine) -> None:
     """Those in system folders only: home folders are seen in a root anyway."""
-    machine(INDEX)
-    make_program("mmdebstrap", MMDEBSTRAP)
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
     outside = tmp_path / "own.pem"
     outside.write_text("certificate")
     root = tmp_path / "root"
-    result = run(
-        programs,
+    result = machine.run(
         root,
         SSL_CERT_FILE="/etc/hostname",
         REQUESTS_CA_BUNDLE=str(outside),
@@ -252,17 +217,12 @@ def test_certificates_of_the_user_are_copied(
 
 @pytest.mark.parametrize("below", ["root", "root.part"])
 def test_folder_with_a_mount_is_not_removed(
-    below: str,
-    tmp_path: Path,
-    programs: Path,
-    machine: Callable[[str], None],
-    make_program: MakeProgram,
+    below: str, tmp_path: Path, machine: FakeMachine
 ) -> None:
     """Somebody's home folder may be mounted in there: removing would empty it."""
     if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("mounting needs the rights of root")
-    machine(INDEX)
-    make_program("mmdebstrap", MMDEBSTRAP)
+    machine.make_program("mmdebstrap", MMDEBSTRAP)
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis").touch()
@@ -272,7 +232,7 @@ def test_folder_with_a_mount_is_not_removed(
         [
             *("unshare", "-m", "sh", "-euc"),
             'mount --make-rprivate /; mount --bind "$1" "$2/home"; PATH=$3 exec sh "$4" "$5" trixie "" x',
-            *("sh", str(precious), str(folder), str(programs), str(SCRIPT)),
+            *("sh", str(precious), str(folder), str(machine.programs), str(SCRIPT)),
             str(tmp_path / "a plan" / "root"),
         ],
         capture_output=True,
@@ -283,7 +243,9 @@ def test_folder_with_a_mount_is_not_removed(
     assert "unmount the folders listed above" in result.stderr
     assert "precious" not in result.stderr
     assert (precious / "thesis").exists()
-    assert not (programs / "mmdebstrap.calls").exists(), "said before the long work, not after"
+    assert not (machine.programs / "mmdebstrap.calls").exists(), (
+        "said before the long work, not after"
+    )
 
 
 def test_script_is_plain_sh() -> None:
