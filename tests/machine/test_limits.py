@@ -63,6 +63,20 @@ def test_quota_of_version_2(tmp_path: Path, quota: str, cores: int) -> None:
     assert ("quota" in limits.cores_why) == (cores < 8)
 
 
+@pytest.mark.parametrize(
+    ("mounts", "line", "group"),
+    [
+        ("cgroup2 /groups cgroup2 rw 0 0\n", "0::/a", "groups/a"),
+        ("cgroup /v1/cpu cgroup rw,cpu,cpuacct 0 0\n", "4:cpu,cpuacct:/a\n0::/", "v1/cpu/a"),
+    ],
+)
+def test_groups_are_found_where_they_are_mounted(
+    tmp_path: Path, mounts: str, line: str, group: str
+) -> None:
+    files = {"proc/mounts": mounts, "proc/self/cgroup": line, f"{group}/cpu.max": "100000 100000"}
+    assert read_limits(tree(tmp_path, files)).cores == 1
+
+
 def test_quota_of_version_1(tmp_path: Path) -> None:
     group = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
     files = {
