@@ -107,7 +107,7 @@ class LaunchSpec:
     preload: tuple[str, ...] = ()
     """Libraries for LD_PRELOAD, before those that `variables` name."""
     randomize_addresses: bool = True
-    """False requests the same address layout in each process; see `randomizes_addresses`."""
+    """False requests the same address layout in each process; a seccomp filter may refuse that."""
     memory_limit_bytes: int | None = None
     start_limit_s: float = 120.0
     arguments: tuple[str, ...] = ()

@@ -112,7 +112,6 @@ _STACKS_PAUSE_S: Final = 0.2
 _DYING_LIMIT_S: Final = 2.0
 """How long to wait for the exit of a worker that closed its pipe."""
 _REAP_LIMIT_S: Final = 5.0
-_ADDR_NO_RANDOMIZE: Final = 0x0040000
 
 
 class WorkerProcess:
@@ -201,18 +200,6 @@ class WorkerProcess:
     def is_alive(self) -> bool:
         """Whether the worker itself still runs."""
         return not self._gone and self._exit.ending() is None
-
-    @property
-    def randomizes_addresses(self) -> bool | None:
-        """Whether address space randomisation is on for the worker; None when unknown.
-
-        A seccomp filter may refuse to turn it off, which is not an error.
-        """
-        try:
-            personality = int(Path(f"/proc/{self.pid}/personality").read_text(), 16)
-        except (OSError, ValueError):
-            return None
-        return not personality & _ADDR_NO_RANDOMIZE
 
     def ask(
         self,
