@@ -16,6 +16,8 @@ OWN_WEIGHT = 4.0
 HARMLESS_BIAS = 0.25
 """Systematic deviation, as a share of the scale, that is indistinguishable from rounding."""
 SMALLEST_SLICE = 4
+SAMPLE = 1 << 16
+"""Numbers of which the typical error is taken."""
 
 
 class Profile(NamedTuple):
@@ -32,7 +34,7 @@ class Profile(NamedTuple):
     scale_rms: float
     largest: float
     typical: float
-    """Median of error over scale, over the numbers with a nonzero error."""
+    """Median of error over scale, over numbers of a sample with a nonzero error."""
     factor: float
     """Mean ratio to the reference: 1 without a trend."""
 
@@ -81,9 +83,11 @@ def profile(numbers: Any, scale: Scale, on: Any, factor: float = 1.0) -> Profile
     for start, shape in _blocks(tuple(numbers.shape)):
         end = start + math.prod(shape)
         values, right, errors = (t[start:end].to(on).double().reshape(shape) for t in flat)
-        counts = torch.isfinite(right) & torch.isfinite(values)
-        if bool(counts.any()):
-            total.add(values, right, errors**2, counts, scale, factor)
+        counts = torch.isfinite(values - right)
+        finite = int(counts.sum())
+        if finite:
+            masked = None if finite == values.numel() else counts
+            total.add(values, right, errors * errors, finite, masked, scale, factor)
     return total.profile()
 
 
@@ -95,24 +99,35 @@ class _Totals:
         self.typical: List[Tuple[float, int]] = []
 
     def add(
-        self, values: Any, right: Any, squares: Any, counts: Any, scale: Scale, factor: float
+        self,
+        values: Any,
+        right: Any,
+        squares: Any,
+        finite: int,
+        counts: Optional[Any],
+        scale: Scale,
+        factor: float,
     ) -> None:
+        """Add a block; `counts` are its finite numbers, None if all are. Waits once for a GPU."""
         zero = torch.zeros((), dtype=values.dtype, device=values.device)
-        right = torch.where(counts, right, zero)
-        error = torch.where(counts, values - right, zero)
-        width = torch.where(counts, factor * _width(squares, right, scale), zero)
-        number = int(counts.sum())
+        right = right if counts is None else torch.where(counts, right, zero)
+        error = values - right
+        width = factor * _width(squares, right, scale)
+        if counts is not None:
+            error, width = torch.where(counts, error, zero), torch.where(counts, width, zero)
         limit = (OUTLIER + 2 * max(0.0, math.log10(values.numel()) - 6)) * width
         size = error.abs()
         outside = size > limit
-        clipped = torch.where(outside, limit * error.sign(), error)
-        ratio = clipped / width.clamp(min=1e-300)
-        sizes = (size / width.clamp(min=1e-300))[error != 0]
-        outliers, largest_outlier, largest, *sums = torch.stack(
+        clipped = torch.maximum(torch.minimum(error, limit), -limit)
+        least = width.clamp(min=1e-300)
+        ratio = clipped / least
+        outliers, largest_outlier, largest, trend, typical, nonzero, *sums = torch.stack(
             [
                 outside.sum().double(),
                 torch.where(outside, size, zero).max(),
                 size.max(),
+                _trend(clipped, right, width),
+                *_median_of_some(size, least),
                 (ratio * ratio).sum(),
                 (error * error).sum(),
                 (right * right).sum(),
@@ -123,11 +138,11 @@ class _Totals:
         self.outliers += int(outliers)
         self.largest_outlier = max(self.largest_outlier, largest_outlier)
         self.largest = max(self.largest, largest)
-        self.finite += number
+        self.finite += finite
         self.sums = [total + part for total, part in zip(self.sums, sums)]
-        if sizes.numel():
-            self.typical.append((float(sizes.median()), int(sizes.numel())))
-        self.trend = max(self.trend, _trend(clipped, right, width))
+        if nonzero:
+            self.typical.append((typical, values.numel()))
+        self.trend = max(self.trend, trend)
 
     def profile(self) -> Profile:
         count = max(1, self.finite)
@@ -175,11 +190,13 @@ def _shared(squares: Any, right: Any) -> Any:
     return product * mean
 
 
-def _trend(error: Any, right: Any, width: Any) -> float:
-    largest = 0.0
-    for weights in (right, torch.ones_like(right)):
-        weighed = error * weights
-        spread = width * weights
+def _trend(error: Any, right: Any, width: Any) -> Any:
+    """Return the strongest systematic deviation, over all numbers and over each slice."""
+    found = []
+    for weights in (right, None):
+        weighed = error if weights is None else error * weights
+        spread = width if weights is None else (width * weights).abs()
+        squares = spread * spread
         for axis in range(-1, right.dim()):
             if axis < 0:
                 dims = list(range(right.dim()))
@@ -187,10 +204,18 @@ def _trend(error: Any, right: Any, width: Any) -> float:
                 dims = [dim for dim in range(right.dim()) if dim != axis]
                 if not dims or right.numel() // right.shape[axis] < SMALLEST_SLICE:
                     continue
-            total = weighed.sum(dim=dims).abs() - HARMLESS_BIAS * spread.abs().sum(dim=dims)
-            deviation = (spread * spread).sum(dim=dims).sqrt().clamp(min=1e-300)
-            largest = max(largest, float((total / deviation).max()))
-    return largest
+            total = weighed.sum(dim=dims).abs() - HARMLESS_BIAS * spread.sum(dim=dims)
+            deviation = squares.sum(dim=dims).sqrt().clamp(min=1e-300)
+            found.append((total / deviation).max())
+    return torch.stack(found).max().clamp(min=0.0)
+
+
+def _median_of_some(size: Any, width: Any) -> Tuple[Any, Any]:
+    """Return the median of error over scale and how many it is of: nonzero ones of a sample."""
+    step = max(1, size.numel() // SAMPLE)
+    sizes, widths = size.reshape(-1)[::step], width.reshape(-1)[::step]
+    ratio = torch.where(sizes > 0, sizes / widths, torch.full_like(sizes, math.nan))
+    return torch.nan_to_num(ratio.nanmedian()), (sizes > 0).sum().double()
 
 
 def _blocks(shape: Sequence[int]) -> Iterator[Tuple[int, Tuple[int, ...]]]:
@@ -300,7 +325,7 @@ class Noise:
                 self._tensors[group, index] = noise
                 own = baseline[group][index]
                 if exact is not None and _comparable(own, tensor):
-                    noise.baseline_rms = profile(own, noise.scale, on).rms
+                    noise.baseline_rms = rms_between(own, tensor, on)
 
     def of(self, group: str, index: int) -> TensorNoise:
         """Return the noise of a tensor."""
@@ -382,7 +407,7 @@ class Noise:
         for noise in self._tensors.values():
             reference = noise.scale.reference
             if noise.baseline_rms and reference.is_floating_point():
-                size = profile(reference, noise.scale, self.on).reference_rms
+                size = rms_between(reference, torch.zeros_like(reference), self.on)
                 largest = max(largest, noise.baseline_rms / size if size else math.inf)
         return largest
 
