@@ -7,7 +7,7 @@ import pytest
 from torchyard.worker import suites
 from torchyard.worker.catalog.built_in import KERNELS
 from torchyard.worker.suites.choices import choose
-from torchyard.worker.suites.kernels import suite as kernels
+from torchyard.worker.suites import kernels
 from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch

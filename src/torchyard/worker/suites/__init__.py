@@ -11,7 +11,7 @@ from torchyard.worker.suites.choices import is_whole, nearest
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
 MODULES: Dict[str, str] = {
-    "kernels": "kernels.suite",
+    "kernels": "kernels",
     "models": "models",
     "huggingface": "huggingface.suite",
     "timm": "timm_suite",

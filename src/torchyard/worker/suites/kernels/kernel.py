@@ -1,10 +1,8 @@
 """A kernel with its operands and loss, and its minimum memory traffic.
 
-The traffic is counted alike for all kernels: each input and output tensor crosses memory once. In
-inference these are operands, weights, buffers and the output; in training also each gradient, and
-buffers are written as well as read. Tensors that could stay in a cache between forward and backward are
-counted once, so the number is a lower bound for every implementation of the operator. A compiler can go
-below it: in training it may fuse the operator with its loss and never write the output.
+Each input and output tensor crosses memory once: operands, weights, buffers and the output; in training
+also each gradient, and buffers are written as well as read. This is a lower bound for every implementation
+of the operator. A compiler can go below it: in training it may fuse the operator with its loss.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -17,11 +15,6 @@ from torchyard.worker.suites.choices import Choices
 from torchyard.worker.workload import CannotBuild, Traffic
 
 
-def mean_cube(output: Any) -> Any:
-    """Return the mean of cubes: for kernels whose sums and sums of squares are constant."""
-    return losses.widened(output).pow(3).mean()
-
-
 class Loss(NamedTuple):
     """A function from the output to a scalar, and its name."""
 
@@ -31,7 +24,8 @@ class Loss(NamedTuple):
 
 SUM = Loss(losses.total, "sum")
 MEAN_SQUARE = Loss(losses.mean_square, "mean of squares")
-MEAN_CUBE = Loss(mean_cube, "mean of cubes")
+MEAN_CUBE = Loss(lambda output: losses.widened(output).pow(3).mean(), "mean of cubes")
+"""For kernels whose sums and sums of squares are constant."""
 
 
 class Kernel(NamedTuple):
@@ -55,11 +49,21 @@ class Kernel(NamedTuple):
     traffic: Optional[Traffic] = None
 
 
-class OnParameters(nn.Module):
-    """A kernel whose floating-point operands are parameters, so that training differentiates them.
+class Operator(nn.Module):
+    """A function of tensors with fixed options, as a module."""
 
-    Indices stay arguments.
-    """
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        super().__init__()
+        self.function = function
+        self.options = options
+
+    def forward(self, *operands: Any) -> Any:
+        """Call the function."""
+        return self.function(*operands, **self.options)
+
+
+class OnParameters(nn.Module):
+    """A kernel whose floating-point operands are parameters, so that training differentiates them."""
 
     def __init__(self, kernel: Any, operands: Tuple[Any, ...]) -> None:
         super().__init__()
@@ -71,9 +75,9 @@ class OnParameters(nn.Module):
         return self.kernel(*self.operands, *indices)
 
 
-def random_images(choices: Choices) -> Any:
-    """Return square images of the chosen batch size, channels and size."""
-    return torch.randn(choices.rows, choices["channels"], choices["size"], choices["size"])
+def random_images(choices: Choices, dimensions: int = 2) -> Any:
+    """Return square images, or cubic volumes, of the chosen batch size, channels and size."""
+    return torch.randn(choices.rows, choices["channels"], *[choices["size"]] * dimensions)
 
 
 def with_trained_operands(kernel: Kernel) -> Kernel:
