@@ -24,8 +24,7 @@ from typing import Any
 
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
-from torchyard.results.index.entries import Entries
-from torchyard.results.index.folders import FullMark, full_mark
+from torchyard.results.index.entries import Entries, FullMark, full_mark
 from torchyard.results.index.store import Store
 from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry, RunFilter, Series
 from torchyard.results.run_writer import RunWriter

@@ -90,10 +90,8 @@ class Served:
     def __init__(self, home: Path) -> None:
         import uvicorn
 
-        from torchyard.dashboard.access import Access
-        from torchyard.dashboard.app import make_app
-        from torchyard.dashboard.feeds import Feeds
-        from torchyard.dashboard.live_store import LiveStore
+        from torchyard.dashboard.app import Access, make_app
+        from torchyard.dashboard.feeds import Feeds, LiveStore
         from torchyard.dashboard.server import listen
 
         self.home = home
@@ -164,7 +162,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def site(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from torchyard.dashboard.live_store import LiveStore
+    from torchyard.dashboard.feeds import LiveStore
     from torchyard.dashboard.site import write_site
 
     live_store = LiveStore(served.home)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.dashboard.sample_dashboard import open_client, write_results_directory
-from torchyard.dashboard.access import Access, is_loopback, new_token, read_token
+from torchyard.dashboard.app import Access, is_loopback, new_token, read_token
 from torchyard.errors import UsageError
 
 TOKEN = "t0ken-of-twenty-and-more-letters"  # noqa: S105

@@ -22,7 +22,7 @@ from tests.presentation.page_outline import page_outline
 from torchyard.bench.report.suite_summary import suite_means
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Workload
-from torchyard.dashboard.live_store import LiveStore
+from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.overview import Overview, mean_speedup, read_overview, suites_spec
 from torchyard.results.model import RunFilter
 

@@ -22,7 +22,7 @@ from tests.dashboard.sample_dashboard import (
     write_run,
 )
 from torchyard.core.comparison import Comparison, Failure, Verdict
-from torchyard.dashboard.assets import asset_kinds
+from torchyard.dashboard.pages import asset_kinds
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter
 

@@ -40,9 +40,14 @@ from torchyard.values.report.descriptions import (
     summary_sentence,
     time_text,
 )
-from torchyard.values.report.findings_export import SCHEMA, SCHEMA_VERSION, values_json
 from torchyard.values.report.findings_page import values_html
-from torchyard.values.report.findings_text import values_markdown, values_text
+from torchyard.values.report.findings_text import (
+    SCHEMA,
+    SCHEMA_VERSION,
+    values_json,
+    values_markdown,
+    values_text,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")

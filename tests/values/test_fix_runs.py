@@ -36,9 +36,12 @@ from torchyard.values.model import (  # noqa: E402
 )
 from torchyard.values.profiled_run import profile_program  # noqa: E402
 from torchyard.values.report.descriptions import measured_text  # noqa: E402
-from torchyard.values.report.findings_export import values_json  # noqa: E402
 from torchyard.values.report.findings_page import values_html  # noqa: E402
-from torchyard.values.report.findings_text import values_markdown, values_text  # noqa: E402
+from torchyard.values.report.findings_text import (  # noqa: E402
+    values_json,
+    values_markdown,
+    values_text,
+)
 from torchyard.values.target_run import ProgramEnd  # noqa: E402
 from torchyard.worker.values.pricing.native_run import NativeRunRecorder  # noqa: E402
 from torchyard.worker.values.program import run_program  # noqa: E402

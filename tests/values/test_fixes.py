@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.values.fixes import fix_of, same_results
+from torchyard.values.fix_runs import fix_of, same_results
 from torchyard.values.model import Certainty, Place, Proof, ValueFinding
 
 

@@ -28,7 +28,7 @@ from tests.values.sample_profile import (
 from torchyard.presentation.html_page import asset
 from torchyard.values.model import FlowEdge, FlowGraph, FlowNode, Place, ValueFinding, ValueProfile
 from torchyard.values.report.descriptions import ordered
-from torchyard.values.report.findings_export import FLOW_SCHEMA, flow_dot, flow_json
+from torchyard.values.report.findings_text import FLOW_SCHEMA, flow_dot, flow_json
 from torchyard.values.report.flow_graph import (
     MOST_NODES,
     FlowView,

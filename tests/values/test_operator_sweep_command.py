@@ -148,8 +148,7 @@ def test_a_killed_sweep_is_resumed(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_a_case_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchyard.values.operator_sweep.model import CaseState, SweepSettings
-    from torchyard.values.operator_sweep.sweep_processes import start_sweep
+    from torchyard.values.operator_sweep.model import CaseState, SweepSettings, start_sweep
 
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
     own = tmp_path / "own.py"

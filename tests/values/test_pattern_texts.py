@@ -64,7 +64,6 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     from torchyard.worker.values.patterns import (
         LEAST_FINDING_BYTES,
         duplicates,
-        guard,
         heavy_type,
         sparse_gradient,
         uniform_values,
@@ -81,7 +80,7 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
         mentions(name, worth)
     mentions("guard that never fires", worth, "three times")
     mentions("unchanged across steps", worth, "three steps")
-    assert (guard.LEAST_OCCURRENCES, duplicates.LEAST_STEPS) == (3, 3)
+    assert (wasted_writes.LEAST_OCCURRENCES, duplicates.LEAST_STEPS) == (3, 3)
     mentions("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
     mentions("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
     assert (frequent_values.SHARE, frequent_values.ORDINARY_SHARE) == (0.9, 0.99)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchyard.values.model import Place, ValueFinding
-from torchyard.values.savings import CallTimes, NotMeasured, chain_of, saving_of
+from torchyard.values.prices import CallTimes, NotMeasured, chain_of, saving_of
 from torchyard.values.target_run import NativeRun, SiteTime
 
 STEP_NS = 1e6

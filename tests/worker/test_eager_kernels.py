@@ -9,8 +9,8 @@ import torch
 
 from tests.worker.in_process_service import make_service, variant
 from tests.worker.why.net import write_net
-from torchyard.worker.bench.eager_kernels import eager_kernels, overloads_of
 from torchyard.worker.bench.options import BadOption, parse, why_not
+from torchyard.worker.bench.torch_settings import eager_kernels, overloads_of
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch

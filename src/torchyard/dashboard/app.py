@@ -7,9 +7,14 @@ not buffer streams.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import ipaddress
 import json
 import re
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
@@ -25,13 +30,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchyard.bench.report.formats import to_json
 from torchyard.core.records import encode
-from torchyard.dashboard.access import Access
-from torchyard.dashboard.assets import asset_kinds, asset_text
-from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.feeds import Feeds, LiveStore
 from torchyard.dashboard.links import Links
-from torchyard.dashboard.lists import run_record, runs_data, workloads_data
-from torchyard.dashboard.live_store import LiveStore
-from torchyard.dashboard.pages import Pages
+from torchyard.dashboard.lists import (
+    Chosen,
+    compare_chosen,
+    compared_data,
+    history_data,
+    read_history,
+    run_record,
+    runs_data,
+    workloads_data,
+)
+from torchyard.dashboard.pages import Pages, asset_kinds, asset_text
 from torchyard.dashboard.query_strings import (
     CompareRequest,
     compare_request,
@@ -41,17 +52,100 @@ from torchyard.dashboard.query_strings import (
     runs_request,
     workloads_request,
 )
-from torchyard.dashboard.views import (
-    Chosen,
-    compare_chosen,
-    compared_data,
-    history_data,
-    read_history,
-)
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
+from torchyard.files.safe_reading import open_regular_file
 from torchyard.presentation.tables import finite
 from torchyard.results.model import RunEntry
 from torchyard.results.run_reader import read_run
+
+SHORTEST_TOKEN: Final = 16
+_LONGEST_TOKEN: Final = 512
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_PORT: Final = re.compile(r":[0-9]{1,5}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Access rules of a dashboard."""
+
+    token: str | None = None
+    """None: requests to a loopback host name need no token."""
+    cookie_name: str = "torchyard"
+    any_host: bool = False
+    """Whether host names other than loopback are accepted; needs a token."""
+
+    @property
+    def cookie_value(self) -> str:
+        """The value of the cookie: an HMAC from which the token cannot be recovered."""
+        key = (self.token or "").encode()
+        return hmac.new(key, b"torchyard dashboard cookie", hashlib.sha256).hexdigest()
+
+    def knows_host(self, host: str) -> bool:
+        """Return whether requests with this host name are accepted."""
+        if self.any_host and self.token is not None:
+            return True
+        return is_loopback(_PORT.sub("", host.strip()))
+
+    def admits(self, *, bearer: str, cookies: Mapping[str, str]) -> bool:
+        """Return whether a request with this `Authorization` header and these cookies is allowed."""
+        if self.token is None:
+            return True
+        scheme, _, given = bearer.partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(given.strip()):
+            return True
+        return _same(cookies.get(self.cookie_name, ""), self.cookie_value)
+
+    def is_token(self, text: str) -> bool:
+        """Return whether the text is the token; compares in constant time."""
+        return self.token is not None and _same(text, self.token)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether the name or address is a loopback one."""
+    name = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def new_token() -> str:
+    """Return a random token of 256 bits."""
+    return secrets.token_urlsafe(32)
+
+
+def read_token(path: Path) -> str:
+    """Read a token from a file with one line."""
+    try:
+        with open_regular_file(path) as file:
+            text = file.read(_LONGEST_TOKEN + 2).decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise _bad_token(path, "it is not text") from error
+    except OSError as error:
+        raise _bad_token(path, str(error.strerror or error)) from error
+    if not _TOKEN.fullmatch(text):
+        raise _bad_token(path, "it is not one line of printable ASCII")
+    if not SHORTEST_TOKEN <= len(text) <= _LONGEST_TOKEN:
+        raise _bad_token(
+            path,
+            f"a token must have {SHORTEST_TOKEN} to {_LONGEST_TOKEN} characters, not {len(text)}",
+        )
+    return text
+
+
+def _bad_token(path: Path, why: str) -> UsageError:
+    return UsageError(
+        f"--token-file: {str(path)!r} contains no token",
+        why=why,
+        hint=f"create one: (umask 077; openssl rand -hex 32 > {path.name})",
+    )
+
+
+def _same(left: str, right: str) -> bool:
+    return hmac.compare_digest(left.encode("utf-8", "replace"), right.encode())
+
 
 Refusal = Callable[[Request, TorchyardError, int], Response]
 """Creates the response to a rejected request, with this status."""

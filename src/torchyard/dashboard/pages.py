@@ -5,25 +5,34 @@ Uses the store and the templates; does not know requests and responses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torchyard import __version__
 from torchyard.bench.report.page import Frame, to_html
 from torchyard.bench.report.sharing import redacted_run
-from torchyard.dashboard.assets import (
-    charts_name,
-    runtime_name,
-    script_name,
-    style_name,
-    theme_name,
-)
+from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import Links, series_query
-from torchyard.dashboard.lists import RUN_FIELDS, WORKLOAD_FIELDS, Paging, run_table, workload_table
-from torchyard.dashboard.live_store import LiveStore
+from torchyard.dashboard.lists import (
+    RUN_FIELDS,
+    WORKLOAD_FIELDS,
+    Chosen,
+    Compared,
+    Paging,
+    change_rows,
+    compare_chosen,
+    history_chart,
+    history_rows,
+    read_history,
+    run_table,
+    with_texts,
+    workload_table,
+)
 from torchyard.dashboard.overview import (
     Overview,
     read_overview,
@@ -37,27 +46,90 @@ from torchyard.dashboard.query_strings import (
     RunsRequest,
     WorkloadsRequest,
 )
-from torchyard.dashboard.views import (
-    Chosen,
-    Compared,
-    change_rows,
-    compare_chosen,
-    history_chart,
-    history_rows,
-    read_history,
-    with_texts,
-)
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.presentation.html_page import asset, template_engine
 from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import one_line, without_controls
-from torchyard.presentation.vega import charts_available, lazy_chart, runtime_link
+from torchyard.presentation.vega import (
+    VEGA_LITE,
+    charts_available,
+    lazy_chart,
+    runtime_link,
+    runtime_script,
+)
 from torchyard.presentation.wording import MARKS, number_text
 from torchyard.results.compare.report import compare_values
 from torchyard.results.directory import RECORD_FILES, RUN_FILE
-from torchyard.results.history.wording import METHOD, METRIC_NAMES
+from torchyard.results.history.changes import METHOD, METRIC_NAMES
 from torchyard.results.model import RunEntry, RunFilter, Series
 from torchyard.results.run_reader import read_run
+
+_DIGEST_LETTERS: Final = 10
+
+
+@cache
+def style_name() -> str:
+    """Return the name of the style sheet."""
+    return f"dashboard-{_digest(_style())}.css"
+
+
+@cache
+def script_name() -> str:
+    """Return the name of the script for sorting, filtering and live progress."""
+    return f"dashboard-{_digest(asset('dashboard.js'))}.js"
+
+
+@cache
+def theme_name() -> str:
+    """Return the name of the script that sets the theme before the page is shown."""
+    return f"theme-{_digest(asset('theme.js'))}.js"
+
+
+@cache
+def charts_name() -> str:
+    """Return the name of the script that draws charts from data in the page."""
+    return f"charts-{_digest(asset('charts.js'))}.js"
+
+
+@cache
+def runtime_name() -> str:
+    """Return the name of the Vega script; empty if it is not installed."""
+    # Named by versions, because creating it takes seconds.
+    return f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js" if charts_available() else ""
+
+
+def asset_text(name: str) -> str | None:
+    """Return the content of an asset; None if there is none of that name."""
+    create = _assets().get(name)
+    return create() if create is not None else None
+
+
+def asset_kinds() -> Mapping[str, str]:
+    """Return the media types of all assets by name."""
+    return {name: "text/css" if name.endswith(".css") else "text/javascript" for name in _assets()}
+
+
+def _assets() -> dict[str, Callable[[], str]]:
+    assets: dict[str, Callable[[], str]] = {
+        style_name(): _style,
+        script_name(): lambda: asset("dashboard.js"),
+        theme_name(): lambda: asset("theme.js"),
+        charts_name(): lambda: asset("charts.js"),
+    }
+    if runtime_name():
+        assets[runtime_name()] = runtime_script
+    return assets
+
+
+@cache
+def _style() -> str:
+    names = ("report.css", "charts.css", "compare.css", "dashboard_navigation.css", "dashboard.css")
+    return "".join(map(asset, names))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]
+
 
 if TYPE_CHECKING:
     from jinja2 import Environment

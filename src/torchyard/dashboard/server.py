@@ -26,10 +26,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from torchyard.dashboard.access import Access, is_loopback, new_token, read_token
-from torchyard.dashboard.app import make_app
-from torchyard.dashboard.feeds import MOST_WATCHERS, Feeds
-from torchyard.dashboard.live_store import LiveStore
+from torchyard.dashboard.app import Access, is_loopback, make_app, new_token, read_token
+from torchyard.dashboard.feeds import MOST_WATCHERS, Feeds, LiveStore
 from torchyard.errors import NotAllowed, UsageError
 
 _MOST_CONNECTIONS: Final = 1024

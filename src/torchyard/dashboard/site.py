@@ -23,12 +23,18 @@ from typing import Final
 from torchyard import __version__
 from torchyard.bench.report.page import SHARED_SCRIPTS
 from torchyard.bench.report.sharing import redactor_of
-from torchyard.dashboard.assets import asset_kinds, asset_text, runtime_name, style_name
+from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import SiteLinks
-from torchyard.dashboard.live_store import LiveStore
-from torchyard.dashboard.pages import Pages, run_mark
+from torchyard.dashboard.lists import Chosen
+from torchyard.dashboard.pages import (
+    Pages,
+    asset_kinds,
+    asset_text,
+    run_mark,
+    runtime_name,
+    style_name,
+)
 from torchyard.dashboard.query_strings import CompareRequest, RunsRequest, WorkloadsRequest
-from torchyard.dashboard.views import Chosen
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.model import METRICS, RunEntry, RunFilter

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import UsageError
-from torchyard.results.directory import home_folder
-from torchyard.results.profile_files import (
+from torchyard.results.directory import (
     find_profile_file,
+    home_folder,
     read_profile_file,
 )
 

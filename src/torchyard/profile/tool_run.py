@@ -42,7 +42,7 @@ from torchyard.profile.tools.interface import (
     query_target,
     shell_text,
 )
-from torchyard.results.profile_files import new_output_folder, write_profile_file
+from torchyard.results.directory import new_output_folder, write_profile_file
 
 _INTERRUPTED: Final = 130
 _TERMINATED: Final = 143

@@ -35,7 +35,7 @@ from torchyard.results.directory import (
     remove_run_folder,
     runs_home,
 )
-from torchyard.results.index.folders import full_mark
+from torchyard.results.index.entries import full_mark
 from torchyard.results.integrity import replace_facts
 from torchyard.results.run_reader import read_info
 

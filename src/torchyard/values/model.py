@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 from torchyard.core.comparison import Interval
 from torchyard.core.study import DEFAULT_ENVIRONMENT, Environment, Target, Workload
 from torchyard.errors import UsageError
-from torchyard.results.directory import home_folder
-from torchyard.results.profile_files import (
+from torchyard.results.directory import (
     find_profile_file,
+    home_folder,
     new_output_folder,
     read_profile_file,
     write_profile_file,

@@ -209,7 +209,7 @@ class NativeRun:
     by_cpu: bool = False
     """Whether times of a run with a fix are CPU time."""
     observed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Results that the program showed (`worker/values/pricing/observed_results.py`)."""
+    """Results that the program showed (`worker/values/pricing/applied_fix.py`)."""
     chains: tuple[CountedChain, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -20,7 +20,7 @@ from torchyard.bench.report.formats import FORMATS
 from torchyard.core.block import Block, GuardReading
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.units import format_duration
-from torchyard.results.compare.same_run import same_run_rows
+from torchyard.results.compare.compare_sides import same_run_rows
 from torchyard.results.compare.sides import Rules
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter

@@ -16,8 +16,7 @@ from tests.cli.command_line import call
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.results.history.command import FORMATS, METRICS
-from torchyard.results.index.entries import Entries
-from torchyard.results.index.folders import FullMark
+from torchyard.results.index.entries import Entries, FullMark
 from torchyard.results.index.store import Store
 from torchyard.results.model import METRICS as KNOWN_METRICS
 from torchyard.results.model import ComparisonEntry, RunEntry

@@ -15,7 +15,7 @@ import pytest
 
 from tests.results.history.sample_history import MemoryStore, points_of, series_of
 from torchyard.core.comparison import Interval
-from torchyard.results.history.changes import histories, ranked
+from torchyard.results.history.changes import histories, p_text, range_text, ranked, value_text
 from torchyard.results.history.charts import (
     MOST_POINTS,
     history_description,
@@ -32,7 +32,6 @@ from torchyard.results.history.report import (
     series_markdown,
     series_text,
 )
-from torchyard.results.history.wording import p_text, range_text, value_text
 from torchyard.results.model import ChangePoint, Metric, RunFilter, SeriesHistory
 
 GOLDEN = Path(__file__).parents[2] / "golden"

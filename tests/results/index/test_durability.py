@@ -22,7 +22,7 @@ from tests.results.run_directories import change_facts, compared, day, write_run
 from tests.results.run_samples import GPT
 from torchyard.results.index import store as refreshing
 from torchyard.results.index.database import VERSION
-from torchyard.results.index.folders import INDEX_FILE, marks_in, marks_of
+from torchyard.results.index.entries import INDEX_FILE, marks_in, marks_of
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter
 from torchyard.results.run_changes import delete_run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.results.index.folders import INDEX_FILE, file_system_of, is_local, places_for
+from torchyard.results.index.entries import INDEX_FILE, file_system_of, is_local, places_for
 
 
 def test_which_file_systems_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

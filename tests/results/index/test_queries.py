@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from torchyard.core.comparison import Verdict
-from torchyard.results.index.entries import Entries
-from torchyard.results.index.folders import FullMark
+from torchyard.results.index.entries import Entries, FullMark
 from torchyard.results.index.store import Store
 from torchyard.results.model import METRICS, ComparisonEntry, RunEntry, RunFilter, Series
 

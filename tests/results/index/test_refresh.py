@@ -17,10 +17,16 @@ from tests.results.run_directories import change_facts, compared, day, write_run
 from tests.results.run_samples import MATMUL, STUDY
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
-from torchyard.results.index import folders
+from torchyard.results.index import entries
 from torchyard.results.index import store as refreshing
-from torchyard.results.index.entries import entries_of
-from torchyard.results.index.folders import INDEX_FILE, FullMark, digest_of, full_mark, marks_in
+from torchyard.results.index.entries import (
+    INDEX_FILE,
+    FullMark,
+    digest_of,
+    entries_of,
+    full_mark,
+    marks_in,
+)
 from torchyard.results.index.store import Store
 from torchyard.results.integrity import verify_run
 from torchyard.results.model import RunFilter
@@ -35,7 +41,7 @@ SETTLING_S = 3600.0
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three runs; folders settle in `all_aged` only, however slow the machine is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(folders, "_SETTLING_S", SETTLING_S)
+    monkeypatch.setattr(entries, "_SETTLING_S", SETTLING_S)
     home = tmp_path / "runs"
     for number in (1, 2, 3):
         write_run(home, day(number), [compared(), compared(GPT, speedup=0.9)])
@@ -46,7 +52,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def all_aged() -> Iterator[None]:
     """Every file was last changed long ago."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(folders, "_SETTLING_S", -1.0)
+        patch.setattr(entries, "_SETTLING_S", -1.0)
         yield
 
 
@@ -94,7 +100,7 @@ def rewrite_unseen(path: Path, old: str, new: str) -> None:
 def test_two_replaces_within_one_tick_of_the_clock(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folders, "_SETTLING_S", 60.0)
+    monkeypatch.setattr(entries, "_SETTLING_S", 60.0)
     add_note(home / day(1), "cold")
     with Store.open(home) as store:
         store.refresh()

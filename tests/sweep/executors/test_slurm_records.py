@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError
-from torchyard.results.index.folders import file_system_of
+from torchyard.results.index.entries import file_system_of
 from torchyard.sweep.executors.slurm.job_states import JobRecords, is_void, new_name
 from torchyard.sweep.executors.slurm.node_job import CellJob, end_path, read_end, read_time_left
 from torchyard.sweep.executors.slurm.submission import (

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from torchyard.worker import suites
-from torchyard.worker.catalog.built_in import KERNELS
-from torchyard.worker.suites.choices import choose
+from torchyard.worker.catalog import KERNELS
 from torchyard.worker.suites import kernels
+from torchyard.worker.suites.choices import choose
 from torchyard.worker.workload import BuiltWorkload, flatten
 
 pytestmark = pytest.mark.torch

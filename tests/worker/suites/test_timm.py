@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchyard.worker.catalog.image_models import RENAMED, TIMM
+from torchyard.worker.catalog import RENAMED, TIMM
 
 pytestmark = pytest.mark.torch
 

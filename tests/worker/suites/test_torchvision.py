@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchyard.worker import catalog, suites
-from torchyard.worker.catalog.image_models import TORCHVISION, TORCHVISION_BY_NAME
+from torchyard.worker.catalog import TORCHVISION, TORCHVISION_BY_NAME
 from torchyard.worker.workload import flatten
 
 pytestmark = pytest.mark.torch

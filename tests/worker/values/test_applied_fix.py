@@ -10,9 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torchyard.values.fixes import same_results  # noqa: E402
-from torchyard.worker.values.pricing.applied_fix import AppliedFix  # noqa: E402
-from torchyard.worker.values.pricing.observed_results import ObservedResults  # noqa: E402
+from torchyard.values.fix_runs import same_results  # noqa: E402
+from torchyard.worker.values.pricing.applied_fix import AppliedFix, ObservedResults  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

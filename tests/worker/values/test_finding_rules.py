@@ -14,10 +14,10 @@ from torch import nn  # noqa: E402
 from tests.worker.values.pattern_profiles import names, only, profile_patterns, profile_steps  # noqa: E402
 from torchyard.worker.values import findings as findings_module  # noqa: E402
 from torchyard.worker.values.exchange import Options  # noqa: E402
+from torchyard.worker.values.observation import Storages  # noqa: E402
 from torchyard.worker.values.patterns import StorageNotes, plain  # noqa: E402
 from torchyard.worker.values.profiling_session import SLOW_SCANNER, ProfilingSession  # noqa: E402
 from torchyard.worker.values.scanning.cpu_scan import TorchScanner  # noqa: E402
-from torchyard.worker.values.storages import Storages  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 
 from tests.worker.values.proof_profiles import certainty_if_native, findings_of, one, watched  # noqa: E402
 from torchyard.worker.values import unobserved  # noqa: E402
+from torchyard.worker.values.observation import Storages  # noqa: E402
 from torchyard.worker.values.proofs.certainty import LIKELY, PROVEN  # noqa: E402
-from torchyard.worker.values.storages import Storages  # noqa: E402
 from torchyard.worker.values.unobserved import UntrackedAccess, untracked_libraries  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -8,10 +8,13 @@ by their speedups. All other rows have a ratio and the reason why there is no ve
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from torchyard.core.comparison import Verdict
+from torchyard.core.block import Block
+from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.compare.facts import (
     UNKNOWN,
@@ -21,17 +24,28 @@ from torchyard.results.compare.facts import (
     differing_conditions,
     other_facts,
 )
-from torchyard.results.compare.model import (
+from torchyard.results.compare.sides import (
     CrossComparison,
     CrossMean,
     CrossRow,
     FactDifference,
+    Rules,
+    Side,
+    SideNumbers,
+    SideState,
     Unpaired,
+    describe,
+    match_variants,
+    numbers_of,
+    state_of,
+    supported_row,
 )
-from torchyard.results.compare.same_run import same_run_rows
-from torchyard.results.compare.sides import Rules, Side, describe, match_variants
 from torchyard.results.compare.two_runs import two_run_rows, unmatched_rows
-from torchyard.stats.between_runs import Effect, interval_of, mean_effect
+from torchyard.results.run_reader import Run
+from torchyard.stats.between_runs import Effect, effect_of, interval_of, mean_effect
+from torchyard.stats.estimate import decided, estimate, verdict_of
+from torchyard.stats.pairs import PairedLaunches, pair_blocks
+from torchyard.stats.stopping import InterimAnalysis
 from torchyard.stats.suite import benjamini_hochberg
 
 
@@ -147,3 +161,232 @@ def _facts(
         ]
         candidates = blocking + candidates + informing
     return list({(fact.name, fact.one, fact.other): fact for fact in candidates}.values())
+
+
+_SHORT_OF_ONE = 0.999
+"""Only a session that used its whole time budget may spend all of alpha."""
+_TINY = 1e-6
+RunBlocks = Mapping[str, Sequence[Block]]
+
+
+def read_blocks(run: Run) -> RunBlocks:
+    """Read all blocks with a positive duration, by workload label."""
+    blocks: dict[str, list[Block]] = defaultdict(list)
+    for label, block in run.blocks():
+        if block.samples_ns and block.median_ns > 0:
+            blocks[label].append(block)
+    return blocks
+
+
+def pair_variants(
+    run: Run, label: str, one: str, other: str, blocks: RunBlocks
+) -> tuple[PairedLaunches, Estimate]:
+    """Return the pairs of both variants and the estimate of time of one / time of other."""
+    own = [block for block in blocks.get(label, ()) if block.variant in {one, other}]
+    paired = pair_blocks(own, one, other)
+    result = estimate(
+        paired.medians,
+        looks=_looks(run, label, (one, other), own, len(paired.medians)),
+        budget=run.study.budget,
+        pairs_dropped=paired.dropped,
+        mean_launches=paired.means,
+        never_same=paired.never_same,
+    )
+    return paired, result
+
+
+def _looks(
+    run: Run, label: str, names: tuple[str, str], blocks: Sequence[Block], launches: int
+) -> list[InterimAnalysis]:
+    """Return an interim analysis after every common launch, at the share of time used so far."""
+    if not launches:
+        return []
+    records = [record for record in run.launches() if record.get("workload") == label]
+    shares = _shares(records, run.study.budget.time_s)
+    rounds: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for block in blocks:
+        rounds[block.launch, block.round].add(block.variant)
+    both = sorted({launch for (launch, _), names in rounds.items() if len(names) > 1})
+    looks: list[InterimAnalysis] = []
+    for count, launch in enumerate(both, start=1):
+        used = max(shares.get(launch, _SHORT_OF_ONE), looks[-1].fraction if looks else 0.0)
+        looks.append(InterimAnalysis(launches=count, fraction=used))
+    last = max((record.get("launch", 0) for record in records), default=both[-1])
+    if both[-1] >= last and not all(_was_decided(row, run) for row in _rows(run, label, names)):
+        looks[-1] = InterimAnalysis(launches=looks[-1].launches, fraction=1.0)
+    return looks
+
+
+def _shares(records: Sequence[Mapping[str, Any]], time_s: float) -> dict[int, float]:
+    """Return the share of the time budget used at the end of each launch.
+
+    The startup of the first launch does not count.
+    """
+    shares: dict[int, float] = {}
+    elapsed_s = 0.0
+    for number, record in enumerate(records):
+        timing = record.get("timing")
+        wall_s = timing.get("wall_s", 0.0) if isinstance(timing, Mapping) else 0.0
+        elapsed_s += float(wall_s) + (float(record.get("start_s") or 0.0) if number else 0.0)
+        share = elapsed_s / time_s if time_s > 0 else 1.0
+        shares[int(record.get("launch", number))] = min(_SHORT_OF_ONE, max(_TINY, share))
+    return shares
+
+
+def _rows(run: Run, label: str, names: tuple[str, str]) -> list[Comparison]:
+    return [
+        row for row in run.comparisons if row.workload.label == label and row.candidate in names
+    ]
+
+
+def _was_decided(row: Comparison, run: Run) -> bool:
+    """Return whether the candidate was decided before the correction over the suite."""
+    result, budget = row.estimate, run.study.budget
+    if result is None or result.interval is None or result.withheld:
+        return False
+    if not result.interval.low > 0.0:
+        return False
+    low, high = math.log(result.interval.low), math.log(result.interval.high)
+    return decided(replace(result, verdict=verdict_of(low, high, budget.margin)), budget)
+
+
+def same_run_rows(
+    run: Run, pair: tuple[str, str], rules: Rules
+) -> tuple[list[CrossRow], list[Unpaired]]:
+    """Return a row for every workload in which both variants have numbers, and the rest."""
+    rows: list[CrossRow] = []
+    unpaired: list[Unpaired] = []
+    blocks: RunBlocks | None = None
+    measured = (row.workload.label for row in run.comparisons)
+    planned = (workload.label for workload in run.study.workloads)
+    for label in dict.fromkeys([*measured, *planned]):
+        own = [row for row in run.comparisons if row.workload.label == label]
+        states = (_state(own, run, pair[0]), _state(own, run, pair[1]))
+        if states != ("measured", "measured"):
+            unpaired.append(_unpaired(label, pair, states, own))
+            continue
+        recorded = _recorded(own, pair)
+        if recorded is not None:
+            result, untrusted = recorded
+        else:
+            blocks = _blocks(run) if blocks is None else blocks
+            paired, result = pair_variants(run, label, *pair, blocks)
+            noisy = ("noisy machine: most pairs were disturbed",) if paired.busy else ()
+            reasons = [why for row in own if row.candidate in pair for why in row.untrusted]
+            untrusted = tuple(dict.fromkeys((*noisy, *reasons)))
+        rows.append(_row(run, label, pair, own, result, untrusted=untrusted, rules=rules))
+    return rows, unpaired
+
+
+def _blocks(run: Run) -> RunBlocks:
+    if run.folder.is_file():
+        raise UsageError(
+            f"{run.folder} has no samples of {run.id}",
+            why="two candidates of one run are paired from its samples",
+            hint="give the run folder, or compare with the run's baseline",
+        )
+    return read_blocks(run)
+
+
+def _recorded(
+    own: list[Comparison], pair: tuple[str, str]
+) -> tuple[Estimate, tuple[str, ...]] | None:
+    """Return the recorded estimate if one of the two is the run's baseline."""
+    for row in own:
+        if row.estimate is not None and {row.baseline, row.candidate} == set(pair):
+            return row.estimate, row.untrusted
+    return None
+
+
+def _row(
+    run: Run,
+    label: str,
+    pair: tuple[str, str],
+    own: list[Comparison],
+    result: Estimate,
+    *,
+    untrusted: tuple[str, ...],
+    rules: Rules,
+) -> CrossRow:
+    flipped = any(row.candidate == pair[0] and row.baseline == pair[1] for row in own)
+    sides = _with_ratio(
+        [numbers_of([(run, _row_with(own, name))], name) for name in pair],
+        1.0 / result.speedup if flipped else result.speedup,
+    )
+    effect = effect_of(result)
+    if effect is not None and flipped:
+        effect = Effect(log=-effect.log, error=effect.error, degrees=effect.degrees)
+    reasons = [] if flipped else [text for text in result.reasons if "interval" not in text]
+    reasons = list(dict.fromkeys([*result.withheld, *reasons]))
+    if effect is None or untrusted:
+        ratio = result.speedup if result.launches else None
+        if effect is None and not reasons and not untrusted:
+            reasons.append("too little data for an interval")
+        return CrossRow(
+            workload=label,
+            one=sides[0],
+            other=sides[1],
+            support="not supported",
+            basis="pairs",
+            alike=True,
+            ratio=1.0 / ratio if ratio and flipped else ratio,
+            verdict=Verdict.UNTRUSTED if untrusted else None,
+            interval=interval_of(effect, rules.confidence) if effect is not None else None,
+            reasons=tuple(reasons),
+            untrusted=untrusted,
+        )
+    row = supported_row(label, sides, effect, rules, support="interleaved", basis="pairs")
+    verdict = Verdict.UNDECIDED if result.withheld else row.verdict
+    return replace(row, verdict=verdict, reasons=tuple(reasons))
+
+
+def _with_ratio(sides: list[SideNumbers], ratio: float) -> list[SideNumbers]:
+    """Scale the times of both sides so that their ratio is that of the pairs.
+
+    The recorded times belong to the estimates against the baseline. Their geometric mean is kept.
+    """
+    one, other = (side.time_ns for side in sides)
+    if not one or not other or not 0.0 < ratio < math.inf:
+        return sides
+    mean, root = math.sqrt(one) * math.sqrt(other), math.sqrt(ratio)
+    return [replace(sides[0], time_ns=mean * root), replace(sides[1], time_ns=mean / root)]
+
+
+def _row_with(own: list[Comparison], name: str) -> Comparison:
+    """Return the variant's own comparison; for the baseline, any with a number."""
+    as_candidate = [row for row in own if row.candidate == name]
+    measured = [row for row in own if state_of(row) == "measured"]
+    return (as_candidate or measured or own)[0]
+
+
+def _state(own: list[Comparison], run: Run, name: str) -> SideState:
+    if not own:
+        return "absent"
+    if name == run.study.baseline.name:
+        states = [state_of(row) for row in own]
+        has_baseline = any(state in {"measured", "wrong"} for state in states)
+        return "measured" if has_baseline else "failed"
+    states = [state_of(row) for row in own if row.candidate == name]
+    return states[0] if states else "absent"
+
+
+def _unpaired(
+    label: str, pair: tuple[str, str], states: tuple[SideState, SideState], own: list[Comparison]
+) -> Unpaired:
+    texts = []
+    for name, state in zip(pair, states, strict=True):
+        if state == "measured":
+            continue
+        rows = [row for row in own if row.candidate == name]
+        failure = rows[0].failure if rows else None
+        detail = f": {failure.kind} ({failure.message})" if failure is not None else ""
+        if rows and rows[0].verdict is Verdict.WRONG and rows[0].accuracy is not None:
+            detail = f": {rows[0].accuracy.detail}"
+        texts.append("not measured by the run" if not own else f"{name} {state}{detail}")
+    return Unpaired(
+        workload=label,
+        variants=pair,
+        one=states[0],
+        other=states[1],
+        why="; ".join(dict.fromkeys(texts)),
+    )

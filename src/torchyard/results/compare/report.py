@@ -23,7 +23,7 @@ from torchyard.presentation.tables import (
     markdown_table,
 )
 from torchyard.presentation.wording import number_text
-from torchyard.results.compare.model import (
+from torchyard.results.compare.sides import (
     CrossComparison,
     CrossRow,
     FactDifference,

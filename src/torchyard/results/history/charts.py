@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final
 
-from torchyard.results.history.wording import (
+from torchyard.results.history.changes import (
     METRIC_NAMES,
     change_sentence,
     change_size,

@@ -16,8 +16,7 @@ from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import aligned, escaped, one_line, wrapped
 from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.vega import inline_chart
-from torchyard.results.history.charts import history_description, history_spec, plot_lines
-from torchyard.results.history.wording import (
+from torchyard.results.history.changes import (
     METHOD,
     change_interval,
     change_sentence,
@@ -32,6 +31,7 @@ from torchyard.results.history.wording import (
     when_text,
     with_short_names,
 )
+from torchyard.results.history.charts import history_description, history_spec, plot_lines
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory
 
 if TYPE_CHECKING:

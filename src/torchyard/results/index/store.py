@@ -35,12 +35,16 @@ from torchyard.results.index.database import (
 )
 from torchyard.results.index.entries import (
     Entries,
+    FullMark,
     delete_runs,
+    digest_of,
     entries_of,
+    full_mark,
     insert_runs,
     is_settled,
+    marks_in,
+    places_for,
 )
-from torchyard.results.index.folders import FullMark, digest_of, full_mark, marks_in, places_for
 from torchyard.results.index.queries import (
     find_comparisons,
     find_launch_variances,

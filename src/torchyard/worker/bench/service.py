@@ -20,7 +20,28 @@ from torchyard.worker.bench.relocation import Relocator
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
 from torchyard.worker.devices import cuda_device
+from torchyard.worker.values.profilers import operator_rows
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
+
+MOST_ROWS = 100
+
+
+def operator_table(runner: VariantRunner, iterations: int) -> Dict[str, Any]:
+    """Return the operators over some iterations, with CPU and, on a GPU, device time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    runner.first_call()
+    activities = [ProfilerActivity.CPU]
+    if torch.device(runner.device).type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    call = runner.caller()
+    with runner.context(), profile(activities=activities) as profiler:
+        for _ in range(iterations):
+            call()
+        runner.synchronize()
+    runner.model.forget_gradients()
+    return {"iterations": iterations, "rows": operator_rows(profiler, False)[:MOST_ROWS]}
+
 
 CHUNK_S = 0.08
 STABLE_WITHIN = 0.03
@@ -321,7 +342,7 @@ class WorkerService:
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
         """Profile a variant by operator."""
-        from torchyard.worker.bench.operator_table import operator_table
+        from torchyard.worker.bench.service import operator_table
 
         return operator_table(self.runner(variant), iterations)
 

@@ -13,7 +13,7 @@ from torchyard.worker.workload import BuiltWorkload, CannotBuild
 MODULES: Dict[str, str] = {
     "kernels": "kernels",
     "models": "models",
-    "huggingface": "huggingface.suite",
+    "huggingface": "huggingface_suite",
     "timm": "timm_suite",
     "torchvision": "torchvision_suite",
     "torchbench": "torchbench.suite",

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
-from torchyard.worker.catalog.image_models import RENAMED, TIMM_BY_NAME
+from torchyard.worker.catalog import RENAMED, TIMM_BY_NAME
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import (
     batch_size_for,

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch.nn import functional
 
-from torchyard.worker.catalog.image_models import TORCHVISION_BY_NAME
+from torchyard.worker.catalog import TORCHVISION_BY_NAME
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import (
     batch_size_for,

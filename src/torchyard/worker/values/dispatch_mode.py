@@ -14,7 +14,17 @@ import torch
 
 from torchyard.worker.values.exchange import Counts, Options
 from torchyard.worker.values.findings import Flow
-from torchyard.worker.values.observation import Inputs, Observation, covered_fill, fill_held
+from torchyard.worker.values.observation import (
+    Before,
+    Inputs,
+    Observation,
+    Storages,
+    StorageState,
+    covered_fill,
+    covers,
+    fill_held,
+    storage_key,
+)
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
 from torchyard.worker.values.proofs.syntax import site_of
@@ -22,7 +32,6 @@ from torchyard.worker.values.proofs.trial_inputs import flat_results
 from torchyard.worker.values.redispatch import DetachableMode, call_inside
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, layout_of
 from torchyard.worker.values.scanning.scanners import Scanners
-from torchyard.worker.values.storages import Before, Storages, StorageState, covers, storage_key
 from torchyard.worker.values.surveys.follower import Follower, FollowLibrary
 from torchyard.worker.values.surveys.recorded_step import Surveyed
 from torchyard.worker.values.surveys.survey import Survey

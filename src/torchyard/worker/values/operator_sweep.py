@@ -17,7 +17,7 @@ import torch
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.operator_cases import Case, Draw, all_cases, cases_of_file
-from torchyard.worker.values.patterns.guard import GUARDS
+from torchyard.worker.values.patterns.wasted_writes import GUARDS
 from torchyard.worker.values.pricing.fix_timing import gain_of, price
 from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.proofs.certainty import (

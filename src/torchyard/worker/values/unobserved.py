@@ -24,9 +24,9 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.values.observation import Storages, StorageState, storage_key
 from torchyard.worker.values.operators import tensors_in
 from torchyard.worker.values.redispatch import TransparentMode
-from torchyard.worker.values.storages import Storages, StorageState, storage_key
 from torchyard.worker.values.surveys.follower import is_follower
 
 _installed: List["ForkHooks"] = []

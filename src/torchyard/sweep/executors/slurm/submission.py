@@ -23,7 +23,7 @@ from typing import Any, Final
 from torchyard.errors import StepFailed, TorchyardError, UsageError
 from torchyard.files.safe_reading import read_tail
 from torchyard.files.safe_writing import write_error
-from torchyard.results.index.folders import file_system_of
+from torchyard.results.index.entries import file_system_of
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import EXTRA_PREFIX, SlurmOptions
 from torchyard.sweep.executors.slurm.job_polling import LOST_AFTER_S, POLL_INTERVAL_S, SlurmWatch

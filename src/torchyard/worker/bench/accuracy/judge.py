@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.bench import options
-from torchyard.worker.bench.accuracy import random_numbers
+from torchyard.worker.bench.accuracy import rules
 from torchyard.worker.bench.accuracy.reference import (
     FREE_SHARE,
     SimulatedRounding,
@@ -391,7 +391,7 @@ def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
     if record["status"] in ("pass", "less-accurate"):
         return record
     runner, seed = check.runner, check.seed
-    twin, problem = random_numbers.twin_with_fallback(runner)
+    twin, problem = rules.twin_with_fallback(runner)
     checked: Optional[Dict[str, Any]] = None
     if twin is not None:
         try:
@@ -400,7 +400,7 @@ def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
             problem = _first_line(error)
             runner.model.rewind()
             runner.model.forget_gradients()
-    differs = random_numbers.distributions_differ(runner.peer(), runner, seed, check.place)
+    differs = rules.distributions_differ(runner.peer(), runner, seed, check.place)
     if differs.wrong:
         return dict(record, status="fail", method="statistics over draws", detail=differs.text)
     if checked is not None and checked["status"] in ("pass", "less-accurate"):

@@ -16,11 +16,10 @@ import torch
 
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding, Findings
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, StorageState
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.scanning.scanners import Scanners
-from torchyard.worker.values.storages import StorageState
 
 LEAST_FINDING_BYTES = 16 << 10
 """Minimum size for patterns that suggest a change of the program: below it the overhead of an
@@ -89,7 +88,6 @@ class Pattern:
 
 def _patterns() -> Tuple[Type[Pattern], ...]:
     from torchyard.worker.values.patterns.duplicates import Duplicate, NeedlessCopy, Unchanged
-    from torchyard.worker.values.patterns.guard import Guard
     from torchyard.worker.values.patterns.heavy_type import HeavyType
     from torchyard.worker.values.patterns.sparse_gradient import SparseGradient
     from torchyard.worker.values.patterns.uniform_values import (
@@ -98,7 +96,11 @@ def _patterns() -> Tuple[Type[Pattern], ...]:
         SingleValue,
         Structured,
     )
-    from torchyard.worker.values.patterns.wasted_writes import DeadInitialisation, RedundantWrite
+    from torchyard.worker.values.patterns.wasted_writes import (
+        DeadInitialisation,
+        Guard,
+        RedundantWrite,
+    )
 
     return (
         RedundantWrite,

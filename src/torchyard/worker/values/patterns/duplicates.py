@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
 from torchyard.worker.values.findings import LEAST_SHARE, Finding
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, StorageState, covers
 from torchyard.worker.values.patterns import (
     LEAST_FINDING_BYTES,
     Pattern,
@@ -29,9 +29,8 @@ from torchyard.worker.values.patterns import (
     evidence_of,
     where,
 )
-from torchyard.worker.values.patterns.guard import GUARDS
+from torchyard.worker.values.patterns.wasted_writes import GUARDS
 from torchyard.worker.values.places import called_by_torch
-from torchyard.worker.values.storages import StorageState, covers
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9

@@ -16,8 +16,7 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.values.exchange import write_result
-from torchyard.worker.values.pricing.applied_fix import AppliedFix
-from torchyard.worker.values.pricing.observed_results import ObservedResults
+from torchyard.worker.values.pricing.applied_fix import AppliedFix, ObservedResults
 from torchyard.worker.values.pricing.site_times import (
     SiteTimes,
     machine_costs,

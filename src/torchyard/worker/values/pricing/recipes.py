@@ -20,7 +20,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, storage_key
 from torchyard.worker.values.operators import operator_of, written_tensors
 from torchyard.worker.values.patterns.duplicates import OWN_INPUT, Duplicate
 from torchyard.worker.values.places import Place
@@ -28,7 +28,6 @@ from torchyard.worker.values.pricing.call_graph import INSIDE as INSIDE_CALL
 from torchyard.worker.values.pricing.call_graph import PASSES, SHRINKS, WASTED, CallGraph
 from torchyard.worker.values.proofs.trial_inputs import bits_of
 from torchyard.worker.values.proofs.trials import DEAD, GUARD, is_sum
-from torchyard.worker.values.storages import storage_key
 
 MOST_KEPT_BYTES = 16 << 10
 """Of integers that are kept as they are."""

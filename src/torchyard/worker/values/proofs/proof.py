@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from torchyard.worker.values.findings import Cause, Finding, Findings, ResultKey, cause_of
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, storage_key, untyped_storage
 from torchyard.worker.values.operators import (
     FILLS,
     operator_of,
@@ -57,7 +57,6 @@ from torchyard.worker.values.proofs.trials import (
     strategy_for,
     sum_with_zeros,
 )
-from torchyard.worker.values.storages import storage_key, untyped_storage
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -15,8 +15,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import torch
 
+from torchyard.worker.values.observation import storage_key, untyped_storage
 from torchyard.worker.values.operators import Operator, operator_of, written_tensors
-from torchyard.worker.values.storages import storage_key, untyped_storage
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

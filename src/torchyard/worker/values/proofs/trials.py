@@ -17,10 +17,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, storage_key
 from torchyard.worker.values.operators import operator_of, written_tensors
-from torchyard.worker.values.patterns.guard import GUARDS
-from torchyard.worker.values.patterns.wasted_writes import ADDED, ADDED_TO_GRADIENT
+from torchyard.worker.values.patterns.wasted_writes import ADDED, ADDED_TO_GRADIENT, GUARDS
 from torchyard.worker.values.proofs.certainty import (
     NATIVE_OPERATOR,
     POISON,
@@ -65,7 +64,6 @@ from torchyard.worker.values.proofs.trial_inputs import (
     size_to_copy,
 )
 from torchyard.worker.values.redispatch import Chains, NativeEvents, count_chain, why_unavailable
-from torchyard.worker.values.storages import storage_key
 
 INTEGERS_KEPT = "its integers were not varied, and other ones may need it"
 NO_MEMORY = "the memory limit of proofs is too small for it"

@@ -1,1 +1,0 @@
-"""The suite `huggingface`: models of the target's transformers, with random weights."""

@@ -1,1 +1,0 @@
-"""The part of `torchyard profile` that runs inside the target."""
