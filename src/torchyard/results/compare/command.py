@@ -79,7 +79,9 @@ def compare(
             raise UsageError("nothing to compare", hint="give two runs, or a run and a baseline")
         comparison = _compared(one, other or "latest", margin, session_spread)
         if name == "terminal" and output is None:
-            _show(comparison)
+            from torchyard.results.compare.report import print_comparison
+
+            print_comparison(comparison, data_console(markup=False))
             return
         from torchyard.results.compare.report import COMPARE_FORMATS
 
@@ -104,9 +106,3 @@ def _compared(
         session_sd=percent(session_spread, "--session-spread", SESSION_SD),
     )
     return compare_sides(first, second, rules)
-
-
-def _show(comparison: CrossComparison) -> None:
-    from torchyard.results.compare.report import print_comparison
-
-    print_comparison(comparison, data_console(markup=False))

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchyard.core.comparison import Comparison, Verdict
-from torchyard.core.study import Variant
 from torchyard.errors import NotAllowed, ResultsDamaged
 from torchyard.machine.identity import machine_name, machine_text
 from torchyard.results.directory import COMPARISONS_FILE, RECORD_FILES, RUN_FILE, parse_utc
@@ -268,7 +267,9 @@ def _run(run: Run) -> RunEntry:
 
 
 def _comparison(run: Run, entry: RunEntry, row: Comparison) -> ComparisonEntry:
-    candidate = _variant(run, row.candidate)
+    candidate = next(
+        (variant for variant in run.study.variants if variant.name == row.candidate), None
+    )
     estimate, interval = row.estimate, row.estimate.interval if row.estimate else None
     torch = row.candidate_metrics.torch_version
     if not torch and candidate is not None:
@@ -299,10 +300,6 @@ def _comparison(run: Run, entry: RunEntry, row: Comparison) -> ComparisonEntry:
         torch=_clean(torch),
         untrusted=_clean("; ".join(row.untrusted)),
     )
-
-
-def _variant(run: Run, name: str) -> Variant | None:
-    return next((variant for variant in run.study.variants if variant.name == name), None)
 
 
 def _damaged(folder: Path, error: ResultsDamaged) -> RunEntry:

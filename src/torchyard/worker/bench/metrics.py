@@ -142,7 +142,9 @@ def peak_memory(runner: VariantRunner) -> Tuple[Optional[int], str, Optional[str
             return None, "", "it replays CUDA graphs, whose memory stays allocated in a pool"
         before = cuda.allocated_bytes()
         cuda.reset_peak()
-        _iterate(runner)
+        with runner.context():
+            runner.caller()()
+            runner.model.forget_gradients()
         cuda.synchronize()
         peak = cuda.peak_bytes() - before
         return peak, "peak of live tensor bytes above the start, CUDA allocator", None
@@ -180,12 +182,6 @@ def _cpu_peak(runner: VariantRunner) -> int:
         alive += event.nbytes()
         peak = max(peak, alive)
     return peak
-
-
-def _iterate(runner: VariantRunner) -> None:
-    with runner.context():
-        runner.caller()()
-        runner.model.forget_gradients()
 
 
 def count_flops(runner: VariantRunner) -> Tuple[Optional[float], str]:

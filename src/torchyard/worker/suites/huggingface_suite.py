@@ -87,7 +87,8 @@ def check_kind(label: str, model_class: Any, values: Dict[str, Any], path: str) 
 
 def check_known(label: str, package: Any, values: Dict[str, Any]) -> None:
     """Raise CannotBuild when this transformers does not have the model type."""
-    available, version = _kinds(package)
+    mapping = getattr(package, "CONFIG_MAPPING", None)
+    available, version = (list(mapping.keys()) if mapping is not None else []), version_of(package)
     kind = values["model_type"]
     if available and kind not in available:
         own_code = " (code that comes with a model is not run)" if "auto_map" in values else ""
@@ -96,11 +97,6 @@ def check_known(label: str, package: Any, values: Dict[str, Any]) -> None:
             f"{nearest(kind, available)}{own_code}",
             hint="use a newer transformers, or a Python file with the suite file",
         )
-
-
-def _kinds(package: Any) -> Tuple[List[str], str]:
-    mapping = getattr(package, "CONFIG_MAPPING", None)
-    return (list(mapping.keys()) if mapping is not None else []), version_of(package)
 
 
 LENGTH = "length"
@@ -173,7 +169,9 @@ def make_config(
     ):
         settings.setdefault("is_decoder", True)
     if "num_layers" in options and hasattr(default, "attention_types"):
-        settings["attention_types"] = _alternating(options["num_layers"])
+        layers = options["num_layers"]
+        kinds: List[Any] = [[["global", "local"], layers // 2]] if layers > 1 else []
+        settings["attention_types"] = kinds + ([[["global"], 1]] if layers % 2 else [])
     config = _construct(label, config_class, settings)
     if _needs_pad_token(name, config):
         settings["pad_token_id"] = 0
@@ -189,12 +187,6 @@ def _joined(base: Dict[str, Any], overrides: Dict[str, Any]) -> Dict[str, Any]:
         parts = isinstance(part, dict) and isinstance(value, dict)
         merged[key] = _joined(part or {}, value) if parts else value
     return merged
-
-
-def _alternating(layers: int) -> List[Any]:
-    """Return GPT-Neo's attention types: alternating global and local layers."""
-    kinds: List[Any] = [[["global", "local"], layers // 2]] if layers > 1 else []
-    return kinds + ([[["global"], 1]] if layers % 2 else [])
 
 
 def _construct(label: str, config_class: Any, settings: Dict[str, Any]) -> Any:

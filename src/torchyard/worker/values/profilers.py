@@ -176,7 +176,8 @@ class TorchProfiled(SteppedProfiler):
             self._profile.start_trace()
             self._phase = "recording"
             self._began_ns = time.perf_counter_ns()
-            self._start_timer()
+            if self._most_s is not None:
+                start_timer(self._on_timer, _TIMER_PERIOD_S)
         if self._phase == "recording" and self._last is not None and self._steps >= self._last:
             self._finish()
 
@@ -230,11 +231,6 @@ class TorchProfiled(SteppedProfiler):
             except Exception:
                 pass
         self._phase, self._profile = "over", None
-
-    def _start_timer(self) -> None:
-        """Start the timer of the time limit, so that events cannot fill the memory."""
-        if self._most_s is not None:
-            start_timer(self._on_timer, _TIMER_PERIOD_S)
 
     def _on_timer(self, _number: int, _frame: Any) -> None:
         if self._phase != "recording" or os.getpid() != self._pid or self._most_s is None:

@@ -99,7 +99,8 @@ class OtherThreads:
         self._threads: List[ThreadCount] = []
         self._starting: List[bool] = []
         self._on = True
-        self.before = _threads_beside_this()
+        here = threading.current_thread()
+        self.before = sum(thread is not here for thread in threading.enumerate())
         """Threads that were running when profiling started: they cannot get a mode."""
         self.forks = 0
         self.children = 0
@@ -211,12 +212,6 @@ def _tracked(storages: Storages, tensor: torch.Tensor) -> Optional[StorageState]
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
     return storages._states.get(storage_key(tensor))
-
-
-def _threads_beside_this() -> int:
-    """Return the number of other live Python threads."""
-    here = threading.current_thread()
-    return sum(thread is not here for thread in threading.enumerate())
 
 
 def _counted(number: int, word: str, words: str = "") -> str:

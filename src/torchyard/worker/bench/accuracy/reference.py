@@ -297,7 +297,9 @@ def _mode(rounding: str, chance: random.Random, amplified: bool, terms: Dict[Any
                     moved, named = _operands(func, args, kwargs, rounder)
                     result = func(*moved, **named)
             rounder.short, rounder.ties = rounding in HALF_TYPES, False
-            _round_statistics(func, args, rounder)
+            for argument, value in zip(func._schema.arguments, args):
+                if argument.name in STATISTICS and isinstance(value, torch.Tensor):
+                    value.copy_(rounder(value))
             return result
 
     return Rounding()
@@ -375,12 +377,6 @@ def _operands(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> Any:
     return tuple(changed), {
         name: value if name in STATISTICS else rounder(value) for name, value in kwargs.items()
     }
-
-
-def _round_statistics(func: Any, args: Any, rounder: _Rounder) -> None:
-    for argument, value in zip(func._schema.arguments, args):
-        if argument.name in STATISTICS and isinstance(value, torch.Tensor):
-            value.copy_(rounder(value))
 
 
 def _write_rounded(func: Any, args: Any, kwargs: Any, rounder: _Rounder) -> None:

@@ -254,7 +254,9 @@ class Unchanged(Pattern):
                 self._results.popitem(last=False)
             return
         if not result.changed and (result.hash != observation.scan.hash or observation.single):
-            self._change(result)
+            result.changed = True
+            if result.finding is not None:
+                self.findings.drop(result.finding)
         if self._same:
             self._serve(observation, result)
         if result.changed:
@@ -268,11 +270,6 @@ class Unchanged(Pattern):
         """Reset the call indices."""
         self._calls.clear()
         self._same.clear()
-
-    def _change(self, result: _Result) -> None:
-        result.changed = True
-        if result.finding is not None:
-            self.findings.drop(result.finding)
 
     def _serve(self, observation: Observation, result: _Result) -> None:
         for _, state in observation.inputs:
