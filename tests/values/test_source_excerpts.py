@@ -8,29 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.values.model import (
-    FlowGraph,
-    FlowNode,
-    Place,
-    SourceExcerpt,
-    ValueFinding,
-    ValueProfile,
-    read_profile,
-    write_profile,
-)
+from torchyard.values import model
 from torchyard.values.source_excerpts import read_excerpts, with_excerpts
 
-BARE = ValueProfile(format=1, state="finished", torch="2.13.0")
+BARE = model.ValueProfile(format=1, state="finished", torch="2.13.0")
 
 
-def profile_of(file: object, *lines: int, nodes: tuple[int, ...] = ()) -> ValueProfile:
+def profile_of(file: object, *lines: int, nodes: tuple[int, ...] = ()) -> model.ValueProfile:
     findings = tuple(
-        ValueFinding(pattern="x", operator="mm", place=Place(file=str(file), line=line))
+        model.ValueFinding(pattern="x", operator="mm", place=model.Place(file=str(file), line=line))
         for line in lines
     )
-    flow = FlowGraph(
+    flow = model.FlowGraph(
         nodes=tuple(
-            FlowNode(id=line, operator="mm", place=Place(file=str(file), line=line))
+            model.FlowNode(id=line, operator="mm", place=model.Place(file=str(file), line=line))
             for line in nodes
         )
     )
@@ -46,7 +37,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_lines_around_a_finding(source: Path) -> None:
     (found,) = read_excerpts(profile_of(source, 10))
-    assert found == SourceExcerpt(
+    assert found == model.SourceExcerpt(
         file=str(source), first_line=7, lines=tuple(f"line {n}" for n in range(7, 14))
     )
 
@@ -111,4 +102,4 @@ def test_what_a_profile_has_stays_as_it_was(source: Path) -> None:
 
 def test_they_are_kept_with_the_profile(source: Path, tmp_path: Path) -> None:
     profile = with_excerpts(profile_of(source, 10))
-    assert read_profile(write_profile(tmp_path, profile)) == profile
+    assert model.read_profile(model.write_profile(tmp_path, profile)) == profile

@@ -30,28 +30,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchyard.bench.report.formats import to_json
 from torchyard.core.records import encode
+from torchyard.dashboard import lists, query_strings
 from torchyard.dashboard.feeds import Feeds, LiveStore
 from torchyard.dashboard.links import Links
-from torchyard.dashboard.lists import (
-    Chosen,
-    compare_chosen,
-    compared_data,
-    history_data,
-    read_history,
-    run_record,
-    runs_data,
-    workloads_data,
-)
 from torchyard.dashboard.pages import Pages, asset_kinds, asset_text
-from torchyard.dashboard.query_strings import (
-    CompareRequest,
-    compare_request,
-    history_request,
-    plain_request,
-    run_request,
-    runs_request,
-    workloads_request,
-)
 from torchyard.errors import NotAllowed, NothingToDo, TorchyardError, UsageError
 from torchyard.files.safe_reading import open_regular_file
 from torchyard.presentation.tables import finite
@@ -303,7 +285,7 @@ class _Handlers:
         self._links = Links()
 
     def runs(self, request: Request) -> Response:
-        return _page(self._pages.runs(self._links, runs_request(_query(request))))
+        return _page(self._pages.runs(self._links, query_strings.runs_request(_query(request))))
 
     def run(self, request: Request) -> Response:
         entry = self._entry(request)
@@ -311,27 +293,31 @@ class _Handlers:
         return _page(self._pages.run(self._links, entry, before=before))
 
     def workloads(self, request: Request) -> Response:
-        return _page(self._pages.workloads(self._links, workloads_request(_query(request))))
+        return _page(
+            self._pages.workloads(self._links, query_strings.workloads_request(_query(request)))
+        )
 
     def history(self, request: Request) -> Response:
-        return _page(self._pages.history(self._links, history_request(_query(request))))
+        return _page(
+            self._pages.history(self._links, query_strings.history_request(_query(request)))
+        )
 
     def history_data(self, request: Request) -> Response:
-        series = history_request(_query(request))
-        return _data(history_data(read_history(self._live_store, series)))
+        series = query_strings.history_request(_query(request))
+        return _data(lists.history_data(lists.read_history(self._live_store, series)))
 
     def compare(self, request: Request) -> Response:
-        parsed = compare_request(_query(request))
+        parsed = query_strings.compare_request(_query(request))
         return _page(self._pages.compare(self._links, parsed, self._sides(parsed)))
 
     def compare_data(self, request: Request) -> Response:
-        sides = self._sides(compare_request(_query(request)))
+        sides = self._sides(query_strings.compare_request(_query(request)))
         if sides is None:
             raise UsageError("two runs are required", hint="use before=ID and after=ID")
-        return _data(compared_data(compare_chosen(*sides)))
+        return _data(lists.compared_data(lists.compare_chosen(*sides)))
 
     def live(self, request: Request) -> Response:
-        plain_request(_query(request))
+        query_strings.plain_request(_query(request))
         return _page(self._pages.live(self._links))
 
     def asset(self, request: Request) -> Response:
@@ -343,20 +329,22 @@ class _Handlers:
         return Response(text, media_type=asset_kinds()[name], headers=headers)
 
     def runs_data(self, request: Request) -> Response:
-        return _data(runs_data(self._live_store, runs_request(_query(request))))
+        return _data(lists.runs_data(self._live_store, query_strings.runs_request(_query(request))))
 
     def run_data(self, request: Request) -> Response:
         entry = self._entry(request)
         if entry.damage:
-            return _data({"run": run_record(entry)})
+            return _data({"run": lists.run_record(entry)})
         return Response(to_json(read_run(Path(entry.folder))), media_type="application/json")
 
     def workloads_data(self, request: Request) -> Response:
-        return _data(workloads_data(self._live_store, workloads_request(_query(request))))
+        return _data(
+            lists.workloads_data(self._live_store, query_strings.workloads_request(_query(request)))
+        )
 
     def live_data(self, request: Request) -> Response:
-        plain_request(_query(request))
-        return _data({"runs": [run_record(entry) for entry in self._live_store.running()]})
+        query_strings.plain_request(_query(request))
+        return _data({"runs": [lists.run_record(entry) for entry in self._live_store.running()]})
 
     async def events(self, request: Request) -> Response:
         from anyio.to_thread import run_sync
@@ -401,14 +389,16 @@ class _Handlers:
         return self._error_response(request, reported, 500)
 
     def _entry(self, request: Request) -> RunEntry:
-        return self._run(run_request(_query(request)))
+        return self._run(query_strings.run_request(_query(request)))
 
-    def _sides(self, parsed: CompareRequest) -> tuple[Chosen, Chosen] | None:
+    def _sides(
+        self, parsed: query_strings.CompareRequest
+    ) -> tuple[lists.Chosen, lists.Chosen] | None:
         if not parsed.before or not parsed.after:
             return None
         return (
-            Chosen(run=self._run(parsed.before), variant=parsed.before_variant),
-            Chosen(run=self._run(parsed.after), variant=parsed.after_variant),
+            lists.Chosen(run=self._run(parsed.before), variant=parsed.before_variant),
+            lists.Chosen(run=self._run(parsed.after), variant=parsed.after_variant),
         )
 
     def _run(self, name: str) -> RunEntry:

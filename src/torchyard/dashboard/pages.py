@@ -16,23 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 from torchyard import __version__
 from torchyard.bench.report.page import Frame, to_html
 from torchyard.bench.report.sharing import redacted_run
+from torchyard.dashboard import lists
 from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import Links, series_query
-from torchyard.dashboard.lists import (
-    RUN_FIELDS,
-    WORKLOAD_FIELDS,
-    Chosen,
-    Compared,
-    Paging,
-    change_rows,
-    compare_chosen,
-    history_chart,
-    history_rows,
-    read_history,
-    run_table,
-    with_texts,
-    workload_table,
-)
 from torchyard.dashboard.overview import (
     Overview,
     read_overview,
@@ -163,7 +149,7 @@ class Pages:
 
     def runs(self, links: Links, request: RunsRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of runs."""
-        entries, paging = run_table(self._live_store, request, size=size)
+        entries, paging = lists.run_table(self._live_store, request, size=size)
         typed = {**dict(request.texts), "since": request.since, "until": request.until}
         overview = (
             None if request.is_filtered or paging.page > 1 else read_overview(self._live_store)
@@ -185,7 +171,9 @@ class Pages:
             paging=paging,
             page_link=lambda page: links.runs(request.query(page="" if page == 1 else str(page))),
             request=request,
-            fields=[(name, label, typed.get(name, ""), hint) for name, label, hint in RUN_FIELDS],
+            fields=[
+                (name, label, typed.get(name, ""), hint) for name, label, hint in lists.RUN_FIELDS
+            ],
             nothing="No matching run."
             if request.is_filtered
             else "There is no run yet: start one with `torchyard bench`.",
@@ -197,14 +185,14 @@ class Pages:
             return ""
         clean = self._cleaner.clean if self._cleaner else str
         return lazy_chart(
-            with_texts(suites_spec(overview.suites), clean),
+            lists.with_texts(suites_spec(overview.suites), clean),
             title="",
             description="Geometric mean speedup of each suite over runs; the newest are in the table",
         )
 
     def workloads(self, links: Links, request: WorkloadsRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of workloads."""
-        rows, paging = workload_table(self._live_store, request, size=size)
+        rows, paging = lists.workload_table(self._live_store, request, size=size)
         typed = dict(request.texts)
         return self._render(
             "dashboard_workloads.html.j2",
@@ -218,7 +206,8 @@ class Pages:
                 request.query(page="" if page == 1 else str(page))
             ),
             fields=[
-                (name, label, typed.get(name, ""), hint) for name, label, hint in WORKLOAD_FIELDS
+                (name, label, typed.get(name, ""), hint)
+                for name, label, hint in lists.WORKLOAD_FIELDS
             ],
             nothing="No matching workload." if typed else "No workload has been measured yet.",
             data=links.data("workloads", request.query()),
@@ -245,7 +234,7 @@ class Pages:
 
     def history(self, links: Links, series: Series) -> str:
         """One workload over time."""
-        history = read_history(self._live_store, series)
+        history = lists.read_history(self._live_store, series)
         return self._render(
             "dashboard_history.html.j2",
             links,
@@ -262,17 +251,17 @@ class Pages:
                 for metric in history.metrics
             ],
             metric_name=METRIC_NAMES[series.metric].capitalize(),
-            rows=history_rows(history),
-            chart=history_chart(history, clean=self._cleaner.clean if self._cleaner else str),
+            rows=lists.history_rows(history),
+            chart=lists.history_chart(history, clean=self._cleaner.clean if self._cleaner else str),
             charts_script=charts_name(),
             runtime=runtime_link(links.asset(runtime_name())) if runtime_name() else "",
             method=METHOD,
-            changes=change_rows(history),
+            changes=lists.change_rows(history),
             data=links.data("history", series_query(series)),
         )
 
     def compare(
-        self, links: Links, request: CompareRequest, sides: tuple[Chosen, Chosen] | None
+        self, links: Links, request: CompareRequest, sides: tuple[lists.Chosen, lists.Chosen] | None
     ) -> str:
         """The comparison of two runs; without sides, the form to choose them."""
         newest = self._live_store.runs(RunFilter(limit=_RUNS_TO_CHOOSE)) if links.is_served else []
@@ -285,7 +274,7 @@ class Pages:
             runs=runs,
             request=request,
             sides=None if sides is None else [side.run for side in sides],
-            compared=None if sides is None else compare_chosen(*sides),
+            compared=None if sides is None else lists.compare_chosen(*sides),
             data=links.data("compare", request.query) if sides is not None else "",
         )
 
@@ -296,7 +285,7 @@ class Pages:
     def _compare(self, links: Links, **values: Any) -> str:
         defaults = {"runs": (), "pairs": None, "request": None, "sides": None, "compared": None}
         compared = values.get("compared")
-        comparison = compared.comparison if isinstance(compared, Compared) else None
+        comparison = compared.comparison if isinstance(compared, lists.Compared) else None
         body = compare_values(comparison) if comparison is not None else {}
         return self._render(
             "dashboard_compare.html.j2",
@@ -425,6 +414,6 @@ def run_mark(folder: Path) -> tuple[tuple[int, int], ...]:
     return tuple(marks)
 
 
-def _count(paging: Paging, noun: str) -> str:
+def _count(paging: lists.Paging, noun: str) -> str:
     plural = noun if paging.total == 1 or noun.endswith("s") else f"{noun}s"
     return f"{paging.text} {plural}"

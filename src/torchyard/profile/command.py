@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from torchyard.cli import output
 from torchyard.cli.options import FILE, FOLDER, Count, SectionedCommand, Threads, section
-from torchyard.cli.output import (
-    check_writable,
-    common_options,
-    print_data,
-    print_error,
-    print_json,
-    print_message,
-    printable,
-    write_file,
-)
 
 if TYPE_CHECKING:
     from torchyard.profile.model import ToolProfile
@@ -156,25 +147,25 @@ Tools:
 @_out("--html", type=FILE, help="Write an HTML report to a file.")
 @_out("--run-dir", type=FOLDER, help="Directory for the results; must be new or empty.")
 @_out("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
-@common_options
+@output.common_options
 def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Run a program under a profiler."""
     if options["html"] is not None:
-        check_writable(options["html"], option="--html")
+        output.check_writable(options["html"], option="--html")
     if options["show"] is not None:
         return _show_stored(program, as_json, options)
     planned = _plan(program, options)
     if options["dry_run"]:
         if as_json:
-            print_json(_command_record(planned))
+            output.print_json(_command_record(planned))
         else:
-            print_data(printable(planned.shell))
+            output.print_data(output.printable(planned.shell))
         return 0
     if planned.installed is None:
         return _report_missing_tool(planned, as_json=as_json)
     from torchyard.profile.tool_run import run_planned
 
-    report_progress = (lambda _: None) if options["quiet"] else print_message
+    report_progress = (lambda _: None) if options["quiet"] else output.print_message
     result, path = run_planned(
         planned, folder=options["run_dir"], quiet_program=as_json, report_progress=report_progress
     )
@@ -242,11 +233,11 @@ def _report_missing_tool(planned: PlannedRun, *, as_json: bool) -> int:
             "hint": error.hint,
             "log": error.log,
         }
-        print_json({"error": record, **_command_record(planned)})
+        output.print_json({"error": record, **_command_record(planned)})
     else:
-        print_data(printable(planned.shell))
+        output.print_data(output.printable(planned.shell))
     sys.stdout.flush()
-    print_error(error, as_json=False, exit_code=error.exit_code)
+    output.print_error(error, as_json=False, exit_code=error.exit_code)
     return error.exit_code
 
 
@@ -284,10 +275,10 @@ def _show(result: ToolProfile, path: Path, as_json: bool, options: dict[str, Any
         from torchyard.profile.report import profile_page
 
         files_at = os.path.relpath(path.parent, page.absolute().parent)
-        write_file(page, profile_page(result, files_at=files_at), option="--html")
+        output.write_file(page, profile_page(result, files_at=files_at), option="--html")
     if as_json:
-        print_json({"profile": encode(result), "file": str(path)})
+        output.print_json({"profile": encode(result), "file": str(path)})
     else:
         sys.stdout.flush()
         text = profile_text(result, folder=path.parent, rows=options["rows"])
-        print_data(printable(text))
+        output.print_data(output.printable(text))

@@ -29,18 +29,7 @@ from torchyard.errors import TorchyardError, UsageError
 from torchyard.files.safe_reading import parse_record, read_part
 from torchyard.files.safe_writing import RecordFile, replace_file, to_json_text, write_error
 from torchyard.process.owner import this_process
-from torchyard.results.directory import (
-    COMPARISONS_FILE,
-    END_STATES,
-    FORMAT_VERSION,
-    LAUNCHES_FILE,
-    LOGS_FOLDER,
-    METHOD_VERSION,
-    PROGRESS_FILE,
-    RUN_FILE,
-    SAMPLES_FILE,
-    utc_timestamp,
-)
+from torchyard.results import directory
 from torchyard.results.integrity import CHECKSUMS_KEY, SUMS_FILE, write_sums
 
 LARGEST_BYTES: Final = 2 << 20
@@ -62,7 +51,7 @@ class ProgressFile:
         self._next_s = 0.0
         self._file: RecordFile | None = None
         try:
-            self._file = RecordFile(folder / PROGRESS_FILE)
+            self._file = RecordFile(folder / directory.PROGRESS_FILE)
         except OSError:
             return
 
@@ -93,7 +82,7 @@ class ProgressTail:
     """Reader of records that were appended since the last call."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / PROGRESS_FILE
+        self._path = folder / directory.PROGRESS_FILE
         self._offset = 0
         self._rest = b""
 
@@ -116,12 +105,12 @@ class RunWriter:
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         """Claim the folder. Use `create` instead."""
         self.folder = folder
-        self.logs = folder / LOGS_FOLDER
+        self.logs = folder / directory.LOGS_FOLDER
         self._facts = facts
         # The first of these files is the claim: two processes cannot both create it.
-        self._launches = RecordFile(folder / LAUNCHES_FILE)
-        self._samples = RecordFile(folder / SAMPLES_FILE)
-        self._comparisons = RecordFile(folder / COMPARISONS_FILE)
+        self._launches = RecordFile(folder / directory.LAUNCHES_FILE)
+        self._samples = RecordFile(folder / directory.SAMPLES_FILE)
+        self._comparisons = RecordFile(folder / directory.COMPARISONS_FILE)
         self.logs.mkdir()
 
     @classmethod
@@ -138,13 +127,13 @@ class RunWriter:
         """Start a run in a new or empty folder. `revision` is given by the user or a CI job."""
         folder = folder.absolute()
         facts = {
-            "format": FORMAT_VERSION,
+            "format": directory.FORMAT_VERSION,
             "id": folder.name,
             "state": "running",
             "torchyard": __version__,
-            "method": METHOD_VERSION,
+            "method": directory.METHOD_VERSION,
             "command": list(command),
-            "started": utc_timestamp("milliseconds"),
+            "started": directory.utc_timestamp("milliseconds"),
             "finished": None,
             "owner": this_process(),
             "revision": revision,
@@ -199,9 +188,10 @@ class RunWriter:
 
     def finish(self, state: str) -> None:
         """Record the final state and close the run."""
-        if state not in END_STATES:
+        if state not in directory.END_STATES:
             raise TorchyardError(
-                f"invalid final state {state!r}", hint=f"valid states: {', '.join(END_STATES)}"
+                f"invalid final state {state!r}",
+                hint=f"valid states: {', '.join(directory.END_STATES)}",
             )
         files = (self._launches, self._samples, self._comparisons)
         try:
@@ -209,7 +199,7 @@ class RunWriter:
                 for file in files:
                     file.sync()
             self._facts["state"] = state
-            self._facts["finished"] = utc_timestamp("milliseconds")
+            self._facts["finished"] = directory.utc_timestamp("milliseconds")
             self._facts[CHECKSUMS_KEY] = SUMS_FILE
             # The checksums first: if killed in between, the run counts as interrupted.
             write_sums(self.folder, self._facts_text())
@@ -219,7 +209,7 @@ class RunWriter:
                 file.close()
 
     def _write_facts(self) -> None:
-        replace_file(self.folder / RUN_FILE, self._facts_text())
+        replace_file(self.folder / directory.RUN_FILE, self._facts_text())
 
     def _facts_text(self) -> str:
         return to_json_text(self._facts, indent=1) + "\n"

@@ -15,22 +15,13 @@ import pytest
 
 from tests.results.history.sample_history import MemoryStore, points_of, series_of
 from torchyard.core.comparison import Interval
+from torchyard.results.history import report
 from torchyard.results.history.changes import histories, p_text, range_text, ranked, value_text
 from torchyard.results.history.charts import (
     MOST_POINTS,
     history_description,
     history_spec,
     plot_lines,
-)
-from torchyard.results.history.report import (
-    HISTORY_SCHEMA,
-    changes_markdown,
-    changes_text,
-    history_csv,
-    history_json,
-    history_page,
-    series_markdown,
-    series_text,
 )
 from torchyard.results.model import ChangePoint, Metric, RunFilter, SeriesHistory
 
@@ -70,41 +61,41 @@ def golden(name: str, text: str) -> None:
 
 
 def test_text_of_changes() -> None:
-    golden("history-changes.txt", changes_text(sample(), "speedup"))
+    golden("history-changes.txt", report.changes_text(sample(), "speedup"))
 
 
 def test_text_of_series_with_pictures() -> None:
-    golden("history-series.txt", series_text(sample(), width=90))
+    golden("history-series.txt", report.series_text(sample(), width=90))
 
 
 def test_markdown() -> None:
-    golden("history-changes.md", changes_markdown(sample(), "speedup"))
-    golden("history-series.md", series_markdown(sample()))
+    golden("history-changes.md", report.changes_markdown(sample(), "speedup"))
+    golden("history-series.md", report.series_markdown(sample()))
 
 
 def test_nothing_changed_is_reported() -> None:
     quiet = [one for one in sample() if not one.changes]
-    assert "0 of 1 history changed in speedup" in changes_text(quiet, "speedup")
-    assert "No change detected." in series_markdown(quiet)
-    assert "no change detected" in series_text(quiet)
-    assert "No matching history." in history_page([], "speedup")
+    assert "0 of 1 history changed in speedup" in report.changes_text(quiet, "speedup")
+    assert "No change detected." in report.series_markdown(quiet)
+    assert "no change detected" in report.series_text(quiet)
+    assert "No matching history." in report.history_page([], "speedup")
 
 
 def test_json_holds_everything() -> None:
     found = sample()
-    document = json.loads(history_json(found, points=True))
-    assert document["schema"] == HISTORY_SCHEMA
+    document = json.loads(report.history_json(found, points=True))
+    assert document["schema"] == report.HISTORY_SCHEMA
     first = document["series"][0]
     assert first["workload"] == "kernels/matmul inference"
     (change,) = first["changes"]
     assert (change["kind"], change["towards"], change["position"]) == ("step", "worse", 25)
     assert change["before"]["revision"] == "0000018"
     assert len(first["points"]) == first["runs"] == 40
-    assert "points" not in json.loads(history_json(found, points=False))["series"][0]
+    assert "points" not in json.loads(report.history_json(found, points=False))["series"][0]
 
 
 def test_csv_has_a_row_for_each_change() -> None:
-    rows = list(csv.DictReader(io.StringIO(history_csv(sample()))))
+    rows = list(csv.DictReader(io.StringIO(report.history_csv(sample()))))
     assert [row["kind"] for row in rows] == ["step", "drift"]
     assert float(rows[0]["ratio"]) == pytest.approx(0.9, abs=0.01)
     assert rows[0]["after_revision"] == "0000019"
@@ -112,14 +103,14 @@ def test_csv_has_a_row_for_each_change() -> None:
 
 def test_hostile_names_are_escaped() -> None:
     one = hostile()
-    for text in (changes_text([one], "speedup"), series_text([one])):
+    for text in (report.changes_text([one], "speedup"), report.series_text([one])):
         assert not re.search(r"[\x00-\x09\x0b-\x1f\u202e]", text)
-    for text in (changes_markdown([one], "speedup"), series_markdown([one])):
+    for text in (report.changes_markdown([one], "speedup"), report.series_markdown([one])):
         assert "<script" not in text
         assert "](y)" not in text.replace("\\]", "")
-    (row,) = csv.DictReader(io.StringIO(history_csv([replace_names(one, "=1+1")])))
+    (row,) = csv.DictReader(io.StringIO(report.history_csv([replace_names(one, "=1+1")])))
     assert row["workload"] == "'=1+1"
-    page = history_page([one], "speedup")
+    page = report.history_page([one], "speedup")
     assert "<script" not in page
     assert "\u202e" not in page
     assert "alert(1)" in page
@@ -130,7 +121,7 @@ def replace_names(one: SeriesHistory, name: str) -> SeriesHistory:
 
 
 def test_page_needs_nothing_and_runs_nothing() -> None:
-    page = history_page(sample(), "speedup")
+    page = report.history_page(sample(), "speedup")
     assert "default-src 'none'" in page
     assert not re.search(r"(src|href)=[\"'](?!#)", page)
     assert not re.search(r"url\(", page)

@@ -14,20 +14,7 @@ from typing import Final
 
 from torchyard.errors import StepFailed
 from torchyard.profile.model import Collected, CostRow, KeptFile
-from torchyard.profile.tools.interface import (
-    STEPS,
-    InstalledTool,
-    Job,
-    Tool,
-    ToolCommand,
-    escaped_path,
-    program_pid,
-    recorded_steps_of,
-    run_captured,
-    step_range_command,
-    text_of,
-    thread_variables,
-)
+from torchyard.profile.tools import interface
 
 OUT_FILE: Final = "callgrind.out"
 LOG_FILE: Final = "valgrind.log"
@@ -43,23 +30,23 @@ _VALGRIND_FAILURE: Final = re.compile(
 )
 
 
-def command(program: str, job: Job) -> ToolCommand:
+def command(program: str, job: interface.Job) -> interface.ToolCommand:
     """Return the command that runs the worker and the program under Valgrind."""
-    words, files = step_range_command(job, "valgrind")
-    return ToolCommand(
+    words, files = interface.step_range_command(job, "valgrind")
+    return interface.ToolCommand(
         words=(
             *(program, "--tool=callgrind", "--instr-atstart=no", "--dump-line=no"),
             # Child programs are not instrumented; forked processes write files of their own.
             "--trace-children=no",
             *(
-                f"--callgrind-out-file={escaped_path(job.folder / OUT_FILE)}.%p",
-                f"--log-file={escaped_path(job.folder / LOG_FILE)}",
+                f"--callgrind-out-file={interface.escaped_path(job.folder / OUT_FILE)}.%p",
+                f"--log-file={interface.escaped_path(job.folder / LOG_FILE)}",
             ),
             *job.options.extra,
             *words,
         ),
         # Valgrind runs one thread at a time, so more threads only add waiting.
-        variables=thread_variables(job.options.threads or 1),
+        variables=interface.thread_variables(job.options.threads or 1),
         files=files,
         notes=(
             "callgrind runs one thread at a time; it counts instructions and measures no times",
@@ -67,9 +54,9 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def explain_failure(job: Job) -> None:
+def explain_failure(job: interface.Job) -> None:
     """Raise StepFailed if Valgrind itself failed."""
-    log = text_of(job.folder / LOG_FILE)
+    log = interface.text_of(job.folder / LOG_FILE)
     failure = _VALGRIND_FAILURE.search(log)
     if failure is not None:
         line = next(line for line in log.splitlines() if failure[0] in line)
@@ -81,10 +68,10 @@ def explain_failure(job: Job) -> None:
         )
 
 
-def collect(installed: InstalledTool, job: Job) -> Collected:
+def collect(installed: interface.InstalledTool, job: interface.Job) -> Collected:
     """Read the counts with callgrind_annotate."""
     explain_failure(job)
-    recorded = recorded_steps_of(job)
+    recorded = interface.recorded_steps_of(job)
     path = _counts(job)
     if path is None:
         raise StepFailed(
@@ -94,7 +81,7 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
         )
     annotate = str(Path(installed.path).with_name("callgrind_annotate"))
     try:
-        done = run_captured(
+        done = interface.run_captured(
             [annotate, "--threshold=100", "--auto=no", str(path)], limit_s=_ANNOTATE_LIMIT_S
         )
         rows = annotated_rows(done.stdout)
@@ -116,9 +103,9 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
     )
 
 
-def _counts(job: Job) -> Path | None:
+def _counts(job: interface.Job) -> Path | None:
     """Return the output file of the program itself, not of a forked process."""
-    own = job.folder / f"{OUT_FILE}.{program_pid(job)}"
+    own = job.folder / f"{OUT_FILE}.{interface.program_pid(job)}"
     if own.is_file():
         return own
     files = sorted(job.folder.glob(f"{OUT_FILE}.*"))
@@ -150,12 +137,12 @@ def _split(place: str) -> tuple[str, str]:
     return (file, function) if function else ("", place)
 
 
-TOOL: Final = Tool(
+TOOL: Final = interface.Tool(
     name="callgrind",
     about="exact instruction counts per function; the program runs many times slower",
     package="Debian, Ubuntu: apt install valgrind; Fedora: dnf install valgrind",
     programs=("valgrind", "vgdb", "callgrind_annotate"),
-    supported_options=(*STEPS, "threads", "extra"),
+    supported_options=(*interface.STEPS, "threads", "extra"),
     command=command,
     collect=collect,
     explain_failure=explain_failure,

@@ -7,19 +7,7 @@ from typing import Final
 
 from torchyard.errors import NotAllowed, StepFailed
 from torchyard.profile.model import Collected, KeptFile
-from torchyard.profile.tools.interface import (
-    STEPS,
-    InstalledTool,
-    Job,
-    Tool,
-    ToolCommand,
-    escaped_path,
-    library_path,
-    program_command,
-    recorded_steps_of,
-    text_of,
-    thread_variables,
-)
+from torchyard.profile.tools import interface
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
 
 REPORT_FILE: Final = "report.ncu-rep"
@@ -29,21 +17,23 @@ _COLUMNS: Final = Columns(name="Kernel Name", time=_TIME)
 _IMPORT_LIMIT_S: Final = 600.0
 
 
-def command(program: str, job: Job) -> ToolCommand:
+def command(program: str, job: interface.Job) -> interface.ToolCommand:
     """Return the command; to record some steps only, ncu waits for cudaProfilerStart."""
     options = job.options
-    words, files, capture_range = program_command(job, "cuda", "--profile-from-start", "off")
-    return ToolCommand(
+    words, files, capture_range = interface.program_command(
+        job, "cuda", "--profile-from-start", "off"
+    )
+    return interface.ToolCommand(
         words=(
             *(program, "--target-processes", "all", "--set", "basic"),
             *(word for event in options.events for word in ("--section", event)),
             *("--launch-count", str(options.launches), *capture_range),
-            *("--log-file", escaped_path(job.folder / LOG_FILE)),
-            *("--force-overwrite", "--export", escaped_path(job.folder / REPORT_FILE)),
+            *("--log-file", interface.escaped_path(job.folder / LOG_FILE)),
+            *("--force-overwrite", "--export", interface.escaped_path(job.folder / REPORT_FILE)),
             *options.extra,
             *words,
         ),
-        variables=(*library_path(job), *thread_variables(options.threads)),
+        variables=(*interface.library_path(job), *interface.thread_variables(options.threads)),
         files=files,
         notes=(
             f"ncu profiles the first {options.launches} kernel launches and replays each several times",
@@ -51,9 +41,9 @@ def command(program: str, job: Job) -> ToolCommand:
     )
 
 
-def explain_failure(job: Job) -> None:
+def explain_failure(job: interface.Job) -> None:
     """Raise NotAllowed if the driver denies access to the counters."""
-    if "ERR_NVGPUCTRPERM" in text_of(job.folder / LOG_FILE):
+    if "ERR_NVGPUCTRPERM" in interface.text_of(job.folder / LOG_FILE):
         raise NotAllowed(
             "the NVIDIA driver does not permit this user to read GPU performance counters",
             why="ERR_NVGPUCTRPERM",
@@ -63,11 +53,11 @@ def explain_failure(job: Job) -> None:
         )
 
 
-def collect(installed: InstalledTool, job: Job) -> Collected:
+def collect(installed: interface.InstalledTool, job: interface.Job) -> Collected:
     """Read the times of the profiled kernels."""
     explain_failure(job)
     report = job.folder / REPORT_FILE
-    recorded = recorded_steps_of(job)
+    recorded = interface.recorded_steps_of(job)
     if not report.is_file():
         raise StepFailed("ncu wrote no report", hint="see its log", log=str(job.folder / LOG_FILE))
     rows, notes = query_kernels(
@@ -91,13 +81,13 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
     )
 
 
-TOOL: Final = Tool(
+TOOL: Final = interface.Tool(
     name="ncu",
     about="metrics of single CUDA kernels (NVIDIA Nsight Compute)",
     package="NVIDIA's CUDA repository: apt install nsight-compute",
     programs=("ncu",),
     places=("/usr/local/cuda/bin",),
-    supported_options=(*STEPS, "launches", "events", "threads", "extra"),
+    supported_options=(*interface.STEPS, "launches", "events", "threads", "extra"),
     command=command,
     collect=collect,
     explain_failure=explain_failure,

@@ -7,18 +7,7 @@ from typing import Final
 
 from torchyard.errors import StepFailed
 from torchyard.profile.model import Collected, KeptFile
-from torchyard.profile.tools.interface import (
-    STEPS,
-    InstalledTool,
-    Job,
-    Tool,
-    ToolCommand,
-    escaped_path,
-    library_path,
-    program_command,
-    recorded_steps_of,
-    thread_variables,
-)
+from torchyard.profile.tools import interface
 from torchyard.profile.tools.kernel_table import Columns, query_kernels
 
 REPORT: Final = "report"
@@ -28,10 +17,10 @@ _COLUMNS: Final = Columns(name="Name", time="Total Time (ns)", calls="Instances"
 _STATS_LIMIT_S: Final = 600.0
 
 
-def command(program: str, job: Job) -> ToolCommand:
+def command(program: str, job: interface.Job) -> interface.ToolCommand:
     """Return the command; to record some steps only, nsys waits for cudaProfilerStart."""
     options = job.options
-    words, files, capture_range = program_command(
+    words, files, capture_range = interface.program_command(
         job, "cuda", "--capture-range=cudaProfilerApi", "--capture-range-end=stop"
     )
     sampled = (
@@ -39,24 +28,24 @@ def command(program: str, job: Job) -> ToolCommand:
         if options.stacks
         else ("--sample=none", "--cpuctxsw=none")
     )
-    return ToolCommand(
+    return interface.ToolCommand(
         words=(
             *(program, "profile", f"--trace={','.join(options.events or _TRACED)}", *sampled),
             *(("--cuda-memory-usage=true",) if options.memory else ()),
             *capture_range,
-            *("--force-overwrite=true", f"--output={escaped_path(job.folder / REPORT)}"),
+            *("--force-overwrite=true", f"--output={interface.escaped_path(job.folder / REPORT)}"),
             *options.extra,
             *words,
         ),
-        variables=(*library_path(job), *thread_variables(options.threads)),
+        variables=(*interface.library_path(job), *interface.thread_variables(options.threads)),
         files=files,
     )
 
 
-def collect(installed: InstalledTool, job: Job) -> Collected:
+def collect(installed: interface.InstalledTool, job: interface.Job) -> Collected:
     """Read the kernels with `nsys stats`."""
     report = job.folder / REPORT_FILE
-    recorded = recorded_steps_of(job)
+    recorded = interface.recorded_steps_of(job)
     if not report.is_file():
         raise StepFailed("nsys wrote no report", hint="see its output above")
     rows, notes = query_kernels(
@@ -77,13 +66,13 @@ def collect(installed: InstalledTool, job: Job) -> Collected:
     )
 
 
-TOOL: Final = Tool(
+TOOL: Final = interface.Tool(
     name="nsys",
     about="timeline of CUDA calls, kernels and copies (NVIDIA Nsight Systems)",
     package="NVIDIA's CUDA repository: apt install nsight-systems",
     programs=("nsys",),
     places=("/usr/local/cuda/bin", "/opt/nvidia/nsight-systems/bin"),
-    supported_options=(*STEPS, "memory", "stacks", "events", "threads", "extra"),
+    supported_options=(*interface.STEPS, "memory", "stacks", "events", "threads", "extra"),
     command=command,
     collect=collect,
 )

@@ -20,18 +20,8 @@ from torchyard.core.records import decode
 from torchyard.core.toml_file import read_toml
 from torchyard.core.units import parse_fraction
 from torchyard.errors import NothingToDo, UsageError
+from torchyard.results.compare import sides
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.sides import (
-    CrossComparison,
-    CrossRow,
-    CrossSide,
-    FactDifference,
-    Rules,
-    Side,
-    Support,
-    Unpaired,
-    describe,
-)
 from torchyard.results.model import Metric
 from torchyard.stats.between_runs import Effect, beyond_p
 from torchyard.stats.suite import benjamini_hochberg
@@ -93,7 +83,7 @@ class GateRow:
     """Ends of the confidence interval of the slowdown."""
     p_crossed: float | None = None
     """One-sided p-value of "within the limit", adjusted over the rows of the gate."""
-    support: Support | None = None
+    support: sides.Support | None = None
     why: tuple[str, ...] = ()
     failed_before: bool = False
     """Whether a failing workload also failed before."""
@@ -104,13 +94,13 @@ class GateOutcome:
     """The result of a gate."""
 
     metric: Metric
-    one: CrossSide
+    one: sides.CrossSide
     """The reference of the limits."""
-    other: CrossSide
+    other: sides.CrossSide
     """The checked run."""
     rows: tuple[GateRow, ...]
     """Most severe first."""
-    facts: tuple[FactDifference, ...]
+    facts: tuple[sides.FactDifference, ...]
     policy: Policy
     confidence: float
 
@@ -209,7 +199,7 @@ class Gate:
         return max_slowdown
 
 
-def compare_inside(side: Side, rules: Rules) -> CrossComparison:
+def compare_inside(side: sides.Side, rules: sides.Rules) -> sides.CrossComparison:
     """Compare the candidates of a run, or only the given one, with the run's own baseline."""
     run = side.newest
     base = run.study.baseline.name
@@ -226,15 +216,15 @@ def compare_inside(side: Side, rules: Rules) -> CrossComparison:
     rows = tuple(row for part in parts for row in part.rows)
     return replace(
         parts[0],
-        one=describe(side, (base,)),
-        other=describe(side, tuple(names)),
+        one=sides.describe(side, (base,)),
+        other=sides.describe(side, tuple(names)),
         rows=rows,
         unpaired=tuple(item for part in parts for item in part.unpaired),
         facts=tuple(dict.fromkeys(fact for part in parts for fact in part.facts)),
     )
 
 
-def run_gate(comparison: CrossComparison, gate: Gate) -> GateOutcome:
+def run_gate(comparison: sides.CrossComparison, gate: Gate) -> GateOutcome:
     """Check every workload against its limit; most severe first."""
     alpha = 1.0 - comparison.confidence
     rows = [_row(row, gate, alpha) for row in comparison.rows]
@@ -259,7 +249,7 @@ def run_gate(comparison: CrossComparison, gate: Gate) -> GateOutcome:
     )
 
 
-def _row(row: CrossRow, gate: Gate, alpha: float) -> GateRow:
+def _row(row: sides.CrossRow, gate: Gate, alpha: float) -> GateRow:
     limit = gate.limit_of(row.workload)
     result = GateRow(
         workload=row.workload,
@@ -302,7 +292,7 @@ def _row(row: CrossRow, gate: Gate, alpha: float) -> GateRow:
     return replace(result, standing=standing, p_crossed=p_crossed)
 
 
-def _reading(result: GateRow, row: CrossRow, metric: Metric) -> GateRow:
+def _reading(result: GateRow, row: sides.CrossRow, metric: Metric) -> GateRow:
     """Check compile time or memory, which are comparable if only the candidate differs."""
     if metric == "compile":
         before, now = row.one.compile_s, row.other.compile_s
@@ -337,7 +327,7 @@ def _corrected(rows: Sequence[GateRow], alpha: float) -> list[GateRow]:
     return result
 
 
-def _unpaired(item: Unpaired, gate: Gate) -> GateRow:
+def _unpaired(item: sides.Unpaired, gate: Gate) -> GateRow:
     failing = {"failed", "wrong", "no number"}
     standing: Standing = "missing"
     if item.other in failing:

@@ -22,17 +22,9 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from torchyard.core.records import nearest_hint
 from torchyard.errors import NothingToDo, UsageError
+from torchyard.results import model
 from torchyard.results.directory import runs_home
-from torchyard.results.index.database import (
-    Unusable,
-    copied_to_memory,
-    forget_marks,
-    in_memory,
-    not_waiting,
-    open_file,
-    remove_damaged,
-    writing,
-)
+from torchyard.results.index import database
 from torchyard.results.index.entries import (
     Entries,
     FullMark,
@@ -51,15 +43,6 @@ from torchyard.results.index.queries import (
     find_points,
     find_runs,
     find_series,
-)
-from torchyard.results.model import (
-    ComparisonEntry,
-    LaunchVariance,
-    Metric,
-    RunEntry,
-    RunFilter,
-    Series,
-    SeriesPoint,
 )
 
 Progress = Callable[[int, int], None]
@@ -99,7 +82,7 @@ def refresh_index(
     indexed = _indexed_marks(connection, "settled = 0" if agreed else "1")
     gone = [run for run in indexed if run not in marks]
     if gone:
-        with writing(connection) as cursor:
+        with database.writing(connection) as cursor:
             delete_runs(cursor, gone)
     if agreed:
         unread = sorted(indexed)
@@ -165,20 +148,24 @@ def _read(
 
 def _insert(connection: sqlite3.Connection, batch: list[tuple[FullMark, Entries]]) -> None:
     if batch:
-        with writing(connection) as cursor:
+        with database.writing(connection) as cursor:
             insert_runs(cursor, batch)
         batch.clear()
 
 
-def _entry(connection: sqlite3.Connection, home: Path, run: str) -> list[RunEntry]:
-    entries = find_runs(connection, home, RunFilter(run=run))
+def _entry(connection: sqlite3.Connection, home: Path, run: str) -> list[model.RunEntry]:
+    entries = find_runs(connection, home, model.RunFilter(run=run))
     return [entry for entry in entries if entry.id == run]
 
 
 def _save_scan(connection: sqlite3.Connection, marks: dict[str, str], digest: str) -> None:
     """Store the digest of the scan, unless another process has changed rows since."""
     # It only saves time at the next refresh, so a lock is not waited for and errors are ignored.
-    with suppress(sqlite3.OperationalError), not_waiting(connection), writing(connection) as cursor:
+    with (
+        suppress(sqlite3.OperationalError),
+        database.not_waiting(connection),
+        database.writing(connection) as cursor,
+    ):
         rows = cursor.execute("SELECT id, mark FROM runs").fetchall()
         if len(rows) == len(marks) and all(marks.get(run) == mark for run, mark in rows):
             cursor.execute("DELETE FROM looks")
@@ -209,9 +196,9 @@ class Store:
         for place in places_for(home):
             try:
                 return cls(home, _opened(place), place)
-            except Unusable as error:
+            except database.Unusable as error:
                 reasons.append(str(error))
-        store = cls(home, in_memory(), None)
+        store = cls(home, database.in_memory(), None)
         if reasons:
             store.warnings.append(_not_stored(reasons[0]))
         return store
@@ -239,35 +226,37 @@ class Store:
 
     def rebuild(self, progress: Progress | None = None) -> Refreshed:
         """Read all folders again; other processes see the old entries until each is replaced."""
-        self._with_repair(lambda: forget_marks(self._connection))
+        self._with_repair(lambda: database.forget_marks(self._connection))
         return self.refresh(progress)
 
     def insert(self, runs: Sequence[tuple[FullMark, Entries]]) -> None:
         """Insert entries with their marks, replacing earlier entries of the same runs."""
-        with self._lock, writing(self._connection) as cursor:
+        with self._lock, database.writing(self._connection) as cursor:
             insert_runs(cursor, runs)
 
-    def runs(self, filters: RunFilter) -> list[RunEntry]:
+    def runs(self, filters: model.RunFilter) -> list[model.RunEntry]:
         """Return the matching runs, newest first."""
         return self._with_repair(lambda: find_runs(self._connection, self.home, filters))
 
-    def comparisons(self, filters: RunFilter) -> list[ComparisonEntry]:
+    def comparisons(self, filters: model.RunFilter) -> list[model.ComparisonEntry]:
         """Return the matching comparisons, newest first."""
         return self._with_repair(lambda: find_comparisons(self._connection, filters))
 
-    def series(self, filters: RunFilter, metric: Metric = "speedup") -> list[Series]:
+    def series(
+        self, filters: model.RunFilter, metric: model.Metric = "speedup"
+    ) -> list[model.Series]:
         """Return the matching series."""
         return self._with_repair(lambda: find_series(self._connection, filters, metric))
 
-    def points(self, series: Series) -> list[SeriesPoint]:
+    def points(self, series: model.Series) -> list[model.SeriesPoint]:
         """Return the points of a series, oldest first, without wrong results and missing values."""
         return self._with_repair(lambda: find_points(self._connection, series))
 
-    def launch_variances(self) -> list[LaunchVariance]:
+    def launch_variances(self) -> list[model.LaunchVariance]:
         """Return the pooled variances between launches of each machine, device and suite."""
         return self._with_repair(lambda: find_launch_variances(self._connection))
 
-    def run(self, text: str) -> RunEntry:
+    def run(self, text: str) -> model.RunEntry:
         """Return a run by its id, a unique prefix of it, its folder, or `latest`."""
         if text == "latest":
             return self._latest()
@@ -275,15 +264,15 @@ class Store:
         if text and folder.is_dir():
             return entries_of(folder.absolute()).run
         plain = text and not {"*", "?", "/"} & set(text)
-        matching = self.runs(RunFilter(run=text)) if plain else []
+        matching = self.runs(model.RunFilter(run=text)) if plain else []
         exact = [run for run in matching if run.id == text]
         if len(exact or matching) == 1:
             return (exact or matching)[0]
         raise self._no_run(text, matching)
 
-    def _latest(self) -> RunEntry:
+    def _latest(self) -> model.RunEntry:
         for limit in (20, None):
-            for run in self.runs(RunFilter(limit=limit)):
+            for run in self.runs(model.RunFilter(limit=limit)):
                 if not run.damage:
                     return run
         raise NothingToDo(
@@ -292,7 +281,7 @@ class Store:
             hint="start one with `torchyard bench`, or name a run folder",
         )
 
-    def _no_run(self, text: str, matching: Sequence[RunEntry]) -> UsageError:
+    def _no_run(self, text: str, matching: Sequence[model.RunEntry]) -> UsageError:
         if matching:
             some = ", ".join(run.id for run in matching[:3])
             return UsageError(
@@ -300,7 +289,7 @@ class Store:
                 why=f"{some}{', ...' if len(matching) > 3 else ''} start with it",  # noqa: PLR2004
                 hint="use more letters of the id",
             )
-        newest = [run.id for run in self.runs(RunFilter(limit=20))]
+        newest = [run.id for run in self.runs(model.RunFilter(limit=20))]
         return UsageError(
             f"there is no run {text!r}",
             why=f"it is neither a folder nor the id of a run in {self.home}",
@@ -327,12 +316,12 @@ class Store:
             raise error
         self._connection.close()
         if _inode(self.place) == self._inode:
-            remove_damaged(self.place)
+            database.remove_damaged(self.place)
         try:
             self._connection = _opened(self.place)
             self._inode = _inode(self.place)
-        except Unusable as problem:
-            self._connection, self.place = in_memory(), None
+        except database.Unusable as problem:
+            self._connection, self.place = database.in_memory(), None
             self.warnings.append(_not_stored(str(problem)))
         try:
             self._refresh(None)
@@ -347,7 +336,7 @@ class Store:
             # Another process has removed a damaged file and creates a new one.
             self._renew(error)
             return
-        copy = copied_to_memory(self._connection)
+        copy = database.copied_to_memory(self._connection)
         self._connection.close()
         self.warnings.append(_not_stored(f"{self.place}: {error}"))
         self._connection, self.place = copy, None
@@ -356,13 +345,13 @@ class Store:
 
 def _opened(place: Path) -> sqlite3.Connection:
     try:
-        return open_file(place)
+        return database.open_file(place)
     except sqlite3.DatabaseError:
-        remove_damaged(place)
+        database.remove_damaged(place)
     try:
-        return open_file(place)
+        return database.open_file(place)
     except sqlite3.DatabaseError as error:
-        raise Unusable(f"{place}: {error}") from error
+        raise database.Unusable(f"{place}: {error}") from error
 
 
 def _inode(place: Path | None) -> int | None:

@@ -21,30 +21,7 @@ from torchyard.presentation.html_page import asset, fingerprint, json_for_script
 from torchyard.presentation.wording import ABSENT
 from torchyard.values.model import Certainty, SourceExcerpt, ValueFinding, ValueProfile
 from torchyard.values.pattern_texts import pattern_text
-from torchyard.values.report.descriptions import (
-    MARKS,
-    bytes_per_step,
-    bytes_text,
-    chain_text,
-    clipped,
-    code_spans,
-    detail_text,
-    fix_speedup_text,
-    measured_text,
-    notes_of_profile,
-    operator_text,
-    ordered,
-    place_text,
-    result_text,
-    scope_rows,
-    short_file,
-    state_sentence,
-    steps_text,
-    suggestion_text,
-    summary_sentence,
-    time_text,
-    title_of_program,
-)
+from torchyard.values.report import descriptions
 from torchyard.values.report.flow_graph import LINKS
 from torchyard.values.report.flow_picture import flow_page
 from torchyard.values.source_excerpts import AROUND_FINDING, with_excerpts
@@ -122,14 +99,14 @@ def _rows(evidence: Mapping[str, Any]) -> list[tuple[str, str]]:
         if key in LINKS and isinstance(value, dict):
             rows.append((LINKS[key], _operator(value)))
         elif key not in _SHOWN_APART and key not in _SHARES:
-            rows.append((clipped(str(key), 40).replace("_", " "), _value(value)))
+            rows.append((descriptions.clipped(str(key), 40).replace("_", " "), _value(value)))
     return rows
 
 
 def _operator(value: Mapping[str, Any]) -> str:
     backward = ", backward" if value.get("backward") is True else ""
-    place = f"{short_file(str(value.get('file', '')))}:{clipped(str(value.get('line', '')), 12)}"
-    return f"{operator_text(str(value.get('operator', '')))} at {place}{backward}"
+    place = f"{descriptions.short_file(str(value.get('file', '')))}:{descriptions.clipped(str(value.get('line', '')), 12)}"
+    return f"{descriptions.operator_text(str(value.get('operator', '')))} at {place}{backward}"
 
 
 def _histogram(value: Any) -> Histogram | None:
@@ -166,9 +143,11 @@ def _histogram(value: Any) -> Histogram | None:
 
 def _value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return clipped(str(value), 80)
+        return descriptions.clipped(str(value), 80)
     if isinstance(value, int):
-        return clipped(str(value), 24) if abs(value) < 10**18 else f"{float(value):.4g}"
+        return (
+            descriptions.clipped(str(value), 24) if abs(value) < 10**18 else f"{float(value):.4g}"
+        )
     return f"{value:.5g}"
 
 
@@ -195,7 +174,7 @@ _Lines = Mapping[tuple[str, int], str]
 def values_html(profile: ValueProfile) -> str:
     """Return the page."""
     profile = with_excerpts(profile)
-    findings = ordered(profile)
+    findings = descriptions.ordered(profile)
     shown = findings[:MOST_FINDINGS]
     lines = _lines(profile.excerpts)
     flow = flow_page(profile, shown, lines)
@@ -204,12 +183,12 @@ def values_html(profile: ValueProfile) -> str:
     items = flow.picture.items if flow.picture is not None else {}
     scale = _Scale(profile)
     engine = template_engine()
-    engine.globals["spans"] = code_spans
+    engine.globals["spans"] = descriptions.code_spans
     return engine.get_template("values.html.j2").render(
-        title=title_of_program(profile),
+        title=descriptions.title_of_program(profile),
         profile=profile,
-        warning=state_sentence(profile),
-        summary=summary_sentence(profile),
+        warning=descriptions.state_sentence(profile),
+        summary=descriptions.summary_sentence(profile),
         figures=_figures(profile),
         findings=[
             _card(number, finding, profile, lines, items.get(finding.node), scale)
@@ -218,15 +197,15 @@ def values_html(profile: ValueProfile) -> str:
         left_out=len(findings) - len(shown),
         patterns=_patterns(shown),
         certainties=[
-            {"name": word.value, "mark": MARKS[word], "count": count}
+            {"name": word.value, "mark": descriptions.MARKS[word], "count": count}
             for word in Certainty
             if (count := sum(finding.proof.certainty is word for finding in shown))
         ],
         flow=flow,
         flow_json=json_for_script(flow.picture.data) if flow.picture is not None else "",
-        scope=scope_rows(profile),
-        notes=notes_of_profile(profile),
-        command=shlex.join(clipped(word, 400) for word in profile.program[:100]),
+        scope=descriptions.scope_rows(profile),
+        notes=descriptions.notes_of_profile(profile),
+        command=shlex.join(descriptions.clipped(word, 400) for word in profile.program[:100]),
         version=__version__,
         histogram_size=(WIDTH, HEIGHT),
         bar=_BAR,
@@ -261,7 +240,7 @@ def _figures(profile: ValueProfile) -> list[tuple[str, str, str]]:
     """Return (name, number, explanation)."""
     findings = profile.findings
     proven = sum(one.proof.certainty is Certainty.PROVEN for one in findings)
-    wasted = sum(bytes_per_step(one, profile) for one in findings)
+    wasted = sum(descriptions.bytes_per_step(one, profile) for one in findings)
     figures = [
         ("findings", f"{len(findings):,}", f"{proven:,} proven"),
         ("wasted bytes per step", format_bytes(wasted), _of_written(profile)),
@@ -290,7 +269,7 @@ def _of_written(profile: ValueProfile) -> str:
 def _patterns(findings: list[ValueFinding]) -> list[dict[str, Any]]:
     """Return the patterns on the page with their counts and texts."""
     return [
-        {"name": clipped(name, 60), "count": count, "text": pattern_text(name)}
+        {"name": descriptions.clipped(name, 60), "count": count, "text": pattern_text(name)}
         for name, count in _counted(finding.pattern for finding in findings)
     ]
 
@@ -308,30 +287,30 @@ def _card(
     scale: _Scale,
 ) -> dict[str, Any]:
     """Return the template variables of one finding."""
-    operator = operator_text(finding.operator, finding.path)
-    place = place_text(finding.place)
+    operator = descriptions.operator_text(finding.operator, finding.path)
+    place = descriptions.place_text(finding.place)
     return {
         "number": number,
-        "pattern": clipped(finding.pattern, 60),
+        "pattern": descriptions.clipped(finding.pattern, 60),
         "certainty": finding.proof.certainty.value,
-        "mark": MARKS[finding.proof.certainty],
+        "mark": descriptions.MARKS[finding.proof.certainty],
         "operator": operator,
         "place": place,
-        "file": clipped(finding.place.file, 400),
+        "file": descriptions.clipped(finding.place.file, 400),
         "bar": scale(finding),
-        "bytes": bytes_text(finding, profile),
-        "time": time_text(finding.worth),
-        "detail": detail_text(finding),
-        "suggestion": suggestion_text(finding),
-        "why": clipped(finding.proof.why, 500),
+        "bytes": descriptions.bytes_text(finding, profile),
+        "time": descriptions.time_text(finding.worth),
+        "detail": descriptions.detail_text(finding),
+        "suggestion": descriptions.suggestion_text(finding),
+        "why": descriptions.clipped(finding.proof.why, 500),
         "tests": [
             {
-                "name": clipped(test.test, 60),
+                "name": descriptions.clipped(test.test, 60),
                 "passed": test.passed,
-                "result": result_text(test),
-                "inputs": clipped(test.inputs, 100),
-                "poison": clipped(test.poison, 60),
-                "detail": clipped(test.detail, 300),
+                "result": descriptions.result_text(test),
+                "inputs": descriptions.clipped(test.inputs, 100),
+                "poison": descriptions.clipped(test.poison, 60),
+                "detail": descriptions.clipped(test.detail, 300),
             }
             for test in finding.proof.tests[:_MOST_TESTS]
         ],
@@ -347,24 +326,33 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
     worth, steps = finding.worth, len(finding.steps)
     seen = f"{finding.count:,} times in {steps:,} step{'s' if steps != 1 else ''}"
     rows = [
-        ("observed", f"{seen} ({steps_text(finding.steps)})" if steps else seen),
-        ("wasted", f"{bytes_text(finding, profile)} per step, {_of_all(finding)}"),
-        ("time", chain_text(worth) if worth.saving is not None else time_text(worth)),
+        ("observed", f"{seen} ({descriptions.steps_text(finding.steps)})" if steps else seen),
+        ("wasted", f"{descriptions.bytes_text(finding, profile)} per step, {_of_all(finding)}"),
+        (
+            "time",
+            descriptions.chain_text(worth)
+            if worth.saving is not None
+            else descriptions.time_text(worth),
+        ),
     ]
     if worth.operator_ns is not None and worth.wasted_ns is not None:
         wasted, whole = format_duration(worth.wasted_ns), format_duration(worth.operator_ns)
         rows.append(("one call", f"{wasted} of {whole}"))
-    if measured_text(worth):
-        rows.append(("fix applied", measured_text(worth)))
-    if fix_speedup_text(worth):
-        speedup = fix_speedup_text(worth).removeprefix("with the fix, ")
+    if descriptions.measured_text(worth):
+        rows.append(("fix applied", descriptions.measured_text(worth)))
+    if descriptions.fix_speedup_text(worth):
+        speedup = descriptions.fix_speedup_text(worth).removeprefix("with the fix, ")
         rows.append(("with the fix", f"{speedup}, measured in pairs"))
-    rows += [("method", clipped(worth.method, 300))] if worth.method else []
-    rows += [("not measured", clipped(worth.unavailable, 300))] if worth.unavailable else []
+    rows += [("method", descriptions.clipped(worth.method, 300))] if worth.method else []
+    rows += (
+        [("not measured", descriptions.clipped(worth.unavailable, 300))]
+        if worth.unavailable
+        else []
+    )
     if finding.place.function:
-        rows.append(("function", clipped(finding.place.function, 100)))
+        rows.append(("function", descriptions.clipped(finding.place.function, 100)))
     if finding.overload:
-        rows.append(("overload", clipped(finding.overload, 100)))
+        rows.append(("overload", descriptions.clipped(finding.overload, 100)))
     if finding.modules:
         rows.append(("modules", _modules(finding.modules)))
     return rows
@@ -378,7 +366,7 @@ def _of_all(finding: ValueFinding) -> str:
 
 
 def _modules(modules: Mapping[str, int]) -> str:
-    named = [f"{clipped(name, 80)} ({count:,})" for name, count in modules.items()]
+    named = [f"{descriptions.clipped(name, 80)} ({count:,})" for name, count in modules.items()]
     more = len(named) - _MOST_MODULES
     return ", ".join(named[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
 

@@ -14,28 +14,7 @@ from torchyard.presentation.safe_text import aligned, escaped, wrapped
 from torchyard.presentation.tables import escaped_cells, markdown_table
 from torchyard.values.model import Certainty, FlowNode, ValueFinding, ValueProfile
 from torchyard.values.prices import profiled_steps
-from torchyard.values.report.descriptions import (
-    bytes_per_step,
-    bytes_text,
-    calls_text,
-    certainty_text,
-    chain_text,
-    clipped,
-    code_spans,
-    detail_text,
-    fix_speedup_text,
-    measured_text,
-    notes_of_profile,
-    operator_text,
-    ordered,
-    place_text,
-    scope_rows,
-    state_sentence,
-    suggestion_text,
-    summary_sentence,
-    time_text,
-    title_of_program,
-)
+from torchyard.values.report import descriptions
 from torchyard.values.report.flow_graph import NodeWaste, waste_links, waste_of_nodes
 
 _TEXT_HEADINGS: Final = ("", "pattern", "calls/steps", "bytes/step", "time/step", "certainty")
@@ -46,21 +25,21 @@ _NAME_WIDTH: Final = 12
 
 def values_text(profile: ValueProfile, *, width: int = 100, most: int = 40) -> str:
     """Return the report with at most `most` findings."""
-    lines = wrapped(summary_sentence(profile), width)
-    if state_sentence(profile):
-        lines += wrapped(state_sentence(profile), width)
-    findings = ordered(profile)
+    lines = wrapped(descriptions.summary_sentence(profile), width)
+    if descriptions.state_sentence(profile):
+        lines += wrapped(descriptions.state_sentence(profile), width)
+    findings = descriptions.ordered(profile)
     if findings:
         lines += ["", *_text_table(findings[:most], profile, width)]
     if len(findings) > most:
         more = f"{len(findings) - most:,} smaller findings are not shown"
         lines += ["", f"{more}: `torchyard values show --format json` lists all findings."]
     lines += ["", "Scope:"]
-    for name, text in scope_rows(profile):
+    for name, text in descriptions.scope_rows(profile):
         lines += wrapped(
             text, width, first=f"  {name:<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 3)
         )
-    for note in notes_of_profile(profile):
+    for note in descriptions.notes_of_profile(profile):
         lines += wrapped(
             note, width, first=f"  {'note':<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 3)
         )
@@ -73,11 +52,11 @@ def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: 
         rows.append(
             (
                 str(number),
-                clipped(finding.pattern, 40),
-                calls_text(finding),
-                bytes_text(finding, profile),
-                time_text(finding.worth),
-                certainty_text(finding),
+                descriptions.clipped(finding.pattern, 40),
+                descriptions.calls_text(finding),
+                descriptions.bytes_text(finding, profile),
+                descriptions.time_text(finding.worth),
+                descriptions.certainty_text(finding),
             )
         )
     heading, *table = aligned(rows, right=_TEXT_RIGHT).split("\n")
@@ -91,11 +70,11 @@ def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: 
 
 def _text_sentences(finding: ValueFinding) -> list[str]:
     """Return the lines below a finding: location, detail, certainty, saving, suggestion."""
-    why = clipped(finding.proof.why, 500)
-    suggestion = suggestion_text(finding)
+    why = descriptions.clipped(finding.proof.why, 500)
+    suggestion = descriptions.suggestion_text(finding)
     sentences = (
-        f"{operator_text(finding.operator, finding.path)} at {place_text(finding.place)}",
-        detail_text(finding),
+        f"{descriptions.operator_text(finding.operator, finding.path)} at {descriptions.place_text(finding.place)}",
+        descriptions.detail_text(finding),
         f"{finding.proof.certainty.value}: {why}" if why else "",
         *_worth_sentences(finding),
         f"→ {suggestion}" if suggestion else "",
@@ -106,7 +85,13 @@ def _text_sentences(finding: ValueFinding) -> list[str]:
 def _worth_sentences(finding: ValueFinding) -> list[str]:
     worth = finding.worth
     return [
-        text for text in (chain_text(worth), measured_text(worth), fix_speedup_text(worth)) if text
+        text
+        for text in (
+            descriptions.chain_text(worth),
+            descriptions.measured_text(worth),
+            descriptions.fix_speedup_text(worth),
+        )
+        if text
     ]
 
 
@@ -116,11 +101,11 @@ _MARKDOWN_RIGHT: Final = (0, 4, 5, 6)
 
 def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
     """Return a table of at most `most` findings, followed by their suggestions."""
-    lines = [f"## Value profile of {escaped(title_of_program(profile))}", ""]
-    if state_sentence(profile):
-        lines += [f"**{escaped(state_sentence(profile))}**", ""]
-    lines += [escaped(summary_sentence(profile)), ""]
-    findings = ordered(profile)
+    lines = [f"## Value profile of {escaped(descriptions.title_of_program(profile))}", ""]
+    if descriptions.state_sentence(profile):
+        lines += [f"**{escaped(descriptions.state_sentence(profile))}**", ""]
+    lines += [escaped(descriptions.summary_sentence(profile)), ""]
+    findings = descriptions.ordered(profile)
     if findings:
         lines += [*_markdown_table(findings[:most], profile), ""]
         for number, finding in enumerate(findings[:most], start=1):
@@ -129,8 +114,8 @@ def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
     if len(findings) > most:
         lines += [f"{len(findings) - most:,} smaller findings are not shown.", ""]
     lines += ["<details><summary>Scope</summary>", ""]
-    lines += [f"- {name}: {escaped(text)}" for name, text in scope_rows(profile)]
-    lines += [f"- note: {escaped(note)}" for note in notes_of_profile(profile)]
+    lines += [f"- {name}: {escaped(text)}" for name, text in descriptions.scope_rows(profile)]
+    lines += [f"- note: {escaped(note)}" for note in descriptions.notes_of_profile(profile)]
     return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
@@ -138,13 +123,13 @@ def _markdown_table(findings: list[ValueFinding], profile: ValueProfile) -> list
     rows = [
         (
             str(number),
-            clipped(finding.pattern),
-            operator_text(finding.operator, finding.path),
-            clipped(place_text(finding.place)),
-            calls_text(finding),
-            bytes_text(finding, profile),
-            time_text(finding.worth),
-            certainty_text(finding),
+            descriptions.clipped(finding.pattern),
+            descriptions.operator_text(finding.operator, finding.path),
+            descriptions.clipped(descriptions.place_text(finding.place)),
+            descriptions.calls_text(finding),
+            descriptions.bytes_text(finding, profile),
+            descriptions.time_text(finding.worth),
+            descriptions.certainty_text(finding),
         )
         for number, finding in enumerate(findings, start=1)
     ]
@@ -152,14 +137,14 @@ def _markdown_table(findings: list[ValueFinding], profile: ValueProfile) -> list
 
 
 def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
-    yield f"{escaped(detail_text(finding) or clipped(finding.pattern))}."
+    yield f"{escaped(descriptions.detail_text(finding) or descriptions.clipped(finding.pattern))}."
     if finding.proof.why:
-        why = clipped(finding.proof.why, 500)
+        why = descriptions.clipped(finding.proof.why, 500)
         yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
     for text in _worth_sentences(finding):
         yield f"{escaped(text[0].upper() + text[1:])}."
-    if suggestion_text(finding):
-        parts = code_spans(suggestion_text(finding))
+    if descriptions.suggestion_text(finding):
+        parts = descriptions.code_spans(descriptions.suggestion_text(finding))
         yield "**Suggestion:** " + "".join(
             f"`{part}`" if code else _kept_spaces(part) for code, part in parts
         )
@@ -194,7 +179,7 @@ def values_json(profile: ValueProfile) -> str:
             "findings_left_out": profile.findings_left_out,
             "certainty": {word.value: counts[word] for word in Certainty},
             "bytes_wasted_per_step": sum(
-                bytes_per_step(finding, profile) for finding in profile.findings
+                descriptions.bytes_per_step(finding, profile) for finding in profile.findings
             ),
             "saving": None if saving is None else encode(saving),
             "upper_bound_share": None if saving is None else saving.bound_share,
@@ -210,7 +195,7 @@ def values_json(profile: ValueProfile) -> str:
             "flow_edges": len(profile.flow.edges),
             "notes": list(profile.notes),
         },
-        "findings": [_finding(finding, profile) for finding in ordered(profile)],
+        "findings": [_finding(finding, profile) for finding in descriptions.ordered(profile)],
     }
     return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
 
@@ -230,8 +215,8 @@ def _finding(finding: ValueFinding, profile: ValueProfile) -> dict[str, Any]:
     """Encode a finding without its recipe, which only the worker uses."""
     data: dict[str, Any] = encode(finding)
     del data["recipe"]
-    data["bytes_wasted_per_step"] = bytes_per_step(finding, profile)
-    data["suggestion"] = suggestion_text(finding)
+    data["bytes_wasted_per_step"] = descriptions.bytes_per_step(finding, profile)
+    data["suggestion"] = descriptions.suggestion_text(finding)
     return data
 
 
@@ -246,7 +231,7 @@ _NO_WASTE: Final = NodeWaste(share=0.0, findings=())
 
 def flow_dot(profile: ValueProfile) -> str:
     """Return the graph in DOT: nodes are coloured by waste, edge width shows bytes."""
-    findings = ordered(profile)
+    findings = descriptions.ordered(profile)
     waste = waste_of_nodes(profile, findings)
     lines = [
         "digraph values {",
@@ -268,7 +253,7 @@ def flow_dot(profile: ValueProfile) -> str:
 
 def flow_json(profile: ValueProfile) -> str:
     """Return nodes, edges and links with their findings as JSON."""
-    findings = ordered(profile)
+    findings = descriptions.ordered(profile)
     waste = waste_of_nodes(profile, findings)
     document = {
         "schema": FLOW_SCHEMA,
@@ -319,11 +304,15 @@ def _name(node: int) -> str:
 
 
 def _attributes(node: FlowNode, waste: NodeWaste) -> str:
-    label = [operator_text(node.operator), place_text(node.place), format_bytes(node.written_bytes)]
+    label = [
+        descriptions.operator_text(node.operator),
+        descriptions.place_text(node.place),
+        format_bytes(node.written_bytes),
+    ]
     if waste.findings:
         label[-1] += f", {format_percent(waste.share)} wasted"
     parts = [f"label={_quoted(*label)}"]
-    tip = f"{operator_text(node.operator, node.path)}: {node.calls:,} calls"
+    tip = f"{descriptions.operator_text(node.operator, node.path)}: {node.calls:,} calls"
     parts.append(f"tooltip={_quoted(tip)}")
     if waste.findings:
         shade = next(colour for least, colour in _SHADES if waste.share >= least)
@@ -340,7 +329,7 @@ def _quoted(*lines: str) -> str:
 
 def _escaped(lines: tuple[str, ...]) -> Iterator[str]:
     for line in lines:
-        yield clipped(line, 400).replace("\\", "\\\\").replace('"', '\\"')
+        yield descriptions.clipped(line, 400).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _width(size_bytes: int) -> float:

@@ -24,6 +24,7 @@ from torchyard.worker.values.operators import (
     written_tensors,
 )
 from torchyard.worker.values.places import calling_frame
+from torchyard.worker.values.proofs import trials
 from torchyard.worker.values.proofs.certainty import (
     LIKELY,
     NATIVE_OPERATOR,
@@ -45,18 +46,6 @@ from torchyard.worker.values.proofs.straight_line import (
 )
 from torchyard.worker.values.proofs.syntax import Site
 from torchyard.worker.values.proofs.trial_inputs import CannotCopy, flat_results
-from torchyard.worker.values.proofs.trials import (
-    DEAD,
-    REDUNDANT,
-    NotTestable,
-    Strategy,
-    TrialContext,
-    error_line,
-    fill_inside,
-    is_sum,
-    strategy_for,
-    sum_with_zeros,
-)
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter)
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -227,11 +216,11 @@ class Proofs:
         """Store a finding of a pattern until the operator has finished."""
         if self._is_adding:
             return
-        if is_sum(finding):
+        if trials.is_sum(finding):
             self._sums.append((finding, observation))
-        elif finding.pattern == DEAD and observation.path:
+        elif finding.pattern == trials.DEAD and observation.path:
             self._counted[id(observation)] = finding
-        elif strategy_for(finding, observation) is not None:
+        elif trials.strategy_for(finding, observation) is not None:
             self._to_test.append((finding, observation))
 
     def after_operator(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -261,7 +250,7 @@ class Proofs:
             record = self._trial_record(finding, observation, form)
             if record.holds is not False and self._should_try(record, budget):
                 budget -= 1
-                self._try(record, fill_inside(observation), func, args, kwargs)
+                self._try(record, trials.fill_inside(observation), func, args, kwargs)
             self._count_fill(observation, finding, record, result)
         for finding, observation in to_test:
             record = self._trial_record(finding, observation, form)
@@ -271,13 +260,13 @@ class Proofs:
                 reason is not None
                 and not observation.path
                 and observation.operator.fills
-                and (reason.in_pieces or finding.pattern == REDUNDANT)
+                and (reason.in_pieces or finding.pattern == trials.REDUNDANT)
             )
-            strategy = None if needless else strategy_for(finding, observation)
+            strategy = None if needless else trials.strategy_for(finding, observation)
             if strategy is not None and self._should_try(record, budget):
                 budget -= 1
                 self._try(record, strategy, func, args, kwargs)
-            if finding.pattern == DEAD and record.holds is False:
+            if finding.pattern == trials.DEAD and record.holds is False:
                 self._findings.drop(finding)
                 continue
             if reason is not None:
@@ -294,10 +283,10 @@ class Proofs:
                 self.tried += 1
                 try:
                     with StateGuard((), {}):
-                        record.tests = sum_with_zeros(observation)
+                        record.tests = trials.sum_with_zeros(observation)
                         record.holds = True
                 except Exception as error:
-                    self._not_tried(record, error_line(error))
+                    self._not_tried(record, trials.error_line(error))
             self._settle(finding, (finding.cause, observation.number))
 
     def conclude(self, doubt: str) -> None:
@@ -336,7 +325,7 @@ class Proofs:
             if finding is None:
                 self._is_adding = True
                 finding = self._findings.add(
-                    DEAD, observation, observation.size_bytes, detail=INSIDE
+                    trials.DEAD, observation, observation.size_bytes, detail=INSIDE
                 )
                 self._is_adding = False
             if finding is not None:
@@ -367,15 +356,15 @@ class Proofs:
                     reason = None if text is None else Reason(text)
             else:
                 frame = calling_frame(self._dispatch)
-                if finding.pattern == DEAD:
+                if finding.pattern == trials.DEAD:
                     reason = dead_fill(observation, frame, func, args, kwargs)
                 elif (
-                    finding.pattern == REDUNDANT
+                    finding.pattern == trials.REDUNDANT
                     and observation.scan.unchanged == observation.scan.count
                 ):
                     reason = redundant(observation, frame, func, args, kwargs)
         except Exception as error:  # an error here must not stop the program
-            why = "source not analyzed: " + error_line(error)
+            why = "source not analyzed: " + trials.error_line(error)
             self.untried[why] = self.untried.get(why, 0) + 1
         return reason
 
@@ -389,17 +378,17 @@ class Proofs:
         return True
 
     def _try(
-        self, record: _TrialRecord, strategy: Strategy, func: Any, args: Any, kwargs: Any
+        self, record: _TrialRecord, strategy: trials.Strategy, func: Any, args: Any, kwargs: Any
     ) -> None:
         began_s = time.monotonic()
         record.trials += 1
         try:
-            with TrialContext(func, args, kwargs, self._available_bytes()) as context:
+            with trials.TrialContext(func, args, kwargs, self._available_bytes()) as context:
                 holds, tests = strategy(context)
-        except (NotTestable, ReplayFailed, CannotCopy) as error:
+        except (trials.NotTestable, ReplayFailed, CannotCopy) as error:
             self._not_tried(record, str(error))
         except Exception as error:
-            self._not_tried(record, error_line(error))
+            self._not_tried(record, trials.error_line(error))
         else:
             self.tried += 1
             record.tests += tests
@@ -414,7 +403,7 @@ class Proofs:
     def _trial_record(
         self, finding: Optional[Finding], observation: Observation, form: _Form
     ) -> _TrialRecord:
-        cause = cause_of(DEAD if finding is None else finding.pattern, observation)
+        cause = cause_of(trials.DEAD if finding is None else finding.pattern, observation)
         records = self._records.setdefault((cause, observation.number), {})
         form = (observation.shape, observation.dtype, *form)
         if form not in records and len(records) >= MOST_FORMS:
