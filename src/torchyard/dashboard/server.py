@@ -1,9 +1,7 @@
 """Run the dashboard as a server: socket, connection limits, and a clean shutdown on Ctrl-C.
 
-uvicorn closes idle keep-alive connections and limits the size of request headers. It does not
-limit the time a request may take to arrive or the time a client may take to read a response, and
-its `limit_concurrency` rejects new clients instead of closing stalled ones. This module adds all
-three, so that slow, idle or excess clients cannot keep others out. Only this module uses uvicorn.
+uvicorn does not limit the time a request may take to arrive or a response to be read, and its `limit_concurrency`
+rejects new clients instead of closing stalled ones. This module adds all three. Only this module uses uvicorn.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Write the dashboard as a folder of static files: the same pages with other links.
+"""Write the dashboard as a folder of static files: the same pages without features that need a server.
 
-Runs that did not change are not read again. Features that need a server (filters over all runs,
-comparison of any two runs, live progress) are omitted, which the pages state.
-
-    .torchyard-site.json   the files that Torchyard wrote, and the source of each
-
-Only a folder with this file, or an empty one, is ever written to; only files named in it are ever
-removed. Each file is replaced as a whole.
+Runs that did not change are not read again. `.torchyard-site.json` names the files that Torchyard wrote and their
+sources: only a folder with this file, or an empty one, is written to, and only files named in it are removed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Baselines: runs to compare with later, saved under a name or as one portable file.
 
-A named baseline is a small file in the results directory that refers to runs. A baseline file
-contains the facts and comparisons of runs without their samples, so that it can be stored in a
-repository or by a CI job; paths, commands, host names and logs are redacted. Names are plain file
-names.
+A named baseline is a file in the results directory that refers to runs. A baseline file contains the facts and
+comparisons of runs without their samples; paths, commands, host names and logs are redacted.
 """
 
 from __future__ import annotations

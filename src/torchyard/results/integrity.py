@@ -1,9 +1,7 @@
 """Checksums of finished runs, and verification of all files of a run folder, by file and line.
 
-Checksums are stored in the run folder as `SHA256SUMS`, in the format of `sha256sum`, which can
-check them too. `run.json` names that file, which distinguishes a damaged run from a run of an earlier
-release. Checksums detect accidental changes, not forgery. An incomplete last line, left by a killed
-process, is not damage: readers skip it. Verification changes nothing.
+Checksums are stored as `SHA256SUMS`, which `sha256sum` can check too, and `run.json` names that file. They detect
+accidental changes, not forgery. An incomplete last line, left by a killed process, is not damage.
 """
 
 from __future__ import annotations

@@ -100,9 +100,8 @@ class ComparisonEntry:
 class RunFilter:
     """A filter on runs or comparisons; empty fields match everything. Texts may contain * and ?.
 
-    A text without wildcards must match completely, except that `run` may be a prefix of an id,
-    `revision` a prefix of a commit (seven letters or more), and `workload` a label without mode and
-    parameters (`models/gpt`). A run matches a filter on comparisons if one of its comparisons does.
+    Without wildcards, `run` may be a prefix of an id, `revision` a prefix of a commit (seven letters or more), and
+    `workload` a label without mode and parameters. A run matches if one of its comparisons does.
     """
 
     run: str = ""

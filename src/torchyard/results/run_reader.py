@@ -1,11 +1,7 @@
-"""Read a run folder, complete or interrupted, of this format version or an older one.
+"""Read a run folder, complete or interrupted, of this format version or an older one; changes nothing.
 
-Changes nothing in the folder. Unknown keys are skipped, so that a folder of a newer Torchyard
-with the same format version stays readable.
-
-Also names the revision that a run measured: given by the user, by the CI job, or by torch itself.
-It is taken from environment variables and from the records of a run; version control is not
-queried.
+Unknown keys are skipped, so that a folder of a newer Torchyard with the same format version stays readable. Also names
+the revision that a run measured: given by the user, by the CI job, or by torch itself.
 """
 
 from __future__ import annotations

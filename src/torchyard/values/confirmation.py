@@ -36,9 +36,8 @@ def confirm_in_target(
 ) -> tuple[ValueProfile, NativeRun | None]:
     """Run the program again without value profiling and update the certainty of every finding.
 
-    The same run times the operators of the findings in every second step. A program without steps
-    runs up to two more times: once timed as a whole, once with its operators timed. A program that
-    did not finish is not run again: it would repeat only a part of its work.
+    The same run times the operators of the findings in every second step; a program without steps runs up to two more
+    times. A program that did not finish is not run again.
     """
     if profile.state != "finished":
         return unconfirmed(profile, NOT_FINISHED), None

@@ -1,7 +1,5 @@
 """`with torchyard.profile_values() as v:`: profile a block of code in its own process.
 
-    import torchyard
-
     with torchyard.profile_values(deep=True) as v:
         for batch in batches:
             train(batch)
@@ -9,10 +7,7 @@
     v.prove(lambda: train(batch))  # repeats the work without profiling to confirm the findings
     v.save("waste")  # then: torchyard values show waste --format html --output waste.html
 
-Torchyard must be installed in the environment of the program; `torchyard values SCRIPT` does not
-need that. The trials of a finding run during profiling. A proof also needs a run without the
-profiler: `torchyard values SCRIPT` runs the whole program again; here it is the callable that is
-passed to `prove`.
+Torchyard must be installed in the environment of the program; `torchyard values SCRIPT` does not need that.
 """
 
 from __future__ import annotations

@@ -300,11 +300,7 @@ class CallTimes:
         return (quartiles[0], quartiles[2]) if quartiles is not None else (0.0, 0.0)
 
     def estimate(self, site: SiteTime, clock: str) -> tuple[float, float]:
-        """Return the least and the most that one call costs the program, as far as is likely.
-
-        What timing adds is taken away, and is known to a factor of two. Caches count both ways: a
-        call warms them for those that read the same, and takes them from those that do not.
-        """
+        """Return the least and the most that one call likely costs: the overhead of timing is known to a factor of two."""
         fastest, slowest = self.range(site, clock)
         added = self._costs.get(f"window_{clock}", 0.0)
         low, high = max(0.0, fastest - 2 * added), max(0.0, slowest - added)
@@ -312,10 +308,7 @@ class CallTimes:
         return low - self.caches(site, low), high + self.caches(site, high) + before
 
     def python(self, site: SiteTime, clock: str) -> float:
-        """Return the most that Python takes around one call.
-
-        What runs between it and the operators around it, and no less than a small module takes.
-        """
+        """Return the most that Python takes around one call, and no less than a small module takes."""
         gap = self._costs.get("gap", 0.0)
         around = max(0.0, site.before_ns - gap) + max(0.0, site.after_ns - gap)
         return max(self._costs.get(f"call_{clock}", 0.0), around)
@@ -327,19 +320,14 @@ class CallTimes:
     def memory(self, pages: float, own_faults: float) -> float:
         """Return what a step may spend on memory outside of the calls that a fix removes.
 
-        Results that are no longer there leave room for others: as many pages as they take, and no
-        more than a step has page faults elsewhere. And what is new to the process is given back.
+        Removed results leave room for as many pages as they take, and no more than a step has page faults elsewhere.
         """
         fault, unmap = self._costs.get("fault", 0.0), self._costs.get("unmap", 0.0)
         elsewhere = min(pages, max(0.0, self._faults - own_faults))
         return elsewhere * (fault + unmap) + min(pages, own_faults) * unmap
 
     def limit(self, removed: Mapping[SiteKey, float], clock: str) -> float:
-        """Return the largest share that is possible, because long operators stay.
-
-        Those at other sites, and calls at the sites of findings beyond the ones that are removed.
-        They count as half, because they may be faster with more caches and memory to themselves.
-        """
+        """Return the largest possible share: long operators at other sites stay, and count as half."""
         total = self._other_ns
         for key, site in self._sites.items():
             least = self.range(site, clock)[0]
@@ -355,11 +343,7 @@ class CallTimes:
         return site.made_bytes / self._costs.get("page", 4096.0)
 
     def most(self, site: SiteTime, clock: str) -> float:
-        """Return the most that the program spends on one call, before, during and after it.
-
-        The slowest calls; threads that spin after it; Python around it; and what others read again
-        because it filled the caches.
-        """
+        """Return the most that the program spends on one call: the slowest calls, spinning threads, Python, caches."""
         most = site.wall_most_ns
         if clock == "cpu":
             parallel = site.cpu_most_ns > _PARALLEL * site.wall_most_ns

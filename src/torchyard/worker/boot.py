@@ -1,15 +1,9 @@
 """Entry script in the target: make `torchyard.worker` importable and call its main function.
 
-Run by path as ``python -s -u .../worker/boot.py READ_FD WRITE_FD ARGUMENTS...``; nothing is installed in
-the target.
-
-Only `torchyard` is made importable, through a package object that is created here. Adding its parent
-folder to `sys.path` would expose every package next to Torchyard to the target, such as the
-controller's own numpy or torch.
-
-Up to the version check the file must be valid in any Python, including 2.7, so it has no annotations
-and no newer syntax. A process that multiprocessing spawns runs this file again as ``__mp_main__``: it
-gets the package and sends nothing.
+Run by path as ``python -s -u .../worker/boot.py READ_FD WRITE_FD ARGUMENTS...``; nothing is installed. Only
+`torchyard` becomes importable, through a package object: its parent folder may hold the controller's numpy or torch.
+Valid in any Python, including 2.7, up to the version check. A process that multiprocessing spawns runs this file
+again as ``__mp_main__``: it gets the package and sends nothing.
 """
 
 import sys

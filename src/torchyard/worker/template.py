@@ -1,13 +1,9 @@
 """A template: a process that has imported torch and forks a worker on request. Runs inside the target.
 
-Importing torch, dynamo and inductor takes seconds; a fork takes milliseconds. A template never uses
-CUDA, and forks only while it has a single thread, since a fork copies no other thread and leaves their
-locks taken. `serve` returns in forked workers only, which then run the same code as a started one.
-
-A controller connects to the template's socket and sends one JSON line with three descriptors: both pipes
-and the output. The template answers ``{"pid": N}`` or ``{"why": TEXT}``, and, when the worker has ended,
-``{"exit": CODE}`` or ``{"signal": NUMBER}``. The worker is reaped once the controller closes the
-connection, so that its PID stays valid until then; a worker that still runs is killed.
+A template never uses CUDA and forks only while it has a single thread: a fork leaves the locks of others taken.
+`serve` returns in forked workers only. A controller sends one JSON line with three descriptors (both pipes, the
+output) over the socket and gets ``{"pid": N}`` or ``{"why": TEXT}``, and at the end ``{"exit": CODE}`` or
+``{"signal": NUMBER}``. The worker is reaped once the controller closes the connection, so that its PID stays valid.
 """
 
 import array
@@ -121,12 +117,9 @@ def _import_all(modules: List[str]) -> None:
 
 
 def _prepare_inductor(*, compile_something: bool) -> None:
-    """Make inductor find out what it keeps for the life of a process.
+    """Make inductor find out what it keeps for the life of a process, by compiling a trivial function.
 
-    It hashes torch's files, and by compiling a trivial function it loads its parts and detects the compiler
-    and the CPU: seconds of CPU time in each worker. What it builds for that is in the cache folder of the
-    launches, for all templates. Nothing of the function stays in dynamo's caches or counters. On a machine
-    with GPUs nothing is compiled, because that would initialise CUDA.
+    That saves seconds of CPU time in each worker. On a machine with GPUs nothing is compiled: it would initialise CUDA.
     """
     import torch
     from torch._inductor import codecache, config

@@ -1,9 +1,7 @@
 """What a profiler module provides: its programs, its command line, and how to read its output.
 
-A tool is one sibling module with a `TOOL`. It makes command lines and reads files;
-`profile/tool_run.py` starts the program. Also here, because every tool builds on it: facts about
-the target, queried without importing torch, and the worker plan that switches an external tool on
-for some steps only.
+A tool is one sibling module with a `TOOL`; `profile/tool_run.py` starts the program. Also here: facts about the target,
+queried without importing torch, and the worker plan that switches an external tool on for some steps only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Compare the facts of two runs: which ones differ, and which of these rule out a verdict.
 
-The ratio of two speedups compares the candidates only if everything else is equal: hardware, machine
-settings, the method and settings of the measurement, the workload and the baseline itself.
-Differences in those are blocking; all other facts are informative only. Variants, workloads and
-settings are compared field by field from their dataclasses, so that new fields are included.
+Speedups are comparable only if hardware, machine settings, method, workload and baseline are equal: differences in
+those are blocking. Records are compared field by field, so that new fields are included.
 """
 
 from __future__ import annotations

@@ -134,11 +134,10 @@ def _untrusted(sessions: tuple[Measured, Measured]) -> list[str]:
 def _comparable(
     sessions: tuple[Measured, Measured],
 ) -> tuple[tuple[Measured, Measured], list[str], list[str], bool]:
-    """Choose the sessions that can be compared.
+    """Return the sessions that match the newest session of the other side.
 
-    Returns them, why others cannot be compared, why the numbers are untrusted (if a side has no
-    trusted session), and whether each side has a session that differs in the candidate only. All
-    sessions must match the newest session of the other side.
+    Also returns why others cannot be compared, why the numbers are untrusted (if a side has no trusted session), and
+    whether each side has a session that differs in the candidate only.
     """
     reasons: dict[str, list[str]] = {}
     kept: tuple[Measured, Measured] = ([], [])

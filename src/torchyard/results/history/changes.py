@@ -1,11 +1,8 @@
-"""Detect changes in the histories of workloads, from the index of runs.
+"""Detect changes in the histories of workloads, from the index of runs, and describe them.
 
-Changes are detected in all points of a series, because earlier points show how noisy the series is;
-the requested period only selects which changes are reported. Over many series the false discovery
-rate is controlled (Benjamini-Hochberg).
-
-Earlier results are cached in a file next to the index. The cache may be deleted at any time. An entry
-is valid only for exactly the points it was computed from, identified by their digest.
+All points of a series show how noisy it is; the requested period only selects which changes are reported. Over many
+series the false discovery rate is controlled (Benjamini-Hochberg). Results are cached in a file next to the index,
+valid only for exactly the points they were computed from.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Charts of a history: a Vega-Lite specification for pages, and a plot in plain text.
 
-The Vega-Lite chart shows the points in the order of runs with their confidence intervals, the level
-between changes, and the changes. Large numbers of points are thinned, which the description states.
-The text plot has one column per run, or per group of adjacent runs if there are more runs than
-columns, with the changes marked below.
+Large numbers of points are thinned, which the description states. The text plot has one column per run, or per group
+of adjacent runs, with the changes marked below.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """The store: query the runs of a results directory without opening their folders.
 
-Run folders are the source of truth. The store creates, refreshes and repairs their index
-automatically; the index may be deleted at any time, and is kept in memory if it cannot be written.
-
-A refresh handles new, changed, deleted and unsettled folders. If a scan gives the same result as the
-last one, only unsettled runs are checked: the digest of the scan is stored with the rows, and every
-change of a row deletes it.
+The store creates, refreshes and repairs the index automatically, and keeps it in memory if it cannot be written. If a
+scan of the folders gives the digest that is stored with the rows, only unsettled runs are checked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A value profile as one self-contained HTML page: no network, no other file.
 
-Everything from outside is truncated, stripped of control characters and escaped by the template
-engine; the data of the graph is JSON that cannot end its element. The page's content security
-policy allows its own scripts only. Evidence is whatever a worker wrote, perhaps a newer one: known
-keys are shown as what they are, if they have the expected form, and the rest as short texts.
+Everything from outside is truncated, stripped of control characters and escaped. Evidence is whatever a worker wrote,
+perhaps a newer one: known keys are shown as what they are, and the rest as short texts.
 """
 
 from __future__ import annotations

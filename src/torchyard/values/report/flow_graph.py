@@ -1,9 +1,7 @@
 """The flow graph with its findings, reduced to views: heaviest or wasteful operators, modules.
 
-A finding is one cause; a line that twenty layers call is one cause and twenty nodes. So a finding
-belongs to the node where it was first seen and to every node of the same operator at the same
-line. Where a view leaves operators out, data that passes through them becomes an edge between
-those that are shown, so that a view stays connected. Knows nothing of drawing.
+A finding belongs to the node where it was first seen and to every node of the same operator at the same line. Where a
+view leaves operators out, data that passes through them becomes an edge between those that are shown.
 """
 
 from __future__ import annotations

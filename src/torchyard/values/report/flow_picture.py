@@ -1,13 +1,8 @@
 """The flow graph on the HTML page: a layered picture, if possible, and a list of operators.
 
-The layout comes from fast-sugiyama (`torchyard[graph]`), which never gets all edges: a layered
-layout adds a node for each layer that an edge crosses, and in a training step activations go from
-the first layers to the last. With all edges, 358 nodes of a transformer took 26 s of processor
-time; with those of `layout_edges`, less than 0.1 s, and graphs of 10,000 nodes and 20,000 edges
-between 0.1 and 3.5 s, depending on their form. The data for the script (`templates/flow.js`) is
-compact: texts are in one table, records are lists. The script names their fields in the same
-order; a test compares the two. Every text from outside is truncated and stripped of control
-characters.
+The layout comes from fast-sugiyama (`torchyard[graph]`), which gets only the edges of `layout_edges`: with all edges,
+358 nodes of a transformer took 26 s, with those less than 0.1 s. The data for the script (`templates/flow.js`) is
+compact: texts are in one table, records are lists, whose fields the script names in the same order.
 """
 
 from __future__ import annotations
@@ -62,11 +57,9 @@ def layout_available() -> bool:
 
 
 def layout_edges(count: int, edges: Iterable[Edge]) -> list[Edge]:
-    """Return the edges that determine the layout, without cycles.
+    """Return the edges that determine the layout, without cycles and without most of those that cross layers.
 
-    Nodes are numbered in the order of their first call, so an edge to a smaller number carries data
-    of the previous step. The depth of a node follows from its latest writer; of the other edges only
-    those that cross few layers are kept.
+    Nodes are numbered in the order of their first call, so an edge to a smaller number carries data of the previous step.
     """
     forward = sorted({(writer, reader) for writer, reader in edges if writer < reader})
     latest: dict[int, int] = {}

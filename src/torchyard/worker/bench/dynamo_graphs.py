@@ -21,11 +21,7 @@ def clear_counters() -> None:
 
 
 def raise_cache_limits(variants: int) -> None:
-    """Raise dynamo's cache size limits in proportion to the number of variants.
-
-    The limits count compilations of one code object over all variants, and beyond them (8 by default)
-    code runs uncompiled: the last variants on one model would be timed as eager code.
-    """
+    """Raise dynamo's cache limits: they count compilations over all variants, and beyond them code runs eagerly."""
     config = getattr(sys.modules.get("torch._dynamo"), "config", None)
     for name in ("cache_size_limit", "accumulated_cache_size_limit"):
         limit = getattr(config, name, None)

@@ -1,12 +1,8 @@
 """New input values of the same shapes, written in place. Runs inside the target.
 
-Checks and timed blocks use many draws of the input values, so that a cached result cannot pass. Draw 0 has
-the values of the workload. In any other draw every floating-point number is multiplied by 1, 1/2 or 1/4:
-exact in every data type, so all precisions see the same numbers, and signs, masks (0, -inf) and ranges are
-preserved. Integers and booleans are rotated within their tensor, unless they are sorted along the last
-dimension: offsets, positions and padding masks have a structure that other values would break. Tensors
-are written in place because CUDA graphs and relocation hold their addresses.
-
+With many draws a cached result cannot pass. Draw 0 has the values of the workload; in any other draw every
+floating-point number is multiplied by 1, 1/2 or 1/4, which is exact in every data type and keeps signs, masks and
+ranges. Integers are rotated within their tensor, unless they are sorted: offsets and positions have a structure.
 The values depend only on the number of the draw, so processes of different targets get the same.
 """
 

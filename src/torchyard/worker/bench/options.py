@@ -1,14 +1,7 @@
 """The options of a variant inside its process, as data. No torch.
 
-An option is applied at one of three points:
-
-model      once, when the variant is built, on a copy of the model that only variants with it share
-call       around every call: set when a block of the variant begins and restored when it ends, so that
-           variants of one process do not see each other's settings
-compile    when the variant is compiled, which happens in the same block
-
-`changes_results` marks options that reduce precision by design. They are never chosen automatically, and
-their error is reported. Options that only change the order of additions are not marked.
+An option applies to the `model` (once, on a copy), to each `call` (set for a block and restored after it), or to the
+`compile`. `changes_results` marks options that reduce precision by design: never chosen automatically.
 """
 
 import difflib

@@ -1,11 +1,8 @@
 """Detect and restore process-wide state that a variant changes. Runs inside the target.
 
-Variants share a process. State beyond a variant's own objects (threads, default data type, gradient mode,
-clocks, ...) is read before and after its calls, restored, and reported. State that cannot be restored
-makes the measurements untrustworthy.
-
-Functions that all variants depend on are compared by identity with those present before any user code
-was loaded.
+State beyond a variant's own objects (threads, default data type, clocks, ...) is read before and after its calls,
+restored, and reported; what cannot be restored makes measurements untrustworthy. Functions that all variants depend
+on are compared by identity with those present before any user code was loaded.
 """
 
 import gc

@@ -115,11 +115,7 @@ class Relocator:
         return moved
 
     def _update(self) -> None:
-        """Assign the current tensors to placements.
-
-        The optimizer creates its state at its first step, and a module may reallocate a buffer or
-        replace its tensor. Placements without tensors are dropped.
-        """
+        """Assign the current tensors to placements: optimizers and modules may create or replace some."""
         present = {id(tensor): tensor for model in self._models for tensor in _tensors_of(model)}
         for existing in self._placements:
             existing.tensors = [

@@ -49,11 +49,7 @@ def usage_difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str,
 def _stolen(
     before: Optional[Dict[int, int]], after: Optional[Dict[int, int]]
 ) -> Dict[str, Optional[int]]:
-    """Return the steal time, and the part of it that rounding cannot explain.
-
-    The kernel counts whole ticks of 1 / SC_CLK_TCK seconds, usually 10 ms. If a counter increases by n
-    ticks, more than n - 1 ticks were stolen: one of them may be mostly from before.
-    """
+    """Return the steal time, and the part of it that rounding to ticks (usually 10 ms) cannot explain."""
     if before is None or after is None:
         return {"steal_ns": None, "steal_certain_ns": None}
     tick_ns = 1000000000 // os.sysconf("SC_CLK_TCK")

@@ -113,9 +113,7 @@ def applied(options: Options) -> Iterator[None]:
 class OwnOnednn:
     """Keeps the oneDNN flag separate for each variant.
 
-    Torch disables oneDNN for the whole process after a matrix product that it does not support, such as
-    bfloat16 on a CPU without it. Other variants of the process must not become slower, and the variant
-    itself must not try again in every block.
+    Torch disables oneDNN for the whole process after a product that it does not support, such as bfloat16 on some CPUs.
     """
 
     def __init__(self) -> None:

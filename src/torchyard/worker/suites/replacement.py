@@ -83,11 +83,7 @@ def share_weights(module: Any, model: Any, training: bool) -> str:
 
 @contextlib.contextmanager
 def own_imports(path: str, other_paths: List[str]) -> Iterator[None]:
-    """Let a file import the modules of its own folder, not those of the same name in other folders.
-
-    Raises CannotBuild if it does: the other file may import its own later, and compilers find modules
-    by name.
-    """
+    """Let a file import the modules of its own folder; raise CannotBuild if another file may need the same names."""
     folder = os.path.dirname(path)
     folders = {os.path.dirname(other) for other in other_paths} - {folder}
     hidden = {

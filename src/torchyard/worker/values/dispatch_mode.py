@@ -1,9 +1,7 @@
 """The dispatch mode: intercept every operator, scan what it wrote, pass the observation to patterns.
 
-One scan of the memory serves all patterns. The mode only tracks identity, initialization and source
-location; `patterns` decides what is waste. Memory that is about to be overwritten is copied into one
-block of bounded size that is used as a stack, because operators nest in deep profiles; the operating
-system provides pages only as they are used.
+The mode tracks identity, initialization and source location; `patterns` decides what is waste. Memory that is about to
+be overwritten is copied into one block of bounded size, used as a stack, because operators nest in deep profiles.
 """
 
 import ctypes
@@ -310,11 +308,9 @@ class ValueMode(DetachableMode):
         return state
 
     def _before(self, tensor: torch.Tensor) -> Optional[Before]:
-        """Record the state of a tensor that is about to be written.
+        """Record the state of a tensor that is about to be written: its hash, or a copy of a part of a storage.
 
-        Hashes before and after the write show whether it changed anything. The hash is computed
-        again here, because unobserved writes may have happened since the last one. Parts of a
-        storage have no hash and are copied, as far as memory allows.
+        The hash is computed again, because unobserved writes may have happened since the last one.
         """
         state = self._state(tensor)
         if state is None:

@@ -1,10 +1,8 @@
 """Findings and the flow graph: repetitions at one source line are one finding, or one node.
 
-A cause is a pattern, an operator (with its enclosing operators) and a source line. The module is not
-part of it: twenty layers that call one line have one cause. Findings are created in closely observed
-steps. In surveyed steps the rows of a result show whether the finding still holds; if rows cannot
-show it (dead initialisation, which depends on the order of operators), the same operators in the
-same order count as a repetition.
+A cause is a pattern, an operator and a source line, not a module: twenty layers that call one line have one cause.
+In surveyed steps the rows of a result show whether a finding still holds; where they cannot (dead initialisation),
+the same operators in the same order count as a repetition.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -210,9 +208,8 @@ class Findings:
     def is_rule(self, finding: Finding) -> bool:
         """Return whether a finding is typical of the program and not only of its start.
 
-        Zero-initialized weights, an initial hidden state, an empty cache: many programs compute with
-        constants once. So a finding must hold in a minimum share of the calls (a third by default,
-        because one line may have several callers), and not only in the first of three or more steps.
+        It must hold in a minimum share of the calls (one line may have several callers) and not only in the first steps:
+        many programs compute with constants once.
         """
         if not finding.every_time:
             return True

@@ -1,9 +1,7 @@
 """Effects of operators on memory, by their schema, and properties that hold for all argument values.
 
-Schemas declare which arguments are written and what is returned; evaluated once per operator. The
-lists of semantics are allowlists, and proofs rely on nothing else: an operator is listed if its
-documentation or kernel states the property for all values, shapes and devices, not if a trial failed
-to refute it. For operators that are not listed nothing is proven.
+The lists of semantics are allowlists, and proofs rely on nothing else: an operator is listed if its documentation or
+kernel states the property for all values, shapes and devices, not if a trial failed to refute it.
 """
 
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple

@@ -1,10 +1,8 @@
 """Location of an operator call in the user's program: file and line, module, call site, frame.
 
-The place is the innermost frame outside torch and this package. A backward pass has no such frame
-except the call of `backward`; there the place is that of the forward operator with the same autograd
-sequence number. A call site adds the shapes of the tensors: the profiled and the timed run are
-different processes, and the site identifies a call of one in the other. Searching the callers for
-torch's own Python code walks all frames, so patterns do it last.
+The place is the innermost frame outside torch and this package; in a backward pass, that of the forward operator with
+the same autograd sequence number. A call site adds the shapes of the tensors, which identify a call of the profiled
+run in the timed run. Searching the callers for torch's own code walks all frames, so patterns do it last.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Run the user's program as Python would run it, with a profiler that a plan describes.
 
-The program has its own `sys.argv`, `__main__` and working directory, and keeps its output, exit code
-and traceback. The profiler (value profiling, a native run, torch.profiler) is notified when the
-program starts, forks and ends, and is imported only if the plan requests it.
+The profiler (value profiling, a native run, torch.profiler) is notified when the program starts, forks and ends, and
+is imported only if the plan requests it.
 """
 
 import json

@@ -1,12 +1,8 @@
 """Helpers of the dispatch mode: detach it, call kernels below it, record native events.
 
-`DetachableMode` leaves the mode stack while something else observes operators, and returns below the
-modes that the program has pushed in the meantime. Deep profiles restore the mode inside
-`__torch_dispatch__` and redispatch the operator to its kernel, so that operators called by the kernel
-are observed; not observed is what bypasses the dispatcher: vendor libraries, loops inside a kernel,
-memset. Native events are torch's own record of operators, without values: a dispatch mode makes torch
-take different code paths in some cases, so an observed operator must also occur there. They use the
-legacy autograd profiler, which starts in a millisecond and prints nothing.
+Deep profiles restore the mode inside `__torch_dispatch__` and redispatch the operator to its kernel, so that operators
+called by the kernel are observed, but not vendor libraries or loops inside a kernel. A dispatch mode makes torch take
+different code paths in some cases, so an observed operator must also occur in native events (torch's own record).
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple

@@ -1,17 +1,9 @@
 """What the dispatch mode cannot observe: other threads, memory access past it, compiled code.
 
-Threads: a dispatch mode belongs to one thread. Other threads get a mode that reads no values: it
-counts operators, and it marks tracked memory, so that nothing is concluded from an outdated
-observation. Of other processes only their start is known. Fork hooks are registered once per process,
-because `os.register_at_fork` cannot unregister them.
-
-Memory: access by numpy, addresses, storages, files and extensions is not observed. Such memory is
-rescanned each time, and a fill of it is never reported as dead. This includes calls from torch's own
-Python code: `torch.save`, a logger or a data loader read memory in the same way.
-Libraries that use torch's C++ interface can reach any memory except that of local variables.
-
-Compiled functions run as generated kernels, which a dispatch mode does not observe, except for
-library calls such as matrix products. With --eager the eager program is profiled instead.
+Other threads get a mode that reads no values: it counts operators and marks tracked memory, so that nothing is
+concluded from an outdated observation. Memory that numpy, addresses, storages, files or extensions can access is
+rescanned each time, and a fill of it is never reported as dead; this includes torch's own Python code (`torch.save`).
+Compiled functions run as generated kernels, which a dispatch mode does not observe; --eager profiles without them.
 """
 
 import functools

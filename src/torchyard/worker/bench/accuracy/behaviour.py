@@ -159,10 +159,7 @@ def output_of(runner: VariantRunner, seed: int) -> Any:
 
 
 def check_structure(runner: VariantRunner, peer: VariantRunner, seed: int) -> Findings:
-    """Compare containers, types, shapes, devices and gradient functions of the result.
-
-    Skipped where the structure of eager results depends on the seed.
-    """
+    """Compare containers, types, shapes and devices of the result, unless eager's depend on the seed."""
     training = runner.model.training
     expected = result_structure.describe(output_of(peer, seed), training)
     other = result_structure.describe(output_of(peer, seed + 1), training)
@@ -240,10 +237,7 @@ def check_scaled_inputs(runner: VariantRunner, verifier: Verifier, seed: int) ->
 
 
 def check_changed_weights(runner: VariantRunner, verifier: Verifier, seed: int) -> Findings:
-    """Check weights halved and doubled in place: exact, so that they can be restored without a copy.
-
-    Skipped where the variant has weights of its own.
-    """
+    """Check weights halved and doubled in place: exact, so that they can be restored without a copy."""
     model = runner.model
     if runner.own_weights or getattr(runner.function, "own_weights", False) is True:
         return [], []
@@ -283,10 +277,7 @@ class _changed_weights:  # noqa: N801 - used as a context manager
 
 
 def check_other_batch(runner: VariantRunner, verifier: Verifier, seed: int) -> Findings:
-    """Check a batch with one row less, for user-defined callables: they may hard-code one size.
-
-    Backends of torch check sizes themselves, recompile, or document that they support one size.
-    """
+    """Check a batch with one row less, for user-defined callables: they may hard-code one size."""
     model = runner.model
     tensors = model.inputs()
     sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}

@@ -1,10 +1,8 @@
 """The checks of one process: before timing, in timed blocks, and after the last block.
 
-The order of a launch: `reference` computes the baseline's results on the workload's inputs and on a second
-draw of values. `judge` checks a candidate on both draws, including its side effects. Every block runs on its
-own draw and keeps results of some calls, which `verify` compares. `recheck` runs after the last block of the
-launch: further calls, the state of the process and of the shared module, and in the first launch other
-batch sizes, scaled inputs, changed weights and repeated inputs.
+`reference` computes the baseline's results on the workload's inputs and on a second draw; `judge` checks a candidate
+on both. Every block runs on its own draw and keeps results of some calls, which `verify` compares. `recheck` runs
+after the last block: further calls, the state of the process, and in the first launch the checks of `behaviour`.
 """
 
 import time

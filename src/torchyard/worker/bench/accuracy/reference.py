@@ -429,8 +429,7 @@ def _sizes(*values: Any) -> List[int]:
 def _depth(name: str, args: Any, kwargs: Any, result: Any) -> float:
     """Estimate the number of terms added for one number of the result, from the sizes alone.
 
-    For a product of an m x k and a k x n matrix the geometric mean of the operands' sizes over that
-    of the result is k; for a sum it is the number of terms.
+    For a product of matrices the geometric mean of the operands' sizes over that of the result is the inner size.
     """
     if any(scatter in name for scatter in SCATTERS):
         indices = [t.numel() for t in _tensors(list(args)) if not t.is_floating_point()]

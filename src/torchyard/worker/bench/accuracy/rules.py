@@ -1,10 +1,8 @@
 """The rules of the accuracy check: compare each tensor of the candidate with the reference.
 
-The tolerance of a floating-point tensor is the rounding error of the same computation (`noise`): its error
-against the reference may have no more outliers, no larger norm and no stronger trend than those of honest
-runs (runs that are known to be correct), times a small factor. An error that is uniformly larger, without
-outliers or trend, is that of a lower precision: less accurate, not wrong. Integers and booleans must be
-equal except where simulated rounding changes them, too.
+The error of a tensor may have no more outliers, no larger norm and no stronger trend than those of correct runs of
+the same computation (`noise`), times a small factor. An error that is uniformly larger, without outliers or trend, is
+that of a lower precision: less accurate, not wrong. Integers must be equal except where simulated rounding changes them.
 """
 
 import math
@@ -119,11 +117,7 @@ def judge_results(
     names: Optional[Dict[str, List[str]]] = None,
     same_type: bool = True,
 ) -> Judgement:
-    """Check the candidate's results against the baseline's, the reference and the noise.
-
-    With `same_type` the candidate has the precision of the baseline, and its results must have the
-    baseline's data types.
-    """
+    """Check the candidate's results; with `same_type` they must have the baseline's data types."""
     judgement = Judgement(noise.rounding)
     judge = _Judge(judgement, noise, same_type)
     for group in sorted(set(baseline) | set(candidate)):

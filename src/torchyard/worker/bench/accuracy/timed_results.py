@@ -1,12 +1,8 @@
 """Results of timed calls, kept while a block runs and compared after it. Runs inside the target.
 
-A few samples of a block are chosen at random; the result of their last call is copied after the clock was
-read. The variant cannot distinguish checked calls from others. After the block, outside the timed part, the
-results are compared with those of eager code on the same inputs and state.
-
-The comparison has two steps. A result is correct if it equals eager's, or differs by at most a small multiple
-of the difference accepted before timing. Otherwise it gets the full accuracy check with its own float64
-reference.
+Samples are chosen at random, and the result of their last call is copied after the clock was read, so that a variant
+cannot distinguish checked calls. A result is correct if it differs from eager's by at most a small multiple of the
+difference accepted before timing; otherwise it gets the full accuracy check with its own float64 reference.
 """
 
 import math

@@ -1,9 +1,8 @@
 """The suite `kernels`: one operator or one small chain each, with shapes as parameters.
 
-Each is an ``nn.Module``, so that training and compilation treat kernels and models alike. In inference
-the operands of an operator without weights are inputs, since constant folding could otherwise compute
-the result at compile time; in training they are parameters, so that the backward pass is complete. Loss:
-the sum of the output, or, where that does not depend on the operands, the mean of its squares or cubes.
+In inference the operands of an operator without weights are inputs, since constant folding could otherwise compute
+the result at compile time; in training they are parameters, so that the backward pass is complete. Loss: the sum of
+the output, or, where that does not depend on the operands, the mean of its squares or cubes.
 """
 
 from typing import Any, Callable, Dict, List, Optional

@@ -1,11 +1,8 @@
 """Patterns of wasted work. To add one: a class in a module here, and a line in `_patterns`.
 
-A pattern receives each observation once, right after the operator ran, while the tensor exists. It
-must reject quickly, because it is called for every tensor that a program writes. Decisions that
-depend on later operators (is the copy ever written? is it read again?) are stored without the tensor
-and made at the end of a step. The stored data are bounded (`StorageNotes`). Evidence is taken from
-the first occurrence of a cause, from at most 4096 elements spread over the tensor: plain JSON, with
-NaN and infinity as strings.
+A pattern receives each observation once, while the tensor exists, and must reject quickly. Decisions that depend on
+later operators are stored without the tensor, in bounded data (`StorageNotes`), and made at the end of a step.
+Evidence is taken from the first occurrence of a cause, from at most 4096 elements: plain JSON.
 """
 
 import math

@@ -1,19 +1,13 @@
 """Duplicate, needless copy, unchanged across steps: existing bits are computed or copied again.
 
-Duplicate: an operator computed bits that existed already in the same step, either those of its own
-input (a factor of one, padding by nothing) or those of another operator. What follows from
-duplicates is counted with the first of them. Recomputation in backward saves memory
-(checkpointing) and is not a finding; neither are equal gradients of different operators, but one
-operator that computes the same gradient twice is (`x * x`). Constants belong to `uniform_values`.
+Duplicate: bits that existed already in the same step, of its own input or of another operator; what follows is
+counted with the first. Recomputation in backward (checkpointing) and equal gradients of different operators are not.
 
-Needless copy: a copy of which neither side is written as long as the copy lives, so that it could
-have been its source. Copies that change order or dtype are excluded, and so are those of
+Needless copy: neither side is written as long as the copy lives. Not those that change order or dtype, nor those of
 optimisers and of backward.
 
-Unchanged across steps: the k-th call of an operator at a source line returns the same bits as in the
-previous steps, for at least three steps without exception. Fills, copies and random numbers are not
-computed, and gradients cannot be kept. If an unchanged result is only used by the next one, the last
-one is the finding, and the others are added to it.
+Unchanged across steps: the k-th call at a source line returns the same bits in at least three steps without
+exception. Of a chain of unchanged results, the last one is the finding, and the others are added to it.
 """
 
 from collections import OrderedDict

@@ -1,9 +1,7 @@
 """Heavy type: values that a narrower dtype represents exactly, in memory that is read repeatedly.
 
-Floats that are all 0 or 1 (a mask), small integers, or exactly bfloat16, float16 or float32;
-integers that need fewer bits. Excluded are explicit conversions (except of a mask to floats), indices
-returned by operators, gradients, and results of inputs that are equally narrow. The tensor must be
-read at least twice: an intermediate value of a formula is not stored.
+Excluded are explicit conversions (except of a mask to floats), indices returned by operators, gradients, and results
+of inputs that are equally narrow. An intermediate value, read once, is not stored.
 """
 
 from collections import OrderedDict

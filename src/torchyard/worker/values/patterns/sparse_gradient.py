@@ -1,9 +1,7 @@
 """Sparse gradient: a dense gradient that is nearly all zero rows.
 
-The gradient of a table that was looked up by index (an embedding, `table[index]`) has values only
-where an index pointed. And a tensor that is taken apart by `select` or slices gets one gradient of
-full size for each part, zero except for that part, where `unbind` or `split` would assemble the
-parts.
+Of a table that was looked up by index, or one gradient of full size for each `select` or slice of a tensor, where
+`unbind` or `split` would assemble the parts.
 """
 
 from typing import Any, Dict, List, Optional, Tuple

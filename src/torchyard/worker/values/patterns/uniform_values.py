@@ -1,19 +1,14 @@
 """Single value, frequent values, structured, approximate: tensors that a few numbers describe.
 
-Single zero and single value: all elements of a computed tensor are equal. Excluded are fills (see
-`wasted_writes`), results computed from scalars, such as the gradient of a mean, masks that happen to
-be all true, and results of a tensor that already belongs to a finding.
+Single zero and single value: all elements of a computed tensor are equal. Excluded are fills (`wasted_writes`),
+results computed from scalars, masks, and results of a tensor that already belongs to a finding.
 
-Frequent values: almost all elements of a computed tensor are equal, mostly zero; indexing, a gather
-or a sparse format does less work. Activations that produce zeros by design are reported only if
-almost nothing else remains. Gradients belong to `sparse_gradient`.
+Frequent values: almost all elements are equal, mostly zero. Activations that produce zeros by design are reported
+only if almost nothing else remains. Gradients belong to `sparse_gradient`.
 
-Structured: constant along a dimension, so that it is the `expand` of a smaller tensor; or linear, so
-that it is `arange`. Excluded are masks, gradients (those of sums are constant), tensors requested as
-such (`cat`, `arange`), and results of an input with the same structure.
+Structured: constant along a dimension (`expand`) or linear (`arange`); not masks, gradients, or requested as such.
 
-Approximate: a computed tensor whose elements or rows are equal at the precision of bfloat16. Optional
-and never proven: the user must decide whether the differences matter.
+Approximate: elements or rows are equal at the precision of bfloat16. Optional and never proven.
 """
 
 import math

@@ -1,17 +1,11 @@
-"""Redundant write and dead initialisation: writes that change nothing, fills that are never used.
+"""Redundant write, dead initialisation, guard that never fires.
 
-Redundant write: an operator overwrote memory and left (almost) every bit unchanged. The memory must
-have held values: new memory often happens to be zero. A guard that changed nothing belongs to
-`guard`.
+Redundant write: an operator overwrote values and left (almost) every bit unchanged. Dead initialisation: a fill of a
+whole storage that was overwritten before anything read it, or zeros to which one tensor was added (`zero_grad`
+without `set_to_none`). Fills that an operator's own loops overwrite are tested by `proofs/proof.py`.
 
-Dead initialisation, as visible from outside an operator:
-
-- a fill of a whole storage that was overwritten, at once or piece by piece, before anything read it;
-- zeros to which one tensor was added: `zero_`, then `add_`, whose result is the addend. An example is
-  `zero_grad(set_to_none=False)` followed by the gradient that backward adds.
-
-Fills inside an operator that its own loops overwrite are not visible here: `proofs/proof.py` tests
-them with poison values.
+Guard: `where`, `clamp`, `nan_to_num` and similar operators returned their input bit for bit in every call. Other
+inputs may need them; so three observations without exception are required, and the finding is at most likely.
 """
 
 from collections import OrderedDict

@@ -1,9 +1,8 @@
-"""Apply the fix of a finding to a running program, at the level of torch's Python functions.
+"""Apply the fix of a finding to a running program, and record what the program shows of its results.
 
-A function mode sees every call of a torch function. At the lines of the finding it leaves a write out,
-allocates without filling, returns an argument instead of an equal copy, or returns an earlier result
-for the same arguments. The mode does the same lookups whether the fix is on or off, so that both
-variants carry its overhead. Operators that only the backward pass calls are out of reach.
+At the lines of the finding a function mode leaves a write out, allocates without filling, or returns an argument or an
+earlier result. It does the same lookups whether the fix is on or off, so that both variants carry its overhead.
+Printed text, values read and parameters are compared by digest; numbers are kept to tell rounding from differences.
 """
 
 import contextlib

@@ -1,9 +1,7 @@
 """Which calls a fix removes: the graph of calls and results, and the chains of waste in it.
 
-A finding names one operator. Fixing it removes more: what was computed only for it, what follows
-from a result that exists already, and the backward of both. Where a fix makes results smaller
-instead of removing them, every reader is affected. Each closely observed step is a graph of its
-own; programs without steps are cut into windows.
+A fix removes also what was computed only for the finding, what follows from a result that exists already, and the
+backward of both. Each closely observed step is a graph; programs without steps are cut into windows.
 """
 
 from collections import OrderedDict

@@ -1,13 +1,8 @@
-"""Time wasted work and its simulated fix alone: operators created from recipes.
+"""Time wasted work and its simulated fix alone: operators created from recipes, in a separate process.
 
-Runs in a separate process. Samples are taken in random order, so that noise affects all equally;
-every second one with cold caches. The variation between repeats is reported with the price.
-
-`make` and `fixed` are what a workload file and a backend file offer: one workload with two ways
-to run it, as it is and fixed. The controller writes both names into a file beside the recipe, and
-`bench` compares them with confidence intervals. Both ways are modules of the same form, so that
-the overhead around the operator is the same. `gain_of` is the quick estimate for sweeps of
-hundreds of operators.
+Samples are taken in random order, every second one with cold caches. `make` and `fixed` are what a workload file and
+a backend file offer, so that `bench` compares both ways, which are modules of the same form. `gain_of` is the quick
+estimate for sweeps of hundreds of operators.
 """
 
 import json

@@ -1,9 +1,7 @@
 """Run the program without value profiling: which operators it runs, and how long a step takes.
 
-Torch's own record of events is on until every requested chain of operators occurred; the rest of
-the program runs unmodified, and its steps are timed. On request, steps alternate between gradients set
-to zero and set to None, to measure what `set_to_none=True` gains: both give the same numbers. Two
-steps are a pair, whose order is random. Examines no values.
+Torch's record of events is on until every requested chain occurred; then steps are timed. On request, steps alternate
+in random order between gradients set to zero and set to None. Examines no values.
 """
 
 import os

@@ -1,14 +1,8 @@
 """Recipes: operators with arguments, small enough for JSON; and which recipes a finding needs.
 
-Shapes, strides, types and plain numbers are kept. What the cost of a kernel depends on is kept,
-too: masks as they are, integers as they are while they are few (they may be indices, and must be
-valid), and of everything else runs of neighbouring elements, so that zeros, denormal numbers, NaN
-and the order of indices occur in the same proportion. Making the operator again repeats those
-runs.
-
-`WorthNotes` notes what to measure: the wasted part (a fill, a sum with zeros, the operator itself,
-or a share of it) and the operator that it belongs to become recipes of the finding, the first time
-it is seen. Nothing is measured here.
+Kept are shapes, strides, types, plain numbers, masks, few integers (they may be indices), and of everything else runs
+of neighbouring elements, so that zeros, denormal numbers, NaN and the order of indices occur in the same proportion.
+`WorthNotes` notes the wasted part and its operator the first time a finding is seen. Nothing is measured here.
 """
 
 import base64

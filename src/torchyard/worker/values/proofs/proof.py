@@ -1,10 +1,8 @@
 """Prove and test findings, right after the operator ran, while its values exist.
 
-A finding is proven if every call of it is wasted for every input of its shapes: by the definitions of
-the operators (`operators.py`) and the source of the surrounding code (`straight_line.py`), provided
-that nothing else can access the memory. In addition it is tested with other values (`trials.py`).
-`Proofs` records which cause was tested how often with which outcome, and what could not be tested and
-why. No exception reaches the program, except an interrupt. `certainty.py` assigns the certainty.
+A finding is proven if every call of it is wasted for every input of its shapes: by the definitions of the operators
+(`operators.py`) and the source of the surrounding code (`straight_line.py`), if nothing else can access the memory.
+In addition it is tested with other values (`trials.py`). No exception reaches the program, except an interrupt.
 """
 
 import sys

@@ -1,9 +1,7 @@
 """Run an operator again with one inner operator modified: its output poisoned, or the call omitted.
 
-Inner operators are numbered as in the dispatch mode: in start order, without views, the operator
-itself being 0. A replay that does not reach the same operator at that number fails. An operator can be
-omitted only if all it does is write one argument. A replay preserves random number generators,
-gradients and the user's profiler: a program must compute the same bits with and without it.
+Inner operators are numbered in start order, without views; a replay that does not reach the same operator at that
+number fails. Random number generators, gradients and the user's profiler are preserved.
 """
 
 import random

@@ -1,17 +1,13 @@
 """Proofs from the source of the program: the next use of filled memory always overwrites it.
 
-A run shows one path through the program. Other values may take a branch that reads the fill, so a
-proof needs more: between the fill and the write that makes it redundant there must be straight-line
-code that cannot access the memory in any other way. Two cases are recognized:
+Other values may take a branch that reads the fill, so there must be straight-line code between the fill and the
+write that cannot access the memory in any other way:
 
-private: the fill creates memory that only a local variable of the running function refers to, and
-    the variable does not occur before the write. Code in between cannot access it.
-adjacent: the fill writes memory that others may refer to (a buffer, a global variable). Then the
-    code in between may only consist of expressions that call known functions of torch on plain
-    tensors.
+private: only a local variable refers to the memory, and it does not occur before the write.
+adjacent: others may refer to it; then the code in between may only call known functions of torch on plain tensors.
 
-Writes of pieces with literal subscripts count if they cover every shape: `t[:] = x`; `t[:, 0::2] =
-x` with `t[:, 1::2] = y`; `t[:k] = x` with `t[k:] = y`. Code that is not recognized proves nothing.
+Writes of pieces with literal subscripts count if they cover every shape: `t[:] = x`; `t[:, 0::2] = x` with
+`t[:, 1::2] = y`; `t[:k] = x` with `t[k:] = y`. Code that is not recognized proves nothing.
 """
 
 import ast

@@ -1,9 +1,7 @@
 """The syntax tree of a running function, its current statement, and expressions that only compute.
 
-The source is recompiled and must give exactly the running code: an edited file or rewritten code
-has no tree. An expression is plain if it consists of literals, plain tensors and numbers, arithmetic
-on them, and calls of the torch functions listed here: none of them calls code of the program, and
-none raises an exception because of values. Everything else is not plain.
+The recompiled source must give exactly the running code. An expression is plain if it consists of literals, plain
+tensors and numbers, arithmetic, and calls of the torch functions listed here, which call no code of the program.
 """
 
 import ast

@@ -1,14 +1,8 @@
 """Inputs of trials: copies of arguments, other values, poisons; and bitwise comparison of results.
 
-Memory that a replay may write is copied; tensors that share memory share it in the copy, too. Other
-arguments keep shapes, strides, dtypes and numbers, and get other values, without NaN and infinity,
-which would hide differences. Indices stay within their range, or a kernel would read out of bounds.
-
-Poison values replace the contents of memory that was just filled. If the fill is dead, no result
-changes. One poison value is not enough: a NaN disappears in a comparison, a huge number in an
-infinite sum. Integers are not poisoned, because a kernel may use them as indices.
-
-Results are compared bit by bit: NaN equals itself, -0.0 does not equal 0.0.
+Memory that a replay may write is copied with its sharing. Other values have no NaN and infinity, which would hide
+differences; indices stay within their range. Several poison values replace just filled memory, because a NaN
+disappears in a comparison, and a huge number in an infinite sum. NaN equals itself, -0.0 does not equal 0.0.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple

@@ -1,15 +1,8 @@
 """Trials: select one for a finding, and run it with the program's arguments and with others.
 
-Inside an operator: a fill is poisoned, or a write is omitted, and all results must stay the same.
-First with the program's own arguments, which decides most trials after two runs; then with others;
-finally the operator runs natively and must do the same work.
-
-Operators of the program: a native run on a poisoned buffer, or a check whether the buffer changed.
-The dispatch mode observed that the program reads nothing in between; a trial of one operator does not
-show what the program does between operators with other values.
-
-A trial does not affect the program: it works on copies and restores random number generators, and an
-exception of an operator is an outcome. Its memory is limited like that of the profile.
+Inside an operator a fill is poisoned, or a write is omitted, and all results must stay the same: first with the
+program's own arguments, then with others, and natively. Operators of the program: a native run on a poisoned buffer,
+or a check whether the buffer changed. A trial works on copies, with limited memory, and does not affect the program.
 """
 
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple

@@ -1,10 +1,8 @@
 """One pass over a tensor's memory on the CPU: hash, zeros, range, bits in use, unchanged elements.
 
-`open_scanner` compiles `scan.c`, beside this file, when the machine has a compiler (measured: 4.8
-GB/s for float32 on one Neoverse-N1 core, everything in one pass). `TorchScanner` does the same
-with torch operators in several passes (measured 0.6 GB/s where scan.c has 7); only its hash
-differs, and hashes are compared only within one process. Layouts say how the numbers of a dtype
-lie in memory: width, and mantissa and bias of floats.
+`open_scanner` compiles `scan.c` if the machine has a compiler (measured: 4.8 GB/s for float32 on one Neoverse-N1
+core); otherwise `TorchScanner` uses torch operators (0.6 GB/s where scan.c has 7). Hashes differ between the two and
+are compared only within one process. Layouts say how the numbers of a dtype lie in memory.
 """
 
 import ctypes

@@ -1,11 +1,8 @@
 """Scans for the dispatch mode and the patterns, for tensors on CPU and GPU.
 
-CPU memory is read in place; single elements directly, well under a microsecond where a torch
-operator takes tens. GPU tensors are scanned on the GPU, many at once, without synchronization until
-the rows are needed: with Triton in one launch (`triton_scan.py`), otherwise with torch operators in
-several passes. Rows contain the same data as a `Scan` except for the hash: hashes are compared only
-among tensors of one device. Rarely needed data (range, repetitions) are read from a copy on the CPU,
-which is kept until `forget`.
+CPU memory is read in place. GPU tensors are scanned on the GPU, many at once, without synchronization until the rows
+are needed: with Triton in one launch (`triton_scan.py`), otherwise with torch operators. Rarely needed data (range,
+repetitions) are read from a copy on the CPU, which is kept until `forget`.
 """
 
 import ctypes

@@ -1,10 +1,8 @@
 """The compiled follower of recorded steps (`follow.cpp`): build it, load it, use it.
 
-It is compiled once per torch version (10 s on one Neoverse-N1 core), in a separate process, after some
-surveyed steps, and used from the first step after it is ready. Without a C++ compiler, recorded steps
-are followed in Python, which is slower. While the follower is active, the dispatch mode is not: even
-an empty mode costs more than the scan (20 us per operator on the host of an H200). Python is called
-for launches and deviations only.
+It is compiled once per torch version, in a separate process, and used from the first step after it is ready. While it
+is active, the dispatch mode is not: even an empty mode costs more than the scan (20 us per operator on the host of an
+H200). Without a C++ compiler, recorded steps are followed in Python.
 """
 
 import _thread
@@ -233,10 +231,8 @@ class Follower:
     ) -> bool:
         """Follow a recording from its start, or all operators; return False if not possible.
 
-        `on_unexpected` is called before an operator that differs from the recording, with the
-        tensors that it will write; `on_after` is called after it, or after a recorded operator with
-        different results, with the written and returned tensors. From the first such call on, all
-        operators until `end` are unexpected.
+        `on_unexpected` is called before an operator that differs from the recording, `on_after` after it, or after a recorded
+        operator with different results. From the first such call on, all operators until `end` are unexpected.
         """
         native = self._ready()
         if native is None or (recording is not None and not self._register(native, recording)):

@@ -1,11 +1,7 @@
 """A recorded step: its operators in order, what each wrote, and the rows of the scans.
 
-Steps are similar, so a surveyed step is the recording for the next one. While the same operators come
-in the same order and write tensors of the same sizes, nothing is looked up: tensors are held, and
-scanned at the recorded points. Looking up locations, storages and sizes costs more than the scan. At
-the first difference the rest of the step is surveyed without the recording. The flags of rows (one
-value, the bits of another row, the bits of the previous step) are computed for all rows at once,
-because a step has thousands.
+A surveyed step is the recording for the next one. While the same operators write tensors of the same sizes, nothing
+is looked up, which would cost more than the scan; at the first difference the rest is surveyed without the recording.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple

@@ -1,10 +1,7 @@
 """The survey: steps in which all written memory is scanned and no pattern is evaluated.
 
-A program repeats its steps, so a few steps are observed closely and the others surveyed: one row per
-written tensor, on a GPU many with one launch. GPU rows are read at the end of the next step, so that
-the program never waits for them. A row with a new flag triggers another closely observed step. The
-player follows a recorded step; it is one closure, because it runs for every operator and determines
-the cost of a surveyed step.
+One row per written tensor; GPU rows are read at the end of the next step, so that the program never waits for them. A
+row with a new flag triggers another closely observed step. The player is one closure, because it runs for every operator.
 """
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple

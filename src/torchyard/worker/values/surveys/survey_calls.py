@@ -1,10 +1,7 @@
 """Operators in a surveyed step: matched with a recorded step, otherwise looked up one by one.
 
-The lookup finds the source line of each operator: by its position, while operators come in the order
-of the last step, otherwise by walking the stack. A step without deviations becomes the next recording.
-If available, the compiled follower replaces the dispatch mode. Without the mode torch takes different
-code paths in some operators (`linear` adds its bias in place), so operators are aligned with those of
-the closely observed step by their neighbours.
+A step without deviations becomes the next recording. Without the dispatch mode torch takes different code paths in
+some operators, so operators are aligned with those of the closely observed step by their neighbours.
 """
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple
