@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.core.comparison import Verdict
-from torchyard.dashboard.links import Address, Links, SiteLinks
-from torchyard.dashboard.lists import HEIGHT, WIDTH, page_of, sparkline
-from torchyard.dashboard.query_strings import (
+from torchyard.dashboard.links import (
+    Address,
+    Links,
+    SiteLinks,
     compare_request,
     history_request,
     run_request,
     runs_request,
     workloads_request,
 )
+from torchyard.dashboard.lists import HEIGHT, WIDTH, page_of, sparkline
 from torchyard.dashboard.server import Address as ServedAt
 from torchyard.errors import UsageError
 from torchyard.results.model import METRICS, Series

@@ -10,8 +10,8 @@ import pytest
 
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged
-from torchyard.values.confirmation import chains_to_confirm, confirm, step_ns, unconfirmed
 from torchyard.values.model import Certainty, Place, Proof, ProofTest, ValueFinding, ValueProfile
+from torchyard.values.profiled_run import chains_to_confirm, confirm, step_ns, unconfirmed
 from torchyard.values.target_run import CountedChain, NativeRun, read_native_run
 from torchyard.worker.values.proofs.certainty import (
     NATIVE_OPERATOR,

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchyard.bench.report.formats import to_json
 from torchyard.core.records import encode
-from torchyard.dashboard import lists, query_strings
+from torchyard.dashboard import links, lists
 from torchyard.dashboard.feeds import Feeds, LiveStore
 from torchyard.dashboard.links import Links
 from torchyard.dashboard.pages import Pages, asset_kinds, asset_text
@@ -285,7 +285,7 @@ class _Handlers:
         self._links = Links()
 
     def runs(self, request: Request) -> Response:
-        return _page(self._pages.runs(self._links, query_strings.runs_request(_query(request))))
+        return _page(self._pages.runs(self._links, links.runs_request(_query(request))))
 
     def run(self, request: Request) -> Response:
         entry = self._entry(request)
@@ -293,31 +293,27 @@ class _Handlers:
         return _page(self._pages.run(self._links, entry, before=before))
 
     def workloads(self, request: Request) -> Response:
-        return _page(
-            self._pages.workloads(self._links, query_strings.workloads_request(_query(request)))
-        )
+        return _page(self._pages.workloads(self._links, links.workloads_request(_query(request))))
 
     def history(self, request: Request) -> Response:
-        return _page(
-            self._pages.history(self._links, query_strings.history_request(_query(request)))
-        )
+        return _page(self._pages.history(self._links, links.history_request(_query(request))))
 
     def history_data(self, request: Request) -> Response:
-        series = query_strings.history_request(_query(request))
+        series = links.history_request(_query(request))
         return _data(lists.history_data(lists.read_history(self._live_store, series)))
 
     def compare(self, request: Request) -> Response:
-        parsed = query_strings.compare_request(_query(request))
+        parsed = links.compare_request(_query(request))
         return _page(self._pages.compare(self._links, parsed, self._sides(parsed)))
 
     def compare_data(self, request: Request) -> Response:
-        sides = self._sides(query_strings.compare_request(_query(request)))
+        sides = self._sides(links.compare_request(_query(request)))
         if sides is None:
             raise UsageError("two runs are required", hint="use before=ID and after=ID")
         return _data(lists.compared_data(lists.compare_chosen(*sides)))
 
     def live(self, request: Request) -> Response:
-        query_strings.plain_request(_query(request))
+        links.plain_request(_query(request))
         return _page(self._pages.live(self._links))
 
     def asset(self, request: Request) -> Response:
@@ -329,7 +325,7 @@ class _Handlers:
         return Response(text, media_type=asset_kinds()[name], headers=headers)
 
     def runs_data(self, request: Request) -> Response:
-        return _data(lists.runs_data(self._live_store, query_strings.runs_request(_query(request))))
+        return _data(lists.runs_data(self._live_store, links.runs_request(_query(request))))
 
     def run_data(self, request: Request) -> Response:
         entry = self._entry(request)
@@ -339,11 +335,11 @@ class _Handlers:
 
     def workloads_data(self, request: Request) -> Response:
         return _data(
-            lists.workloads_data(self._live_store, query_strings.workloads_request(_query(request)))
+            lists.workloads_data(self._live_store, links.workloads_request(_query(request)))
         )
 
     def live_data(self, request: Request) -> Response:
-        query_strings.plain_request(_query(request))
+        links.plain_request(_query(request))
         return _data({"runs": [lists.run_record(entry) for entry in self._live_store.running()]})
 
     async def events(self, request: Request) -> Response:
@@ -389,11 +385,9 @@ class _Handlers:
         return self._error_response(request, reported, 500)
 
     def _entry(self, request: Request) -> RunEntry:
-        return self._run(query_strings.run_request(_query(request)))
+        return self._run(links.run_request(_query(request)))
 
-    def _sides(
-        self, parsed: query_strings.CompareRequest
-    ) -> tuple[lists.Chosen, lists.Chosen] | None:
+    def _sides(self, parsed: links.CompareRequest) -> tuple[lists.Chosen, lists.Chosen] | None:
         if not parsed.before or not parsed.after:
             return None
         return (

@@ -18,19 +18,20 @@ from torchyard.bench.report.page import Frame, to_html
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.dashboard import lists
 from torchyard.dashboard.feeds import LiveStore
-from torchyard.dashboard.links import Links, series_query
+from torchyard.dashboard.links import (
+    PAGE_SIZE,
+    CompareRequest,
+    Links,
+    RunsRequest,
+    WorkloadsRequest,
+    series_query,
+)
 from torchyard.dashboard.overview import (
     Overview,
     read_overview,
     run_speedup,
     run_title,
     suites_spec,
-)
-from torchyard.dashboard.query_strings import (
-    PAGE_SIZE,
-    CompareRequest,
-    RunsRequest,
-    WorkloadsRequest,
 )
 from torchyard.errors import ResultsDamaged, TorchyardError
 from torchyard.presentation.html_page import asset, template_engine

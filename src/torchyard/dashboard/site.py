@@ -19,7 +19,7 @@ from torchyard import __version__
 from torchyard.bench.report.page import SHARED_SCRIPTS
 from torchyard.bench.report.sharing import redactor_of
 from torchyard.dashboard.feeds import LiveStore
-from torchyard.dashboard.links import SiteLinks
+from torchyard.dashboard.links import CompareRequest, RunsRequest, SiteLinks, WorkloadsRequest
 from torchyard.dashboard.lists import Chosen
 from torchyard.dashboard.pages import (
     Pages,
@@ -29,7 +29,6 @@ from torchyard.dashboard.pages import (
     runtime_name,
     style_name,
 )
-from torchyard.dashboard.query_strings import CompareRequest, RunsRequest, WorkloadsRequest
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.results.model import METRICS, RunEntry, RunFilter

@@ -4,9 +4,8 @@
 without to confirm the findings, and measures what each fix would save. Where to look:
 
 - `model.py`: findings, profiles, requests and their file format
-- `profiled_run.py`: the whole sequence, from the program to a stored profile
-- `confirmation.py`, `prices.py`, `savings.py`, `gains.py`: is it true, what does it cost, what
-  does a fix save
+- `profiled_run.py`: the whole sequence, from the program to a confirmed and stored profile
+- `prices.py`, `gains.py`, `fix_runs.py`: what does it cost, what does a fix save
 - `operator_sweep/`: the operators of one PyTorch build instead of a program
 - `report/`: terminal, Markdown, JSON, DOT and HTML; `command.py`: the command line
 

@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from torchyard.errors import UsageError
-from torchyard.values.confirmation import chains_to_confirm, confirm, unconfirmed
 from torchyard.values.model import (
     ProfilingOptions,
     ValueProfile,
@@ -30,6 +29,7 @@ from torchyard.values.model import (
     write_profile,
 )
 from torchyard.values.prices import priced, sites_to_time
+from torchyard.values.profiled_run import chains_to_confirm, confirm, unconfirmed
 from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, read_native_run
 

@@ -6,13 +6,12 @@ Each stage after the profiled run can fail alone; the results of the earlier sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.process.tree import sweep_orphans
-from torchyard.values.confirmation import confirm_in_target, unconfirmed
 from torchyard.values.fix_runs import measure_fixes, runs_for_fixes
 from torchyard.values.gains import (
     PROGRAM_LAUNCHES,
@@ -21,15 +20,158 @@ from torchyard.values.gains import (
     zeroed_gradients,
 )
 from torchyard.values.model import (
+    Certainty,
     ProfileRequest,
+    Proof,
+    ProofTest,
+    ValueFinding,
     ValueProfile,
     new_profile_folder,
     read_profile,
     write_profile,
 )
-from torchyard.values.prices import price_in_target, unpriced
+from torchyard.values.prices import price_in_target, sites_to_time, unpriced
 from torchyard.values.source_excerpts import with_excerpts
-from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target
+from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
+from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of
+
+NOT_FINISHED: Final = "the program did not finish, so it was not run again without the profiler"
+
+
+def confirm_in_target(
+    request: ProfileRequest,
+    folder: Path,
+    profile: ValueProfile,
+    *,
+    say: Callable[[str], None] = lambda _text: None,
+) -> tuple[ValueProfile, NativeRun | None]:
+    """Run the program again without value profiling and update the certainty of every finding.
+
+    The same run times the operators of the findings in every second step; a program without steps runs up to two more
+    times. A program that did not finish is not run again.
+    """
+    if profile.state != "finished":
+        return unconfirmed(profile, NOT_FINISHED), None
+    sites = sites_to_time(profile) if not profile.compiled else []
+    native = run_natively(
+        request,
+        folder,
+        name="native",
+        profiled_s=profile.seconds,
+        wanted=chains_to_confirm(profile),
+        sites=sites,
+    )
+    if native is None:
+        return unconfirmed(profile, "the run without the profiler left no result"), None
+    if native.state == "finished":
+        native = _timed(request, folder, native, profile.seconds, sites, say)
+    return confirm(profile, native), native
+
+
+def _timed(
+    request: ProfileRequest,
+    folder: Path,
+    native: NativeRun,
+    profiled_s: float,
+    sites: list[dict[str, Any]],
+    say: Callable[[str], None],
+) -> NativeRun:
+    """Run the program again for the times that the first run could not measure."""
+
+    def again(name: str, **plan: Any) -> NativeRun | None:
+        run = run_natively(request, folder, name=name, profiled_s=profiled_s, **plan)
+        return run if run is not None and run.state == "finished" else None
+
+    if native.steps:
+        if native.step_ns is not None and (native.site_steps or not sites):
+            return native
+        say("running it again: its steps were too few to time them in the same run")
+        timed = again("timed", sites=sites)
+        if timed is None or timed.step_ns is None:
+            return native
+        return replace(timed, chains=native.chains, recorded_steps=native.recorded_steps)
+    if native.recorded_whole:
+        say("running it again: it has no steps, so the whole program is timed")
+        timed = again("timed")
+        if timed is not None:
+            native = replace(
+                native,
+                program_ns=timed.program_ns,
+                program_cpu_ns=timed.program_cpu_ns,
+                program_faults=timed.program_faults,
+                probes_ns=timed.probes_ns,
+                recorded_whole=False,
+            )
+    if sites:
+        say("running it again: it has no steps, so its operators are timed in a run of their own")
+        timed = again("sites", sites=sites, sites_whole=True)
+        if timed is not None:
+            native = replace(
+                native,
+                sites=timed.sites,
+                site_steps=timed.site_steps,
+                other_ns=timed.other_ns,
+                costs=timed.costs,
+                probes_ns=(*native.probes_ns, *timed.probes_ns),
+            )
+    return native
+
+
+def chains_to_confirm(profile: ValueProfile) -> list[list[str]]:
+    """Return the chains of operators that the native run must contain."""
+    return [list(chain) for chain in sorted({_chain(finding) for finding in profile.findings})]
+
+
+def confirm(profile: ValueProfile, native: NativeRun) -> ValueProfile:
+    """Return the profile with the native test of every finding, and with the time of a step."""
+    findings = tuple(_confirmed(finding, native) for finding in profile.findings)
+    wall_ns, cpu_ns = step_ns(native)
+    return replace(
+        profile,
+        findings=findings,
+        step_ns=wall_ns,
+        step_cpu_ns=cpu_ns,
+        notes=(*profile.notes, *(f"run without the profiler: {note}" for note in native.notes)),
+    )
+
+
+def step_ns(native: NativeRun) -> tuple[float | None, float | None]:
+    """Return wall and CPU time of a native step, or of the whole program if it has no steps."""
+    if native.step_ns is not None:
+        return native.step_ns, native.step_cpu_ns
+    if native.steps == 0 and not native.recorded_whole:
+        return native.program_ns, native.program_cpu_ns
+    return None, None
+
+
+def unconfirmed(profile: ValueProfile, why: str) -> ValueProfile:
+    """Return the profile with all findings unconfirmed, and the reason."""
+    test = ProofTest(test=NATIVE_PROGRAM, passed=False, detail=why)
+    findings = tuple(_with_test(finding, test) for finding in profile.findings)
+    return replace(profile, findings=findings, notes=(*profile.notes, why))
+
+
+def _confirmed(finding: ValueFinding, native: NativeRun) -> ValueFinding:
+    chain = _chain(finding)
+    count = native.occurrences(chain)
+    name = " > ".join(chain)
+    detail = f"{name}: {count} times in {native.recorded_steps or 'no'} steps"
+    if not count:
+        detail = f"without the profiler the program does not run {name}"
+    return _with_test(finding, ProofTest(test=NATIVE_PROGRAM, passed=count > 0, detail=detail))
+
+
+def _with_test(finding: ValueFinding, test: ProofTest) -> ValueFinding:
+    tests = (*(t for t in finding.proof.tests if t.test != NATIVE_PROGRAM), test)
+    certainty, why = certainty_of([asdict(item) for item in tests], inside=bool(finding.path))
+    if len(tests) == 1 and test.passed:
+        why = finding.proof.why or why  # the worker gives the reason for missing trials
+    return replace(finding, proof=Proof(certainty=Certainty(certainty), why=why, tests=tests))
+
+
+def _chain(finding: ValueFinding) -> tuple[str, ...]:
+    return (*finding.path, finding.operator)
+
 
 ONCE: Final = "the program was run only once (--once)"
 

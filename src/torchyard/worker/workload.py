@@ -1,6 +1,7 @@
 """A built workload: a model with its inputs, its loss and its optimizer."""
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 
 class CannotBuild(Exception):
@@ -11,22 +12,22 @@ class CannotBuild(Exception):
         self.hint = hint
 
 
-class Traffic:
+class Traffic(NamedTuple):
     """Minimum memory traffic of one iteration: every input read and every output written once.
 
     `elements` counts floating-point numbers of the workload's data type, whose bytes depend on the
     precision; `fixed_bytes` are indices, masks and counters, whose size is fixed.
     """
 
-    def __init__(self, elements: float, fixed_bytes: float = 0.0) -> None:
-        self.elements = elements
-        self.fixed_bytes = fixed_bytes
+    elements: float
+    fixed_bytes: float = 0.0
 
     def bytes_at(self, element_bytes: int) -> float:
         """Return the bytes for floating-point numbers of that size."""
         return self.elements * element_bytes + self.fixed_bytes
 
 
+@dataclass(eq=False)
 class BuiltWorkload:
     """A workload ready to run.
 
@@ -42,29 +43,16 @@ class BuiltWorkload:
     batch_size  the batch size; None: there is no batch, or only the suite knows it
     """
 
-    def __init__(
-        self,
-        module: Any,
-        args: Tuple[Any, ...] = (),
-        kwargs: Optional[Dict[str, Any]] = None,
-        loss: Optional[Callable[[Any], Any]] = None,
-        loss_name: str = "",
-        optimizer: Optional[Callable[[Sequence[Any]], Any]] = None,
-        flops: Optional[float] = None,
-        mutates: bool = False,
-        traffic: Optional[Traffic] = None,
-        batch_size: Optional[int] = None,
-    ) -> None:
-        self.module = module
-        self.args = args
-        self.kwargs = kwargs or {}
-        self.loss = loss
-        self.loss_name = loss_name
-        self.optimizer = optimizer
-        self.flops = flops
-        self.mutates = mutates
-        self.traffic = traffic
-        self.batch_size = batch_size
+    module: Any
+    args: Tuple[Any, ...] = ()
+    kwargs: Dict[str, Any] = field(default_factory=dict)
+    loss: Optional[Callable[[Any], Any]] = None
+    loss_name: str = ""
+    optimizer: Optional[Callable[[Sequence[Any]], Any]] = None
+    flops: Optional[float] = None
+    mutates: bool = False
+    traffic: Optional[Traffic] = None
+    batch_size: Optional[int] = None
 
 
 def flatten(value: Any) -> List[Any]:

@@ -11,8 +11,7 @@ from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.profiling_session import ProfilingSession
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
-from torchyard.worker.values.surveys.recorded_step import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE
-from torchyard.worker.values.surveys.survey import Survey
+from torchyard.worker.values.surveys.survey import EQUAL, FREQUENT, NARROW, REPEATED, SINGLE, Survey
 
 pytestmark = pytest.mark.torch
 

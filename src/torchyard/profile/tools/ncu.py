@@ -8,7 +8,7 @@ from typing import Final
 from torchyard.errors import NotAllowed, StepFailed
 from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools import interface
-from torchyard.profile.tools.kernel_table import Columns, query_kernels
+from torchyard.profile.tools.interface import Columns, query_kernels
 
 REPORT_FILE: Final = "report.ncu-rep"
 LOG_FILE: Final = "ncu.log"

@@ -7,14 +7,15 @@ from typing import Final
 from torchyard.errors import StepFailed
 from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
+    Columns,
     InstalledTool,
     Job,
     Tool,
     ToolCommand,
+    kernel_rows,
     library_path,
     thread_variables,
 )
-from torchyard.profile.tools.kernel_table import Columns, kernel_rows
 
 _COLUMNS: Final = Columns(name="Name", time="TotalDurationNs", calls="Calls")
 _MOST_FILES: Final = 20

@@ -25,26 +25,16 @@ from torchyard.worker.devices import cuda_device
 from torchyard.worker.workload import CannotBuild
 
 
-class Job:
+class Job(NamedTuple):
     """A module with its inputs, and how the callable will be used."""
 
-    def __init__(
-        self,
-        module: Any,
-        args: Tuple[Any, ...],
-        kwargs: Dict[str, Any],
-        device: str,
-        training: bool = False,
-        mutates: bool = False,
-        dynamic: bool = False,
-    ) -> None:
-        self.module = module
-        self.args = args
-        self.kwargs = kwargs
-        self.device = device
-        self.training = training
-        self.mutates = mutates
-        self.dynamic = dynamic
+    module: Any
+    args: Tuple[Any, ...]
+    kwargs: Dict[str, Any]
+    device: str
+    training: bool = False
+    mutates: bool = False
+    dynamic: bool = False
 
     def refuse_training(self, backend: str) -> None:
         """Raise CannotBuild in training."""
@@ -116,12 +106,6 @@ def make_registered(job: Job, name: str) -> Any:
         backend=OwnCompiler(name, lookup_backend(name)),
         dynamic=True if job.dynamic else None,
     )
-
-
-def make_exported(job: Job) -> Any:
-    """Return the exported program as a module."""
-    program = _export(job, "export")
-    return program.module()
 
 
 def make_ahead_of_time(job: Job) -> Any:
@@ -255,7 +239,7 @@ def resolve(backend: str) -> Backend:
         _check_way(name, way, SCRIPT_WAYS)
         return Backend(lambda job: make_torchscript(job, way or "trace"), ahead=True)
     if name == "export" and not way:
-        return Backend(make_exported, ahead=True)
+        return Backend(lambda job: _export(job, "export").module(), ahead=True)
     if name == "aot-inductor" and not way:
         return Backend(make_ahead_of_time, ahead=True)
     if name == "inductor":

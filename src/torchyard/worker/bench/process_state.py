@@ -35,14 +35,6 @@ class Change(NamedTuple):
     restored: bool
 
 
-def _torch_flag(name: str) -> Tuple[Optional[Reader], Optional[Writer]]:
-    return getattr(torch._C, "_get_" + name, None), getattr(torch._C, "_set_" + name, None)
-
-
-def _flushes_denormals() -> bool:
-    return not bool((_DENORMAL * 0.5).item())
-
-
 _DENORMAL = torch.tensor(1e-40)
 
 
@@ -56,14 +48,6 @@ def _set_affinity(cores: Any) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _priority() -> int:
-    return os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def _set_priority(value: int) -> None:
-    os.setpriority(os.PRIO_PROCESS, 0, value)
-
-
 def _default_device() -> str:
     reader = getattr(torch, "get_default_device", None)
     return "cpu" if reader is None else str(reader())
@@ -71,10 +55,6 @@ def _default_device() -> str:
 
 def _set_default_device(device: str) -> None:
     torch.set_default_device(None if device == "cpu" else device)
-
-
-def _gc_state() -> Tuple[bool, Tuple[int, int, int]]:
-    return gc.isenabled(), gc.get_threshold()
 
 
 def _set_gc_state(value: Tuple[bool, Tuple[int, int, int]]) -> None:
@@ -138,13 +118,9 @@ def _set_modes(counts: Tuple[int, int]) -> None:
         pop_dispatch()
 
 
-def _trace_functions() -> Tuple[Any, Any]:
-    return sys.gettrace(), sys.getprofile()
-
-
-def _set_trace_functions(value: Tuple[Any, Any]) -> None:
-    sys.settrace(value[0])
-    sys.setprofile(value[1])
+def _set_trace_functions(functions: Tuple[Any, Any]) -> None:
+    sys.settrace(functions[0])
+    sys.setprofile(functions[1])
 
 
 def _items() -> List[Item]:
@@ -166,13 +142,25 @@ def _items() -> List[Item]:
             torch.get_float32_matmul_precision,
             torch.set_float32_matmul_precision,
         ),
-        Item("flushing of denormal numbers", _flushes_denormals, torch.set_flush_denormal),
+        Item(
+            "flushing of denormal numbers",
+            lambda: not bool((_DENORMAL * 0.5).item()),
+            torch.set_flush_denormal,
+        ),
         Item("anomaly detection", torch.is_anomaly_enabled, torch.set_anomaly_enabled),
         Item("torch function and dispatch modes", _modes, _set_modes),
-        Item("garbage collector", _gc_state, _set_gc_state),
-        Item("trace and profile functions", _trace_functions, _set_trace_functions),
+        Item("garbage collector", lambda: (gc.isenabled(), gc.get_threshold()), _set_gc_state),
+        Item(
+            "trace and profile functions",
+            lambda: (sys.gettrace(), sys.getprofile()),
+            _set_trace_functions,
+        ),
         Item("CPU affinity", _affinity, _set_affinity),
-        Item("scheduling priority", _priority, _set_priority),
+        Item(
+            "scheduling priority",
+            lambda: os.getpriority(os.PRIO_PROCESS, 0),
+            lambda value: os.setpriority(os.PRIO_PROCESS, 0, value),
+        ),
         Item("environment variables", _environment, _set_environment),
         Item("working directory", os.getcwd, os.chdir),
         Item("switch interval", sys.getswitchinterval, sys.setswitchinterval),
@@ -190,9 +178,9 @@ def _items() -> List[Item]:
         "cublas_allow_fp16_reduced_precision_reduction",
         "cublas_allow_bf16_reduced_precision_reduction",
     ):
-        read, write = _torch_flag(flag)
+        read = getattr(torch._C, "_get_" + flag, None)
         if read is not None:
-            items.append(Item("flag " + flag, read, write))
+            items.append(Item("flag " + flag, read, getattr(torch._C, "_set_" + flag, None)))
     return items
 
 
@@ -333,10 +321,3 @@ def _is_of_torch(value: Any) -> bool:
 _TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 ITEMS = _items()
 SHARED_FUNCTIONS = SharedFunctions()
-
-
-def python_threads() -> int:
-    """Return the number of running Python threads."""
-    import threading
-
-    return threading.active_count()

@@ -66,8 +66,6 @@ def _run_queue_wait_ns() -> Optional[int]:
         for task in os.listdir("/proc/self/task"):
             with open("/proc/self/task/" + task + "/schedstat", encoding="ascii") as file:
                 total += int(file.read().split()[1])
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, IndexError):
         return None
     return total

@@ -31,8 +31,7 @@ from torchyard.worker.values.redispatch import DetachableMode, call_inside
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, layout_of
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.surveys.follower import Follower, FollowLibrary
-from torchyard.worker.values.surveys.recorded_step import Surveyed
-from torchyard.worker.values.surveys.survey import Survey
+from torchyard.worker.values.surveys.survey import Survey, Surveyed
 from torchyard.worker.values.surveys.survey_calls import SurveyCalls
 
 _ALIGN = 64

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.places import Place
-from torchyard.worker.values.surveys.recorded_step import (
+from torchyard.worker.values.surveys.survey import (
     EQUAL,
     FREQUENT,
     NARROW,

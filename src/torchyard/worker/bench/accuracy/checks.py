@@ -5,6 +5,7 @@ on both. Every block runs on its own draw and keeps results of some calls, which
 after the last block: further calls, the state of the process, and in the first launch the checks of `behaviour`.
 """
 
+import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -15,7 +16,7 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.behaviour import ModuleState
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck, Verifier, distance
 from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
-from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, python_threads
+from torchyard.worker.bench.process_state import SHARED_FUNCTIONS
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import Model, VariantRunner
 from torchyard.worker.wire import CHANGED, REPLACED
@@ -38,7 +39,7 @@ class Checks:
     """The checks of this process, and their findings for each variant."""
 
     def __init__(self) -> None:
-        self._threads = python_threads()
+        self._threads = threading.active_count()
         self._seed = 0
         self._limit_bytes: Optional[int] = None
         self._modules: List[Tuple[Model, ModuleState]] = []
@@ -297,10 +298,10 @@ class Checks:
             if runner.moved_random_state and verifier and not verifier.peer.moved_random_state:
                 text = "changed the state of the random number generators; it was restored"
                 self._add(self._notes, runner, [text])
-            if python_threads() > self._threads:
-                more = python_threads() - self._threads
+            if threading.active_count() > self._threads:
+                more = threading.active_count() - self._threads
                 self._add(self._notes, runner, ["left %d threads running" % more])
-                self._threads = python_threads()
+                self._threads = threading.active_count()
 
     def note(self, runner: VariantRunner, text: str) -> None:
         """Add a note about a variant."""

@@ -18,8 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker.values.scanning.cpu_scan import CompiledScanner, library_path
-from torchyard.worker.values.surveys.recorded_step import Flush, Recording
-from torchyard.worker.values.surveys.survey import Survey
+from torchyard.worker.values.surveys.survey import Flush, Recording, Survey
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCE = os.path.join(_HERE, "follow.cpp")

@@ -14,14 +14,16 @@ from torchyard.worker.values.operators import Operator, operator_of, written_ten
 from torchyard.worker.values.places import Places
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, flat_memory
 from torchyard.worker.values.surveys.follower import Follower
-from torchyard.worker.values.surveys.recorded_step import (
+from torchyard.worker.values.surveys.survey import (
+    Player,
     RecordedCall,
     Recording,
+    Survey,
     number_outputs,
     numbered_outputs,
     output_at,
+    play_recording,
 )
-from torchyard.worker.values.surveys.survey import Player, Survey, play_recording
 
 _SEARCH_DISTANCE = 24
 """Search distance after a difference."""
