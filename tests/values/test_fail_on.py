@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchyard.errors import UsageError
-from torchyard.values.command import crossed, parse_limit
+from torchyard.values.fail_on import crossed, parse_limit
 from torchyard.values.model import Certainty, Place, Proof, ValueFinding, ValueProfile, Worth
 from torchyard.values.pattern_texts import pattern_names
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from torchyard.values.model import Certainty, Proof
-from torchyard.values.operator_sweep.command import values_sweep_markdown, values_sweep_text
 from torchyard.values.operator_sweep.model import (
     CaseState,
     OperatorCase,
@@ -14,6 +13,7 @@ from torchyard.values.operator_sweep.model import (
     Sweep,
     SweepSettings,
 )
+from torchyard.values.operator_sweep.report import values_sweep_markdown, values_sweep_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SETTINGS = SweepSettings(python="python3", target="here")

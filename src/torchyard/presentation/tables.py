@@ -51,7 +51,7 @@ def finite(value: Any) -> Any:
     """Replace non-finite numbers, which JSON does not support, by None."""
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None

@@ -1,4 +1,4 @@
-"""A value profile as terminal text and Markdown: summary, findings by saving, scope."""
+"""A value profile as terminal text, Markdown and JSON, and its flow graph as DOT and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from torchyard.core.records import encode
 from torchyard.core.units import format_bytes, format_percent
 from torchyard.presentation.safe_text import aligned, escaped, wrapped
-from torchyard.presentation.tables import escaped_cells, markdown_table
+from torchyard.presentation.tables import escaped_cells, finite, json_text, markdown_table
 from torchyard.values.model import Certainty, FlowNode, ValueFinding, ValueProfile
 from torchyard.values.prices import profiled_steps
 from torchyard.values.report import descriptions
@@ -197,18 +197,7 @@ def values_json(profile: ValueProfile) -> str:
         },
         "findings": [_finding(finding, profile) for finding in descriptions.ordered(profile)],
     }
-    return json.dumps(finite(document), indent=2, allow_nan=False) + "\n"
-
-
-def finite(value: Any) -> Any:
-    """Replace non-finite numbers, which JSON lacks, with None."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return json_text(document)
 
 
 def _finding(finding: ValueFinding, profile: ValueProfile) -> dict[str, Any]:

@@ -20,27 +20,9 @@ from torchyard.worker.bench.relocation import Relocator
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
 from torchyard.worker.devices import cuda_device
-from torchyard.worker.values.profilers import operator_rows
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
 MOST_ROWS = 100
-
-
-def operator_table(runner: VariantRunner, iterations: int) -> Dict[str, Any]:
-    """Return the operators over some iterations, with CPU and, on a GPU, device time."""
-    from torch.profiler import ProfilerActivity, profile
-
-    runner.first_call()
-    activities = [ProfilerActivity.CPU]
-    if torch.device(runner.device).type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    call = runner.caller()
-    with runner.context(), profile(activities=activities) as profiler:
-        for _ in range(iterations):
-            call()
-        runner.synchronize()
-    runner.model.forget_gradients()
-    return {"iterations": iterations, "rows": operator_rows(profiler, False)[:MOST_ROWS]}
 
 
 CHUNK_S = 0.08
@@ -341,10 +323,23 @@ class WorkerService:
         return answer
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
-        """Profile a variant by operator."""
-        from torchyard.worker.bench.service import operator_table
+        """Return the operators over some iterations, with CPU and, on a GPU, device time."""
+        from torch.profiler import ProfilerActivity, profile
 
-        return operator_table(self.runner(variant), iterations)
+        from torchyard.worker.values.torch_profile import operator_rows
+
+        runner = self.runner(variant)
+        runner.first_call()
+        activities = [ProfilerActivity.CPU]
+        if torch.device(runner.device).type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        call = runner.caller()
+        with runner.context(), profile(activities=activities) as profiler:
+            for _ in range(iterations):
+                call()
+            runner.synchronize()
+        runner.model.forget_gradients()
+        return {"iterations": iterations, "rows": operator_rows(profiler, False)[:MOST_ROWS]}
 
     def list_names(self, suite: str) -> Dict[str, Any]:
         """List the workloads of a suite in this target."""

@@ -13,52 +13,7 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
-import torch
-
-from torchyard.worker import suites
-from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
 from torchyard.worker.values.exchange import options_from
-from torchyard.worker.workload import CannotBuild
-
-_SEED = 1337
-
-
-def body_of(plan: Dict[str, Any], profiler: Any) -> Callable[[], None]:
-    """Return a function that runs `steps` iterations; building the workload is not profiled."""
-    workload = plan["workload"]
-    torch.manual_seed(plan.get("seed", _SEED))
-    built = suites.build(
-        workload["suite"],
-        workload["name"],
-        workload["mode"],
-        workload["batch_size"],
-        dict(workload["parameters"]),
-        workload["device"],
-    )
-    training = workload["mode"] == "training"
-    if training and built.loss is None:
-        raise CannotBuild("this workload does not support training", hint="use --mode inference")
-    precision = plan.get("precision", "float32")
-    dtype = DTYPES.get(precision, torch.float32)
-    step = training and built.optimizer is not None
-    model = Model(built if dtype is torch.float32 else convert(built, dtype), training, step)
-    runner = VariantRunner("profiled", "eager", precision, model, workload["device"])
-    with runner.context():
-        runner.caller()()  # warm-up: first allocations and caches
-    model.forget_gradients()
-
-    def body() -> None:
-        call = runner.caller()
-        with runner.context():
-            for _ in range(plan["steps"]):
-                profiler.output(call())
-                runner.synchronize()
-                model.forget_gradients()
-                if not step:
-                    profiler.step()
-
-    return body
-
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -328,14 +283,14 @@ def main(plan_path: str, words: List[str]) -> int:
         return price_plan(plan)
     profiler: ProgramProfiler
     if plan.get("tool") == "torch":
-        from torchyard.worker.values.profilers import TorchProfiled
+        from torchyard.worker.values.torch_profile import TorchProfiled
 
         profiler = TorchProfiled(plan)
         code = run_program(words, profiler)
         profiler.leave_process(code)
         return code
     if plan.get("tool") == "range":
-        from torchyard.worker.values.profilers import ToolRange
+        from torchyard.worker.values.tool_range import ToolRange
 
         profiler = ToolRange(plan)
     elif plan.get("native"):
@@ -345,7 +300,7 @@ def main(plan_path: str, words: List[str]) -> int:
     else:
         profiler = ValueProfiledProgram(plan)
     if plan.get("workload"):
-        from torchyard.worker.values.program import body_of
+        from torchyard.worker.values.workload_run import body_of
 
         return run_callable(body_of(plan, profiler), profiler)
     return run_program(words, profiler)
