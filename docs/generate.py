@@ -35,7 +35,7 @@ from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import LazyGroup, RunningGroup, program
 from torchyard.core.study import Budget, MeasureSettings
-from torchyard.results.gate import decision
+from torchyard.results.gate import model
 
 REFERENCE = Path(__file__).parent / "reference"
 WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
@@ -140,7 +140,7 @@ def study_file_page() -> str:
         ("[[workloads]]", study_file.WorkloadTable, None),
         ("[budget]", study_file.BudgetTable, Budget()),
         ("[settings]", study_file.SettingsTable, MeasureSettings()),
-        ("[gate]", decision.GateTable, None),
+        ("[gate]", model.GateTable, None),
         ("[sweep]", study_file.SweepTable, None),
     )
     for title, kind, defaults in tables:

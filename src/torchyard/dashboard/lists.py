@@ -23,7 +23,8 @@ from torchyard.errors import NothingToDo, ResultsDamaged, TorchyardError, UsageE
 from torchyard.presentation.vega import charts_available, lazy_chart
 from torchyard.presentation.wording import ABSENT, number_text
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.sides import CrossComparison, Rules, Side
+from torchyard.results.compare.model import CrossComparison
+from torchyard.results.compare.sides import Rules, Side
 from torchyard.results.history.changes import (
     change_interval,
     change_levels,

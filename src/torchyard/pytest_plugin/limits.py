@@ -14,8 +14,10 @@ from torchyard.api.result import THESE_PROCESSES, Comparison
 from torchyard.core.comparison import Verdict
 from torchyard.core.units import format_percent
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.sides import CrossRow, Rules, Side
-from torchyard.results.gate.decision import Gate, read_limit, run_gate
+from torchyard.results.compare.model import CrossRow
+from torchyard.results.compare.sides import Rules, Side
+from torchyard.results.gate.decision import Gate, run_gate
+from torchyard.results.gate.model import read_limit
 from torchyard.results.run_reader import Run, read_run
 
 __all__ = ["Check", "check", "check_change", "read"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torchyard.core.comparison import Interval, Verdict
-from torchyard.results.compare.sides import (
+from torchyard.results.compare.model import (
     CrossComparison,
     CrossMean,
     CrossRow,
@@ -14,7 +14,7 @@ from torchyard.results.compare.sides import (
     SideNumbers,
     Unpaired,
 )
-from torchyard.results.gate.decision import GateOutcome, GateRow, Policy
+from torchyard.results.gate.model import GateOutcome, GateRow, Policy
 
 __all__ = ["HOSTILE", "OUTCOME", "TWO_RUNS", "hostile_comparison", "hostile_outcome"]
 

@@ -15,7 +15,8 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.study import Environment, Target, Variant
 from torchyard.errors import UsageError
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.sides import CrossComparison, CrossRow, Rules, Side, choose_side
+from torchyard.results.compare.model import CrossComparison, CrossRow
+from torchyard.results.compare.sides import Rules, Side, choose_side
 from torchyard.results.run_reader import Run, read_run
 
 RULES = Rules()

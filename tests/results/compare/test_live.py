@@ -14,7 +14,8 @@ from torchyard.core.comparison import Verdict
 from torchyard.core.study import Environment, Variant
 from torchyard.results.baselines import read_baseline_file, write_baseline_file
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.sides import CrossRow, Rules, Side
+from torchyard.results.compare.model import CrossRow
+from torchyard.results.compare.sides import Rules, Side
 from torchyard.results.gate.decision import Gate, compare_inside, run_gate
 from torchyard.results.run_reader import Run, read_run
 

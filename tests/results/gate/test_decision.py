@@ -13,25 +13,16 @@ from tests.results.simulated_runs import GPT, MACHINE, MATMUL, STUDY, Plan, writ
 from torchyard.core.comparison import Interval, Verdict
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.compare.compare_sides import compare_sides
-from torchyard.results.compare.sides import (
+from torchyard.results.compare.model import (
     CrossComparison,
     CrossRow,
     CrossSide,
-    Rules,
-    Side,
     SideNumbers,
     Unpaired,
 )
-from torchyard.results.gate.decision import (
-    Action,
-    Gate,
-    GateLimit,
-    GateOutcome,
-    GateRow,
-    Policy,
-    compare_inside,
-    run_gate,
-)
+from torchyard.results.compare.sides import Rules, Side
+from torchyard.results.gate.decision import Gate, compare_inside, run_gate
+from torchyard.results.gate.model import Action, GateLimit, GateOutcome, GateRow, Policy
 from torchyard.stats.between_runs import Effect, interval_of
 
 SIDE = CrossSide(text="a", runs=("1",), variants=("fast",))

@@ -12,7 +12,7 @@ from torchyard.cli.output import check_writable, common_options, data_console
 from torchyard.results.commands.options import percent, session_option
 
 if TYPE_CHECKING:
-    from torchyard.results.compare.sides import CrossComparison
+    from torchyard.results.compare.model import CrossComparison
 
 
 # Repeated here because `--help` must not load the reports; a test compares the two.

@@ -24,16 +24,18 @@ from torchyard.results.compare.facts import (
     differing_conditions,
     other_facts,
 )
-from torchyard.results.compare.sides import (
+from torchyard.results.compare.model import (
     CrossComparison,
     CrossMean,
     CrossRow,
     FactDifference,
-    Rules,
-    Side,
     SideNumbers,
     SideState,
     Unpaired,
+)
+from torchyard.results.compare.sides import (
+    Rules,
+    Side,
     describe,
     match_variants,
     numbers_of,

@@ -15,7 +15,7 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.records import encode
 from torchyard.core.study import Variant
 from torchyard.machine.identity import machine_name
-from torchyard.results.compare.sides import FactDifference
+from torchyard.results.compare.model import FactDifference
 from torchyard.results.directory import FIRST_METHOD
 from torchyard.results.run_reader import Run, revision_of_variant, target_facts
 

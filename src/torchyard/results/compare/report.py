@@ -23,12 +23,7 @@ from torchyard.presentation.tables import (
     markdown_table,
 )
 from torchyard.presentation.wording import number_text
-from torchyard.results.compare.sides import (
-    CrossComparison,
-    CrossRow,
-    FactDifference,
-    SideNumbers,
-)
+from torchyard.results.compare.model import CrossComparison, CrossRow, FactDifference, SideNumbers
 from torchyard.results.compare.wording import (
     LEGEND,
     assumption_text,

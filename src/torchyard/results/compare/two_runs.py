@@ -18,15 +18,17 @@ from torchyard.results.compare.facts import (
     differing_conditions,
     workload_facts,
 )
-from torchyard.results.compare.sides import (
+from torchyard.results.compare.model import (
     Basis,
     CrossRow,
     FactDifference,
-    Rules,
-    Side,
     SideNumbers,
     SideState,
     Unpaired,
+)
+from torchyard.results.compare.sides import (
+    Rules,
+    Side,
     numbers_of,
     row_obstacles,
     state_of,

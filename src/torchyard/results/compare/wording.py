@@ -14,7 +14,7 @@ from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text, verdict_text
-from torchyard.results.compare.sides import (
+from torchyard.results.compare.model import (
     Basis,
     CrossComparison,
     CrossRow,
