@@ -16,7 +16,7 @@ from torchyard.core.records import decode
 from torchyard.core.toml_file import read_toml
 from torchyard.core.units import parse_fraction
 from torchyard.errors import UsageError
-from torchyard.results.compare.sides import CrossSide, FactDifference, Support
+from torchyard.results.compare.model import CrossSide, FactDifference, Support
 from torchyard.results.model import Metric
 
 Standing = Literal[
