@@ -14,6 +14,7 @@ from tests.results.run_samples import FAILED, GPT, MATMUL, STUDY
 from torchyard.core.comparison import BUSY_NOTE_PREFIX, Comparison, Verdict
 from torchyard.core.study import Workload
 from torchyard.errors import NothingToDo, UsageError
+from torchyard.results.index.entries import INDEX_FILE, file_system_of, is_local, places_for
 from torchyard.results.index.store import Store
 from torchyard.results.model import METRICS, Metric, RunFilter, Series
 
@@ -411,3 +412,14 @@ def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
         (entry,) = store.comparisons(RunFilter())
         assert entry.run == day(1)
         assert "estimate.speedup = nan is impossible" in store.run(day(2)).damage
+
+
+def test_which_file_systems_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert file_system_of(Path("/proc")) == "proc"
+    assert not is_local(Path("/proc"))
+    assert not is_local(tmp_path / "missing")
+    (place,) = places_for(Path("/proc"))
+    assert place.parent == tmp_path / "cache" / "torchyard"
+    assert is_local(tmp_path)
+    assert places_for(tmp_path)[0] == tmp_path / INDEX_FILE

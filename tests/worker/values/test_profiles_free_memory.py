@@ -7,11 +7,14 @@ import os
 import weakref
 from pathlib import Path
 
+import pytest
 import torch
 
 from torchyard.worker.values import unobserved
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.profiling_session import ProfilingSession
+
+pytestmark = pytest.mark.torch
 
 PROFILES = 4
 
@@ -62,3 +65,44 @@ def test_fork_hooks_run_until_they_are_removed() -> None:
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert calls == ["parent"]
+
+
+def test_a_session_that_ended_is_freed() -> None:
+    session = ProfilingSession(Options(graph=False))
+    session.start()
+    torch.zeros(64, 64).add_(1.0)
+    session.stop()
+    assert session.mode.available_bytes() <= session.options.memory_bytes
+    assert session.mode._copies.copy(torch.zeros(64).data_ptr(), 64) is None, "its block is gone"
+    gone = weakref.ref(session)
+    del session
+    gc.collect()
+    assert gone() is None
+
+
+def test_training_continues_and_findings_are_kept() -> None:
+    model = torch.nn.Linear(128, 128)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    session = ProfilingSession(Options(prove=False))
+
+    def fails() -> None:
+        if session.mode.step == 3:
+            raise ZeroDivisionError("ours")
+
+    session.patterns[0].end_step = fails
+    session.start()
+    try:
+        for _ in range(6):
+            optimizer.zero_grad(set_to_none=False)
+            model(torch.randn(64, 128)).square().mean().backward()
+            optimizer.step()
+    finally:
+        session.stop()
+    result = session.result("finished")
+    (note,) = (one for one in result["notes"] if "started before profiling" not in one)
+    assert note == (
+        "the profile ends after step 3, because the profiler failed: ZeroDivisionError: ours"
+    )
+    assert session.mode.off
+    assert result["steps"] == 3
+    assert "dead initialisation" in {found["pattern"] for found in result["findings"]}
