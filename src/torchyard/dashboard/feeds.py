@@ -38,10 +38,7 @@ from torchyard.results.run_writer import ProgressTail
 
 
 class RunState:
-    """The current state of a run; its file is read only if it changed.
-
-    Reading takes time on a machine that is being measured.
-    """
+    """The current state of a run; its file is read only if it changed, to spare a machine under measurement."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -182,10 +179,7 @@ class LiveStore:
         return series in self._fresh().series(_filter_of(series), series.metric)
 
     def recent(self, series: Series) -> tuple[ComparisonEntry, ...]:
-        """Return the comparisons of exactly this series, newest first, at most `MOST_RECENT`.
-
-        Cached until a run changes, because a list needs them for every series of a page.
-        """
+        """Return at most `MOST_RECENT` comparisons of this series, newest first; cached."""
         store = self._fresh()
         if series not in self._recent:
             self._recent[series] = _newest(store, series)

@@ -80,10 +80,7 @@ class Links:
 
 
 class SiteLinks(Links):
-    """Links between files of a site; `depth` is the folder depth of the linking page.
-
-    `clean` redacts names, which also become file names.
-    """
+    """Links between files of a site, at `depth` folders; `clean` redacts names, which also become file names."""
 
     is_served = False
 

@@ -89,10 +89,7 @@ class Recent:
 
 
 def recent_change(newest_first: Sequence[ComparisonEntry]) -> Recent | None:
-    """Return the change between the newest two trusted runs.
-
-    None if the newest run is untrusted, or if one of the two has no interval over launches.
-    """
+    """Return the change between the newest two runs; None if one is untrusted or has no interval over launches."""
     if not newest_first or not _has_interval(newest_first[0]):
         return None
     after = newest_first[0]

@@ -57,10 +57,7 @@ class CostRow:
 
 
 def sum_of_costs(rows: Iterable[CostRow]) -> float:
-    """Return the sum of all self costs.
-
-    Device time appears in the rows of kernels and of their operators; it counts once.
-    """
+    """Return the sum of all self costs; device time in rows of kernels and of their operators counts once."""
     rows = tuple(rows)
     attributed = sum(row.self_device_cost for row in rows if not row.on_device)
     executed = sum(row.self_device_cost for row in rows if row.on_device)

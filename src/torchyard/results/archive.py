@@ -81,10 +81,7 @@ def unpack(
     largest_bytes: int = LARGEST_BYTES,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Unpack the archive into `into` and return the names of its run folders.
-
-    `progress` is called with MiB of the archive.
-    """
+    """Unpack the archive into `into` and return the names of its run folders; `progress` is in MiB."""
     names: dict[str, None] = {}
     remaining_bytes = largest_bytes
     with _opened(path, largest_bytes, progress) as archive:

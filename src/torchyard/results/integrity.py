@@ -47,10 +47,7 @@ Sums = dict[str, tuple[str, ...]]
 
 
 def is_checksummed(folder: Path, info: Mapping[str, Any]) -> bool:
-    """Return whether the run has checksums or should have them.
-
-    The file alone is not enough: a run may be killed after writing it and before its last facts.
-    """
+    """Return whether the run has checksums or should have them; a killed run may have the file only."""
     has_file = (folder / SUMS_FILE).exists() and info.get("state") != "running"
     return has_file or info.get(CHECKSUMS_KEY) is not None
 
@@ -67,10 +64,7 @@ def write_sums(folder: Path, facts_text: str) -> None:
 
 
 def replace_facts(folder: Path, facts_text: str) -> None:
-    """Replace `run.json` of a run that has ended, and its checksum.
-
-    If the file was modified before, its checksum is left invalid.
-    """
+    """Replace `run.json` of a run that has ended, and its checksum, unless that was invalid before."""
     path = folder / RUN_FILE
     sums = _read(folder) if (folder / SUMS_FILE).is_file() else {}
     current = sums.get(RUN_FILE, ())

@@ -125,10 +125,7 @@ class RunFilter:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchVariance:
-    """Variance between launches of the comparisons of one machine, device and suite.
-
-    Variances of log speedups, pooled over comparisons with their degrees of freedom as weights.
-    """
+    """Variance of log speedups between launches, pooled over comparisons of one machine, device and suite."""
 
     machine: str
     device: str
@@ -153,11 +150,7 @@ class Series:
 
 
 class SeriesPoint(NamedTuple):
-    """The value of one run in a series.
-
-    A NamedTuple, because a history may have tens of thousands of points and creating a frozen
-    dataclass takes four times as long.
-    """
+    """The value of one run in a series; a NamedTuple, because a history may have tens of thousands."""
 
     run: str
     started: str

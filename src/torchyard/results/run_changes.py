@@ -246,10 +246,7 @@ def _run_folders(source: Path) -> list[Path]:
 
 
 def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
-    """Return the id of the imported run, or why it cannot be imported.
-
-    Archives contain no running runs: one with state "running" was killed.
-    """
+    """Return the id of the imported run, or why it cannot be imported; one with state "running" was killed."""
     try:
         text = read_document(folder / RUN_FILE)
         facts: Any = parse_json(text)

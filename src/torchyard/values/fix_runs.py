@@ -100,10 +100,7 @@ def fix_of(finding: ValueFinding) -> Fix | None:
 
 
 def same_results(one: Results, other: Results, *, rounds: bool = False) -> dict[str, str]:
-    """Compare kinds of results: empty for equal bits, else how they differ.
-
-    With `rounds`, a difference up to rounding counts as equal and is stated as such.
-    """
+    """Compare kinds of results: empty for equal bits, else how they differ; `rounds` accepts rounding."""
     differences = {}
     for kind in sorted({*one, *other}):
         mine, others = one.get(kind), other.get(kind)

@@ -120,10 +120,7 @@ def measure_set_to_none(
 
 
 def with_measured_saving(worth: Worth, interval: Interval, step_ns: float | None) -> Worth:
-    """Replace the estimate by what whole steps with the fix have saved; the bound stays.
-
-    A speedup below 1 is a loss: then the fix saves nothing.
-    """
+    """Replace the estimate by what whole steps with the fix have saved (at least nothing); the bound stays."""
     low, high = (max(0.0, 1 - 1 / end) for end in (interval.low, interval.high))
     bound = None if worth.saving is None else worth.saving.bound_share
     saving = Saving(

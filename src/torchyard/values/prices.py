@@ -300,7 +300,7 @@ class CallTimes:
         return (quartiles[0], quartiles[2]) if quartiles is not None else (0.0, 0.0)
 
     def estimate(self, site: SiteTime, clock: str) -> tuple[float, float]:
-        """Return the least and the most that one call likely costs: the overhead of timing is known to a factor of two."""
+        """Return the least and the most that one call likely costs, without the overhead of timing."""
         fastest, slowest = self.range(site, clock)
         added = self._costs.get(f"window_{clock}", 0.0)
         low, high = max(0.0, fastest - 2 * added), max(0.0, slowest - added)

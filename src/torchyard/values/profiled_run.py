@@ -188,11 +188,7 @@ def confirmed_and_priced(
     gains: bool = False,
     once: bool = False,
 ) -> ValueProfile:
-    """Return the profile with certainties, prices and, with `gains`, gains.
-
-    `keep` receives it after each stage. With `once` the program is not run again, and the profile
-    states what is therefore unavailable.
-    """
+    """Return the profile with certainties, prices and gains; `keep` receives it after each stage, `once` skips runs."""
     if not profile.findings:
         return profile
     if once:

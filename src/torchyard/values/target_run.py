@@ -100,10 +100,7 @@ def run_natively(
     launch: Callable[..., ProgramEnd] = run_in_target,
     **plan: Any,
 ) -> NativeRun | None:
-    """Run the program again without value profiling, silently; None without a readable result.
-
-    `profiled_s` is the duration of the profiled run, which the time limit depends on.
-    """
+    """Run the program again without value profiling, silently; None without a readable result."""
     end = launch(
         request,
         folder,

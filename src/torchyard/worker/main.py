@@ -186,10 +186,7 @@ def _library_sizes(package: str) -> str:
 
 
 def _variables_in_use(environment: Mapping[str, str]) -> Dict[str, str]:
-    """Return the variables that affect the speed of torch, each with a digest of its value.
-
-    Digests, because values may be private. Per-launch cache directories are excluded.
-    """
+    """Return the variables that affect the speed of torch, each with a digest of its value, which may be private."""
     return {
         name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()[:12]
         for name, value in sorted(environment.items())

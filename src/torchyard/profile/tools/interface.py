@@ -307,10 +307,7 @@ def step_range_command(
 def program_command(
     job: Job, switch: str, *range_options: str
 ) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return the command line of the program, its files, and the options of the tool for a range.
-
-    The program runs inside the worker only to record some of its steps.
-    """
+    """Return the command line of the program (in the worker to record some steps), its files, and range options."""
     if not job.options.records_some_steps:
         return job.program, (), ()
     return (*step_range_command(job, switch), range_options)

@@ -220,10 +220,7 @@ def _looks(
 
 
 def _shares(records: Sequence[Mapping[str, Any]], time_s: float) -> dict[int, float]:
-    """Return the share of the time budget used at the end of each launch.
-
-    The startup of the first launch does not count.
-    """
+    """Return the share of the time budget used at the end of each launch, without the first startup."""
     shares: dict[int, float] = {}
     elapsed_s = 0.0
     for number, record in enumerate(records):
@@ -343,10 +340,7 @@ def _row(
 
 
 def _with_ratio(sides: list[SideNumbers], ratio: float) -> list[SideNumbers]:
-    """Scale the times of both sides so that their ratio is that of the pairs.
-
-    The recorded times belong to the estimates against the baseline. Their geometric mean is kept.
-    """
+    """Scale the times of both sides, keeping their geometric mean, so that their ratio is that of the pairs."""
     one, other = (side.time_ns for side in sides)
     if not one or not other or not 0.0 < ratio < math.inf:
         return sides

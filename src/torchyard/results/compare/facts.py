@@ -148,10 +148,7 @@ def other_facts(run: Run, variant: str) -> Facts:
 
 
 def differing_conditions(one: Run, other: Run) -> list[FactDifference]:
-    """Return the conditions that differ, of those that both runs recorded.
-
-    A fact that only newer versions record must not make old runs incomparable.
-    """
+    """Return the conditions that differ, of those that both runs recorded: newer facts must not block old runs."""
     facts, others = condition_facts(one), condition_facts(other)
     shared = [name for name in facts if name in others]
     return differing(

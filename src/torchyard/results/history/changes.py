@@ -136,11 +136,7 @@ def histories(
     cache: ChangeCache | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SeriesHistory]:
-    """Return every matching series with its changes in the requested period.
-
-    `with_untrusted` includes untrusted points in the analysis. Raises NothingToDo if no series
-    matches.
-    """
+    """Return every matching series with its changes in the requested period; raise NothingToDo if none matches."""
     matching = store.series(filters, metric)
     if not matching and filters.workload:
         # A name without its mode means all modes: labels are `kernels/matmul inference`.

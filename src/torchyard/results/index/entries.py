@@ -246,10 +246,7 @@ def entries_of(folder: Path) -> Entries:
 
 
 def milliseconds(moment: str) -> int:
-    """Parse an ISO 8601 time to milliseconds since 1970; UTC if it has no time zone.
-
-    Raises ValueError for other texts.
-    """
+    """Parse an ISO 8601 time (UTC by default) to milliseconds since 1970; raise ValueError for other texts."""
     return round(parse_utc(moment).timestamp() * 1000)
 
 

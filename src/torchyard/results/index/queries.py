@@ -287,10 +287,7 @@ def find_points(connection: sqlite3.Connection, series: Series) -> list[SeriesPo
 
 
 def find_launch_variances(connection: sqlite3.Connection) -> list[LaunchVariance]:
-    """Return the pooled variances between launches of each machine, device and suite.
-
-    Comparisons with fewer than three launches, and those whose times must not be used, are left out.
-    """
+    """Return the pooled variances between launches (three or more) of each machine, device and suite."""
     verdicts = [VERDICTS.index(verdict) for verdict in VERDICTS if verdict in WITHOUT_SPEED]
     rows = connection.execute(
         "SELECT l.machine, l.device, l.suite, count(*), total(c.launches),"

@@ -128,10 +128,7 @@ def make_ahead_of_time(job: Job) -> Any:
 
 
 def _load_package(load: Any, path: str, device: str) -> Any:
-    """Load the package to the device that it was compiled for.
-
-    Before torch 2.7 there is no index argument: it loads to the current device, which is this one.
-    """
+    """Load the package to its device; before torch 2.7 there is no index, and it loads to the current device."""
     _refuse_static_cpp_runtime(path)
     cuda = cuda_device(device)
     if cuda is None or "device_index" not in inspect.signature(load).parameters:

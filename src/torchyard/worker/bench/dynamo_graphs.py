@@ -34,10 +34,7 @@ _limits: Dict[str, int] = {}
 
 
 def forget_sizes() -> None:
-    """Reset dynamo's record of dynamic sizes: the next compilation is like the first one.
-
-    The record is per code object, for all variants together. A torch without `pgo` has no reset.
-    """
+    """Reset dynamo's record of dynamic sizes, which all variants share; a torch without `pgo` has no reset."""
     reset = getattr(sys.modules.get("torch._dynamo.pgo"), "reset_code_state", None)
     if reset is not None:
         reset()

@@ -251,10 +251,7 @@ def _describe(name: str, before: Any, after: Any) -> str:
 
 
 class SharedFunctions:
-    """Functions of Python and torch that every variant and the timing depend on, by identity.
-
-    Functions that torch itself replaces (dynamo wraps some at its import) are ignored.
-    """
+    """Functions that every variant and the timing depend on, by identity; those that torch replaces are ignored."""
 
     def __init__(self) -> None:
         self._originals: Dict[int, Tuple[str, Any, Dict[str, Any]]] = {}

@@ -225,10 +225,7 @@ class WorkerService:
     def reference(
         self, variant: str, path: str, limit_bytes: Optional[int] = None, keep: bool = False
     ) -> Dict[str, Any]:
-        """Create the reference for the accuracy check; the process may use `limit_bytes`.
-
-        The reference is saved to a file, or kept here when all candidates are in this process.
-        """
+        """Create the reference for the accuracy check, in a file or here; the process may use `limit_bytes`."""
         record = self._checks.references(self.runner(variant), limit_bytes)
         if keep:
             self._reference = record

@@ -94,7 +94,7 @@ def tensors_of(objects: List[Any]) -> List[Any]:
 
 
 def device_of(objects: List[Any], function: Callable[..., Any], inputs: Any) -> str:
-    """Return the device to synchronize with: of a CUDA tensor, else of the first one, else of the results of a call."""
+    """Return the device to synchronize with: of a CUDA tensor or result, else of the first tensor."""
     devices = [tensor.device for tensor in tensors_of(objects)]
     on_gpu = any(device.type == "cuda" for device in devices)
     if torch.cuda.is_available() and not on_gpu and not is_module(function):

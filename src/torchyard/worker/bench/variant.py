@@ -91,10 +91,7 @@ class Model:
         return bool(self._draws.varied(level))
 
     def changed_names(self) -> List[str]:
-        """Return the inputs, buffers and parameters that differ from the initial state.
-
-        Parameters are included where an iteration may write them.
-        """
+        """Return the inputs, buffers and writable parameters that differ from the initial state."""
         now = self._named(with_parameters=True)
         return [
             name
@@ -150,10 +147,7 @@ class Model:
             tensor.grad = None
 
     def gradients(self) -> List[Any]:
-        """Return the gradients of the parameters and of the inputs that require one.
-
-        None is returned as zeros: backends differ in which of the two they leave.
-        """
+        """Return the gradients of parameters and inputs; None as zeros, because backends differ in what they leave."""
         return [torch.zeros_like(t) if t.grad is None else t.grad for t in self._with_gradients]
 
     def forget_optimizer_state(self) -> None:
@@ -441,10 +435,7 @@ class VariantRunner:
         return results, model.training
 
     def collect(self, kept: List[Any], changed: List[str]) -> Dict[str, List[Any]]:
-        """Copy the results of an iteration: its outputs and the tensors that it wrote.
-
-        `changed` names inputs and buffers that it writes; see `Model.changed_names`.
-        """
+        """Copy the outputs of an iteration and the tensors that it wrote (`changed`, see `Model.changed_names`)."""
         model = self.model
         results = {"output": _copies(flatten(kept[0]))}
         if model.training:

@@ -146,10 +146,7 @@ def make_config(
     parameters: Dict[str, Any],
     usual_length: Optional[int] = None,
 ) -> Tuple[Any, int]:
-    """Return the configuration of these sizes with the user's changes, and the input length.
-
-    `usual_length` is the default length; without it, that of the model family.
-    """
+    """Return the configuration with the user's changes, and the length (or the usual one)."""
     config_class = model_class.config_class
     options = dict(parameters)
     length = options.pop(LENGTH, None)
@@ -260,10 +257,7 @@ def _is_pair(config: Any) -> bool:
 
 
 def _needs_pad_token(name: str, config: Any) -> bool:
-    """Whether a pad token must be set.
-
-    Classifiers search for the last token before the padding, and the embedding must contain it.
-    """
+    """Whether a pad token must be set: classifiers search for it, and the embedding must contain it."""
     pad = getattr(config, "pad_token_id", None)
     vocabulary = getattr(config, "vocab_size", None)
     if pad is None:

@@ -26,10 +26,7 @@ from torchyard.worker.workload import BuiltWorkload, CannotBuild
 def build_replacement(
     name: str, workload: Dict[str, Any], built: BuiltWorkload, loaded_names: List[str]
 ) -> Any:
-    """Return the module of the file; raise CannotBuild if its own inputs differ in structure.
-
-    `loaded_names` are the files that are loaded already.
-    """
+    """Return the module of the file; raise CannotBuild if its own inputs differ in structure."""
     path, attribute = split_name(name)
     offered: Dict[str, Any] = {"device": workload["device"], "mode": workload["mode"]}
     if workload["batch_size"] is not None:

@@ -52,10 +52,7 @@ def split_name(name: str) -> Tuple[str, str]:
 
 
 def load_file(path: str) -> Any:
-    """Load the file as a module. Its folder is added to the path, as `python path.py` does.
-
-    Files of the same name in different folders become different modules.
-    """
+    """Load the file as a module of its own name; its folder is added to the path, as `python path.py` does."""
     if not os.path.isfile(path):
         raise CannotBuild(
             f"the file {path} does not exist",
@@ -100,10 +97,7 @@ def call(
     parameters: Dict[str, Any],
     elsewhere: Iterable[str] = (),
 ) -> Any:
-    """Call the function with all `parameters`, and those of `offered` that its signature has.
-
-    Names in `elsewhere` are accepted by other code, so that this one need not accept them.
-    """
+    """Call it with `parameters`, except those accepted `elsewhere`, and those of `offered` that it has."""
     signature = _signature(user_code)
     takes, takes_any = _named(signature)
     given = dict(parameters) if takes_any else {}
@@ -278,10 +272,7 @@ class FunctionModule(nn.Module):
 
 
 def _find(code: Any, attribute: str, has_inputs: bool) -> UserCode:
-    """Return the function or class of that name; by default `make`, or the only suitable class.
-
-    With `has_inputs`, any module class is suitable if no class has inputs of its own.
-    """
+    """Return the function or class of that name; by default `make`, or the only suitable class."""
     space = vars(code)
     kinds = {
         key: value

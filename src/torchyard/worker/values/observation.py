@@ -213,11 +213,7 @@ class Observation:
 
     @property
     def computed(self) -> bool:
-        """Whether it is a new result that the program computed from other tensors.
-
-        Excluded are fills, random numbers, tensors inside operators, and lists of tensors, which
-        optimizers use.
-        """
+        """Whether the program computed it: not fills, random numbers, tensors inside operators or lists of tensors."""
         kind = self.operator
         return bool(
             self.fresh

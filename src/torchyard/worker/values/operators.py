@@ -175,11 +175,7 @@ def overwrites_all(func: Any, operator: Operator) -> bool:
 def proven_inside(
     path: Tuple[str, ...], shape: Tuple[int, ...], result: Any, *, refilled: bool
 ) -> Optional[str]:
-    """Return why a fill inside an operator is wasted for every input; None if unknown.
-
-    `refilled` is True for a fill of new memory that the same call had already filled with the same
-    constant.
-    """
+    """Return why a fill (or second equal fill) inside an operator is always wasted; None if unknown."""
     outermost = path[0]
     if refilled:
         return FILLS_TWICE.get(outermost)

@@ -63,10 +63,7 @@ class Replacement:
 
 
 def before_program_profiler(callback: Callable[[Any], None]) -> Optional[Replacement]:
-    """Call back before a torch profiler starts: two cannot be active at once.
-
-    The callback receives the profiler; None if this torch has no such hook.
-    """
+    """Call back with the profiler before a torch profiler starts: two cannot be active. None without such a hook."""
     from torch.autograd import profiler
 
     prepare = getattr(profiler.profile, "_prepare_trace", None)

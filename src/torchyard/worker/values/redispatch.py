@@ -22,10 +22,7 @@ class TransparentMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run compiled.
-
-        Otherwise torch would run them eagerly, and a profile would show a different program.
-        """
+        """Let compiled functions run compiled; otherwise a profile would show a different program."""
         return True
 
     @classmethod
@@ -99,10 +96,7 @@ _takes_tensors: Dict[Any, Any] = {}
 def call_inside(
     mode: Any, path: List[str], func: Any, args: Any, keywords: Any
 ) -> Tuple[Any, bool]:
-    """Call an operator so that `mode` observes the operators inside it; return whether that worked.
-
-    `path` holds the names of the enclosing operators.
-    """
+    """Call an operator so that `mode` observes the operators inside it (in `path`); return whether that worked."""
     name = func._schema.name
     key = key_for(func, args, keywords) if name not in path else None
     if key is None:
@@ -152,10 +146,7 @@ def _dtype_beside(tensor: torch.Tensor, number: Any) -> Optional[torch.dtype]:
 
 
 def _needs_more(tensor: torch.Tensor) -> bool:
-    """Return whether torch materializes the tensor before it calls a kernel.
-
-    Lazy views (negated, conjugated, zero tensors) do not hold the values that a kernel would read.
-    """
+    """Return whether the tensor is a lazy view (negated, conjugated, zero), which torch materializes first."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 

@@ -150,10 +150,7 @@ class TorchProfiled(SteppedProfiler):
         self._output = self._trace = os.devnull
 
     def leave_process(self, exit_code: int) -> None:
-        """Exit a forked child directly: it lacks the profiler's threads, for which C++ would wait.
-
-        With torch 2.13 such a child hung, or ended with `terminate called` and SIGABRT.
-        """
+        """Exit a forked child directly: C++ would wait for the profiler's threads, which it lacks (torch 2.13 hung)."""
         if os.getpid() != self._pid:
             atexit._run_exitfuncs()
             sys.stdout.flush()

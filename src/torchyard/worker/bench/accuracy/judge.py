@@ -54,10 +54,7 @@ def rounding_of(runner: Any) -> str:
 
 
 def _by_default(device: str, module: Any) -> str:
-    """Return the default rounding: by default, cuDNN may use TF32 in float32 convolutions.
-
-    Which convolutions do depends on the memory layout that a compiler chooses.
-    """
+    """Return the default rounding: cuDNN may use TF32 in float32 convolutions, depending on the memory layout."""
     if not device.startswith("cuda"):
         return "float32"
     convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in module.modules())
@@ -135,10 +132,7 @@ def save_reference(record: Dict[str, Any], path: str) -> None:
 def judge(
     runner: VariantRunner, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
 ) -> Dict[str, Any]:
-    """Return the accuracy record of a candidate, with the fields of `core.comparison.Accuracy`.
-
-    `results` are the candidate's, if already computed. The noise is cached in `reference`.
-    """
+    """Return the accuracy record of a candidate, with the fields of `core.comparison.Accuracy`."""
     raw = runner.results(seed)[0] if results is None else results
     place = place_for(raw)
     check = _Check(runner, seed, reference, place)

@@ -64,10 +64,7 @@ def _why_it_does_not_fit(runner: VariantRunner, limit_bytes: Optional[int]) -> s
 
 
 def _surely_fits(runner: VariantRunner, free: int) -> bool:
-    """Whether four times the peak memory of this process is free, so that no estimate is needed.
-
-    Float64 needs four times the memory of float16; an iteration has already run.
-    """
+    """Whether four times the peak memory of this process (float64 of float16) is free: no estimate is needed."""
     cuda = cuda_device(runner.device)
     if cuda is not None:
         return 4 * cuda.peak_bytes() <= FREE_SHARE * free

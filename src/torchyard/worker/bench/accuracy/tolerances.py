@@ -302,10 +302,7 @@ class TensorNoise:
 
 
 class Noise:
-    """The noise of all tensors of an iteration.
-
-    `exact` are the results in float64; None: the baseline's results are the reference.
-    """
+    """The noise of all tensors; `exact` are float64 results, None if the baseline is the reference."""
 
     def __init__(
         self, baseline: Results, exact: Optional[Results], rounding: str, on: Any = "cpu"
@@ -346,10 +343,7 @@ class Noise:
         return Rare(share, largest, trend)
 
     def reference_is_off(self, one: Results, other: Results) -> bool:
-        """Whether two runs agree with each other far better than with the reference.
-
-        A model may compute something different in float64.
-        """
+        """Whether two runs agree far better with each other than with float64, which may compute something else."""
         for noise, tensor, _ in self._each(one):
             reference = noise.scale.reference
             if not _comparable(tensor, reference):

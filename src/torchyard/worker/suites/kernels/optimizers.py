@@ -23,11 +23,7 @@ _is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
 
 
 class OptimizerStep(nn.Module):
-    """Parameters of a stack of linear layers, fixed gradients, and an optimiser's state.
-
-    The functional forms of torch's optimisers keep no state of their own: held as buffers it is
-    converted, copied, moved and put back with the module.
-    """
+    """Parameters of a stack of linear layers, fixed gradients, and an optimiser's state as buffers."""
 
     def __init__(self, layers: int, width: int, state: Tuple[str, ...]) -> None:
         super().__init__()
@@ -140,10 +136,7 @@ def _check(choices: Choices) -> None:
 def _stepped(
     make: Callable[[Choices], OptimizerStep], crossings: int, flops: Optional[float] = None
 ) -> Callable[[Choices], Kernel]:
-    """Return the builder of a step; each element crosses memory `crossings` times.
-
-    `flops` is the number of operations per element, where it is exact.
-    """
+    """Return the builder of a step; an element crosses memory `crossings` times and takes `flops`, where exact."""
 
     def build(choices: Choices) -> Kernel:
         _check(choices)

@@ -377,10 +377,7 @@ def _location(folder: Optional[ModelFolder], error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _process_as_before(tree: TorchbenchCheckout) -> Iterator[None]:
-    """Use the checkout as import path and working directory, and restore torch's settings afterwards.
-
-    TorchBench's base class replaces `torch.manual_seed` by a function with a fixed seed.
-    """
+    """Use the checkout as import path and working directory; restore torch's settings (TorchBench replaces some)."""
     if tree.root not in sys.path:
         sys.path.insert(0, tree.root)
     seed, folder, arguments = torch.manual_seed, os.getcwd(), sys.argv

@@ -27,10 +27,7 @@ class Loss(NamedTuple):
 
 
 def loss_of(instance: Any, module: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Loss:
-    """Return the loss in the output, else the instance's loss on its own target, else the mean.
-
-    Each is tried on one real output and used if it returns a scalar with a gradient function.
-    """
+    """Return the loss in the output, else that on the instance's own target, else the mean."""
     with torch.enable_grad():
         output = module(*args, **kwargs)
         if _is_loss(_in_output, output):
@@ -54,10 +51,7 @@ def mean_of_outputs(output: Any) -> Any:
 
 
 def optimizer_of(instance: Any, module: Any) -> Optional[Callable[[Sequence[Any]], Any]]:
-    """Return a function that creates an optimizer like the model's own, or None.
-
-    The function takes the parameters in the same order.
-    """
+    """Return a function that creates an optimizer like the model's own from parameters in the same order, or None."""
     own = _own_optimizer(instance)
     if own is None:
         return None
@@ -131,10 +125,7 @@ def _in_output(output: Any) -> Any:
 
 
 def _against(own: Any, target: Any) -> Callable[[Any], Any]:
-    """Return the model's loss of its output against the target, in float32 or wider.
-
-    Of several outputs the first one is the prediction, as in TorchBench's image models.
-    """
+    """Return the model's loss of its (first) output against the target, in float32 or wider."""
 
     def loss(output: Any) -> Any:
         first = widened(flatten(output)[0])

@@ -165,11 +165,7 @@ class HeavyType(Pattern):
         return None
 
     def _follows(self, observation: Observation) -> bool:
-        """Return whether a non-constant input is equally narrow: then the input is the cause.
-
-        External or random integers are narrow, too; so for integers only inputs that already belong
-        to a finding count.
-        """
+        """Return whether an equally narrow input is the cause; for integers only one that belongs to a finding."""
         if not observation.layout.is_float:
             return self._reported.any_of(observation) is not None
         for tensor, state in observation.inputs:

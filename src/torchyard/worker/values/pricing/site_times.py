@@ -139,10 +139,7 @@ class SiteTimes(DetachableMode):
         return result
 
     def _python_ns(self, entered_ns: int) -> Optional[int]:
-        """Return the CPU time from the last operator to this one; None where no Python is between.
-
-        Views are left out, as far as this mode handles them. In a backward pass there is no Python.
-        """
+        """Return the CPU time from the last operator to this one; None where no Python is between, as in backward."""
         same_thread = self._left is not None and self._left[0] == threading.get_ident()
         if self._left is None or not same_thread or self._places.in_backward:
             return None
@@ -237,10 +234,7 @@ def _measured_costs() -> Dict[str, float]:
 
 
 def speed_probe() -> float:
-    """Return CPU time of a fixed piece of work: how fast the machine is at the moment.
-
-    Small enough to run on one thread, whatever the program has set.
-    """
+    """Return CPU time of a fixed piece of work on one thread: how fast the machine is at the moment."""
     given = torch.ones(1024, device="cpu", dtype=torch.float32)
     with torch.no_grad():
         return min(_each(given.tanh, 300)[1] for _ in range(5))

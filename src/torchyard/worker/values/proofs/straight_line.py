@@ -153,11 +153,7 @@ class _Fill(NamedTuple):
 
 
 def fill_is_overwritten(fill: Site, frame: FrameType, operator: str) -> Optional[Claim]:
-    """Return a claim that the current write of a frame always precedes any read of the fill.
-
-    `operator` is the writing operator without namespace. The caller must ensure that it writes every
-    element and reads none.
-    """
+    """Return a claim that the current write, which must cover every element, always precedes any read of the fill."""
     pair = _Pair.of(fill, frame)
     return None if pair is None else pair.overwritten(operator)
 

@@ -219,10 +219,7 @@ class Names:
         return isinstance(node, ast.Constant) and type(node.value) is int
 
     def is_constant_range(self, node: ast.AST, target: str) -> bool:
-        """Return whether it is a `range` of literals, module constants and sizes of the target.
-
-        Sizes of other tensors may depend on values, such as those of `x[x > 0]`.
-        """
+        """Return whether it is a `range` of literals, module constants and sizes of the target."""
         return (
             isinstance(node, ast.Call)
             and self.value(node.func) is range

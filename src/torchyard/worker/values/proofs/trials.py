@@ -145,10 +145,7 @@ class Trial:
         self.tests.append(make_test(SAME_AGAIN, True, inputs=OWN))
 
     def holds_for_all(self, test: Callable[[str], bool]) -> bool:
-        """Run a test with the program's own arguments and, if it passes, with other ones.
-
-        Return whether it passed with the program's own; `tests` holds the other outcomes.
-        """
+        """Run a test with the program's own arguments and, if it passes, with other ones; return the first outcome."""
         if not test(OWN):
             return False
         self.check_deterministic()
@@ -325,10 +322,7 @@ def try_returned_argument(trial: Trial, positions: Sequence[int]) -> bool:
 
 
 def try_sum(shape: Sequence[int], dtype: torch.dtype, device: str) -> List[Test]:
-    """Test whether zero plus a tensor is that tensor, so that neither fill nor sum is needed.
-
-    The pattern compared the program's own values when they were added.
-    """
+    """Test whether zero plus a tensor is that tensor, so that neither fill nor sum is needed."""
     tests = [make_test(REPLACE, True, inputs=OWN)]
     again = True
     for number, inputs in enumerate(OTHERS):

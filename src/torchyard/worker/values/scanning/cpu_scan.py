@@ -186,10 +186,7 @@ class CompiledScanner:
 
 
 def flat_memory(tensor: torch.Tensor) -> Optional[torch.Tensor]:
-    """Return the tensor if its memory has no gaps or overlaps, else None.
-
-    Channels-last and transposed tensors have neither, so they are scanned without a copy.
-    """
+    """Return the tensor if its memory has no gaps or overlaps (also channels-last, transposed), else None."""
     if tensor.is_contiguous():
         return tensor
     expected = 1
@@ -211,10 +208,7 @@ def open_scanner(cache: Optional[str] = None) -> Optional[CompiledScanner]:
 def library_path(
     cache: Optional[str], name: str, sources: Sequence[str], about: str
 ) -> Optional[str]:
-    """Return the path of a compiled library in the cache; None if another user owns the folder.
-
-    The name depends on the contents of the source files and on `about`.
-    """
+    """Return the cached path of a compiled library; None if another user owns the folder."""
     text = b""
     for source in sources:
         with open(source, "rb") as file:

@@ -64,10 +64,7 @@ class FollowLibrary:
         return self._loaded is not None
 
     def load(self, *, make: bool = False) -> Optional[Any]:
-        """Return the library; None if it is not ready or cannot be built.
-
-        With `make`, compiling is started if it was never compiled.
-        """
+        """Return the library; None if it is not ready or cannot be built. With `make`, compiling is started."""
         if self._tried:
             return self._loaded
         try:

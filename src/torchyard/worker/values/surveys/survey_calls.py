@@ -32,10 +32,7 @@ _LEAST_MATCHES = 3
 
 
 def align(now: Sequence[Any], before: Sequence[Any]) -> List[Optional[int]]:
-    """Return for each operator the index of the earlier one; None for new operators.
-
-    Between two matching stretches, equal numbers of new and old operators are paired.
-    """
+    """Return for each operator the index of the earlier one, by matching stretches; None for new operators."""
     matches: List[Optional[int]] = []
     here = there = 0
     while here < len(now) and there < len(before):
