@@ -91,7 +91,8 @@ class Served:
         import uvicorn
 
         from torchyard.dashboard.app import Access, make_app
-        from torchyard.dashboard.feeds import Feeds, LiveStore
+        from torchyard.dashboard.feeds import Feeds
+        from torchyard.dashboard.live_store import LiveStore
         from torchyard.dashboard.server import listen
 
         self.home = home
@@ -162,7 +163,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def site(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from torchyard.dashboard.feeds import LiveStore
+    from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.site import write_site
 
     live_store = LiveStore(served.home)

@@ -13,7 +13,8 @@ from starlette.testclient import TestClient
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.dashboard.app import Access, make_app
-from torchyard.dashboard.feeds import Feeds, LiveStore
+from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.results.run_writer import RunWriter
 
 __all__ = [

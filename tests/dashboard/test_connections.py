@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.dashboard.sample_dashboard import write_results_directory
-from torchyard.dashboard.feeds import LiveStore
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.server import Limits, Listening, dashboard_server, listen
 
 LIMIT_S = 60.0

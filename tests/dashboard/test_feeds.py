@@ -18,7 +18,8 @@ from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
 from torchyard.dashboard import feeds as feeds_module
-from torchyard.dashboard.feeds import Feeds, RunState
+from torchyard.dashboard.feeds import Feeds
+from torchyard.dashboard.live_store import RunState
 from torchyard.process.owner import owner_of
 from torchyard.results.directory import PROGRESS_FILE
 

@@ -25,7 +25,6 @@ from tests.presentation.page_outline import page_outline
 from torchyard.bench.report.suite_summary import suite_means
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Workload
-from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import (
     Address,
     Links,
@@ -37,6 +36,7 @@ from torchyard.dashboard.links import (
     workloads_request,
 )
 from torchyard.dashboard.lists import HEIGHT, WIDTH, page_of, sparkline
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.overview import Overview, mean_speedup, read_overview, suites_spec
 from torchyard.dashboard.server import Address as ServedAt
 from torchyard.errors import UsageError

@@ -20,8 +20,8 @@ from tests.dashboard.sample_dashboard import (
 )
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Workload
-from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import SiteLinks, file_stem
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.site import MARKER, SiteFolder, Written, write_site
 from torchyard.errors import UsageError
 

@@ -70,7 +70,7 @@ def serve(
 ) -> int:
     """Run the dashboard server."""
     require_dashboard()
-    from torchyard.dashboard.feeds import LiveStore
+    from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.server import listen, serve_until_stopped
     from torchyard.results.commands.options import counted
 
@@ -165,7 +165,7 @@ to any web server. Later calls only replace changed files. A folder with other f
 @common_options
 def site(folder: Path, home: Path | None, share: bool, as_json: bool) -> None:
     """Write the dashboard as static files."""
-    from torchyard.dashboard.feeds import LiveStore
+    from torchyard.dashboard.live_store import LiveStore
     from torchyard.dashboard.site import write_site
     from torchyard.results.commands.options import counted
 

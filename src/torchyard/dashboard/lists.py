@@ -16,8 +16,8 @@ from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.core.records import encode
 from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count
-from torchyard.dashboard.feeds import MOST_RECENT, LiveStore
 from torchyard.dashboard.links import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
+from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
 from torchyard.dashboard.overview import Recent, overview_data, recent_change
 from torchyard.errors import NothingToDo, ResultsDamaged, TorchyardError, UsageError
 from torchyard.presentation.vega import charts_available, lazy_chart

@@ -18,7 +18,7 @@ from torchyard.core.records import encode
 from torchyard.core.short_names import short_texts
 from torchyard.core.study import DEFAULT_NAME
 from torchyard.core.units import format_count, format_duration, format_percent
-from torchyard.dashboard.feeds import LiveStore
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.errors import NothingToDo
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text

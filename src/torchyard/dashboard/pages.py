@@ -17,7 +17,6 @@ from torchyard import __version__
 from torchyard.bench.report.page import Frame, to_html
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.dashboard import lists
-from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import (
     PAGE_SIZE,
     CompareRequest,
@@ -26,6 +25,7 @@ from torchyard.dashboard.links import (
     WorkloadsRequest,
     series_query,
 )
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.overview import (
     Overview,
     read_overview,

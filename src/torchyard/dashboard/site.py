@@ -18,9 +18,9 @@ from typing import Final
 from torchyard import __version__
 from torchyard.bench.report.page import SHARED_SCRIPTS
 from torchyard.bench.report.sharing import redactor_of
-from torchyard.dashboard.feeds import LiveStore
 from torchyard.dashboard.links import CompareRequest, RunsRequest, SiteLinks, WorkloadsRequest
 from torchyard.dashboard.lists import Chosen
+from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.pages import (
     Pages,
     asset_kinds,

@@ -1,6 +1,6 @@
 """What findings cost: per step, as an estimated range and a bound.
 
-Operators are timed where the program calls them (`savings`). Waste inside of operators, and calls that
+Operators are timed where the program calls them. Waste inside of operators, and calls that
 were too few to time, are made again from recipes and timed alone, in a process of their own.
 """
 

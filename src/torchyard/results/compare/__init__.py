@@ -1,5 +1,4 @@
 """Compare any two runs, variants of runs or saved baselines, as far as their data supports it.
 
-`compare_sides` is the entry point; it uses `same_run` for variants of one run and `two_runs`
-otherwise.
+`compare_sides` is the entry point, and pairs variants of one run; `two_runs` compares the others.
 """
