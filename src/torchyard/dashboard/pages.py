@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -52,30 +52,19 @@ from torchyard.results.model import RunEntry, RunFilter, Series
 from torchyard.results.run_reader import read_run
 
 _DIGEST_LETTERS: Final = 10
+_SCRIPTS: Final = ("dashboard", "theme", "charts")
+
+
+@cache
+def script_name(stem: str) -> str:
+    """Return the name of a script: `dashboard` (lists, live progress), `theme` or `charts`."""
+    return f"{stem}-{_digest(asset(f'{stem}.js'))}.js"
 
 
 @cache
 def style_name() -> str:
     """Return the name of the style sheet."""
     return f"dashboard-{_digest(_style())}.css"
-
-
-@cache
-def script_name() -> str:
-    """Return the name of the script for sorting, filtering and live progress."""
-    return f"dashboard-{_digest(asset('dashboard.js'))}.js"
-
-
-@cache
-def theme_name() -> str:
-    """Return the name of the script that sets the theme before the page is shown."""
-    return f"theme-{_digest(asset('theme.js'))}.js"
-
-
-@cache
-def charts_name() -> str:
-    """Return the name of the script that draws charts from data in the page."""
-    return f"charts-{_digest(asset('charts.js'))}.js"
 
 
 @cache
@@ -99,9 +88,7 @@ def asset_kinds() -> Mapping[str, str]:
 def _assets() -> dict[str, Callable[[], str]]:
     assets: dict[str, Callable[[], str]] = {
         style_name(): _style,
-        script_name(): lambda: asset("dashboard.js"),
-        theme_name(): lambda: asset("theme.js"),
-        charts_name(): lambda: asset("charts.js"),
+        **{script_name(stem): partial(asset, f"{stem}.js") for stem in _SCRIPTS},
     }
     if runtime_name():
         assets[runtime_name()] = runtime_script
@@ -164,7 +151,7 @@ class Pages:
             about=_count(paging, "run") + (" (filtered)" if request.is_filtered else ""),
             overview=overview,
             chart=self._suites_chart(overview),
-            charts_script=charts_name(),
+            charts_script=script_name("charts"),
             runtime=runtime_link(links.asset(runtime_name())) if runtime_name() else "",
             runs=entries,
             titles={run.id: run_title(run, entries_by_run.get(run.id, ())) for run in entries},
@@ -254,7 +241,7 @@ class Pages:
             metric_name=METRIC_NAMES[series.metric].capitalize(),
             rows=lists.history_rows(history),
             chart=lists.history_chart(history, clean=self._cleaner.clean if self._cleaner else str),
-            charts_script=charts_name(),
+            charts_script=script_name("charts"),
             runtime=runtime_link(links.asset(runtime_name())) if runtime_name() else "",
             method=METHOD,
             changes=lists.change_rows(history),
@@ -348,8 +335,8 @@ class Pages:
             links=links,
             policy=self._policy,
             style=style_name(),
-            script=script_name(),
-            theme=theme_name(),
+            script=script_name("dashboard"),
+            theme=script_name("theme"),
             **{"data": "", "actions": (), **values},
         )
 
