@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 import traceback
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from torch import nn
 
@@ -14,13 +14,12 @@ from torchyard.worker.suites.choices import nearest, unknown_parameter
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, as_arguments
 
 
-class UserCode:
+class UserCode(NamedTuple):
     """A function or class of a user's file."""
 
-    def __init__(self, path: str, name: str, value: Any) -> None:
-        self.path = path
-        self.name = name
-        self.value = value
+    path: str
+    name: str
+    value: Any
 
     def __str__(self) -> str:
         return f"{self.path}:{self.name}"

@@ -1,7 +1,7 @@
 """Distances between tensors, and the structure (containers, types, shapes, devices) of a result."""
 
 import math
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -119,16 +119,13 @@ CLOSE = 1e-2
 """Relative difference of Python numbers in a result that may come from rounding."""
 
 
-class Part:
+class Part(NamedTuple):
     """One element of a result's structure: its location and its properties."""
 
-    def __init__(
-        self, where: str, kind: str, facts: List[str], number: Optional[Any] = None
-    ) -> None:
-        self.where = where
-        self.kind = kind
-        self.facts = facts
-        self.number = number
+    where: str
+    kind: str
+    facts: List[str]
+    number: Optional[Any] = None
 
 
 def describe(value: Any, training: bool) -> List[Part]:

@@ -7,7 +7,7 @@ difference accepted before timing; otherwise it gets the full accuracy check wit
 
 import math
 import random
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import torch
 
@@ -28,14 +28,13 @@ _chance = random.SystemRandom()
 """Not the shared generator, whose next numbers a variant could predict."""
 
 
-class Kept:
+class Kept(NamedTuple):
     """The results of one timed call."""
 
-    def __init__(self, call: int, results: Results, snapshot: Dict[str, Any]) -> None:
-        self.call = call
-        self.results = results
-        self.snapshot = snapshot
-        """Values before the call of the inputs, buffers and parameters that eager code changes."""
+    call: int
+    results: Results
+    snapshot: Dict[str, Any]
+    """Values before the call of the inputs, buffers and parameters that eager code changes."""
 
 
 class TimedCheck:
