@@ -18,9 +18,9 @@ from typing import Any, Final
 from torchyard.core.records import decode, encode
 from torchyard.errors import NothingToDo, ResultsDamaged, UsageError, WorkerFailed
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
+from torchyard.process.programs import PROGRAM_ENTRY
 from torchyard.process.start import LaunchSpec, prepare
 from torchyard.process.tree import kill_launch, new_launch_mark, sweep_orphans
-from torchyard.process.user_process import PROGRAM_ENTRY
 from torchyard.results.directory import home_folder, new_run_folder
 from torchyard.values.model import Proof, new_profile_folder
 
