@@ -19,7 +19,7 @@ LAYERS = 100
 DISTINCT = 8
 
 
-class Convolutions(nn.Module):
+class Convolutions(nn.Module):  # type: ignore[misc]
     """A hundred convolutions with the same image size."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Convolutions(nn.Module):
         return _longer(self, 0)(values)
 
 
-class Captured(nn.Module):
+class Captured(nn.Module):  # type: ignore[misc]
     """A hundred layers whose weights are captured by closures, so that no module has them."""
 
     def __init__(self) -> None:
