@@ -4,18 +4,20 @@ TYPE_CHECKING = False  # importing typing would triple the time of `import torch
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchyard.api import Comparison, Measurement, Run, compare, measure, read_run
+    from torchyard.api import Comparison, Measurement, Run, Sweep, compare, measure, read_run, sweep
     from torchyard.values.context_manager import ValueProfiler
 
 __all__ = [
     "Comparison",
     "Measurement",
     "Run",
+    "Sweep",
     "__version__",
     "compare",
     "measure",
     "profile_values",
     "read_run",
+    "sweep",
 ]
 __version__ = "0.1.0"
 
@@ -32,11 +34,15 @@ def profile_values(**options: "Any") -> "ValueProfiler":
 
 
 def __getattr__(name: str) -> object:
-    """Import the Python API on first use, and `torchyard.values` for the deprecated `torchyard.values()`."""
+    """Import the Python API on first use.
+
+    `torchyard.sweep` and the deprecated `torchyard.values` are packages that can be called: importing
+    one of their modules makes the package an attribute of `torchyard`.
+    """
     from importlib import import_module
 
-    if name == "values":
-        return import_module("torchyard.values")
+    if name in ("sweep", "values"):
+        return import_module(f"torchyard.{name}")
     if name in __all__:
         return getattr(import_module("torchyard.api"), name)
     raise AttributeError(f"module 'torchyard' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The Python API: compare two callables, measure one, and read runs, from a program or a notebook.
+"""The Python API: compare two callables, measure one, sweep suites, and read runs, from a program or a notebook.
 
     import torchyard
 
@@ -12,5 +12,6 @@ from torchyard.api.comparing import compare
 from torchyard.api.measuring import measure
 from torchyard.api.result import Comparison, Measurement
 from torchyard.api.runs import Run, read_run
+from torchyard.api.sweeping import Sweep, sweep
 
-__all__ = ["Comparison", "Measurement", "Run", "compare", "measure", "read_run"]
+__all__ = ["Comparison", "Measurement", "Run", "Sweep", "compare", "measure", "read_run", "sweep"]

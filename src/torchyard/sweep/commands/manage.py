@@ -315,7 +315,7 @@ def _cancel_jobs(folder: SweepFolder) -> int:
     """Cancel the jobs on a cluster; return how many there were."""
     if folder.plan.executor.name == "local":
         return 0
-    from torchyard.sweep.commands.execution import executor_of
+    from torchyard.sweep.execution import executor_of
 
     with folder.driving():  # only one process may use an executor at a time
         executor = executor_of(folder)

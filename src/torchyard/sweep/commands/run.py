@@ -291,10 +291,11 @@ had a launch, 130 after Ctrl-C.
 @common_options
 def run(study: Path | None, as_json: bool, **options: Any) -> int:
     """Plan and run a sweep, or resume one."""
-    from torchyard.bench.target_checks import check_backends, check_devices
+    from torchyard.bench.target_checks import check_backends
     from torchyard.errors import UsageError
-    from torchyard.sweep.commands.execution import SweepSession, check_executor_available
+    from torchyard.sweep.commands.execution import SweepSession
     from torchyard.sweep.commands.plan_text import estimate_of, sweep_plan_text
+    from torchyard.sweep.execution import check_before_running, create_folder
 
     began_s = time.monotonic()
     quiet, calibrating = options["quiet"], options["calibrate"]
@@ -306,16 +307,22 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         folder = _open_for_resume(study, options)
         plan, notes = _remaining_plan(folder, options)
     else:
-        plan, notes = _plan(study, options)
+        given, defaults = without_defaults(click.get_current_context(), options)
+        plan, notes = plan_of_options(
+            study,
+            given,
+            defaults,
+            command=sys.argv,
+            revision=options["revision"],
+            notes=options["notes"],
+        )
     check_calibration(plan, calibrating=calibrating)
     if plan.executor.name == "local":
         check_backends(cell.study for cell in plan.cells)
     if options["plan_only"]:
         return _show_plan(plan, folder, notes, options, as_json=as_json)
-    check_executor_available(plan)
-    if plan.executor.name == "local":
-        check_devices(cell.study for cell in plan.cells)
-    folder = folder or _new_folder(plan, options["run_dir"])
+    check_before_running(plan)
+    folder = folder or create_folder(plan, options["run_dir"])
     try:
         estimate = estimate_of(plan, folder.folder, calibrating=calibrating, quiet=quiet)
     except KeyboardInterrupt:
@@ -333,7 +340,7 @@ def run(study: Path | None, as_json: bool, **options: Any) -> int:
         deadline_s=math.inf if plan.limits.budget_s is None else began_s + plan.limits.budget_s,
         take_over=options["take_over"],
     )
-    code = session.run()
+    code = session.run_with_progress()
     if as_json:
         session.print_json()
     elif session.runs:
@@ -419,15 +426,19 @@ def _remaining_plan(folder: SweepFolder, options: dict[str, Any]) -> tuple[Sweep
     return replace(folder.plan, cells=open_cells, limits=limits), notes
 
 
-def _new_folder(plan: SweepPlan, run_dir: Path | None) -> SweepFolder:
-    from torchyard.results.directory import new_run_folder
-    from torchyard.sweep.folder import SweepFolder, sweeps_home
+def plan_of_options(
+    study: Path | None,
+    given: dict[str, Any],
+    defaults: dict[str, Any] | None = None,
+    *,
+    command: Sequence[str],
+    revision: str | None = None,
+    notes: Sequence[str] = (),
+) -> tuple[SweepPlan, list[str]]:
+    """Return the plan of the study file and options, and notes about it.
 
-    return SweepFolder.create(run_dir or new_run_folder(sweeps_home()), plan)
-
-
-def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[str]]:
-    """Return the plan of the study file and options, and notes about it."""
+    `given` overrides the study file, which overrides `defaults`.
+    """
     from torchyard.bench.commands.bench import revision_of_option
     from torchyard.sweep.plan import plan_sweep, unmatched_patterns
     from torchyard.sweep.sweep_file import (
@@ -438,17 +449,18 @@ def _plan(study: Path | None, options: dict[str, Any]) -> tuple[SweepPlan, list[
     )
 
     from_file = read_sweep_file(study) if study is not None else SweepRequest()
-    given, defaults = without_defaults(click.get_current_context(), options)
     from_options = sweep_request_of_options(given)
-    below = merge_sweeps(sweep_request_of_options(defaults), from_file)
+    below = from_file
+    if defaults is not None:
+        below = merge_sweeps(sweep_request_of_options(defaults), from_file)
     request = merge_sweeps(below, from_options)
     check_executor_options(request, from_options)
     plan = plan_sweep(
         request,
         here=sys.executable,
-        command=sys.argv,
-        revision=revision_of_option(options["revision"]),
-        notes=[note.strip() for note in options["notes"] if note.strip()],
+        command=command,
+        revision=revision_of_option(revision),
+        notes=[note.strip() for note in notes if note.strip()],
     )
     unmatched = unmatched_patterns(request, here=sys.executable)
     return plan, [f"the pattern {pattern!r} matches no workload" for pattern in unmatched]
