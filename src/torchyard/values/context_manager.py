@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from torchyard.core.units import format_count
 from torchyard.errors import UsageError
 from torchyard.values.model import (
     ProfilingOptions,
@@ -233,6 +234,24 @@ class ValueProfiler:
     def save(self, folder: str | Path) -> Path:
         """Write the profile to a new folder, for `torchyard values show`."""
         return write_profile(new_profile_folder(Path(folder)), self.profile)
+
+    def report(self) -> str:
+        """Return the text of `torchyard values`."""
+        from torchyard.values.report.findings_text import values_text
+
+        return values_text(self.profile)
+
+    def __repr__(self) -> str:
+        if self._profile is None:
+            return "<ValueProfiler: not finished>"
+        count = format_count(len(self._profile.findings), "finding")
+        return f"<ValueProfiler: {count}, {self._profile.state}>"
+
+    def _repr_html_(self) -> str:
+        from markupsafe import escape
+
+        text = repr(self) if self._profile is None else self.report()
+        return f'<pre class="torchyard-result">{escape(text)}</pre>'
 
     @property
     def profile(self) -> ValueProfile:
