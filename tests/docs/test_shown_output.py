@@ -32,6 +32,7 @@ BESIDE_VALUES = frozenset(
         "compiling inductor",
         "dynamic was",
         "environment current",
+        "inductor untrusted",
         "inference cuda",
         "jobs for",
         "memory none",

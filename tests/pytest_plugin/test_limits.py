@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.results.simulated_runs import MACHINE, STUDY, Plan, write_session
-from torchyard.api.result import FRESH_PROCESSES, THESE_PROCESSES, Comparison
+from torchyard.api.result import FRESH_PROCESSES, THESE_PROCESSES, THIS_PROCESS, Comparison
 from torchyard.core import comparison as core
 from torchyard.core.study import Workload
 from torchyard.errors import UsageError
@@ -71,6 +71,24 @@ def test_untrusted_results_pass_with_a_note() -> None:
     untrusted = replace(comparison.result, untrusted=("noisy machine",))
     check = limits.check(replace(comparison, result=untrusted), 0.05)
     assert (check.outcome, check.text) == ("note", "cannot be trusted: noisy machine")
+
+
+def test_only_noise_and_single_launches_are_measured_again() -> None:
+    beyond, around = compared(0.5, 0.6), compared(0.9, 1.1)
+    # Repeating a result because of its interval would raise the error rate.
+    assert not limits.could_not_decide(beyond)
+    assert not limits.could_not_decide(around)
+    assert limits.could_not_decide(replace(around, scope=THESE_PROCESSES))
+    assert not limits.could_not_decide(replace(around, scope=THIS_PROCESS))
+    for reasons, repeat in {
+        ("noisy machine: 9 of 9 pairs were disturbed",): True,
+        ("noisy machine: 9 of 9 pairs were disturbed", "results were not checked"): False,
+        ("results were not checked",): False,
+    }.items():
+        untrusted = replace(around, result=replace(around.result, untrusted=reasons))
+        assert limits.could_not_decide(untrusted) is repeat, reasons
+    wrong = replace(around.result, verdict=core.Verdict.WRONG, untrusted=("noisy machine",))
+    assert not limits.could_not_decide(replace(around, result=wrong))
 
 
 def test_one_launch_is_not_enough_to_fail() -> None:

@@ -58,6 +58,8 @@ def test_invalid_options_end_the_session_with_a_hint(tmp_path: Path) -> None:
         "--torchyard-compare=main": "there is no baseline 'main'",
         "--torchyard-save=a/b": "'a/b' is not a valid name of a baseline",
         "--torchyard-time=soon": "'soon' is not a duration",
+        "--torchyard-retries=-1": "retries is '-1', not a number from 0 to 6",
+        "--torchyard-retries=7": "retries is '7', not a number from 0 to 6",
     }.items():
         session = run_pytest(tmp_path, option, files={"test_it.py": TESTS})
         assert session.code == 4, session.output

@@ -6,6 +6,7 @@ accept it. They fail if equal code exceeds its limit, or if planted work is repo
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,20 @@ def test_results_are_listed_saved_and_compared(tmp_path: Path, arguments: tuple[
         line = again.line(f"test_it.py::test_closures{number}: ")
         assert "since main" in line
         assert "not supported: " in line
+
+
+def test_a_result_without_a_verdict_is_measured_again(tmp_path: Path) -> None:
+    # The time suffices for one launch at first, which cannot be checked against a limit.
+    files = {"operations.py": OPERATIONS, "test_it.py": LIMITED}
+    session = run_pytest(
+        tmp_path, "--torchyard-time=0.3s", "--torchyard-retries=2", "-k", "equal", files=files
+    )
+    line = session.line("test_it.py::test_limit[equal]: ")
+    measurements = next((n for n in (3, 2) if f", measurement {n}" in line), 1)
+    runs = sorted((tmp_path / "home" / "runs").iterdir())
+    assert len(runs) == measurements, line
+    assert measurements > 1, line
+    times = [
+        json.loads((run / "run.json").read_text())["study"]["budget"]["time_s"] for run in runs
+    ]
+    assert times == [0.3 * 2**index for index in range(measurements)]

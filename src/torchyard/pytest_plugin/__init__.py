@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="Measuring time of each comparison, such as 20s; overrides markers and arguments.",
     )
     group.addoption(
+        "--torchyard-retries",
+        metavar="N",
+        help="Measure up to N times again, each time twice as long, if noise left no usable result; "
+        "overrides markers.",
+    )
+    group.addoption(
         "--torchyard-skip", action="store_true", help="Skip tests that compare with Torchyard."
     )
     group.addoption(
@@ -58,12 +64,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and check the options."""
     config.addinivalue_line(
         "markers",
-        "torchyard(limit, time): fail if the candidate of a comparison is slower than the baseline by "
-        "more than the limit, such as '5%'; measure for this time, such as '20s'",
+        "torchyard(limit, time, retries): fail if the candidate of a comparison is slower than the "
+        "baseline by more than the limit, such as '5%'; measure for this time, such as '20s'; measure "
+        "again up to this often after noise",
     )
     config.stash[_LINES] = []
     config.pluginmanager.register(_Collector(config.stash[_LINES]))
-    if any(config.getoption(f"torchyard_{name}") for name in ("time", "save", "compare")):
+    if any(
+        config.getoption(f"torchyard_{name}") for name in ("time", "retries", "save", "compare")
+    ):
         from torchyard.pytest_plugin.session import check_options
 
         check_options(config)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchyard.api.result import THESE_PROCESSES, Comparison
-from torchyard.core.comparison import Verdict
+from torchyard.core.comparison import NOISY, Verdict
 from torchyard.core.units import format_percent
 from torchyard.results.compare.compare_sides import compare_sides
 from torchyard.results.compare.model import CrossRow
@@ -20,7 +20,7 @@ from torchyard.results.gate.decision import Gate, run_gate
 from torchyard.results.gate.model import read_limit
 from torchyard.results.run_reader import Run, read_run
 
-__all__ = ["Check", "check", "check_change", "read"]
+__all__ = ["Check", "check", "check_change", "could_not_decide", "read"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,18 @@ class Check:
 def read(limit: str | float) -> float:
     """Return the limit of a marker as a fraction."""
     return read_limit(limit, where="limit")
+
+
+def could_not_decide(comparison: Comparison) -> bool:
+    """Return whether noise, or a time for one launch only, left the comparison without a verdict.
+
+    Such a result is not used, so measuring again does not change the error rate. An interval that
+    contains the limit is a result: measuring again until it leaves the limit would raise the error rate.
+    """
+    if comparison.result.verdict is Verdict.WRONG:
+        return False
+    noisy = [reason.startswith(NOISY) for reason in comparison.result.untrusted]
+    return all(noisy) if noisy else comparison.scope == THESE_PROCESSES
 
 
 def check(comparison: Comparison, limit: float | None) -> Check:

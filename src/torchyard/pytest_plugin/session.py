@@ -20,6 +20,8 @@ __all__ = ["ComparisonLine", "TestComparisons", "check_options", "save"]
 _RUNS = pytest.StashKey["tuple[Run, ...]"]()
 """Of a session: the runs of the baseline that it is compared with."""
 _DEFAULT_TIME: Final = "20s"
+MOST_RETRIES: Final = 6
+"""Each measurement takes twice the time of the one before."""
 
 
 class ComparisonLine(TypedDict):
@@ -36,6 +38,22 @@ class Settings(TypedDict, total=False):
 
     limit: str | float
     time: str | float
+    retries: int
+
+
+def read_retries(value: object) -> int:
+    """Return the number of retries; raise UsageError if it is none."""
+    text = str(value)
+    if (
+        isinstance(value, bool)
+        or not text.isascii()
+        or not text.isdigit()
+        or int(text) > MOST_RETRIES
+    ):
+        raise UsageError(
+            f"retries is {value!r}, not a number from 0 to {MOST_RETRIES}", hint="write retries=2"
+        )
+    return int(text)
 
 
 def check_options(config: pytest.Config) -> None:
@@ -45,6 +63,7 @@ def check_options(config: pytest.Config) -> None:
 
     checks: dict[str, Callable[[str], object]] = {
         "time": parse_duration_s,
+        "retries": read_retries,
         "save": check_baseline_name,
         "compare": read_baseline,
     }
@@ -81,7 +100,7 @@ class TestComparisons:
     ) -> Comparison:
         """Compare as `torchyard.compare`; fail the test if the results are wrong or a limit is exceeded."""
         __tracebackhide__ = True
-        from torchyard.api.comparing import compare
+        from torchyard.api.comparing import compare, seconds_of
         from torchyard.presentation.wording import speedup_text
         from torchyard.pytest_plugin import limits
 
@@ -91,15 +110,19 @@ class TestComparisons:
         self._count += 1
         name = self._item.nodeid + (f" #{self._count}" if self._count > 1 else "")
         asked_for = self._item.config.getoption("torchyard_time")
-        comparison = compare(
-            baseline,
-            candidate,
-            inputs,
-            model=model,
-            time=asked_for or time or self._settings.get("time", _DEFAULT_TIME),
-            processes=processes,
-            name=name,
-        )
+        time_s = seconds_of(asked_for or time or self._settings.get("time", _DEFAULT_TIME))
+        for repetition in range(1 + self._retries()):
+            comparison = compare(
+                baseline,
+                candidate,
+                inputs,
+                model=model,
+                time=time_s * 2.0**repetition,
+                processes=processes,
+                name=name,
+            )
+            if not limits.could_not_decide(comparison):
+                break
         checks = [limits.check(comparison, limit)]
         saved_as = self._item.config.getoption("torchyard_compare")
         if saved_as and checks[0].outcome != "fail":
@@ -108,6 +131,7 @@ class TestComparisons:
                 limits.check_change(comparison, name, limit, saved_as=saved_as, runs=runs)
             )
         line = f"{comparison.verdict}, {speedup_text(comparison.result)}"
+        line += f", measurement {repetition + 1}" if repetition else ""
         self._lines.append(
             ComparisonLine(
                 test=name,
@@ -120,6 +144,11 @@ class TestComparisons:
             if check.outcome == "fail":
                 pytest.fail(f"{check.text}\n\n{comparison.report()}", pytrace=True)
         return comparison
+
+    def _retries(self) -> int:
+        """Return how often to measure again after noise."""
+        option = self._item.config.getoption("torchyard_retries")
+        return read_retries(self._settings.get("retries", 0) if option is None else option)
 
     def _runs_of(self, saved_as: str) -> tuple[Run, ...]:
         from torchyard.results.baselines import read_baseline, runs_of
