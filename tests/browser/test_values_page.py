@@ -89,9 +89,10 @@ def test_the_graph_opens_on_the_largest_waste_with_its_source(
     browser.open(sample)
     browser.frame()
     pressed = "document.querySelector('#kinds [aria-pressed=true]').dataset.kind"
-    assert browser.value(pressed) == "waste"
-    assert "operators with findings and their neighbours" in text(browser, "#about")
+    assert browser.value(pressed) == "lines"
+    assert "source lines with findings" in text(browser, "#about")
     panel = text(browser, "#panel")
+    assert "Source lines with findings" in panel
     assert "of its writes" in panel
     assert "location" in panel
     assert browser.value("document.querySelectorAll('#panel a[href^=\"#finding-\"]').length") >= 1
@@ -131,7 +132,7 @@ def test_a_click_chooses_an_operator_and_the_panel_walks_on(browser: Browser, sa
     browser.value("document.getElementById('canvas').scrollIntoView({ block: 'center' })")
     browser.frame()
     browser.press("Escape")
-    assert "Select an operator" in text(browser, "#panel")
+    assert "Select a box" in text(browser, "#panel")
     box = browser.value(
         "(({x, y, width, height}) => [x, y, width, height])(document.getElementById('canvas').getBoundingClientRect())"
     )

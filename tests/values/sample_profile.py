@@ -114,7 +114,8 @@ def sample_flow(layers: int = 3) -> FlowGraph:
     )
     step = node("_fused_adamw_", place(26), 72 * MIB, table, grad)
     edges.append(FlowEdge(writer=step, reader=first, count=3, bytes=72 * MIB))
-    return FlowGraph(nodes=tuple(nodes), edges=tuple(edges))
+    classes = {"embed": "Embedding", "layers.0.attn": "Attention", "layers.1.attn": "Attention"}
+    return FlowGraph(nodes=tuple(nodes), edges=tuple(edges), classes=classes)
 
 
 def histogram(*counts: int, low: float = -1.0, high: float = 1.0) -> dict[str, Any]:

@@ -272,7 +272,7 @@ def test_the_graph_has_every_node_and_knows_its_findings(page_text: str) -> None
     profile = sample_profile()
     assert len(data["nodes"]) == len(profile.flow.nodes)
     kinds = [view["kind"] for view in data["views"]]
-    assert kinds == ["heaviest", "waste", "modules"]
+    assert kinds == ["heaviest", "lines", "waste", "modules"]
     assert len(data["findings"]) == 6
     for view in data["views"]:
         assert len(view["members"]) == len(view["x"]) == len(view["y"])

@@ -211,6 +211,8 @@ class FlowGraph:
 
     nodes: tuple[FlowNode, ...] = ()
     edges: tuple[FlowEdge, ...] = ()
+    classes: dict[str, str] = field(default_factory=dict)
+    """Class names of modules, by their path."""
 
 
 @dataclass(frozen=True, kw_only=True)

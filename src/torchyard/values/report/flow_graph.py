@@ -118,6 +118,10 @@ _MOST_PASSED: Final = 64
 _MOST_INDIRECT: Final = 3
 """Maximum number of writers of one reader found through hidden operators, nearest first."""
 _MOST_GROUPS: Final = 80
+_MOST_LINES: Final = 20
+"""Maximum number of source lines with waste in the view of lines."""
+_NEIGHBOURS: Final = 2
+"""Lines that write to, and that read from, each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +136,17 @@ class ViewEdge:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleGroup:
-    """The operators of a module, forward or backward."""
+class NodeGroup:
+    """The operators of a module, or of a source line in a module, forward or backward."""
 
     module: str
     backward: bool
     nodes: tuple[int, ...]
     """Positions in the graph's list of nodes."""
+    kind: str = ""
+    """Class of the module, where known."""
+    file: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +154,9 @@ class FlowView:
     """A selection of nodes and edges that is drawn."""
 
     kind: str
-    """heaviest, waste or modules."""
+    """heaviest, lines, waste or modules."""
     members: tuple[int, ...]
-    """Positions in the graph's list of nodes, or in the list of module groups."""
+    """Positions in the graph's list of nodes, or in the list of source lines or modules."""
     edges: tuple[ViewEdge, ...]
     edges_left_out: int = 0
     share: float = 1.0
@@ -156,7 +164,7 @@ class FlowView:
 
 
 def views_of(flow: FlowGraph, waste: Mapping[int, NodeWaste]) -> list[FlowView]:
-    """Return the views: heaviest operators by size, then waste and modules."""
+    """Return the views: heaviest operators by size, then wasteful lines and operators, then modules."""
     nodes = flow.nodes
     if not nodes:
         return []
@@ -178,17 +186,50 @@ def views_of(flow: FlowGraph, waste: Mapping[int, NodeWaste]) -> list[FlowView]:
         share = sum(weights[number] for number in members) / total
         views.append(_view("heaviest", members, incoming, share))
     if wasteful:
+        lines = line_groups(flow)
+        wasted = [
+            sum(weights[n] * waste[nodes[n].id].share for n in line.nodes if nodes[n].id in waste)
+            for line in lines
+        ]
+        views.append(_lines_view(lines, wasted, incoming))
         members = sorted(_with_neighbours(wasteful[:DEFAULT_SIZE], incoming))
         share = sum(weights[number] for number in members) / total
         views.append(_view("waste", members, incoming, share))
-    groups = module_groups(nodes)
+    groups = module_groups(flow)
     if len(groups) > 1:
         views.append(_modules_view(groups, incoming))
     return views
 
 
-def module_groups(nodes: Sequence[FlowNode]) -> list[ModuleGroup]:
+def line_groups(flow: FlowGraph) -> list[NodeGroup]:
+    """Group operators by source line and class of the module: the layers of a model are one group."""
+    groups: dict[tuple[str, int, str, bool], list[int]] = defaultdict(list)
+    for number, node in enumerate(flow.nodes):
+        place = node.place
+        kind = flow.classes.get(place.module, place.module)
+        groups[place.file, place.line, kind, place.backward].append(number)
+    return [
+        NodeGroup(
+            file=file,
+            line=line,
+            module=_modules_text([flow.nodes[number].place.module for number in members]),
+            kind=kind,
+            backward=backward,
+            nodes=tuple(members),
+        )
+        for (file, line, kind, backward), members in groups.items()
+    ]
+
+
+def _modules_text(modules: Sequence[str]) -> str:
+    """Return the first of the modules, and how many others there are."""
+    first, *others = dict.fromkeys(modules)
+    return f"{first} and {len(others)} more" if others else first
+
+
+def module_groups(flow: FlowGraph) -> list[NodeGroup]:
     """Group operators by module; module paths are shortened to limit the number of groups."""
+    nodes = flow.nodes
     deepest = max((node.place.module.count(".") + 1 for node in nodes), default=1)
     groups: dict[tuple[str, bool], list[int]] = {}
     for depth in range(min(deepest, 12), 0, -1):
@@ -199,7 +240,12 @@ def module_groups(nodes: Sequence[FlowNode]) -> list[ModuleGroup]:
         if len(groups) <= _MOST_GROUPS:
             break
     return [
-        ModuleGroup(module=module, backward=backward, nodes=tuple(members))
+        NodeGroup(
+            module=module,
+            kind=flow.classes.get(module, ""),
+            backward=backward,
+            nodes=tuple(members),
+        )
         for (module, backward), members in list(groups.items())[:MOST_NODES]
     ]
 
@@ -275,7 +321,32 @@ def _with_neighbours(chosen: Sequence[int], incoming: _Incoming) -> Iterator[int
     yield from list(around)[: 2 * DEFAULT_SIZE - len(selected)]
 
 
-def _modules_view(groups: Sequence[ModuleGroup], incoming: _Incoming) -> FlowView:
+def _lines_view(
+    lines: Sequence[NodeGroup], wasted: Sequence[float], incoming: _Incoming
+) -> FlowView:
+    """Return the lines that waste the most, with their largest neighbours."""
+    sizes = _flows_between(lines, incoming)
+    wasteful = [number for number, size in enumerate(wasted) if size > 0]
+    chosen = sorted(wasteful, key=lambda number: (-wasted[number], number))[:_MOST_LINES]
+    shown = dict.fromkeys(chosen)
+    for number in chosen:
+        for side in (0, 1):
+            around = [(size, pair) for pair, size in sizes.items() if pair[1 - side] == number]
+            largest = sorted(around, key=lambda item: (-item[0], item[1]))[:_NEIGHBOURS]
+            shown.update(dict.fromkeys(pair[side] for _, pair in largest))
+    members = sorted(shown)
+    positions = {number: position for position, number in enumerate(members)}
+    edges = tuple(
+        ViewEdge(writer=positions[writer], reader=positions[reader], bytes=size)
+        for (writer, reader), size in sorted(sizes.items())
+        if writer in positions and reader in positions
+    )
+    share = sum(wasted[number] for number in chosen) / (sum(wasted) or 1.0)
+    return FlowView(kind="lines", members=tuple(members), edges=edges, share=share)
+
+
+def _flows_between(groups: Sequence[NodeGroup], incoming: _Incoming) -> dict[tuple[int, int], int]:
+    """Return the bytes from one group to another."""
     group_of = {number: index for index, group in enumerate(groups) for number in group.nodes}
     sizes: dict[tuple[int, int], int] = defaultdict(int)
     for reader, writers in enumerate(incoming):
@@ -283,6 +354,11 @@ def _modules_view(groups: Sequence[ModuleGroup], incoming: _Incoming) -> FlowVie
             pair = group_of.get(writer, -1), group_of.get(reader, -1)
             if pair[0] != pair[1] and -1 not in pair:
                 sizes[pair] += size
+    return sizes
+
+
+def _modules_view(groups: Sequence[NodeGroup], incoming: _Incoming) -> FlowView:
+    sizes = _flows_between(groups, incoming)
     edges = tuple(
         ViewEdge(writer=writer, reader=reader, bytes=size)
         for (writer, reader), size in sorted(sizes.items())

@@ -25,8 +25,9 @@ from torchyard.values.report.descriptions import clipped, operator_text, place_t
 from torchyard.values.report.flow_graph import (
     DEFAULT_SIZE,
     FlowView,
-    ModuleGroup,
+    NodeGroup,
     NodeWaste,
+    line_groups,
     module_groups,
     views_of,
     waste_links,
@@ -136,7 +137,7 @@ def _shelves(parts: Sequence[_Part]) -> list[Spot]:
     return corners
 
 
-BOX: Final = (224, 48)
+BOX: Final = (264, 48)
 """Width and height of an operator box."""
 _GAP: Final = (22, 40)
 _MOST_FINDINGS: Final = 20
@@ -156,8 +157,22 @@ NODE_FIELDS: Final = (
     "source",
     "outside",
     "group",
+    "lines",
+    "kind",
 )
-GROUP_FIELDS: Final = ("module", "backward", "members", "bytes", "waste", "findings")
+"""`group` and `lines` are the items of the module and of the source line, `kind` is the class."""
+GROUP_FIELDS: Final = (
+    "module",
+    "backward",
+    "members",
+    "bytes",
+    "waste",
+    "findings",
+    "kind",
+    "file",
+    "line",
+    "source",
+)
 
 PlacedView = tuple[FlowView, Sequence[tuple[float, float]]]
 
@@ -194,10 +209,23 @@ def flow_data(
 ) -> FlowPicture:
     """Return the views and their nodes; `findings` are those shown on the page."""
     nodes, texts = profile.flow.nodes, _Texts()
-    shown = sorted({n for view, _ in views if view.kind != "modules" for n in view.members})
+    grouped = ("modules", "lines")
+    shown = sorted({n for view, _ in views if view.kind not in grouped for n in view.members})
     items = {number: item for item, number in enumerate(shown)}
-    groups = module_groups(nodes)
-    group_of = {number: index for index, group in enumerate(groups) for number in group.nodes}
+    modules, lines_of = module_groups(profile.flow), line_groups(profile.flow)
+    shown_lines = sorted({n for view, _ in views if view.kind == "lines" for n in view.members})
+    groups = [*modules, *(lines_of[number] for number in shown_lines)]
+    group_items = {
+        "modules": {number: len(shown) + number for number in range(len(modules))},
+        "lines": {
+            number: len(shown) + len(modules) + index for index, number in enumerate(shown_lines)
+        },
+    }
+    module_of, line_of = (
+        {node: group_items[kind].get(n, -1) for n, group in enumerate(all_) for node in group.nodes}
+        for kind, all_ in (("modules", modules), ("lines", lines_of))
+    )
+    classes = profile.flow.classes
     outside = _from_outside(profile)
     records = [
         _node(
@@ -207,7 +235,8 @@ def flow_data(
             most=len(findings),
             source=lines.get((nodes[number].place.file, nodes[number].place.line), ""),
             outside=outside.get(nodes[number].id, 0),
-            group=len(shown) + group_of[number],
+            groups=(module_of[number], line_of[number]),
+            kind=classes.get(nodes[number].place.module, ""),
         )
         for number in shown
     ]
@@ -215,8 +244,21 @@ def flow_data(
     data: dict[str, Any] = {
         "box": BOX,
         "nodes": records,
-        "groups": [_group(group, nodes, waste, texts, most=len(findings)) for group in groups],
-        "views": [_view(view, spots, items, len(nodes)) for view, spots in views],
+        "groups": [
+            _group(
+                group,
+                nodes,
+                waste,
+                texts,
+                most=len(findings),
+                source=lines.get((group.file, group.line), ""),
+            )
+            for group in groups
+        ],
+        "views": [
+            _view(view, spots, group_items.get(view.kind, items), len(nodes))
+            for view, spots in views
+        ],
         "links": [
             [by_id[link.node], by_id[link.other], texts(link.relation)]
             for link in waste_links(profile, findings)
@@ -237,7 +279,8 @@ def _node(
     most: int,
     source: str,
     outside: int,
-    group: int,
+    groups: tuple[int, int],
+    kind: str,
 ) -> list[Any]:
     place = node.place
     return [
@@ -253,17 +296,19 @@ def _node(
         _linked(waste.findings, most),
         texts(clipped(source)),
         outside,
-        group,
+        *groups,
+        texts(clipped(kind, 80)),
     ]
 
 
 def _group(
-    group: ModuleGroup,
+    group: NodeGroup,
     nodes: Sequence[FlowNode],
     waste: Mapping[int, NodeWaste],
     texts: _Texts,
     *,
     most: int,
+    source: str,
 ) -> list[Any]:
     members = [nodes[number] for number in group.nodes]
     written = sum(node.written_bytes for node in members)
@@ -276,18 +321,21 @@ def _group(
         written,
         _percent(wasted / written) if written > 0 else 0,
         _linked(sorted(findings), most),
+        texts(clipped(group.kind, 80)),
+        texts(short_file(group.file)),
+        group.line,
+        texts(clipped(source)),
     ]
 
 
 def _view(
     view: FlowView, spots: Sequence[tuple[float, float]], items: Mapping[int, int], total: int
 ) -> dict[str, Any]:
-    modules = view.kind == "modules"
     step = BOX[0] + _GAP[0], BOX[1] + _GAP[1]
     return {
         "kind": view.kind,
         "about": _about(view, total),
-        "members": [len(items) + n if modules else items[n] for n in view.members],
+        "members": [items[number] for number in view.members],
         "x": [round(x * step[0]) for x, _ in spots],
         "y": [round(y * step[1]) for _, y in spots],
         "edges": [
@@ -301,6 +349,9 @@ def _view(
 def _about(view: FlowView, total: int) -> str:
     if view.kind == "modules":
         return f"{len(view.members):,} modules, forward and backward separately"
+    if view.kind == "lines":
+        share = f", {format_percent(view.share)} of wasted bytes" if view.share < 1.0 else ""
+        return f"source lines with findings and the lines around them{share}"
     text = f"{len(view.members):,} of {total:,} operators, {format_percent(view.share)} of written bytes"
     if view.kind == "waste":
         text = f"operators with findings and their neighbours: {text}"
@@ -376,7 +427,7 @@ def flow_page(
         kinds = [view.kind for view, _ in views]
         start = _start([view for view, _ in views])
         picture.data["start"] = start
-        picture.data["opening"] = kinds.index("waste") if "waste" in kinds else start
+        picture.data["opening"] = kinds.index("lines") if "lines" in kinds else start
     return FlowPage(summary=summary, rows=rows, picture=picture, problems=problems)
 
 

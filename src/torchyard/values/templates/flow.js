@@ -43,7 +43,7 @@
   const describe = (item) => {
     panel.replaceChildren();
     if (item < 0) {
-      element("p", "Select an operator to see its details.", panel, "muted");
+      element("p", "Select a box to see its details.", panel, "muted");
       return;
     }
     const one = items[item];
@@ -51,7 +51,8 @@
     if (one.path) element("p", one.path, panel, "muted");
     const list = element("dl", undefined, panel);
     if (one.file) fact(list, "location", `${one.file}:${one.line}`);
-    fact(list, "module", one.operator === undefined ? "" : one.module);
+    fact(list, "module", one.title === one.module ? "" : one.module);
+    fact(list, "class", one.title === one.kind ? "" : one.kind);
     fact(list, "pass", one.backward ? "backward" : "forward");
     if (one.members !== undefined) fact(list, "operators", number(one.members));
     if (one.calls !== undefined) fact(list, "calls", number(one.calls));
@@ -70,6 +71,12 @@
     if (one.members !== undefined) {
       button("Show its operators", element("p", undefined, panel), () => showMembers(item));
     }
+    if (picture.view.kind === "lines") {
+      const wasted = (position) => items[picture.view.members[position]].bytes * items[picture.view.members[position]].waste;
+      const lines = picture.view.members.map((_, position) => position).filter((position) => wasted(position) > 0);
+      lines.sort((first, second) => wasted(second) - wasted(first));
+      listOf("Source lines with findings", lines.map((other) => ({ other })), 20);
+    }
     const { positions, around } = picture.view;
     for (const [here, other, relation] of flow.links) {
       if (here === item && positions.has(other)) listOf(flow.texts[relation], [{ other: positions.get(other) }]);
@@ -81,12 +88,12 @@
       listOf("Read by", edges.to);
     }
   };
-  const listOf = (heading, edges) => {
+  const listOf = (heading, edges, most = 8) => {
     if (!edges.length) return;
     element("h4", heading, panel);
     const list = element("ul", undefined, panel);
     const heaviest = [...edges].sort((one, other) => (other.bytes || 0) - (one.bytes || 0));
-    for (const edge of heaviest.slice(0, 8)) {
+    for (const edge of heaviest.slice(0, most)) {
       const item = picture.view.members[edge.other];
       const made = button(`${items[item].title} `, element("li", undefined, list), () => {
         picture.choose(item);
@@ -95,12 +102,13 @@
       const what = edge.bytes === undefined ? items[item].under : formatSize(edge.bytes) + (edge.passed ? ", indirectly" : "");
       element("span", what, made, "muted");
     }
-    if (heaviest.length > 8) element("li", `and ${number(heaviest.length - 8)} more`, list, "muted");
+    if (heaviest.length > most) element("li", `and ${number(heaviest.length - most)} more`, list, "muted");
   };
   const showMembers = (group) => {
     at("search").value = "";
-    picture.found = new Set(items.flatMap((item, index) => (item.group === group ? [index] : [])));
-    show(views[flow.start]);
+    picture.found = new Set(items.flatMap((item, index) => (item.group === group || item.lines === group ? [index] : [])));
+    const holds = (view) => view.members.some((item) => picture.found.has(item));
+    show((items[group].line ? views.find((view) => view.kind === "waste" && holds(view)) : undefined) || views[flow.start]);
     picture.choose(-1);
     const first = picture.view.members.findIndex((item) => picture.found.has(item));
     if (first >= 0) picture.centre(first, 0.4);
@@ -160,6 +168,6 @@
   const worst = picture.worst();
   if (worst >= 0) {
     picture.choose(views[flow.opening].members[worst]);
-    picture.centre(worst, FlowPicture.READABLE);
+    if (picture.scale < 0.75) picture.centre(worst, FlowPicture.READABLE);
   }
 })();

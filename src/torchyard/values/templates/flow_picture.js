@@ -23,6 +23,7 @@ class FlowPicture {
     this.hovered = -1;
     this.found = null; // set of search matches, or null without a search
     this.colours = {};
+    this.cuts = new Map();
     this.waiting = false;
     this.readColours();
     for (const query of ["(prefers-color-scheme: dark)", "print"]) {
@@ -230,7 +231,6 @@ class FlowPicture {
       pen.lineWidth = 2;
       pen.strokeRect(a - 4, b - 4, boxWidth + 8, boxHeight + 8);
     }
-    const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
     const share = item.waste ? `${item.waste}%` : "";
     pen.textBaseline = "middle";
     pen.fillStyle = colours.text;
@@ -238,10 +238,20 @@ class FlowPicture {
     pen.textAlign = "right";
     pen.fillText(share, a + boxWidth - 9, b + 16);
     pen.textAlign = "left";
-    pen.fillText(cut(item.title, share ? 20 : 28), a + 9, b + 16, boxWidth - (share ? 52 : 18));
+    pen.fillText(this.cut(item.title, boxWidth - (share ? 62 : 18)), a + 9, b + 16);
     pen.fillStyle = colours.muted;
     pen.font = "11px system-ui, sans-serif";
-    pen.fillText(cut(item.under, 38), a + 9, b + 33, boxWidth - 18);
+    pen.fillText(this.cut(item.under, boxWidth - 18), a + 9, b + 33);
+  }
+
+  cut(text, width) { // the start of the text that fits, in the current font
+    const key = `${this.pen.font} ${width} ${text}`;
+    if (!this.cuts.has(key)) {
+      let most = text.length;
+      while (most > 1 && this.pen.measureText(text.slice(0, most)).width > width) most -= 1;
+      this.cuts.set(key, most < text.length ? `${text.slice(0, Math.max(1, most - 1))}…` : text);
+    }
+    return this.cuts.get(key);
   }
 
   overview() {

@@ -66,6 +66,8 @@ class Places:
     def __init__(self) -> None:
         self._modules: List[str] = []
         self._names: Dict[int, str] = {}
+        self.classes: Dict[str, str] = {}
+        """Class names of the called modules, by their path."""
         self._forward: Dict[int, Place] = {}
         self._kept: Dict[Tuple[int, int, str], Place] = {}
         self._hooks: List[Any] = []
@@ -122,8 +124,10 @@ class Places:
     def _enter(self, module: Any, _args: Any) -> None:
         if not self._modules and id(module) not in self._names:
             self._names = {id(part): name for name, part in module.named_modules()}
-        name = self._names.get(id(module))
-        self._modules.append(name or type(module).__name__)
+        kind = type(module).__name__
+        name = self._names.get(id(module)) or kind
+        self.classes[name] = kind
+        self._modules.append(name)
 
     def _leave(self, _module: Any, _args: Any, _output: Any) -> None:
         if self._modules:

@@ -183,7 +183,7 @@ class ProfilingSession:
             "counts": self._counts(),
             "findings_left_out": self.findings.left_out,
             "findings": [finding.as_dict() for finding in self.findings.all()],
-            "flow": self.mode.flow.as_dict() if self.options.graph else None,
+            "flow": self._flow() if self.options.graph else None,
             "notes": self._all_notes(),
             "compiled": self.eager or self._compiled_while_enabled,
         }
@@ -225,6 +225,10 @@ class ProfilingSession:
         if self._other_threads is not None:
             counts.update(self._other_threads.counts())
         return counts
+
+    def _flow(self) -> Dict[str, Any]:
+        """Return the flow graph, with the classes of its modules."""
+        return dict(self.mode.flow.as_dict(), classes=self.mode.places.classes)
 
     def _all_notes(self) -> List[str]:
         notes = list(self.notes)
