@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from tests.cli.command_line import call, study_of
 from torchyard.cli.commands import COMMANDS
+from torchyard.cli.group import program
 from torchyard.cli.project_file import read_defaults
 
 ONLY = ("--only", "kernels/matmul:size=64")
@@ -187,3 +190,59 @@ def test_the_help_shows_the_defaults_of_the_project(
     assert f"[tool.torchyard.bench]in{project / 'pyproject.toml'}:time='7s',precision-goal=" in text
     write(project, "")
     assert "tool.torchyard" not in call(capsys, "bench", "--help").out
+
+
+def test_environment_variables_are_between_command_line_and_file(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project, BENCH)
+    monkeypatch.setenv("TORCHYARD_BENCH_TIME", "9s")
+    monkeypatch.setenv("TORCHYARD_BENCH_CANDIDATE", "eager+float16 eager+amp")
+    study: Any = study_of(capsys, *ONLY)
+    assert study["budget"]["time_s"] == 9.0
+    assert study["budget"]["max_launches"] == 5
+    assert [one["precision"] for one in study["candidates"]] == ["float16", "amp"]
+    study = study_of(capsys, *ONLY, "--time", "11s")
+    assert study["budget"]["time_s"] == 11.0
+    (project / "sub" / "study.toml").write_text("[budget]\ntime = '13s'\n", "utf-8")
+    study = study_of(capsys, "study.toml", *ONLY)
+    assert study["budget"]["time_s"] == 13.0
+    monkeypatch.setenv("TORCHYARD_BENCH_TIME", "soon")
+    ended = call(capsys, "bench", *ONLY, "--dry-run")
+    assert ended.code == 2
+    assert "--time: 'soon'" in ended.err
+
+
+def test_variables_of_a_default_command_have_the_name_of_its_group(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHYARD_SWEEP_TIME", "9s")
+    ended = call(capsys, "sweep", "--workload", ONLY[1], "--plan", "--json")
+    assert '"time_s": 9.0' in ended.out, ended.err
+    # Not the command that executes a cell, nor a resumed sweep, which has its own plan.
+    ended = call(capsys, "sweep", "--resume", "latest")
+    assert "there is no sweep yet" in ended.err
+
+
+def test_no_option_has_the_name_of_an_internal_variable() -> None:
+    source = Path(__file__).parents[2] / "src" / "torchyard"
+    used = {
+        name
+        for path in source.rglob("*.py")
+        for name in re.findall(r"TORCHYARD_[A-Z_]+[A-Z]", path.read_text("utf-8"))
+    } - {"TORCHYARD_BENCH_TIME"}
+    options = set()
+    waiting = [click.Context(program, info_name="torchyard")]
+    while waiting:
+        context = waiting.pop()
+        command = context.command
+        options |= {str(one.envvar) for one in command.params if one.envvar is not None}
+        if isinstance(command, click.Group):
+            names = [*command.list_commands(context), getattr(command, "default_command", "")]
+            for name in filter(None, names):
+                inner = command.get_command(context, name)
+                assert inner is not None
+                waiting.append(click.Context(inner, parent=context, info_name=name))
+    assert "TORCHYARD_BENCH_TIME" in options
+    assert "TORCHYARD_SWEEP_TIME" in options
+    assert not used & options

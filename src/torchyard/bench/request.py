@@ -38,6 +38,7 @@ class WorkloadChoice:
     device: str | None = None
     batch_size: int | None = None
     optimizer_step: bool | None = None
+    eval_mode: bool | None = None
     parameters: tuple[tuple[str, Scalar], ...] = ()
 
 
@@ -57,10 +58,11 @@ class Request:
     precision: Precision | None = None
     workloads: tuple[WorkloadChoice, ...] = ()
     modes: tuple[Mode, ...] = ()
-    """Overrides the modes of every workload; the next three fields also apply to all workloads."""
+    """Overrides the modes of every workload; the next four fields also apply to all workloads."""
     device: str | None = None
     batch_size: int | None = None
     optimizer_step: bool | None = None
+    eval_mode: bool | None = None
     budget: dict[str, Any] = field(default_factory=dict)
     """Fields of `Budget` that are set."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -86,6 +88,7 @@ def merge(below: Request, above: Request) -> Request:
         optimizer_step=(
             above.optimizer_step if above.optimizer_step is not None else below.optimizer_step
         ),
+        eval_mode=above.eval_mode if above.eval_mode is not None else below.eval_mode,
         budget={**below.budget, **above.budget},
         settings={**below.settings, **above.settings},
     )

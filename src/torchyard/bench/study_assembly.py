@@ -165,6 +165,7 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             modes=request.modes or choice.modes or ("inference",),
             device=_device(request, choice),
             optimizer_step=bool(step),
+            eval_mode=bool(choice.eval_mode if request.eval_mode is None else request.eval_mode),
         ):
             workloads[workload] = None
     if not workloads:
@@ -173,9 +174,11 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             why="no workload of the suite supports the mode",
             hint="choose another --mode",
         )
-    if request.optimizer_step and all(workload.mode != "training" for workload in workloads):
+    given = {"--optimizer-step": request.optimizer_step, "--eval-mode": request.eval_mode}
+    useless = [option for option, value in given.items() if value]
+    if useless and all(workload.mode != "training" for workload in workloads):
         raise UsageError(
-            "--optimizer-step has no effect",
+            f"{useless[0]} has no effect",
             why="every workload runs in inference mode",
             hint="add --mode training",
         )

@@ -88,6 +88,8 @@ class WorkloadTable:
     """`cpu`, `cuda`, `cuda:1`, ... [default: `cpu`]."""
     optimizer_step: bool | None = None
     """Whether a training iteration includes the optimizer step."""
+    eval_mode: bool | None = None
+    """Whether modules are in evaluation mode during training."""
     parameters: dict[str, int | float | str | bool] = field(default_factory=dict)
     """Parameters of the workload, such as `size = 500`."""
 
@@ -327,6 +329,7 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
         device=table.device,
         batch_size=batch_size,
         optimizer_step=table.optimizer_step,
+        eval_mode=table.eval_mode,
         parameters=parameters,
     )
 

@@ -212,7 +212,12 @@ def check_suite(suite: str, *, where: str) -> None:
 
 
 def expand(
-    choice: WorkloadChoice, *, modes: tuple[Mode, ...], device: str, optimizer_step: bool
+    choice: WorkloadChoice,
+    *,
+    modes: tuple[Mode, ...],
+    device: str,
+    optimizer_step: bool,
+    eval_mode: bool = False,
 ) -> list[Workload]:
     """Return every workload of a choice: the whole suite if it names none, one per mode and shape.
 
@@ -226,7 +231,9 @@ def expand(
         return [
             workloads
             for each in (choice, *others)
-            for workloads in expand(each, modes=modes, device=device, optimizer_step=optimizer_step)
+            for workloads in expand(
+                each, modes=modes, device=device, optimizer_step=optimizer_step, eval_mode=eval_mode
+            )
         ]
     checkout: list[str] = []
     if choice.suite == SUITE:
@@ -264,6 +271,7 @@ def expand(
                     device=device,
                     batch_size=choice.batch_size,
                     optimizer_step=optimizer_step and mode == "training",
+                    eval_mode=eval_mode and mode == "training",
                     parameters=choice.parameters,
                 )
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,12 @@ from torchyard.errors import TorchyardError, UsageError
 CommandTable = dict[str, tuple[str, str]]
 
 
+def variable_of(words: Sequence[str], option: click.Option) -> str:
+    """Return the environment variable of an option: `TORCHYARD_BENCH_TIME` of `torchyard bench --time`."""
+    name = max(option.opts, key=len).lstrip("-")
+    return "_".join([*words, name]).replace("-", "_").upper()
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is used."""
 
@@ -36,7 +43,7 @@ class LazyGroup(click.Group):
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one command; set its defaults of the project file."""
+        """Import and return one command; set its defaults of the environment and the project file."""
         location = self._location(cmd_name)
         if location is None:
             return None
@@ -44,6 +51,11 @@ class LazyGroup(click.Group):
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{location} is not a command")
+        # Options of a default command, such as `sweep run`, have variables with the name of the group.
+        words = [*ctx.command_path.split(), *([cmd_name] if cmd_name in self.table else [])]
+        for option in command.params if words[:1] == ["torchyard"] else ():
+            if isinstance(option, click.Option):
+                option.envvar = variable_of(words, option)
         defaults = ctx.default_map
         if isinstance(defaults, ProjectDefaults):
             defaults[cmd_name] = defaults.of_command(cmd_name, command)

@@ -72,21 +72,20 @@ def given_options(
 def without_defaults(
     ctx: click.Context, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those that were given, and those that the project file sets.
+    """Split options into those that were given, and those of the environment and the project file.
 
     Both have all names of options; an option that the other one has is None, or an empty tuple.
     """
     empty = {str(one.name): () if one.multiple else None for one in ctx.command.params}
-    from_file = {
+    sources = click.core.ParameterSource
+    outside = {
         name
         for name in empty
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT_MAP
+        if ctx.get_parameter_source(name) in (sources.ENVIRONMENT, sources.DEFAULT_MAP)
     }
-    given = {name: empty[name] if name in from_file else value for name, value in options.items()}
+    given = {name: empty[name] if name in outside else value for name, value in options.items()}
     defaults = {
-        name: options[name] if name in from_file else empty[name]
-        for name in empty
-        if name in options
+        name: options[name] if name in outside else empty[name] for name in empty if name in options
     }
     return given, defaults
 

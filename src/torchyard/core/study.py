@@ -37,6 +37,8 @@ class Workload:
     device: str = "cpu"
     batch_size: int | None = None
     optimizer_step: bool = False
+    eval_mode: bool = False
+    """Whether modules are in evaluation mode during training, as in PyTorch's own benchmarks."""
     parameters: tuple[tuple[str, int | float | str | bool], ...] = ()
 
     @property
@@ -47,6 +49,8 @@ class Workload:
             text += f" {self.mode}"
         if self.optimizer_step:
             text += " +step"
+        if self.eval_mode:
+            text += " eval-mode"
         if self.batch_size is not None:
             text += f" b{self.batch_size}"
         if self.device != "cpu":

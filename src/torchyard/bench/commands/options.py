@@ -43,6 +43,12 @@ DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
         default=None,
         help="Include the optimizer step in a training iteration. [default: no-optimizer-step]",
     ),
+    _what(
+        "--eval-mode/--no-eval-mode",
+        default=None,
+        help="Train with modules in evaluation mode, as PyTorch's own benchmarks do for most models. "
+        "[default: no-eval-mode]",
+    ),
 )
 
 BASELINE_OPTIONS: Final[tuple[Option, ...]] = (
@@ -200,6 +206,7 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
         device=options.get("device"),
         batch_size=checked_numbers(options, "batch_size").get("batch_size"),
         optimizer_step=options.get("optimizer_step"),
+        eval_mode=options.get("eval_mode"),
         budget=checked_numbers(options, "time", "precision_goal", "margin", "max_launches"),
         settings={
             **checked_numbers(options, "threads", "seed", "memory_limit", "step_limit"),

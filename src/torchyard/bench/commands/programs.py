@@ -19,6 +19,7 @@ _WITHOUT_EFFECT: Final = {
     "device": "--device",
     "batch_size": "--batch-size",
     "optimizer_step": "--optimizer-step",
+    "eval_mode": "--eval-mode",
     "baseline": "--baseline",
     "candidates": "--candidate",
     "backend": "--backend",

@@ -176,6 +176,7 @@ def _csv_row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         "device": workload.device,
         "batch_size": workload.batch_size or comparison.candidate_metrics.batch_size,
         "optimizer_step": workload.optimizer_step,
+        "eval_mode": workload.eval_mode,
         "parameters": " ".join(f"{key}={value}" for key, value in workload.parameters),
         "baseline": comparison.baseline,
         "candidate": comparison.candidate,
@@ -318,6 +319,8 @@ def _name(comparison: Comparison) -> str:
     text = f"{workload.suite}/{workload.name} {workload.mode}"
     if workload.optimizer_step:
         text += " +step"
+    if workload.eval_mode:
+        text += " eval-mode"
     return text + "".join(f" {key}={value}" for key, value in workload.parameters)
 
 

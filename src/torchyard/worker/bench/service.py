@@ -140,7 +140,7 @@ class WorkerService:
         # The trial with other batch sizes compiles every variant once more.
         dynamo_graphs.raise_cache_limits(2 * compiled)
         own = [
-            Model(BuiltWorkload(runner.own_module), training, step=False)
+            Model(BuiltWorkload(runner.own_module), training, False, self._eval_mode())
             for runner in self._runners.values()
             if runner.own_weights
         ]
@@ -152,6 +152,10 @@ class WorkerService:
             "batch_size": self._batch_size,
             "versions": metrics.versions(),
         }
+
+    def _eval_mode(self) -> bool:
+        """Return whether modules are in evaluation mode also during training."""
+        return bool(self._workload.get("eval_mode"))
 
     def _build_again(self, batch_size: Optional[int]) -> BuiltWorkload:
         """Build the workload with that batch size and new random numbers."""
@@ -178,7 +182,7 @@ class WorkerService:
             own = built if plain else convert(built, dtype)
             if channels_last:
                 put_channels_last(own)
-            self._models[key] = Model(own, training, step)
+            self._models[key] = Model(own, training, step, self._eval_mode())
         model, module, reason = self._models[key], None, ""
         if variant.get("file"):
             module, reason = self._replacement(variant, built, model)
@@ -213,7 +217,7 @@ class WorkerService:
         module = build_replacement(variant["file"], self._workload, built, loaded)
         if variant["precision"] in DTYPES and variant["precision"] != "float32":
             module = convert(BuiltWorkload(module), DTYPES[variant["precision"]]).module
-        module.train(model.training)
+        module.train(model.module.training)
         reason = share_weights(module, model.module, model.training)
         if reason and model.training:
             raise CannotBuild(

@@ -25,7 +25,10 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 class Model:
     """A built workload in one data type: module, inputs, optimizer, and their initial state."""
 
-    def __init__(self, built: BuiltWorkload, training: bool, step: bool) -> None:
+    def __init__(
+        self, built: BuiltWorkload, training: bool, step: bool, eval_mode: bool = False
+    ) -> None:
+        """`eval_mode` leaves the module in evaluation mode during training."""
         self.module = built.module
         self.args = built.args
         self.kwargs = built.kwargs
@@ -36,7 +39,7 @@ class Model:
             t for t in self.inputs() if t.requires_grad and t.is_leaf
         ]
         self.optimizer: Optional[Any] = None
-        self.module.train(training)
+        self.module.train(training and not eval_mode)
         if training and step:
             if built.optimizer is None:
                 raise CannotBuild("this workload has no optimizer", hint="remove --optimizer-step")
