@@ -149,3 +149,14 @@ def test_merge_keeps_what_only_one_request_sets() -> None:
     assert both.settings == {"seed": 5, "threads": 2}
     assert both.precision == "float16"
     assert both.candidates == below.candidates
+
+
+def test_evaluation_mode_applies_to_training_only() -> None:
+    choice = replace(GPT, modes=("inference", "training"), eval_mode=True)
+    study = assemble(Request(workloads=(choice,)), here="python3")
+    assert [one.eval_mode for one in study.workloads] == [False, True]
+    assert study.workloads[1].label == "models/gpt training eval-mode"
+    above = Request(workloads=(choice,), eval_mode=False)
+    assert not any(one.eval_mode for one in assemble(above, here="python3").workloads)
+    with pytest.raises(UsageError, match="--eval-mode has no effect"):
+        assemble(Request(workloads=(GPT,), modes=("inference",), eval_mode=True), here="python3")
