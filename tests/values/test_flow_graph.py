@@ -156,7 +156,7 @@ def test_what_is_wasteful_is_shown_however_little_it_writes() -> None:
     assert waste.members == (2, 3, 4)
 
 
-def test_wasteful_lines_are_shown_with_their_neighbours_and_layers_as_one() -> None:
+def test_wasteful_lines_are_shown_with_adjacent_lines_and_layers_as_one() -> None:
     # Two layers of the same class: line 1 writes what line 2 wastes and line 3 reads.
     nodes = tuple(
         FlowNode(
