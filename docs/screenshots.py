@@ -4,6 +4,7 @@
 python docs/screenshots.py OUTDIR                  measure (about ten minutes), then take the pictures
 python docs/screenshots.py OUTDIR --runs FOLDER    keep the runs there, and use those that exist
 python docs/screenshots.py OUTDIR --whole          the whole page instead of the first screen
+python docs/screenshots.py OUTDIR --docs           also replace the pictures of the documentation
 
 Each page is shown at 1400 and 390 pixels, light and dark. Needs Chromium and Playwright, as the tests
 of pages do.
@@ -28,6 +29,20 @@ _UNTRUSTED: Final = 6
 """Exit code of a run whose machine was too noisy; its pages show that."""
 _REVISIONS: Final = ("1.0", "1.1")
 _SMALL: Final = "kernels/layer-norm"
+_ARGUMENTS: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_IN_DOCS: Final = (
+    ("dashboard", "workloads", "body"),
+    ("values-flow", "values", "#graph"),
+)
+"""Pictures of the documentation: name, page and the part of it that is shown."""
 
 
 def torchyard(runs: Path, *words: str) -> None:
@@ -84,15 +99,16 @@ def write_pages(runs: Path, pages: Path) -> Iterator[tuple[str, Path]]:
     yield "values", values
 
 
+def _chromium() -> str | None:
+    return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
 def take(pages: dict[str, Path], outdir: Path, *, whole: bool) -> None:
     """Write one PNG file per page, width and theme."""
     from playwright.sync_api import sync_playwright
 
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = driver.chromium.launch(executable_path=_chromium(), args=_ARGUMENTS)
         for width, height in WIDTHS.items():
             for dark in (False, True):
                 context = browser.new_context(
@@ -118,12 +134,28 @@ def take(pages: dict[str, Path], outdir: Path, *, whole: bool) -> None:
         browser.close()
 
 
+def take_for_docs(pages: dict[str, Path]) -> None:
+    """Replace the pictures in docs/images that show these pages."""
+    from playwright.sync_api import sync_playwright
+
+    images = REPOSITORY / "docs" / "images"
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=_chromium(), args=_ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        for name, page_name, selector in _IN_DOCS:
+            page.goto(pages[page_name].resolve().as_uri())
+            page.wait_for_timeout(1500)
+            page.locator(selector).first.screenshot(path=images / f"{name}.png")
+        browser.close()
+
+
 def main() -> None:
     """Measure, write the pages and take the screenshots."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("outdir", type=Path, help="folder for the screenshots")
     parser.add_argument("--runs", type=Path, help="folder for the runs [default: a temporary one]")
     parser.add_argument("--whole", action="store_true", help="show whole pages")
+    parser.add_argument("--docs", action="store_true", help="replace the pictures in docs/images")
     options = parser.parse_args()
     options.outdir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -131,7 +163,10 @@ def main() -> None:
         measure(runs)
         pages = Path(folder) / "pages"
         pages.mkdir()
-        take(dict(write_pages(runs, pages)), options.outdir, whole=options.whole)
+        written = dict(write_pages(runs, pages))
+        take(written, options.outdir, whole=options.whole)
+        if options.docs:
+            take_for_docs(written)
 
 
 if __name__ == "__main__":

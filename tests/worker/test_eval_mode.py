@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-import torch  # noqa: E402
+import torch
 
-from torchyard.worker.bench.service import WorkerService  # noqa: E402
+from torchyard.worker.bench.service import WorkerService
 
 pytestmark = pytest.mark.torch
 

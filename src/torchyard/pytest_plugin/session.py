@@ -111,7 +111,8 @@ class TestComparisons:
         name = self._item.nodeid + (f" #{self._count}" if self._count > 1 else "")
         asked_for = self._item.config.getoption("torchyard_time")
         time_s = seconds_of(asked_for or time or self._settings.get("time", _DEFAULT_TIME))
-        for repetition in range(1 + self._retries()):
+        retries, repetition = self._retries(), 0
+        while True:
             comparison = compare(
                 baseline,
                 candidate,
@@ -121,8 +122,9 @@ class TestComparisons:
                 processes=processes,
                 name=name,
             )
-            if not limits.could_not_decide(comparison):
+            if repetition == retries or not limits.could_not_decide(comparison):
                 break
+            repetition += 1
         checks = [limits.check(comparison, limit)]
         saved_as = self._item.config.getoption("torchyard_compare")
         if saved_as and checks[0].outcome != "fail":
