@@ -38,7 +38,7 @@ class Workload:
     batch_size: int | None = None
     optimizer_step: bool = False
     eval_mode: bool = False
-    """Whether modules are in evaluation mode during training, as in PyTorch's own benchmarks."""
+    """Whether modules are in evaluation mode during training: no dropout, fixed statistics of norms."""
     parameters: tuple[tuple[str, int | float | str | bool], ...] = ()
 
     @property

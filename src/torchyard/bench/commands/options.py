@@ -46,7 +46,7 @@ DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what(
         "--eval-mode/--no-eval-mode",
         default=None,
-        help="Train with modules in evaluation mode, as PyTorch's own benchmarks do for most models. "
+        help="Train with modules in evaluation mode: no dropout, fixed statistics of norms. "
         "[default: no-eval-mode]",
     ),
 )
