@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pytest
 
 pytest.importorskip("yaml")
-from benchmarks.first_use import Outcome, Task, action_outcome, pytest_outcome
+walk: Any = importlib.import_module("benchmarks.first_use")
 
 LINE = "test_speed.py::test_limit[{}]: {}"
 WITHIN = "same, 1.001x [0.996, 1.006]; within the limit 5.0%"
@@ -32,15 +35,15 @@ AROUND = "slower, 0.93x [0.90, 0.97]; undecided: the interval contains the limit
     ],
 )
 def test_a_result_that_is_not_usable_is_never_right(
-    case: str, line: str, failed: bool, outcome: Outcome
+    case: str, line: str, failed: bool, outcome: str
 ) -> None:
     output = LINE.format(case, line) + "\n"
     output += f"FAILED test_speed.py::test_limit[{case}] - Failed\n" if failed else ""
-    assert pytest_outcome(output, case) == (outcome, line)
+    assert walk.pytest_outcome(output, case) == (outcome, line)
 
 
 def test_a_session_without_the_line_is_an_error() -> None:
-    assert pytest_outcome("ImportError: no module", "equal")[0] == "error"
+    assert walk.pytest_outcome("ImportError: no module", "equal")[0] == "error"
 
 
 @pytest.mark.parametrize(
@@ -55,13 +58,13 @@ def test_a_session_without_the_line_is_an_error() -> None:
         (2, "", "error"),
     ],
 )
-def test_the_gate(code: int, standing: str, outcome: Outcome) -> None:
+def test_the_gate(code: int, standing: str, outcome: str) -> None:
     row = f"| 🚫 | net.py inference | (+17.0%) | +5.0% | {standing} |" if standing else ""
-    assert action_outcome(code, row) == outcome
+    assert walk.action_outcome(code, row) == outcome
 
 
 def test_the_summary_counts_every_outcome() -> None:
-    task = Task(name="2 pytest", duration_s=10.4)
+    task = walk.Task(name="2 pytest", duration_s=10.4)
     task.outcomes += [("equal", "right"), ("slower", "untrusted"), ("slower", "right")]
     assert task.lines() == [
         "2 pytest: 10 s",
