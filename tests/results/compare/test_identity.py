@@ -131,6 +131,7 @@ WORKLOAD = {
     "device": "cuda",
     "batch_size": 8,
     "optimizer_step": True,
+    "eval_mode": True,
     "parameters": (("size", 256),),
 }
 FACT = {
