@@ -38,10 +38,7 @@ _ARGUMENTS: Final = (
     "--disable-component-update",
     "--disable-sync",
 )
-_IN_DOCS: Final = (
-    ("dashboard", "workloads", "body"),
-    ("values-flow", "values", "#graph"),
-)
+_IN_DOCS: Final = (("values-flow", "values", "#graph"),)
 """Pictures of the documentation: name, page and the part of it that is shown."""
 
 
