@@ -9,7 +9,7 @@ import pytest
 from tests.why.synthetic import rounds, source
 from torchyard.core.study import Workload
 from torchyard.why.attribution import attribute
-from torchyard.why.model import Ablation, Attribution
+from torchyard.why.model import Ablation, Attribution, CompilePhase
 from torchyard.why.page import attribution_page, waterfall
 from torchyard.why.report import attribution_text, headline, shown_parts
 from torchyard.why.storage import load, save
@@ -28,13 +28,15 @@ ABLATION = Ablation(
     confirmed=True,
 )
 
+PHASE = CompilePhase(name="Inductor: code generation", candidate_s=1.25)
+
 
 @pytest.fixture
 def result() -> Attribution:
     measured = rounds(TIMES, {**TIMES, SLOW: 900.0})
     workload = Workload(suite="models", name="<b>net</b>")
     made = attribute(workload, "eager", "inductor", measured, facts=["inductor: 1 graph"])
-    return replace(made, ablations=(ABLATION,))
+    return replace(made, ablations=(ABLATION,), compile_phases=(PHASE,))
 
 
 def test_text_names_the_part_its_line_and_its_kernels(result: Attribution) -> None:
@@ -43,6 +45,8 @@ def test_text_names_the_part_its_line_and_its_kernels(result: Attribution) -> No
     assert "model.py:2: line 2" in text
     assert "eager: op 1x" in text
     assert "inductor: 1 graph" in text
+    assert "Compile time by phase (single reading, empty caches):" in text
+    assert "Inductor: code generation: inductor 1.25 s" in text
     assert "eager kernel for op (eager-kernel=op): faster 1.40x [1.30, 1.50]" in text
     assert "1.00x instead of 0.71x over the baseline (second comparison, which confirms" in text
 
@@ -101,3 +105,20 @@ def test_waterfall_ends_at_the_candidate(result: Attribution) -> None:
 
 def test_saved_attributions_are_read_back(result: Attribution, tmp_path: Path) -> None:
     assert load(save(result, tmp_path, 3)) == result
+
+
+def test_the_page_shows_compile_phases(result: Attribution) -> None:
+    page = attribution_page(result)
+    assert "single reading, empty caches" in page
+    assert "1.25 s</td>" in page
+    assert "Compile phase" not in attribution_page(replace(result, compile_phases=()))
+
+
+def test_a_gpu_is_named_in_text_and_page(result: Attribution) -> None:
+    measured = rounds(TIMES, TIMES, host_us=(100.0, 900.0))
+    workload = replace(result.workload, device="cuda")
+    on_gpu = attribute(workload, "eager", "inductor", measured)
+    for text in (attribution_text(on_gpu, width=160), attribution_page(on_gpu)):
+        assert "Times of operators are GPU time." in text
+        assert "idle gaps: the GPU waits for the host" in text
+        assert "host time outside of operators" not in text

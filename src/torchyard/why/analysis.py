@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from torchyard.core.study import Study, Variant
 from torchyard.errors import NothingToDo
 from torchyard.why.attribution import attribute
 from torchyard.why.measurement import AttributionSession, Measurement
-from torchyard.why.model import Attribution
+from torchyard.why.model import Attribution, CompilePhase
 
 _PARTIAL: Final = "incomplete: further launches were planned"
 LIBRARY_SHARE: Final = 0.01
@@ -85,11 +85,24 @@ def attribution_of(
         for variant in (baseline, candidate)
         for fact in compiler_facts(variant, measurement.metrics.get(variant.name))
     ]
-    return _with_facts(result, [*facts, *library_calls(result)])
+    return replace(
+        result,
+        facts=(*facts, *library_calls(result)),
+        compile_phases=compile_phases(
+            *(measurement.phases.get(one.name, {}) for one in (baseline, candidate))
+        ),
+    )
 
 
-def _with_facts(result: Attribution, facts: Sequence[str]) -> Attribution:
-    return replace(result, facts=tuple(facts))
+def compile_phases(
+    baseline: Mapping[str, float], candidate: Mapping[str, float]
+) -> tuple[CompilePhase, ...]:
+    """Return the phases of both sides that take time on one of them."""
+    return tuple(
+        CompilePhase(name=name, baseline_s=baseline.get(name), candidate_s=candidate.get(name))
+        for name in dict.fromkeys((*baseline, *candidate))
+        if baseline.get(name) or candidate.get(name)
+    )
 
 
 def compiler_facts(variant: Variant, metrics: VariantMetrics | None) -> list[str]:

@@ -41,6 +41,8 @@ class Measurement:
     rounds: list[MeasuredRound] = field(default_factory=list)
     work: dict[Source, Work] = field(default_factory=dict)
     metrics: dict[str, VariantMetrics] = field(default_factory=dict)
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Compile time in seconds by variant and phase."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -130,6 +132,8 @@ class AttributionSession:
             for variant in self._variants:
                 self._say(f"launch {number + 1} of {self._launches}: compiling", number)
                 compile_variant(processes, variant)
+                if number == 0:  # later launches find the compiled code in the cache
+                    self._read_phases(processes, variant)
             for variant in self._variants:
                 warm_up(processes, variant, self._prepared)
                 if number == 0:
@@ -146,6 +150,12 @@ class AttributionSession:
     def _iterations(self, variant: Variant) -> int:
         iteration_ns = max(self._prepared.iteration_ns[variant.name], 1.0)
         return max(3, min(MOST_ITERATIONS, round(BLOCK_S * 1e9 / iteration_ns)))
+
+    def _read_phases(self, processes: LaunchProcesses, variant: Variant) -> None:
+        answer = self._ask(processes, variant, "compile_phases")
+        self.measurement.phases[variant.name] = {
+            str(name): float(duration_s) for name, duration_s in answer["phases"]
+        }
 
     def _record_sources(self, processes: LaunchProcesses, variant: Variant) -> None:
         answer = self._ask(processes, variant, "sources", variant=variant.name)

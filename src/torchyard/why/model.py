@@ -165,6 +165,15 @@ class Ablation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CompilePhase:
+    """Compile time of one phase: a single reading, with empty caches. None: the side has no such phase."""
+
+    name: str
+    baseline_s: float | None = None
+    candidate_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attribution:
     """Why two variants differ: the parts sum to the difference of the iteration times."""
 
@@ -191,6 +200,8 @@ class Attribution:
     """Why the result must not be used; no part is named then."""
     ablations: tuple[Ablation, ...] = ()
     """Decisions of the compiler, changed one at a time."""
+    compile_phases: tuple[CompilePhase, ...] = ()
+    """In the order of execution; empty if no side is compiled."""
     format: int = FORMAT_VERSION
 
     @property

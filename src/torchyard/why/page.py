@@ -11,10 +11,12 @@ from torchyard.presentation.chart_layout import round_step
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.why.model import Attribution, Part
 from torchyard.why.report import (
+    PHASES_METHOD,
     headline,
     kernel_list,
     method_line,
     places,
+    seconds_text,
     shown_parts,
     time_unit,
 )
@@ -67,6 +69,11 @@ def attribution_page(result: Attribution) -> str:
             rows=[_row(part, result, scale, unit) for part in parts],
             rest=_rest(rest, scale),
             total=_amount(result.difference_ns, scale),
+            phases=[
+                (one.name, seconds_text(one.baseline_s), seconds_text(one.candidate_s))
+                for one in result.compile_phases
+            ],
+            phases_method=PHASES_METHOD,
             unit=unit,
             style=style,
             style_hash=fingerprint(style),

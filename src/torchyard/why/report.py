@@ -8,13 +8,14 @@ from typing import Final
 
 from torchyard.core.short_names import short_label
 from torchyard.presentation.safe_text import one_line, wrapped
-from torchyard.why.model import Ablation, Attribution, Kernel, Part, Source
+from torchyard.why.model import Ablation, Attribution, CompilePhase, Kernel, Part, Source
 
 MOST_PARTS: Final = 8
 LARGEST_SHARE: Final = 2.0
 """Parts of opposite signs can have any share of the difference; a larger one says nothing."""
 _MOST_KERNELS: Final = 3
 _MOST_LINES: Final = 3
+PHASES_METHOD: Final = "single reading, empty caches"
 
 
 def attribution_text(result: Attribution, *, width: int = 100) -> str:
@@ -37,6 +38,9 @@ def attribution_text(result: Attribution, *, width: int = 100) -> str:
         lines += ["", "Compiler:"]
         for fact in result.facts:
             lines += wrapped(one_line(fact), width, first="  ", rest="    ")
+    if result.compile_phases:
+        lines += ["", f"Compile time by phase ({PHASES_METHOD}):"]
+        lines += [f"  {phase_line(one, result)}" for one in result.compile_phases]
     if result.ablations:
         lines += ["", f"Decisions of the compiler, compared with {result.candidate}:"]
         for one in result.ablations:
@@ -66,6 +70,19 @@ def headline(result: Attribution) -> str:
     share = first.difference_ns / result.difference_ns if result.difference_ns else 0.0
     portion = f" ({share:.0%} of the difference)" if 0.0 < share <= LARGEST_SHARE else ""
     return f"{text} Largest contribution: {first.name}{portion}."
+
+
+def phase_line(phase: CompilePhase, result: Attribution) -> str:
+    """Return a phase and its time on the compiled sides: `Inductor: code generation: inductor 1.2 s`."""
+    sides = ((result.baseline, phase.baseline_s), (result.candidate, phase.candidate_s))
+    return f"{phase.name}: " + ", ".join(
+        f"{name} {seconds_text(duration_s)}" for name, duration_s in sides if duration_s is not None
+    )
+
+
+def seconds_text(duration_s: float | None) -> str:
+    """Return a compile time; a dash for a side that has no such phase."""
+    return "-" if duration_s is None else f"{duration_s:.2f} s"
 
 
 def ablation_line(one: Ablation) -> str:

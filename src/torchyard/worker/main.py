@@ -71,6 +71,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "measure": service.measure,
         "operators": service.operators,
         "observe": lambda **fields: _attribution(service).observe(**fields),
+        "compile_phases": lambda: _attribution(service).compile_phases(),
         "sources": lambda **fields: _attribution(service).sources(**fields),
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "list": service.list_names,

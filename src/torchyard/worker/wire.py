@@ -25,6 +25,7 @@ verify     {variant, accepted}                    -> checked, failure, seconds: 
 recheck    {variant, varied, accepted, values, more}
                                                   -> failure, notes, untrusted: after the last block
 observe    {reserve_bytes}                         -> nothing; records kernels compiled from now on
+compile_phases                                     -> phases: name and seconds, since the last call
 sources    {variant}                              -> work, kernels_why_not
 instrumented {variant, iterations}                -> iteration_ns, events, faulting, rows
 list       {suite}                                -> names
@@ -58,6 +59,7 @@ PHASES = {
     "recheck": "the final accuracy check",
     "operators": "operator profiling",
     "observe": "the preparation of attribution",
+    "compile_phases": "the reading of compile times",
     "sources": "the recording of operators",
     "instrumented": "an instrumented block",
     "list": "the listing of workloads",

@@ -5,6 +5,7 @@ from typing import Any, Dict, List
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.bench.variant import VariantRunner
+from torchyard.worker.why.compile_phases import CompileTimer
 from torchyard.worker.why.instrumented_block import reserve_memory, run_instrumented
 from torchyard.worker.why.kernels import GeneratedCode
 from torchyard.worker.why.sources import SourceRecorder, TracedOperator, Unit
@@ -16,13 +17,19 @@ class AttributionService:
     def __init__(self, service: WorkerService) -> None:
         self._service = service
         self._code = GeneratedCode()
+        self._timer = CompileTimer()
         self._operators: Dict[str, List[TracedOperator]] = {}
 
     def observe(self, reserve_bytes: int) -> Dict[str, Any]:
         """Record the kernels that Inductor generates from now on; reserve memory for the profiler."""
         reserve_memory(reserve_bytes)
         self._code.install()
+        self._timer.read()
         return {}
+
+    def compile_phases(self) -> Dict[str, Any]:
+        """Return the compile time by phase since `observe` or the last call."""
+        return {"phases": self._timer.read()}
 
     def sources(self, variant: str) -> Dict[str, Any]:
         """Record the operators of one iteration; return their FLOPs and bytes.
