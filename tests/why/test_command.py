@@ -46,7 +46,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_parts_sum_to_the_difference(home: Path, tmp_path: Path) -> None:
     page = tmp_path / "why.html"
     ended = torchyard(
-        home, *("why", "--launches", "2", "--seconds", "1", "--json", "--html", str(page))
+        home,
+        *("why", "--launches", "2", "--seconds", "1", "--json", "--html", str(page)),
+        *("--traces", str(tmp_path / "traces")),
     )
     assert ended.returncode in {0, 6}, ended.stderr
     document = json.loads(ended.stdout)
@@ -59,6 +61,10 @@ def test_parts_sum_to_the_difference(home: Path, tmp_path: Path) -> None:
     assert {"blocks.*.norm", "blocks.*.up"} <= modules
     assert Path(document["saved"]).is_file()
     assert page.read_text().startswith("<!DOCTYPE html>")
+    for side in ("baseline", "candidate"):
+        trace = json.loads((tmp_path / "traces" / f"{side}.json").read_text())
+        names = {event.get("name") for event in trace["traceEvents"]}
+        assert {"ty::iteration", "aten::native_layer_norm"} <= names
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.why.synthetic import rounds, source
 from torchyard.core.study import Workload
+from torchyard.why.analysis import slow_code
 from torchyard.why.attribution import attribute
 from torchyard.why.model import Ablation, Attribution, CompilePhase
 from torchyard.why.page import attribution_page, waterfall
@@ -105,6 +106,17 @@ def test_waterfall_ends_at_the_candidate(result: Attribution) -> None:
 
 def test_saved_attributions_are_read_back(result: Attribution, tmp_path: Path) -> None:
     assert load(save(result, tmp_path, 3)) == result
+
+
+def test_generated_code_of_slower_parts_is_shown_escaped(result: Attribution) -> None:
+    code = {"op": "x < y && z; </pre><script>", "other": "unused"}
+    shown = slow_code(result, code)
+    assert shown == (("op", code["op"]),)
+    page = attribution_page(replace(result, code=shown))
+    assert "x &lt; y &amp;&amp; z; &lt;/pre&gt;&lt;script&gt;" in page
+    assert "<script" not in page
+    faster = attribute(result.workload, "a", "b", rounds({**TIMES, SLOW: 900.0}, TIMES))
+    assert slow_code(faster, code) == ()
 
 
 def test_the_page_shows_compile_phases(result: Attribution) -> None:

@@ -17,6 +17,8 @@ from torchyard.why.measurement import AttributionSession, Measurement
 from torchyard.why.model import Attribution, CompilePhase
 
 _PARTIAL: Final = "incomplete: further launches were planned"
+MOST_CODE: Final = 3
+"""Kernels whose generated code is kept."""
 LIBRARY_SHARE: Final = 0.01
 """Library calls below this share of the iteration are not listed."""
 
@@ -28,6 +30,7 @@ def explain_comparison(
     launches: int,
     seconds: float,
     budget_s: float,
+    traces: Path | None = None,
     folder: Path,
     listener: Listener,
     keep: Callable[[Attribution], object],
@@ -49,6 +52,7 @@ def explain_comparison(
         launches=launches,
         seconds=seconds,
         budget_s=budget_s,
+        traces=traces,
         folder=folder,
         listener=listener,
         on_launch=on_launch,
@@ -88,10 +92,19 @@ def attribution_of(
     return replace(
         result,
         facts=(*facts, *library_calls(result)),
+        code=slow_code(result, measurement.code),
         compile_phases=compile_phases(
             *(measurement.phases.get(one.name, {}) for one in (baseline, candidate))
         ),
     )
+
+
+def slow_code(result: Attribution, code: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the generated code of the kernels in parts that the candidate makes slower."""
+    slower = [part for part in result.parts if part.named and part.difference_ns > 0.0]
+    names = [kernel.name for part in slower for kernel in part.candidate_kernels]
+    shown = [name for name in dict.fromkeys(names) if name in code]
+    return tuple((name, code[name]) for name in shown[:MOST_CODE])
 
 
 def compile_phases(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from torchyard.cli.options import FILE, Count, Number
+from torchyard.cli.options import FILE, FOLDER, Count, Number
 from torchyard.cli.output import (
     check_writable,
     common_options,
@@ -84,6 +84,12 @@ Exit code 6: the machine was too noisy; the numbers must not be used.
     metavar="FILE",
     help="Write a self-contained HTML page with a waterfall chart.",
 )
+@click.option(
+    "--traces",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Write a Chrome trace of one block of each side: baseline.json and candidate.json.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
 @common_options
 def why(
@@ -94,6 +100,7 @@ def why(
     time: str | None,
     compiler: bool,
     html: Path | None,
+    traces: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -109,6 +116,9 @@ def why(
 
     if html is not None:
         check_writable(html, option="--html")
+    if traces is not None:
+        for name in ("baseline.json", "candidate.json"):
+            check_writable(traces / name, option="--traces")
     stored = read_run(find_run(run))
     number, comparison = _choose(stored, row)
     if compiler:
@@ -127,6 +137,7 @@ def why(
             launches=launches,
             seconds=seconds,
             budget_s=budget_s,
+            traces=traces,
             folder=stored.folder / "why",
             listener=listener,
             keep=lambda one: save(one, stored.folder, number),
@@ -157,6 +168,8 @@ def why(
         if not quiet:
             print_message(f"html: {html}")
     if not quiet:
+        if traces is not None:
+            print_message(f"traces: {traces}")
         print_message(f"saved: {path}")
     return Untrustworthy.exit_code if result.untrusted else 0
 

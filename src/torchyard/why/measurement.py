@@ -28,6 +28,9 @@ BLOCK_S: Final = 0.1
 """Duration of an instrumented block."""
 MOST_ITERATIONS: Final = 10
 """Each iteration may take new memory, see `worker/why/instrumented_block.py`."""
+MOST_CODE: Final = 12
+"""Kernels whose generated code is read."""
+GENERATED: Final = ("cpp_", "triton_")
 RESERVE_BYTES: Final = 1 << 30
 """Memory of each process on the CPU."""
 LONGEST: Final = 1.25
@@ -43,6 +46,8 @@ class Measurement:
     metrics: dict[str, VariantMetrics] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     """Compile time in seconds by variant and phase."""
+    code: dict[str, str] = field(default_factory=dict)
+    """Generated code of kernels of the candidate."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -61,12 +66,13 @@ class AttributionSession:
         folder: Path,
         listener: Listener,
         budget_s: float = math.inf,
+        traces: Path | None = None,
         on_launch: Callable[[], None] = lambda: None,
     ) -> None:
         """`seconds` is the measuring time of all launches; `folder` receives logs and compiled code.
 
-        After two launches, no further one starts that would end after `budget_s`. `on_launch` is called
-        after each launch.
+        After two launches, no further one starts that would end after `budget_s`. `traces` is a folder
+        for a Chrome trace of one block of each side. `on_launch` is called after each launch.
         """
         if workload.suite == COMMAND_SUITE:
             raise UsageError(
@@ -87,11 +93,13 @@ class AttributionSession:
         self._launches = launches
         self._seconds = seconds / launches
         self._budget_s = budget_s
+        self._traces = traces
         self._folder = folder
         self._listener = listener
         self._on_launch = on_launch
         self._chance = random.Random(f"why/{settings.seed}")
         self._prepared = PreparationState()
+        self._traced: set[Path] = set()
         self.measurement = Measurement()
 
     def run(self) -> Measurement:
@@ -146,6 +154,8 @@ class AttributionSession:
             while rounds < FEWEST_ROUNDS or time.monotonic() - started_s < self._seconds:
                 self._round(processes, number)
                 rounds += 1
+            if number == 0:
+                self._read_code(processes)
 
     def _iterations(self, variant: Variant) -> int:
         iteration_ns = max(self._prepared.iteration_ns[variant.name], 1.0)
@@ -156,6 +166,30 @@ class AttributionSession:
         self.measurement.phases[variant.name] = {
             str(name): float(duration_s) for name, duration_s in answer["phases"]
         }
+
+    def _read_code(self, processes: LaunchProcesses) -> None:
+        """Read the generated code of the longest kernels of the candidate."""
+        candidate = self._variants[1]
+        durations: dict[str, float] = {}
+        for one in self.measurement.rounds:
+            for row in one.candidate.rows:
+                if row.name.startswith(GENERATED):
+                    durations[row.name] = durations.get(row.name, 0.0) + row.duration_ns
+        names = sorted(durations, key=lambda name: -durations[name])[:MOST_CODE]
+        if names:
+            answer = self._ask(processes, candidate, "kernel_code", names=names)
+            self.measurement.code = {str(name): str(text) for name, text in answer["code"]}
+
+    def _trace_of(self, variant: Variant) -> str:
+        """Return the path of the trace of this block; empty if there is one, or none is wanted."""
+        if self._traces is None:
+            return ""
+        side = "baseline" if variant is self._variants[0] else "candidate"
+        path = self._traces.absolute() / f"{side}.json"
+        if path in self._traced:
+            return ""
+        self._traced.add(path)
+        return str(path)
 
     def _record_sources(self, processes: LaunchProcesses, variant: Variant) -> None:
         answer = self._ask(processes, variant, "sources", variant=variant.name)
@@ -183,6 +217,7 @@ class AttributionSession:
                     "instrumented",
                     variant=variant.name,
                     iterations=iterations,
+                    trace=self._trace_of(variant),
                 )
                 disturbed = disturbed or bool(answers[variant.name]["faulting"])
             else:

@@ -202,6 +202,8 @@ class Attribution:
     """Decisions of the compiler, changed one at a time."""
     compile_phases: tuple[CompilePhase, ...] = ()
     """In the order of execution; empty if no side is compiled."""
+    code: tuple[tuple[str, str], ...] = ()
+    """Name and generated code of the candidate's kernels with the largest loss, largest first."""
     format: int = FORMAT_VERSION
 
     @property

@@ -72,6 +72,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "operators": service.operators,
         "observe": lambda **fields: _attribution(service).observe(**fields),
         "compile_phases": lambda: _attribution(service).compile_phases(),
+        "kernel_code": lambda **fields: _attribution(service).kernel_code(**fields),
         "sources": lambda **fields: _attribution(service).sources(**fields),
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "list": service.list_names,

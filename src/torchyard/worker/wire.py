@@ -26,8 +26,9 @@ recheck    {variant, varied, accepted, values, more}
                                                   -> failure, notes, untrusted: after the last block
 observe    {reserve_bytes}                         -> nothing; records kernels compiled from now on
 compile_phases                                     -> phases: name and seconds, since the last call
+kernel_code {names}                                -> code: name and generated code of each kernel
 sources    {variant}                              -> work, kernels_why_not
-instrumented {variant, iterations}                -> iteration_ns, events, faulting, rows
+instrumented {variant, iterations, trace}         -> iteration_ns, events, faulting, rows
 list       {suite}                                -> names
 backends   -> names of the backends registered in dynamo
 peak       {what, device, precision, size, seconds}
@@ -60,6 +61,7 @@ PHASES = {
     "operators": "operator profiling",
     "observe": "the preparation of attribution",
     "compile_phases": "the reading of compile times",
+    "kernel_code": "the reading of generated code",
     "sources": "the recording of operators",
     "instrumented": "an instrumented block",
     "list": "the listing of workloads",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.worker.why.net import write_net
+from torchyard.worker.why.kernels import kernel_source
 
 pytestmark = pytest.mark.torch
 
@@ -26,6 +27,10 @@ attribution.observe(0)
 service.warm("one", 0.0)
 why_not = attribution.sources("one")["kernels_why_not"]
 answer = attribution.instrumented("one", 3)
+names = [row[0] for row in answer["rows"] if row[0].startswith("cpp_")]
+code = dict(attribution.kernel_code([*names, "cpp_missing"])["code"])
+assert sorted(code) == sorted(set(names)), (names, list(code))
+assert all("#pragma" in text or "kernel(" in text for text in code.values()), code
 
 import torch._inductor.output_code as output_code
 from torch._inductor.codecache import PyCodeCache
@@ -72,6 +77,23 @@ def test_generated_kernels_and_library_calls(tmp_path: Path) -> None:
         assert ("forward", "blocks.*", "sigmoid") in sources(answer, "cpp_")
         assert ("forward", "blocks.*.up", "addmm") in sources(answer, "aten::addmm")
         assert ("forward", "", "sort") in sources(answer, "aten::sort")
+
+
+def test_code_of_a_triton_kernel() -> None:
+    text = """
+triton_poi_fused_add_0 = async_compile.triton('triton_poi_fused_add_0', '''
+import triton
+def triton_poi_fused_add_0(in_ptr0):
+    pass
+''', device_str='cuda')
+
+triton_poi_fused_add_1 = async_compile.triton('triton_poi_fused_add_1', '''
+other
+''', device_str='cuda')
+"""
+    assert kernel_source(text, "triton_poi_fused_add_0").endswith("(in_ptr0):\n    pass")
+    assert kernel_source(text, "triton_poi_fused_add_1") == "other"
+    assert kernel_source(text, "triton_poi_fused_add") == ""
 
 
 def test_the_backward_graph(tmp_path: Path) -> None:

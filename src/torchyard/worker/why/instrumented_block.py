@@ -61,11 +61,11 @@ def reserve_memory(reserve_bytes: int) -> None:
             library.free(ctypes.c_void_p(piece))
 
 
-def _gpu_iterations(profiler: Any) -> Sequence[Event]:
+def _gpu_iterations(profiler: Any, path: str) -> Sequence[Event]:
     """Return the events of each iteration as trees with the GPU kernels that they launch."""
     with tempfile.TemporaryDirectory(prefix="torchyard-why-") as folder:
-        path = os.path.join(folder, "trace.json")
-        profiler.export_chrome_trace(path)
+        path = path or os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)  # possible only once
         trace = read_trace(path)
     if not trace.activities:
         raise CannotBuild(
@@ -110,10 +110,12 @@ def run_instrumented(
     iterations: int,
     operators: Sequence[TracedOperator],
     code: GeneratedCode,
+    trace: str = "",
 ) -> Dict[str, Any]:
     """Profile some iterations; return their mean duration and the rows of one iteration.
 
-    `faulting` says that most iterations had more page faults than without the profiler.
+    `faulting` says that most iterations had more page faults than without the profiler. With `trace`,
+    a Chrome trace is written there.
     """
     labels: Labels = {}
     on_gpu = cuda_device(runner.device) is not None
@@ -124,7 +126,12 @@ def run_instrumented(
     usable = [wall_ns for wall_ns, own in zip(walls_ns, faults) if own <= most_faults]
     faulting = len(usable) < MIN_KEPT_SHARE * len(walls_ns)
     limit_ns = LONGEST * median(walls_ns if faulting else usable)
-    events = _gpu_iterations(profiler) if on_gpu else _host_iterations(profiler)
+    if on_gpu:
+        events = _gpu_iterations(profiler, trace)
+    else:
+        events = _host_iterations(profiler)
+        if trace:
+            profiler.export_chrome_trace(trace)
     kept = [
         (event, wall_ns)
         for event, wall_ns, own in zip(events, walls_ns, faults)

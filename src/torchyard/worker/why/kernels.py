@@ -11,8 +11,9 @@ import functools
 import importlib
 import json
 import os
+import re
 import sys
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import torch
 
@@ -27,6 +28,7 @@ from torchyard.worker.why.sources import (
     place_of_trace,
 )
 
+LONGEST_CODE = 20000
 _HOOK = "set_kernel_post_grad_provenance_tracing"
 
 Labels = Dict[str, Tuple[str, str]]
@@ -107,6 +109,17 @@ class GeneratedCode:
             os.replace(self._path + ".part", self._path)
         return self._kept
 
+    def sources(self, names: Sequence[str]) -> Iterator[Tuple[str, str]]:
+        """Return the names with their generated code, as far as it is found."""
+        for module in _generated_modules():
+            with contextlib.suppress(OSError, AttributeError):
+                with open(module.__file__, encoding="utf-8") as file:
+                    text = file.read()
+                for name in names:
+                    code = kernel_source(text, name)
+                    if code:
+                        yield name, code
+
     @contextlib.contextmanager
     def labelled(self, labels: Labels) -> Iterator[None]:
         """Record an event for every call of a kernel and of a graph; fill in what the labels mean."""
@@ -128,6 +141,13 @@ class GeneratedCode:
         finally:
             for owner, name, value in replaced:
                 setattr(owner, name, value)
+
+
+def kernel_source(text: str, name: str) -> str:
+    """Return the code of a kernel from the text of a generated module; empty if it has none."""
+    pattern = r"^%s = async_compile\.\w+\(.*?'''(.*?)'''" % re.escape(name)
+    match = re.search(pattern, text, re.MULTILINE | re.DOTALL)
+    return match.group(1).strip()[:LONGEST_CODE] if match else ""
 
 
 def _read_calls(path: str) -> Dict[str, List[KernelCall]]:

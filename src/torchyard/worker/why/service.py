@@ -56,11 +56,15 @@ class AttributionService:
         work = [[list(unit), flops, moved] for unit, (flops, moved) in totals.items()]
         return {"work": work, "kernels_why_not": why_not}
 
-    def instrumented(self, variant: str, iterations: int) -> Dict[str, Any]:
+    def kernel_code(self, names: List[str]) -> Dict[str, Any]:
+        """Return the generated code of these kernels."""
+        return {"code": [[name, text] for name, text in self._code.sources(names)]}
+
+    def instrumented(self, variant: str, iterations: int, trace: str = "") -> Dict[str, Any]:
         """Profile one block."""
         operators = self._operators.get(variant, [])
         runner = self._service.runner(variant)
-        return run_instrumented(runner, iterations, operators, self._code)
+        return run_instrumented(runner, iterations, operators, self._code, trace)
 
 
 _attributions: Dict[int, AttributionService] = {}
