@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source
 
@@ -22,6 +23,35 @@ def source(module: str, operator: str, *, line: int = 1, file: str = "/code/mode
 
 def row(name: str, *sources: Source, us: float = 1.0) -> OperatorRow:
     return OperatorRow(name=name, sources=sources, duration_ns=1e3 * us, calls=1.0)
+
+
+def with_profiler(
+    measured: list[MeasuredRound],
+    *,
+    sd: float,
+    bias: float = 1.0,
+    events: float = 60.0,
+    seed: int = 1,
+) -> list[MeasuredRound]:
+    """Give profiled blocks their own noise, a cost of 1.5 us for each event, and the candidate a bias."""
+    chance = random.Random(seed)
+
+    def profiled(side: MeasuredSide, factor: float) -> MeasuredSide:
+        return replace(
+            side,
+            instrumented_ns=side.plain_ns * factor + 1500.0 * events,
+            events=events,
+            rows=tuple(replace(one, duration_ns=one.duration_ns * factor) for one in side.rows),
+        )
+
+    return [
+        replace(
+            one,
+            baseline=profiled(one.baseline, chance.gauss(1.0, sd)),
+            candidate=profiled(one.candidate, bias * chance.gauss(1.0, sd)),
+        )
+        for one in measured
+    ]
 
 
 def rounds(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.why.synthetic import rounds, source
+from tests.why.synthetic import rounds, source, with_profiler
 from torchyard.core.study import Workload
 from torchyard.why.attribution import attribute, usable_rounds
 from torchyard.why.model import Attribution, MeasuredRound
@@ -108,6 +108,37 @@ def test_a_noisy_machine_names_nobody() -> None:
     noisy = attributed([replace(one, disturbed=index % 4 > 0) for index, one in enumerate(slow)])
     assert noisy.untrusted
     assert not any(part.named for part in noisy.parts)
+
+
+LONG = {one: 10.0 * time_us for one, time_us in TIMES.items()}
+
+
+@pytest.mark.parametrize("sd", [0.003, 0.03])
+def test_noise_of_profiled_blocks_is_in_the_interval_of_host_time(sd: float) -> None:
+    inside = wide = 0
+    for seed in range(20):
+        clean = rounds(LONG, {**LONG, PLANTED: 1800.0}, seed=seed, host_us=(300.0, 300.0))
+        result = attributed(with_profiler(clean, sd=sd, seed=seed))
+        (host,) = (part for part in result.parts if part.kind == "host")
+        explained_ns = sum(part.difference_ns for part in result.parts if part.kind != "profiler")
+        inside += result.low_ns <= explained_ns <= result.high_ns
+        wide += host.low_ns <= 0.0 <= host.high_ns
+        assert not host.named
+    assert inside >= 19
+    assert wide >= 19
+
+
+def test_a_bias_of_the_profiler_is_not_host_time() -> None:
+    clean = rounds(LONG, LONG, host_us=(300.0, 300.0))
+    result = attributed(with_profiler(clean, sd=0.003, bias=1.1))
+    parts = {part.kind: part for part in result.parts}
+    truth_ns = -0.1 * result.baseline_ns
+    assert parts["profiler"].difference_ns == pytest.approx(truth_ns, rel=0.2)
+    assert not parts["profiler"].named
+    assert not parts["host"].named
+    assert math.fsum(part.difference_ns for part in result.parts) == pytest.approx(
+        result.difference_ns, abs=1.0
+    )
 
 
 def on_gpu(measured: list[MeasuredRound]) -> Attribution:

@@ -1,8 +1,9 @@
 """Estimate the contribution of each group of source operators to the difference.
 
 In each round both variants have a timed block and a profiled one. The contribution of a group is its
-time on the candidate's side minus that on the baseline's side. Host time is what the profiled block
-takes beyond all operators, and the profiler bias is the difference between the two blocks. So the
+time on the candidate's side minus that on the baseline's side. Host time is what the timed block takes
+beyond all operators: its interval contains the noise of both kinds of block. The profiler bias is the
+difference between the two kinds that neither this noise nor the recording of events explains. So the
 parts sum to the difference of the timed blocks in every round, in every launch, and in the result.
 On a GPU, operators have the time in which the GPU is busy with their kernels, which the profiler does
 not change. The rest of the timed block are idle gaps, and there is no profiler bias.
@@ -11,10 +12,11 @@ Launches are the unit of replication, as in all comparisons (`stats/launch_model
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import Final
 
 from torchyard.core.study import Workload
@@ -42,6 +44,8 @@ OUTLIER: Final = 3.0
 FEWEST_ROUNDS: Final = 3
 LARGEST_EVENT_NS: Final = 3000.0
 """Highest plausible cost of recording one event."""
+NOISE_ERRORS: Final = 3.0
+"""A slowdown within this many standard errors of its expectation is noise."""
 HOST: Final[Key] = ("host",)
 PROFILER: Final[Key] = ("profiler",)
 _REMAINDERS: Final[dict[Key, PartKind]] = {
@@ -80,8 +84,9 @@ def attribute(
     groups = align(baseline_rows, candidate_rows, total_ns * len(kept))
     launches: dict[int, _Launch] = defaultdict(_Launch)
     on_gpu = workload.device != "cpu"
+    event_costs = [None, None] if on_gpu else _biased_event_costs(kept)
     for one in kept:
-        _add_round(launches[one.launch], one, groups, on_gpu=on_gpu)
+        _add_round(launches[one.launch], one, groups, event_costs)
     measured = list(launches.values())
     keys = sorted({key for launch in measured for key in launch.parts})
     estimates = [_estimate([launch.parts[key] for launch in measured], total_ns) for key in keys]
@@ -155,18 +160,49 @@ def _times(one: MeasuredRound) -> tuple[float, ...]:
     )
 
 
-def _add_round(launch: _Launch, one: MeasuredRound, groups: Groups, *, on_gpu: bool) -> None:
+def _biased_event_costs(rounds: Sequence[MeasuredRound]) -> list[float | None]:
+    """Return the cost of an event for each side whose slowdown it does not explain, else None.
+
+    The cost of an event is that of the side where it is lower. Within three standard errors over
+    launches, the rest of a slowdown is noise.
+    """
+    launches = sorted({one.launch for one in rounds})
+    means, errors, events = [], [], []
+    for name in ("baseline", "candidate"):
+        sides: list[tuple[int, MeasuredSide]] = [(one.launch, getattr(one, name)) for one in rounds]
+        slowdowns = [
+            fmean(side.instrumented_ns - side.plain_ns for own, side in sides if own == launch)
+            for launch in launches
+        ]
+        means.append(fmean(slowdowns))
+        errors.append(stdev(slowdowns) / math.sqrt(len(slowdowns)) if launches[1:] else math.inf)
+        events.append(max(1.0, fmean(side.events for _, side in sides)))
+    cheaper = min((0, 1), key=lambda index: means[index] / events[index])
+    event_ns = min(LARGEST_EVENT_NS, max(0.0, means[cheaper] / events[cheaper]))
+    costs: list[float | None] = []
+    for mean_ns, error_ns, count in zip(means, errors, events, strict=True):
+        noise_ns = math.hypot(error_ns, errors[cheaper] * count / events[cheaper])
+        is_biased = abs(mean_ns - event_ns * count) > NOISE_ERRORS * noise_ns
+        costs.append(event_ns if is_biased else None)
+    return costs
+
+
+def _add_round(
+    launch: _Launch, one: MeasuredRound, groups: Groups, event_costs: Sequence[float | None]
+) -> None:
     times: dict[Key, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for index, side in enumerate((one.baseline, one.candidate)):
+    for index, (side, event_ns) in enumerate(
+        zip((one.baseline, one.candidate), event_costs, strict=True)
+    ):
         operators_ns = 0.0
         for row, duration_ns in _durations(side):
             times[groups.group_of(row)][index] += duration_ns
             operators_ns += duration_ns
-        if on_gpu:
-            times[HOST][index] = side.plain_ns - operators_ns
-        else:
-            times[HOST][index] = side.instrumented_ns - operators_ns
-            times[PROFILER][index] = side.plain_ns - side.instrumented_ns
+        bias_ns = 0.0
+        if event_ns is not None:
+            bias_ns = side.instrumented_ns - side.plain_ns - event_ns * side.events
+            times[PROFILER][index] = -bias_ns
+        times[HOST][index] = side.plain_ns - operators_ns + bias_ns
     launch.totals.append((one.baseline.plain_ns, one.candidate.plain_ns))
     for key, (baseline_ns, candidate_ns) in times.items():
         launch.parts[key].append((baseline_ns, candidate_ns))
@@ -266,7 +302,7 @@ def _name(kind: PartKind, sources: Sequence[Source]) -> str:
     if kind == "idle":
         return "idle gaps: the GPU waits for the host (launches, Python, synchronization)"
     if kind == "profiler":
-        return "profiler bias: blocks without the profiler minus blocks with it"
+        return "profiler bias: slowdown by the profiler that is not host time"
     if kind == "unattributed":
         return "operators without a known source"
     names: dict[str, list[str]] = {}
