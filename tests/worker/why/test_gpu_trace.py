@@ -114,6 +114,15 @@ def test_a_kernel_without_recorded_launch_is_related_by_external_id() -> None:
     assert times(trace, traced("mm")) == {("aten::mm: k", ("m0",)): 10.0}
 
 
+def test_a_launch_by_a_thread_without_ranges_is_related_by_external_id() -> None:
+    trace = Trace(
+        [ITERATION, Range("aten::mm", 10, 20, 1, 5)],
+        [launch(15, 3, thread=77)],
+        [kernel("k", 50, 60, 3, 5)],
+    )
+    assert times(trace, traced("mm")) == {("aten::mm: k", ("m0",)): 10.0}
+
+
 def test_a_kernel_of_unknown_origin_has_no_source() -> None:
     trace = Trace([ITERATION], [], [kernel("void other::k<int>(int)", 50, 60, 3)])
     calls = [KernelCall("extern_kernels.mm", (unit("mm", "a"),))]

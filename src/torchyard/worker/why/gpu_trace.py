@@ -160,10 +160,9 @@ def iterations_of(trace: Trace) -> List[LaunchingEvent]:
     by_external.pop(0, None)
     activities = sorted(trace.activities, key=lambda one: one.start_ns)
     for one, busy_ns in zip(activities, busy_shares(activities)):
-        if one.correlation in by_correlation:
-            owner = by_correlation[one.correlation]
-        else:
-            owner = by_external.get(one.external) or root_at(one.start_ns)
+        owner = by_correlation.get(one.correlation, root_at(one.start_ns))
+        if owner in roots or one.correlation not in by_correlation:
+            owner = by_external.get(one.external, owner)
         if owner is not None:
             graph = one.in_graph or one.correlation in in_graph
             owner.kernels.append(GpuKernel(one.name, busy_ns, graph))
