@@ -51,8 +51,8 @@ class Case:
         """Name of the case: `eager-inductor:spin:head:5`."""
         first, second = self.sides
         sides = first if first == second else f"{first}-{second}"
-        return ":".join([sides, self.kind or "identical", self.place, str(self.amount)]).rstrip(
-            ":0"
+        return (
+            f"{sides}:{self.kind}:{self.place}:{self.amount}" if self.kind else f"{sides}:identical"
         )
 
     @property
