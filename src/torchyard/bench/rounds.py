@@ -26,7 +26,7 @@ from torchyard.stats.pairs import MIN_CLEAN_PAIRS
 RELOCATION_SHARE: Final = 0.06
 """Largest share of the measuring time spent on relocating data."""
 CHECK_SHARE: Final = 0.1
-"""Largest share of the measuring time spent on checking results of timed calls, after the first round."""
+"""Expected share of the measuring time spent on checking results of timed calls, after the first round."""
 MAX_EXTRA_ROUNDS: Final = 3
 """Rounds added if too few are clean; starting another launch costs more."""
 
@@ -89,7 +89,7 @@ def run_rounds(
     started = time.monotonic()
     rounds = clean = placements = moved = held = 0
     timed_ns = 0
-    relocation_s = 0.0
+    relocation_s = last_check_s = 0.0
     relocate_every = 1
     checked_before, check_s_before = prepared.checked_calls, prepared.check_s
     usual = ProbeBaseline() if usual is None else usual
@@ -126,10 +126,10 @@ def run_rounds(
         rounds += 1
         clean += not any(block.dirty for block in blocks)
         on_round(blocks)
-        spent_s = prepared.check_s - check_s_before
-        share = CHECK_SHARE * (time.monotonic() - started) / max(spent_s, 1e-6)
-        if rounds == 1 or chance.random() < share:
+        if rounds == 1 or chance.random() < CHECK_SHARE * round_s / max(last_check_s, 1e-6):
+            spent_s = prepared.check_s
             _verify(processes, prepared, launch, rounds)
+            last_check_s = prepared.check_s - spent_s
     return LaunchTiming(
         rounds=rounds,
         seats=placements,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from torchyard.bench.launch import LaunchProcesses, draw_launch, threads_of
+from torchyard.bench.launch_templates import LaunchTemplates, may_fork
 from torchyard.bench.preparation import PreparationState, compile_variant, measure_metrics, warm_up
 from torchyard.core.comparison import VariantMetrics
 from torchyard.core.events import Event, Listener
@@ -20,6 +22,7 @@ from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.machine.guards import block_check
+from torchyard.process.templates import TemplatePool
 from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source, Work
 
 FEWEST_LAUNCHES: Final = 2
@@ -100,12 +103,16 @@ class AttributionSession:
         self._chance = random.Random(f"why/{settings.seed}")
         self._prepared = PreparationState()
         self._traced: set[Path] = set()
+        self._templates: LaunchTemplates | None = None
         self.measurement = Measurement()
 
     def run(self) -> Measurement:
         """Measure all launches."""
         scratch = self._folder / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
+        pool = TemplatePool()
+        forks = sys.platform == "linux" and may_fork(self._settings, self._variants)
+        self._templates = LaunchTemplates(pool, self._settings) if forks else None
         try:
             begin_s = time.monotonic()
             for number in range(self._launches):
@@ -118,6 +125,7 @@ class AttributionSession:
                 ):
                     break
         finally:
+            pool.close()
             shutil.rmtree(scratch, ignore_errors=True)
         return self.measurement
 
@@ -132,6 +140,7 @@ class AttributionSession:
             draw=draw_launch(self._chance),
             log_folder=logs,
             scratch=scratch,
+            templates=self._templates,
             number=number,
         ) as processes:
             for variant in processes.one_variant_per_process():
