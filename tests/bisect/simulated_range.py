@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torchyard.bisect.model import Outcome, Revision, Round, State
-from torchyard.bisect.search import RevisionFailed, Search, search_budget
+from torchyard.bisect.model import Outcome, Revision, RevisionFailed, Round, State
+from torchyard.bisect.search import Search, search_budget
 from torchyard.core.block import Block, GuardReading
 from torchyard.errors import NothingToDo, Untrustworthy
 

@@ -73,7 +73,7 @@ def check_result(ended: CompletedCommand, culprit: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("metric", ["wall", "printed"])
+@pytest.mark.parametrize("metric", ["time", "printed"])
 def test_more_work_is_found(project: tuple[Path, list[str]], tmp_path: Path, metric: str) -> None:
     folder, commits = project
     argv = arguments(folder, commits[0], commits[-1], tmp_path / "state", "--metric", metric)

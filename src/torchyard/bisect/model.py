@@ -27,21 +27,49 @@ from torchyard.files.safe_writing import RecordFile, replace_json, to_json_text,
 from torchyard.results.directory import home_folder
 
 FORMAT: Final = 1
-Metric = Literal["wall", "printed"]
+_COMMIT_LENGTH: Final = 40
+Metric = Literal["time", "printed", "memory", "failure"]
+Kind = Literal["variable", "package", "value"]
 Ending = Literal["culprit", "several", "no-change", "remaining"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """What a search is about; searches with equal requests share their measurements."""
+class Setting:
+    """A setting with its values on both sides; None: it is not set there."""
 
-    repo: str
-    good: str
-    bad: str
+    kind: Kind
+    name: str
+    good: str | None
+    bad: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a search is about; searches with equal requests share their measurements.
+
+    Revisions of `repo`, versions of the package `releases`, or `settings`.
+    """
+
     command: str
+    repo: str = ""
+    good: str = ""
+    bad: str = ""
+    releases: str = ""
+    settings: tuple[Setting, ...] = ()
+    python: str = ""
     setup: str = ""
-    metric: Metric = "wall"
+    metric: Metric = "time"
     format: int = FORMAT
+
+    @property
+    def noun(self) -> str:
+        """What is searched for."""
+        return "setting" if self.settings else "release" if self.releases else "revision"
+
+    @property
+    def quantity(self) -> str:
+        """What changed."""
+        return "time" if self.metric == "printed" else self.metric
 
     @property
     def default_folder(self) -> Path:
@@ -59,8 +87,17 @@ class Revision:
 
     @property
     def short(self) -> str:
-        """The abbreviated commit."""
-        return self.commit[:10]
+        """The abbreviated commit; the whole text of other names."""
+        return self.commit[:10] if len(self.commit) == _COMMIT_LENGTH else self.commit
+
+
+class RevisionFailed(Exception):
+    """A revision cannot be measured."""
+
+    def __init__(self, commit: str, why: str) -> None:
+        super().__init__(why)
+        self.commit = commit
+        self.why = why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +189,18 @@ class Outcome:
     """Several changes: of each, the last commit before it and the first one after it."""
     effect: Effect | None = None
     """Time after the change divided by the time before it."""
-    estimate: Estimate
-    """Good against bad, by the ordinary statistics, before the search."""
+    estimate: Estimate | None
+    """Good against bad, by the ordinary statistics, before the search; None for failures."""
+    failed: tuple[tuple[int, int], tuple[int, int]] | None = None
+    """For failures: failed and all runs of good, and of bad."""
     skipped: tuple[Skipped, ...] = ()
     rounds: int
     elapsed_s: float
+
+    @property
+    def found(self) -> bool:
+        """Whether a culprit is named, or several changes."""
+        return self.ending in {"culprit", "several"}
 
 
 class SearchFolder:
@@ -210,7 +254,7 @@ def open_folder(folder: Path, request: Request) -> Iterator[SearchFolder]:
             if stored != request:
                 raise UsageError(
                     f"{folder} belongs to another search",
-                    why="repository, revisions, command, setup or metric differ",
+                    why="what is searched, the command, the setup or the metric differ",
                     hint="use another --folder",
                 )
         else:

@@ -1,4 +1,4 @@
-"""Measure rounds of revisions: check out, set up, warm up, and run the program in each worktree."""
+"""Measure rounds of revisions: prepare the place of each, warm up, and run the program there."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from types import TracebackType
 from typing import Final, Self
 
 from torchyard.bench.program_session import RunWatch, block_of_run, command_of, failure_of_run
-from torchyard.bisect.model import Ready, Request, Revision, Round, SearchFolder
-from torchyard.bisect.revisions import Repository
-from torchyard.bisect.search import RevisionFailed
+from torchyard.bisect.failures import FAILED, PASSED
+from torchyard.bisect.model import Request, Revision, RevisionFailed, Round, SearchFolder
+from torchyard.bisect.places import Invocation, Places
 from torchyard.core.block import Block
 from torchyard.files.safe_reading import read_tail
 from torchyard.process.programs import ProgramRun, ProgramStarter
 
 _TAIL_BYTES: Final = 65536
 _ERROR_BYTES: Final = 400
+_SKIP: Final = 125
+"""Exit code of a program that cannot be tested, as in `git bisect run`."""
 _PRINTED: Final = re.compile(rb"^torchyard: *([0-9.]+(?:[eE][+-]?[0-9]+)?) *\r?$", re.MULTILINE)
 
 
 class ProgramRounds:
-    """Runs the command of a request in worktrees; a context manager, at whose end no program runs."""
+    """Runs the command of a request; a context manager, at whose end no program runs."""
 
     def __init__(
-        self, request: Request, repository: Repository, folder: SearchFolder, *, limit_s: float
+        self, request: Request, places: Places, folder: SearchFolder, *, limit_s: float
     ) -> None:
-        """`limit_s` is the time limit of one run and of the setup of one revision."""
+        """`limit_s` is the time limit of one run and of one setup."""
         self._argv = command_of(request.command, by_shell=False)
         self._setup = command_of(request.setup, by_shell=False) if request.setup else []
-        self._printed = request.metric == "printed"
-        self._repository = repository
+        self._metric = request.metric
+        self._places = places
         self._folder = folder
         self._limit_s = limit_s
-        self._warm: set[str] = set()
+        self._invocations: dict[str, Invocation] = {}
         self._watch = RunWatch()
         self._chance = random.Random()
         self._open = ExitStack()
@@ -60,10 +62,8 @@ class ProgramRounds:
     def measure(self, revisions: Sequence[Revision], number: int) -> Round:
         """Run each revision once, in random order; those that are not ready are prepared before."""
         for revision in revisions:
-            if revision.commit not in self._warm:
+            if revision.commit not in self._invocations:
                 self._prepare(revision.commit)
-                self._run(revision.commit)
-                self._warm.add(revision.commit)
         order = list(revisions)
         self._chance.shuffle(order)
         started_s = time.monotonic()
@@ -74,33 +74,45 @@ class ProgramRounds:
         self._watch.begin()
         run = self._run(commit)
         block = block_of_run(run, self._watch.end(), number, position, commit)
-        if not self._printed:
+        if self._metric == "time":
             return block
-        return replace(block, samples_ns=(self._printed_s(commit) * 1e9,))
+        if self._metric == "printed":
+            return replace(block, samples_ns=(self._printed_s(commit) * 1e9,))
+        # Other programs change times, but neither memory nor exit codes.
+        value = float(run.peak_memory_bytes)
+        if self._metric == "failure":
+            value = FAILED if run.failed else PASSED
+        return replace(block, samples_ns=(value,), dirty=())
 
     def _prepare(self, commit: str) -> None:
-        """Check a revision out and run its setup, unless an earlier process did."""
-        worktree = self._folder.worktree(commit)
-        if commit in self._folder.state.ready and worktree.is_dir():
-            return
-        self._repository.check_out(commit, worktree)
-        if self._setup:
-            self._start(self._setup, commit, "setup")
-        self._folder.append(Ready(commit=commit))
+        """Make the place of a revision, run its setup and, for times, one run as warm-up."""
+
+        def setup(invocation: Invocation) -> None:
+            if self._setup:
+                self._start(self._setup, commit, "setup", invocation)
+
+        invocation = self._places.prepare(commit, setup)
+        if self._metric in {"time", "printed"}:
+            self._start(self._argv, commit, "timing", invocation)
+        self._invocations[commit] = invocation
 
     def _run(self, commit: str) -> ProgramRun:
-        return self._start(self._argv, commit, "timing")
+        return self._start(self._argv, commit, "timing", self._invocations[commit])
 
-    def _start(self, argv: Sequence[str], commit: str, phase: str) -> ProgramRun:
+    def _start(
+        self, argv: Sequence[str], commit: str, phase: str, invocation: Invocation
+    ) -> ProgramRun:
         log = self._folder.log(commit, f"{phase}.stderr")
         run = self._starter.run(
-            argv,
+            invocation.words(argv),
             stderr=log,
-            stdout=self._output(commit) if self._printed else None,
-            folder=self._folder.worktree(commit) / self._repository.prefix,
+            stdout=self._output(commit) if self._metric == "printed" else None,
+            folder=invocation.folder,
             limit_s=self._limit_s,
+            variables=invocation.variables,
         )
-        if run.failed:
+        counts = self._metric == "failure" and phase == "timing"
+        if run.failed and not (counts and not run.error and run.exit_code != _SKIP):
             failure = failure_of_run(run, commit, phase, log, self._limit_s)
             what = "--setup" if phase == "setup" else "--command"
             tail = failure.log_tail.strip()[-_ERROR_BYTES:]

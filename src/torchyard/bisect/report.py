@@ -6,8 +6,9 @@ import math
 import textwrap
 from typing import Any, Final
 
-from torchyard.bisect.model import Outcome, Revision
-from torchyard.bisect.posterior import Posterior
+from torchyard.bisect.delta import SettingsOutcome
+from torchyard.bisect.model import Outcome, Request, Revision, Setting
+from torchyard.bisect.posterior import Effect, Posterior
 from torchyard.core.records import encode
 from torchyard.core.units import format_count, format_duration, format_percent
 
@@ -15,6 +16,8 @@ _WIDTH: Final = 80
 _PICTURE: Final = 36
 _LEVELS: Final = " .:-=+*#"
 _MOST_LISTED: Final = 20
+_INTERACTION: Final = 0.5
+"""Settings interact if their effects alone sum to less than this share of their common effect."""
 
 
 def posterior_picture(posterior: Posterior) -> str:
@@ -37,31 +40,103 @@ def progress_text(text: str, posterior: Posterior | None) -> str:
     return f"{posterior_picture(posterior)} {best:>6}  {text}"
 
 
-def outcome_text(outcome: Outcome) -> str:
+def outcome_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     """Return the result as text for 80 columns."""
-    posterior, estimate = outcome.posterior, outcome.estimate
-    lines = [*_answer(outcome), ""]
-    lines.append(f"posterior   {posterior_picture(posterior)}")
-    lines.append(
-        f"            several changes {format_percent(posterior.several)}, "
-        f"no change {format_percent(posterior.no_change)}"
-    )
-    if estimate.interval is not None:
-        low, high = 1.0 / estimate.interval.high, 1.0 / estimate.interval.low
-        lines.append(f"bad vs good {_change(1.0 / estimate.speedup, low, high)}")
-    lines.append(
-        f"measured    {format_count(outcome.rounds, 'round')} of "
-        f"{format_count(len(outcome.revisions), 'revision')}, "
-        f"{format_duration(outcome.elapsed_s * 1e9)}"
-    )
+    if isinstance(outcome, SettingsOutcome):
+        lines = [*_settings_answer(request, outcome), ""]
+    else:
+        posterior = outcome.posterior
+        lines = [*_answer(request, outcome), ""]
+        lines.append(f"posterior   {posterior_picture(posterior)}")
+        lines.append(
+            f"            several changes {format_percent(posterior.several)}, "
+            f"no change {format_percent(posterior.no_change)}"
+        )
+    ends = ends_text(request, outcome)
+    if ends:
+        lines.append(f"bad vs good {ends}")
+    lines.append(f"measured    {measured_text(request, outcome)}")
     for one in outcome.skipped:
         reason = " ".join(one.why.split())
-        lines.append(textwrap.shorten(f"skipped     {one.commit[:10]}  {reason}", _WIDTH))
+        name = set_text(request, one.commit) if request.settings else one.commit[:10]
+        lines.append(textwrap.shorten(f"skipped     {name}  {reason}", _WIDTH))
     return "\n".join(lines) + "\n"
 
 
-def outcome_json(outcome: Outcome) -> dict[str, Any]:
+def answer_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
+    """Return the answer in one sentence."""
+    if isinstance(outcome, SettingsOutcome):
+        differing = differing_settings(request)
+        names = ", ".join(
+            setting_text(differing[one.index]) for one in outcome.parts[:_MOST_LISTED]
+        )
+        if outcome.found:
+            return f"The {request.quantity} changes with {names}"
+        return f"Undecided: the difference is within {len(outcome.parts)} settings: {names}"
+    if outcome.ending == "culprit":
+        last = outcome.candidates[-1]
+        one_of = "one of those up to " if len(outcome.candidates) > 1 else ""
+        probability = format_percent(outcome.posterior.single[outcome.posterior.best])
+        return (
+            f"The {request.quantity} changed with {one_of}{request.noun} {last.short} "
+            f"({last.subject}), probability {probability}"
+        )
+    if outcome.ending == "several":
+        ranges = ", and ".join(
+            f"after {low[:10]} up to {high[:10]}" for low, high in outcome.ranges
+        )
+        return f"The {request.quantity} changed several times: {ranges}"
+    if outcome.ending == "no-change":
+        return "No change: further rounds did not confirm that good and bad differ"
+    return f"Undecided: the change is within {format_count(len(outcome.candidates), request.noun)}"
+
+
+def ends_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
+    """Return the difference of both ends."""
+    if outcome.failed is not None:
+        good, bad = (f"{failed} of {runs}" for failed, runs in outcome.failed)
+        return f"bad failed in {bad} runs, good in {good}"
+    estimate = outcome.estimate
+    if estimate is None or estimate.interval is None:
+        return ""
+    low, high = 1.0 / estimate.interval.high, 1.0 / estimate.interval.low
+    return effect_text(Effect(ratio=1.0 / estimate.speedup, low=low, high=high), request.quantity)
+
+
+def measured_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
+    """Return how much was measured."""
+    if isinstance(outcome, SettingsOutcome):
+        of = format_count(outcome.tests, "test")
+    else:
+        of = format_count(len(outcome.revisions), request.noun)
+    rounds = format_count(outcome.rounds, "round")
+    return f"{rounds} of {of}, {format_duration(outcome.elapsed_s * 1e9)}"
+
+
+def outcome_json(request: Request, outcome: Outcome | SettingsOutcome) -> dict[str, Any]:
     """Return the JSON object of a result."""
+    shared = {
+        "axis": f"{request.noun}s",
+        "metric": request.metric,
+        "good_against_bad": encode(outcome.estimate),
+        "failed_runs": encode(outcome.failed),
+        "skipped": encode(outcome.skipped),
+        "rounds": outcome.rounds,
+        "elapsed_s": outcome.elapsed_s,
+    }
+    if isinstance(outcome, SettingsOutcome):
+        differing = differing_settings(request)
+        return {
+            "result": "settings" if outcome.found else "remaining",
+            "settings": [
+                {**encode(differing[one.index]), **encode(one), "index": one.index}
+                for one in outcome.parts
+            ],
+            "effect": encode(outcome.effect),
+            "interaction": interact(outcome),
+            "tests": outcome.tests,
+            **shared,
+        }
     return {
         "result": outcome.ending,
         "candidates": encode(outcome.candidates),
@@ -78,14 +153,73 @@ def outcome_json(outcome: Outcome) -> dict[str, Any]:
             "several": outcome.posterior.several,
             "no_change": outcome.posterior.no_change,
         },
-        "good_against_bad": encode(outcome.estimate),
-        "skipped": encode(outcome.skipped),
-        "rounds": outcome.rounds,
-        "elapsed_s": outcome.elapsed_s,
+        **shared,
     }
 
 
-def _answer(outcome: Outcome) -> list[str]:
+def differing_settings(request: Request) -> list[Setting]:
+    """Return the settings that differ, in the order of their indices."""
+    return [one for one in request.settings if one.good != one.bad]
+
+
+def setting_text(setting: Setting) -> str:
+    """Return a setting with both values."""
+    good, bad = ("(unset)" if one is None else one for one in (setting.good, setting.bad))
+    return f"{setting.name}: {good} -> {bad}"
+
+
+def set_text(request: Request, name: str) -> str:
+    """Return the settings of a set that have the bad value."""
+    bits = int(name, 16)
+    names = [one.name for i, one in enumerate(differing_settings(request)) if bits >> i & 1]
+    return ", ".join(names)
+
+
+def interact(outcome: SettingsOutcome) -> bool:
+    """Whether the settings of the set matter together, much more than the sum of each alone."""
+    alone = [one.alone for one in outcome.parts]
+    if outcome.effect is None or len(alone) < 2:  # noqa: PLR2004
+        return False
+    total = math.log(outcome.effect.ratio)
+    parts = sum(math.log(one.ratio) for one in alone if one is not None)
+    return None not in alone and parts / total < _INTERACTION
+
+
+def effect_text(effect: Effect, quantity: str) -> str:
+    """Return an effect as a percentage with its interval."""
+    values = (effect.ratio, effect.low, effect.high)
+    texts = [format_percent(one - 1.0, signed=True) for one in values]
+    return f"{texts[0]} {quantity} (95 % CI {texts[1]} to {texts[2]})"
+
+
+def _settings_answer(request: Request, outcome: SettingsOutcome) -> list[str]:
+    differing = differing_settings(request)
+    count = f"{len(outcome.parts)} of {format_count(len(differing), 'setting')}"
+    if not outcome.complete:
+        lines = [f"undecided   the time is used up; {count} contain the difference:"]
+    elif outcome.found:
+        lines = [f"culprit     {count}:"]
+    else:
+        lines = [f"undecided   {count} remain, not all of which are shown to matter:"]
+    for part in outcome.parts[:_MOST_LISTED]:
+        text = setting_text(differing[part.index])
+        lines.append(" " * 12 + textwrap.shorten(text, _WIDTH - 12, placeholder=" ..."))
+        if part.alone is not None:
+            lines.append(f"              alone:      {effect_text(part.alone, request.quantity)}")
+        if part.removed is not None:
+            lines.append(f"              in the set: {effect_text(part.removed, request.quantity)}")
+    if len(outcome.parts) > _MOST_LISTED:
+        lines.append(f"            and {len(outcome.parts) - _MOST_LISTED} more")
+    if interact(outcome):
+        lines.append("            They interact: together they do more than the sum of each alone.")
+    if outcome.effect is not None:
+        lines.append(f"effect      {effect_text(outcome.effect, request.quantity)}")
+    if not outcome.complete:
+        lines.append("            The same command with a longer --time resumes the search.")
+    return lines
+
+
+def _answer(request: Request, outcome: Outcome) -> list[str]:
     """Return the first lines: what was found."""
     posterior = outcome.posterior
     if outcome.ending == "culprit":
@@ -97,22 +231,22 @@ def _answer(outcome: Outcome) -> list[str]:
             lines += [_line("", one) for one in outcome.candidates]
         lines.append(f"probability {probability}")
         if effect is not None:
-            lines.append(f"effect      {_change(effect.ratio, effect.low, effect.high)}")
+            lines.append(f"effect      {effect_text(effect, request.quantity)}")
         return lines
     if outcome.ending == "several":
-        lines = ["several     more than one revision changed the time:"]
+        lines = [f"several     more than one {request.noun} changed the {request.quantity}:"]
         lines += [
             f"            after {low[:10]}, up to {high[:10]}" for low, high in outcome.ranges
         ]
-        return [*lines, "            Search each range with its own --good and --bad."]
+        return [*lines, "            Search each range by itself."]
     if outcome.ending == "no-change":
         return ["no change   further rounds did not confirm that good and bad differ"]
-    count = format_count(len(outcome.candidates), "revision")
+    count = format_count(len(outcome.candidates), request.noun)
     lines = [f"undecided   the time is used up; {count} contain the change with 95 %:"]
     lines += [_line("", one) for one in outcome.candidates[:_MOST_LISTED]]
     more = len(outcome.candidates) - _MOST_LISTED
     if more > 0:
-        lines.append(f"            and {format_count(more, 'more revision')}")
+        lines.append(f"            and {format_count(more, f'more {request.noun}')}")
     return [*lines, "            The same command with a longer --time resumes the search."]
 
 
@@ -120,8 +254,3 @@ def _line(label: str, revision: Revision) -> str:
     return f"{label:<12}" + textwrap.shorten(
         f"{revision.short}  {revision.subject}", _WIDTH - 12, placeholder=" ..."
     )
-
-
-def _change(ratio: float, low: float, high: float) -> str:
-    texts = [format_percent(one - 1.0, signed=True) for one in (ratio, low, high)]
-    return f"{texts[0]} time (95 % CI {texts[1]} to {texts[2]})"

@@ -31,6 +31,7 @@ _PACKAGES: Final = (
     "values",
     "profile",
     "why",
+    "bisect",
     "dashboard",
 )
 """Packages with a folder `templates`. A file name occurs in one of them only."""

@@ -44,10 +44,13 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
         except OSError as error:
             return {"error": f"{request['folder']}: {error.strerror}"}
         os.environ["PWD"] = request["folder"]
+    changes = request["variables"]
+    variables = {key: value for key, value in os.environ.items() if key not in changes}
+    variables.update((key, value) for key, value in changes.items() if value is not None)
     started_ns = time.perf_counter_ns()
     try:
         pid = os.posix_spawnp(
-            argv[0], argv, os.environ, file_actions=actions, setsid=True, setsigdef=_DEFAULTS
+            argv[0], argv, variables, file_actions=actions, setsid=True, setsigdef=_DEFAULTS
         )
     except OSError as error:
         return {"error": error.strerror or str(error)}

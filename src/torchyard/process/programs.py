@@ -125,10 +125,12 @@ class ProgramStarter:
         limit_s: float,
         stdout: Path | None = None,
         folder: Path | None = None,
+        variables: Mapping[str, str | None] | None = None,
     ) -> ProgramRun:
         """Run a program to its end without input; standard output is discarded without `stdout`.
 
         `folder` is its working directory [default: that of the starter]; the next run keeps it.
+        `variables` are added to its environment; None removes one.
         """
         request = {
             "argv": list(argv),
@@ -136,6 +138,7 @@ class ProgramStarter:
             "stdout": None if stdout is None else str(stdout.absolute()),
             "folder": None if folder is None else str(folder.absolute()),
             "limit_s": limit_s,
+            "variables": dict(variables or {}),
         }
         with suppress(BrokenPipeError):
             self._requests.write(json.dumps(request).encode() + b"\n")

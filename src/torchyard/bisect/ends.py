@@ -1,0 +1,176 @@
+"""Comparison of the good and the bad end, before a search begins: they must differ.
+
+Knows neither git nor programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from torchyard.bench.outcome import Spent, make_estimate
+from torchyard.bench.program_session import MIN_PAIRS
+from torchyard.bisect.failures import failed_runs, posterior_of_failures
+from torchyard.bisect.model import Analysis, Record, Round, State
+from torchyard.bisect.posterior import CREDIBILITY, MIN_ROUNDS
+from torchyard.core.block import Block
+from torchyard.core.comparison import Estimate, Verdict
+from torchyard.core.study import Budget
+from torchyard.core.units import format_duration, format_percent
+from torchyard.errors import NothingToDo, Untrustworthy
+from torchyard.stats.pairs import DIRTY_SHARE_LIMIT, pair_blocks
+from torchyard.stats.stopping import InterimAnalysis
+
+__all__ = ["EndsComparison", "log_values"]
+
+_GROWTH: Final = 1.25
+"""Factor between the numbers of pairs at successive analyses of both ends."""
+_MOST_FAILURE_PAIRS: Final = 20
+"""Pairs without more failures on one side after which both sides count as the same."""
+
+
+def log_values(rounds: Sequence[Round], place: Mapping[str, int]) -> list[dict[int, float]]:
+    """Return the log values of the rounds; disturbed rounds are left out unless most are."""
+    clean = [one for one in rounds if not any(block.dirty for block in one.blocks)]
+    used = clean if len(clean) >= (1.0 - DIRTY_SHARE_LIMIT) * len(rounds) else rounds
+    return [
+        {
+            place[block.variant]: math.log(block.median_ns)
+            for block in one.blocks
+            if block.variant in place
+        }
+        for one in used
+    ]
+
+
+class EndsComparison:
+    """Good against bad, by the ordinary statistics; for failures, by their posterior."""
+
+    def __init__(
+        self,
+        good: str,
+        bad: str,
+        state: State,
+        *,
+        record: Callable[[Record], None],
+        budget: Budget,
+        failures: bool = False,
+        quantity: str = "time",
+    ) -> None:
+        """`good` and `bad` are the names of both ends in blocks."""
+        self._names = (good, bad)
+        self._state = state
+        self._record = record
+        self._budget = budget
+        self._failures = failures
+        self._quantity = quantity
+
+    def run(self, measure_pair: Callable[[int], None]) -> None:
+        """Measure pairs until the ends are shown to differ; raise if they are not."""
+        state = self._state
+        pairs = len(state.rounds)
+        analyzed = state.analyses[-1].launches if state.analyses else 0
+        first = MIN_ROUNDS if self._failures else MIN_PAIRS
+        next_analysis = max(first, round(analyzed * _GROWTH), analyzed + 1)
+        while not state.passed:
+            last = pairs >= first and self.time_is_up()
+            if pairs >= next_analysis or last:
+                passed, same, text, hint = self._analyze()
+                if pairs > analyzed:
+                    analyzed = pairs
+                    self._record(Analysis(launches=pairs, elapsed_s=state.elapsed_s, passed=passed))
+                if same:
+                    raise NothingToDo(
+                        "no difference between good and bad",
+                        why=text,
+                        hint="check --good, --bad and --command"
+                        + ("" if self._failures else ", or lower --margin"),
+                    )
+                if not passed and last:
+                    raise Untrustworthy(
+                        "good and bad are not shown to differ, so no culprit can be found",
+                        why=f"{text} after {pairs} pairs",
+                        hint=hint,
+                    )
+                next_analysis = max(pairs + 1, round(pairs * _GROWTH))
+                continue
+            measure_pair(pairs + 1)
+            pairs = len(state.rounds)
+
+    def _analyze(self) -> tuple[bool, bool, str, str]:
+        """Return whether the ends differ, whether they are the same, why, and a hint."""
+        if self._failures:
+            counts = self.failed()
+            posterior = posterior_of_failures(self._rounds(), 1, no_change=0.5)
+            text = f"good failed in {_share(counts[0])} runs, bad in {_share(counts[1])}"
+            passed = posterior.single[1] >= CREDIBILITY
+            same = not passed and counts[0][1] >= _MOST_FAILURE_PAIRS and posterior.no_change > 0.5  # noqa: PLR2004
+            return passed, same, text, "raise --time; measurements are kept"
+        estimate = self.estimate()
+        passed = _differ(estimate, self._budget)
+        same = not passed and estimate.verdict is Verdict.SAME
+        text = _estimate_text(estimate, self._quantity)
+        if same:
+            text += f": the same within {format_percent(self._budget.margin)}"
+        return passed, same, text, _time_hint(estimate, self._state.elapsed_s)
+
+    def failed(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Return failed and all runs of both ends."""
+        rounds = self._rounds()
+        return failed_runs(rounds, 0), failed_runs(rounds, 1)
+
+    def _rounds(self) -> list[dict[int, float]]:
+        return log_values(self._state.rounds, {name: i for i, name in enumerate(self._names)})
+
+    def time_is_up(self) -> bool:
+        """Whether no further round fits the time; half of one may exceed it."""
+        rounds = len(self._state.rounds)
+        return rounds > 0 and self._state.elapsed_s * (1 + 0.5 / rounds) >= self._budget.time_s
+
+    def estimate(self) -> Estimate:
+        """Estimate good against bad, from the rounds until the last analysis that was needed."""
+        state, budget = self._state, self._budget
+        points = [(one.launches, one.elapsed_s) for one in state.analyses]
+        if not state.passed and (not points or points[-1][0] < len(state.rounds)):
+            points.append((len(state.rounds), state.elapsed_s))
+        pairs, elapsed_s = points[-1]
+        blocks: list[Block] = [block for one in state.rounds[:pairs] for block in one.blocks]
+        analyses = [
+            InterimAnalysis(launches=number, fraction=min(0.999, max(1e-6, s / budget.time_s)))
+            for number, s in points
+        ]
+        spent = Spent(elapsed_s=elapsed_s, launches=pairs)
+        return make_estimate(pair_blocks(blocks, *self._names), analyses, budget, spent)
+
+
+def _share(counts: tuple[int, int]) -> str:
+    return f"{counts[0]} of {counts[1]}"
+
+
+def _differ(estimate: Estimate, budget: Budget) -> bool:
+    large = abs(math.log(estimate.speedup)) > math.log1p(budget.margin)
+    return large and estimate.verdict in {Verdict.FASTER, Verdict.SLOWER}
+
+
+def _estimate_text(estimate: Estimate, quantity: str) -> str:
+    if estimate.interval is None:
+        return "no confidence interval"
+    low, high = 1.0 / estimate.interval.high - 1.0, 1.0 / estimate.interval.low - 1.0
+    return (
+        f"bad takes {format_percent(1.0 / estimate.speedup - 1.0, signed=True)} {quantity} "
+        f"(95 % CI {format_percent(low, signed=True)} to {format_percent(high, signed=True)})"
+    )
+
+
+def _time_hint(estimate: Estimate, elapsed_s: float) -> str:
+    """Return how much time an answer needs."""
+    needed_s = estimate.time_needed_s
+    if needed_s is None and estimate.time_needed_range_s is not None:
+        needed_s = estimate.time_needed_range_s[1]
+    if needed_s is None or needed_s <= elapsed_s:
+        return "raise --time, or use ends that differ more; measurements are kept"
+    return (
+        f"a verdict needs about {format_duration(needed_s * 1e9)} of measuring: raise --time; "
+        "measurements are kept"
+    )
