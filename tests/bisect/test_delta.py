@@ -18,7 +18,9 @@ from torchyard.errors import NothingToDo, StepFailed, Untrustworthy
 def test_one_setting_of_many(size: float) -> None:
     for seed in range(8):
         chosen = random.Random(f"setting/{seed}").randrange(16)
-        outcome = SimulatedSettings(count=16, log_time=together(chosen, size=size), seed=seed).search()
+        outcome = SimulatedSettings(
+            count=16, log_time=together(chosen, size=size), seed=seed
+        ).search()
         assert outcome.found
         assert named(outcome) == {chosen}
         assert outcome.effect is not None

@@ -84,7 +84,7 @@ class EndsComparison:
                     raise NothingToDo(
                         "no difference between good and bad",
                         why=text,
-                        hint="check --good, --bad and --command"
+                        hint="check both ends and --command"
                         + ("" if self._failures else ", or lower --margin"),
                     )
                 if not passed and last:
