@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal
 
 from torchyard.bench.outcome import Spent, make_estimate
@@ -26,6 +25,7 @@ from torchyard.bisect.search import Measure
 from torchyard.core.comparison import Estimate
 from torchyard.core.study import Budget
 from torchyard.errors import StepFailed
+from torchyard.stats.delta_debugging import minimize, share_of_alpha
 from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
@@ -141,7 +141,7 @@ class DeltaSearch:
         self._limit = max(math.log1p(self._budget.margin), LOSS_SHARE * abs(self._difference))
         complete = True
         try:
-            self._minimize()
+            minimize(self._current, self._keeps, self._smaller)
             parts = self._parts()
             effect = None if self._failures else self._confirm()
         except _TimeUp:
@@ -161,27 +161,10 @@ class DeltaSearch:
             elapsed_s=self._state.elapsed_s,
         )
 
-    def _minimize(self) -> None:
-        granularity = 2
-        while len(self._current) > 1:
-            chunks = _split(self._current, granularity)
-            others = [tuple(i for i in self._current if i not in one) for one in chunks]
-            subset = next((one for one in chunks if self._keeps(one)), None)
-            complement = (
-                None
-                if subset is not None or granularity == 2  # noqa: PLR2004 - the other half
-                else next((one for one in others if self._keeps(one)), None)
-            )
-            if subset is not None:
-                self._current, granularity = subset, 2
-            elif complement is not None:
-                self._current, granularity = complement, max(2, granularity - 1)
-            elif granularity >= len(self._current):
-                return
-            else:
-                granularity = min(len(self._current), 2 * granularity)
+    def _smaller(self, indices: tuple[int, ...]) -> None:
+        self._current = indices
 
-    def _keeps(self, indices: Sequence[int]) -> bool:
+    def _keeps(self, indices: tuple[int, ...]) -> bool:
         return self._test(_bits(indices)).result == "keeps"
 
     def _test(self, bits: int) -> SetTest:
@@ -189,7 +172,7 @@ class DeltaSearch:
             return SetTest(result="keeps", loss=Effect(ratio=1.0, low=1.0, high=1.0))
         if bits not in self._tests:
             number = len(self._tests) + 1
-            alpha = self._budget.alpha / (number * (number + 1))
+            alpha = share_of_alpha(self._budget.alpha, number)
             run = self._test_failures if self._failures else self._test_values
             self._tests[bits] = run(bits, alpha)
         return self._tests[bits]
@@ -241,8 +224,9 @@ class DeltaSearch:
                 return True
             if self._ends.time_is_up():
                 raise _TimeUp
+            what = f"test {len(self._tests) + 1}" if other else "confirmation"
             shown = f"{len(_indices(bits))} of {self._count} settings"
-            self._listener(f"test {len(self._tests) + 1}: {shown}, pair {rounds + 1}")
+            self._listener(f"{what}: {shown}, pair {rounds + 1}")
             self._round(tuple(names))
         return False
 
@@ -337,12 +321,6 @@ def _bits(indices: Iterable[int]) -> int:
 
 def _indices(bits: int) -> list[int]:
     return [index for index in range(bits.bit_length()) if bits >> index & 1]
-
-
-def _split(indices: Sequence[int], parts: int) -> list[tuple[int, ...]]:
-    """Split into parts of almost equal size."""
-    ends = [len(indices) * number // parts for number in range(parts + 1)]
-    return [tuple(indices[low:high]) for low, high in pairwise(ends)]
 
 
 def _inverse(effect: Effect) -> Effect:

@@ -51,7 +51,11 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     ),
     "bisect": (
         "torchyard.bisect.command:bisect",
-        "find the revision that changed the time of a program",
+        "find the revision, release or setting that changed a program",
+    ),
+    "reduce": (
+        "torchyard.reduce.command:reduce",
+        "reduce a slow compiled model to a small script",
     ),
     "report": (
         "torchyard.bench.commands.report:report",

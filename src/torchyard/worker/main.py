@@ -75,6 +75,10 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "kernel_code": lambda **fields: _attribution(service).kernel_code(**fields),
         "sources": lambda **fields: _attribution(service).sources(**fields),
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
+        "reduce-capture": lambda **fields: _reduction(service).capture(**fields),
+        "reduce-lengths": lambda **fields: _reduction(service).lengths(**fields),
+        "reduce-times": lambda **fields: _reduction(service).times(**fields),
+        "reduce-source": lambda **fields: _reduction(service).source(**fields),
         "list": service.list_names,
         "backends": lambda: {"names": backends.registered()},
         "peak": peak.answer,
@@ -106,6 +110,12 @@ def _attribution(service: Any) -> Any:
     from torchyard.worker.why.service import attribution_of
 
     return attribution_of(service)
+
+
+def _reduction(service: Any) -> Any:
+    from torchyard.worker.reduce.service import reduction_of
+
+    return reduction_of(service)
 
 
 def _serve_template(channel: wire.Channel, path: str, modules: List[str]) -> int:

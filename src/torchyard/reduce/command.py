@@ -1,0 +1,169 @@
+"""`torchyard reduce`: reduce a comparison to a small script."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from torchyard.cli.options import FILE, Count, Threads
+from torchyard.cli.output import (
+    check_writable,
+    common_options,
+    print_message,
+    print_result,
+    write_file,
+)
+
+if TYPE_CHECKING:
+    from torchyard.core.study import MeasureSettings, Variant, Workload
+
+_HELP = """
+\b
+Examples:
+  torchyard reduce latest --row 2 --output slow.py
+      the second comparison of the latest run
+  torchyard reduce --file model.py:Net --issue slow.md
+      eager against inductor of your own model
+  torchyard reduce --file kernels/layer-norm --time 2m --json
+
+Reduce a model that is slower when compiled to the smallest script that still shows it. The graph of the
+model is captured with all intermediate values. Delta debugging leaves out operators, then shortens
+dimensions, while a sequential test shows that at least half of the loss stays. The script needs only
+torch, and is checked in new processes.
+
+RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Supports inference.
+
+\b
+Exit codes:
+  0  reduced, and the script shows the loss
+  3  the candidate is not shown to be slower
+  6  the captured graph or the script does not show the loss
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("run", default="latest", metavar="[RUN]")
+@click.option(
+    "--row",
+    type=Count(1, 10**6),
+    metavar="N",
+    help="Number of the comparison in `torchyard report`.  [default: the largest slowdown]",
+)
+@click.option("--file", metavar="FILE.py[:NAME]", help="A model, or a workload, instead of a run.")
+@click.option(
+    "--candidate",
+    default="inductor",
+    show_default=True,
+    metavar="SPEC",
+    help="With --file: the variant to compare with eager.",
+)
+@click.option("--threads", type=Threads(), metavar="N", help="With --file: PyTorch threads.")
+@click.option(
+    "--time", default="5m", show_default=True, metavar="DURATION", help="Time of the search."
+)
+@click.option(
+    "--output",
+    type=FILE,
+    default="reduced.py",
+    show_default=True,
+    metavar="FILE",
+    help="The script.",
+)
+@click.option(
+    "--issue", type=FILE, metavar="FILE", help="Write Markdown text for an upstream issue."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@common_options
+def reduce(
+    run: str,
+    row: int | None,
+    file: str | None,
+    candidate: str,
+    threads: int | None,
+    time: str,
+    output: Path,
+    issue: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Reduce, write the script, and print the result."""
+    from torchyard.bench.commands.options import checked_numbers
+    from torchyard.errors import Untrustworthy
+    from torchyard.reduce.report import reduced_json, reduced_text, upstream_text
+    from torchyard.reduce.session import reduce_comparison
+
+    seconds = checked_numbers({"time": time}, "time")["time_s"]
+    check_writable(output, option="--output")
+    if issue is not None:
+        check_writable(issue, option="--issue")
+    if file is None:
+        workload, baseline, other, settings = _of_run(run, row)
+    else:
+        workload, baseline, other, settings = _of_file(file, candidate, threads)
+    result = reduce_comparison(
+        workload,
+        baseline,
+        other,
+        settings,
+        seconds=seconds,
+        name=output.name,
+        listener=lambda text: None if quiet else print_message(text),
+    )
+    write_file(output, result.script, option="--output")
+    if issue is not None:
+        write_file(issue, upstream_text(result), option="--issue")
+    print_result(reduced_json(result), reduced_text(result), as_json=as_json)
+    if not quiet:
+        print_message(f"script: {output}")
+    return 0 if result.confirmed else Untrustworthy.exit_code
+
+
+def _of_run(name: str, row: int | None) -> tuple[Workload, Variant, Variant, MeasureSettings]:
+    from torchyard.errors import NothingToDo, UsageError
+    from torchyard.results.commands.options import find_run
+    from torchyard.results.run_reader import read_run
+
+    run = read_run(find_run(name))
+    if row is not None and row > len(run.comparisons):
+        raise UsageError(
+            f"there is no row {row}",
+            why=f"the run has {len(run.comparisons)} comparisons",
+            hint="`torchyard report` lists them",
+        )
+    slower = [one for one in run.comparisons if one.estimate and one.estimate.speedup < 1.0]
+    if row is None and not slower:
+        raise NothingToDo("no candidate of the run is slower", hint="choose another run")
+    chosen = (
+        min(slower, key=lambda one: one.estimate.speedup if one.estimate else 1.0)
+        if row is None
+        else run.comparisons[row - 1]
+    )
+    baseline, candidate = (
+        next(one for one in run.study.variants if one.name == variant)
+        for variant in (chosen.baseline, chosen.candidate)
+    )
+    return chosen.workload, baseline, candidate, run.study.settings
+
+
+def _of_file(
+    text: str, candidate: str, threads: int | None
+) -> tuple[Workload, Variant, Variant, MeasureSettings]:
+    from torchyard.bench.commands.options import spec_of_option
+    from torchyard.bench.request import Request
+    from torchyard.bench.study_assembly import assemble
+    from torchyard.bench.workload_text import choose_workload
+
+    here = Path.cwd()
+    study = assemble(
+        Request(
+            workloads=(choose_workload(spec_of_option(text, "--file", here)),),
+            baseline=spec_of_option("eager", "the baseline", here),
+            candidates=(spec_of_option(candidate, "--candidate", here),),
+            settings={} if threads is None else {"threads": threads},
+        ),
+        here=sys.executable,
+    )
+    return study.workloads[0], study.baseline, study.candidates[0], study.settings

@@ -1,0 +1,62 @@
+"""Result of a reduction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchyard.core.comparison import Estimate
+
+__all__ = ["Reduced", "Times"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Times of both sides in ms, medians over pairs of blocks."""
+
+    baseline_ms: float
+    candidate_ms: float
+
+    @property
+    def loss_ms(self) -> float:
+        """What the candidate loses."""
+        return self.candidate_ms - self.baseline_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """A reduced program, and how much of the difference it shows."""
+
+    workload: str
+    baseline: str
+    candidate: str
+    operators_before: int
+    operators: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]
+    """Lengths of dimensions: before, after."""
+    graphs: int
+    """Graphs that dynamo made of the model; the program is one."""
+    end_to_end: Times
+    captured: Times
+    """All operators as one graph."""
+    share: float
+    """Loss of the remaining operators, as a share of that of the model in the same rounds."""
+    cut: Times
+    """The operators that remain, with the shapes of the model."""
+    reduced: Times
+    """With shorter dimensions."""
+    fresh: Times | None
+    """The script in new processes."""
+    estimate: Estimate | None
+    """Speedup of the script in new processes."""
+    complete: bool
+    """False: the time was used up before no operator could be left out."""
+    tests: int
+    elapsed_s: float
+    script: str
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the script shows the loss in new processes."""
+        interval = None if self.estimate is None else self.estimate.interval
+        return interval is not None and interval.high < 1.0

@@ -1,0 +1,185 @@
+"""Run a reduction: a worker captures and times programs; the script is checked in new processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
+from torchyard.core.comparison import Estimate
+from torchyard.core.short_names import short_label
+from torchyard.core.study import COMMAND_SUITE, Budget, MeasureSettings, Variant, Workload
+from torchyard.errors import UsageError
+from torchyard.process.capture import capture
+from torchyard.reduce.model import Reduced, Times
+from torchyard.reduce.search import ReductionSearch, Round, Sizes, Unusable
+from torchyard.stats.estimate import estimate
+
+__all__ = ["reduce_comparison"]
+
+FRESH: Final = 5
+"""New processes that run the script."""
+_SCRIPT_LIMIT_S: Final = 600.0
+
+
+def reduce_comparison(
+    workload: Workload,
+    baseline: Variant,
+    candidate: Variant,
+    settings: MeasureSettings,
+    *,
+    seconds: float,
+    name: str,
+    listener: Callable[[str], None],
+) -> Reduced:
+    """Reduce a comparison; `name` is the file name of the script."""
+    _check(workload, baseline, candidate)
+    started_s = time.monotonic()
+    with TemporaryDirectory(prefix="torchyard-reduce-") as folder:
+        with LaunchProcesses(
+            workload,
+            (baseline, candidate),
+            replace(settings, check_accuracy=False),
+            draw=draw_launch(random.Random()),
+            log_folder=Path(folder),
+            scratch=Path(folder),
+        ) as processes:
+
+            def ask(verb: str, **fields: object) -> dict[str, Any]:
+                return processes.ask(
+                    candidate, verb, phase="timing", limit_s=settings.step_limit_s, **fields
+                )
+
+            def measure(units: Sequence[int], sizes: Sizes, rounds: int) -> Sequence[Round]:
+                try:
+                    answer = ask(
+                        "reduce-times",
+                        baseline=baseline.name,
+                        candidate=candidate.name,
+                        units=list(units),
+                        sizes=[list(one) for one in sizes],
+                        rounds=rounds,
+                    )
+                except VariantFailed as failed:
+                    if not failed.process_alive:
+                        raise
+                    raise Unusable(failed.failure.message) from failed
+                return [(float(a), float(b), float(c), float(d)) for a, b, c, d in answer["rounds"]]
+
+            captured = ask("reduce-capture", variant=candidate.name)
+            search = ReductionSearch(
+                len(captured["operators"]), measure, seconds=seconds, listener=listener
+            )
+            times = search.run(lambda units: ask("reduce-lengths", units=list(units))["lengths"])
+            source = ask(
+                "reduce-source",
+                candidate=candidate.name,
+                units=list(search.units),
+                sizes=[list(one) for one in search.sizes],
+                name=name,
+                title=f"{short_label(workload)}: {candidate.name} is slower than {baseline.name}.",
+                about="Reduced by Torchyard to the operators that show the difference.",
+            )
+            hello = processes.hellos[candidate.process_key]
+        script = str(source["script"])
+        shutil.rmtree(folder, ignore_errors=True)
+    listener(f"check in {FRESH} new processes")
+    fresh, checked = _check_script(script, candidate)
+    return Reduced(
+        workload=short_label(workload),
+        baseline=baseline.name,
+        candidate=candidate.name,
+        operators_before=len(captured["operators"]),
+        operators=tuple(source["operators"]),
+        sizes=search.sizes,
+        graphs=int(captured["graphs"]),
+        end_to_end=times[0],
+        captured=times[1],
+        share=search.share,
+        cut=times[2],
+        reduced=times[3],
+        fresh=fresh,
+        estimate=checked,
+        complete=search.complete,
+        tests=search.tests,
+        elapsed_s=time.monotonic() - started_s,
+        script=script,
+        environment=(
+            ("torch", str(hello.get("torch", "unavailable"))),
+            ("Python", str(hello.get("python", "unavailable"))),
+            ("system", f"{platform.system()} {platform.machine()}"),
+            ("processor", _processor()),
+        ),
+    )
+
+
+def _check(workload: Workload, baseline: Variant, candidate: Variant) -> None:
+    reasons = {
+        "whole programs": workload.suite == COMMAND_SUITE,
+        "training": workload.mode != "inference",
+        "variants in different targets or environments": baseline.process_key
+        != candidate.process_key,
+        "different modules": bool(baseline.file or candidate.file),
+        "different precisions": baseline.precision != candidate.precision,
+        "autocast": candidate.precision == "amp",
+        "several instances": candidate.environment.instances > 1,
+        f"the baseline {baseline.backend}": baseline.backend != "eager",
+    }
+    for what, applies in reasons.items():
+        if applies:
+            raise UsageError(
+                f"reduce does not support {what}",
+                why="it compares eager and compiled inference in one process",
+                hint="choose a row such as eager against inductor",
+            )
+
+
+def _check_script(script: str, candidate: Variant) -> tuple[Times | None, Estimate | None]:
+    """Run the script in new processes; None if it fails, for example because of a custom operator."""
+    pairs: list[tuple[float, float]] = []
+    variables = {**os.environ, **dict(candidate.target.variables)}
+    variables.update(candidate.environment.variables)
+    with TemporaryDirectory(prefix="torchyard-reduce-") as folder:
+        path = Path(folder) / "script.py"
+        path.write_text(script, encoding="utf-8")
+        variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
+        for _ in range(FRESH):
+            try:
+                run = capture(
+                    [candidate.target.python, str(path), "--json"],
+                    variables=variables,
+                    folder=folder,
+                    limit_s=_SCRIPT_LIMIT_S,
+                )
+                answer = json.loads(run.stdout.splitlines()[-1])
+                pairs.append((float(answer["eager_ms"]), float(answer["compiled_ms"])))
+            except (subprocess.TimeoutExpired, ValueError, IndexError, KeyError, OSError):
+                return None, None
+    checked = estimate(
+        [[math.log(eager / compiled)] for eager, compiled in pairs],
+        looks=(),
+        budget=Budget(min_launches=FRESH, max_launches=FRESH),
+    )
+    eager, compiled = (median(pair[i] for pair in pairs) for i in range(2))
+    return Times(baseline_ms=eager, candidate_ms=compiled), checked
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or "unavailable"
+    names = [line.partition(":")[2] for line in text.splitlines() if line.startswith("model name")]
+    return names[0].strip() if names else platform.machine()

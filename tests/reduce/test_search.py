@@ -1,0 +1,125 @@
+"""The search of `torchyard reduce` on simulated programs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from torchyard.errors import NothingToDo, Untrustworthy
+from torchyard.reduce.search import ReductionSearch, Round, Sizes, Unusable
+
+COUNT = 24
+EAGER_NS = 1e5
+
+
+class Simulated:
+    """A model of operators that each take the same time, some of which lose time when compiled."""
+
+    def __init__(
+        self,
+        losses: Callable[[frozenset[int]], float],
+        *,
+        seed: int = 1,
+        whole_loss: float | None = None,
+        broken: frozenset[int] = frozenset(),
+        smallest: int = 0,
+    ) -> None:
+        self.losses = losses
+        self.broken = broken
+        self.smallest = smallest
+        self.chance = random.Random(seed)
+        self.all = frozenset(range(COUNT))
+        self.whole_loss = losses(self.all) if whole_loss is None else whole_loss
+
+    def measure(self, units: Sequence[int], sizes: Sizes, rounds: int) -> list[Round]:
+        if units and self.broken & set(units) and len(units) < COUNT:
+            raise Unusable("no kernel")
+        share = 1.0
+        for old, new in sizes:
+            if new < self.smallest:
+                raise Unusable("too small")
+            share *= new / old
+        loss = share * self.losses(frozenset(units)) if units else self.whole_loss
+        eager = share * EAGER_NS * max(1, len(units))
+
+        def noisy(value: float) -> float:
+            slow = 4.0 if self.chance.random() < 0.1 else 1.0
+            return value * slow * (1.0 + abs(self.chance.gauss(0.0, 0.05)))
+
+        result = []
+        for _ in range(rounds):
+            machine = 1.0 + 2.0 * self.chance.random()
+            base = machine * EAGER_NS * COUNT
+            result.append(
+                (
+                    noisy(base),
+                    noisy(base + machine * self.whole_loss),
+                    noisy(machine * eager),
+                    noisy(machine * (eager + loss)),
+                )
+            )
+        return result
+
+    def search(self, lengths: Sequence[int] = (), seconds: float = 60.0) -> ReductionSearch:
+        search = ReductionSearch(COUNT, self.measure, seconds=seconds, listener=lambda _: None)
+        search.run(lambda _: lengths)
+        return search
+
+
+def one_slow(slow: int, loss: float = 1e7) -> Callable[[frozenset[int]], float]:
+    return lambda units: loss if slow in units else 0.0
+
+
+def test_the_slow_operator_is_found() -> None:
+    right = 0
+    for seed in range(30):
+        slow = random.Random(f"slow/{seed}").randrange(COUNT)
+        search = Simulated(one_slow(slow), seed=seed).search()
+        assert slow in search.units
+        right += search.units == (slow,)
+    assert right >= 28
+
+
+def test_operators_that_lose_time_only_together() -> None:
+    search = Simulated(lambda units: 1e7 if units >= {4, 19} else 0.0).search()
+    assert search.units == (4, 19)
+
+
+def test_operators_that_cannot_run_by_themselves_are_kept_with_others() -> None:
+    search = Simulated(one_slow(7), broken=frozenset({20})).search()
+    assert search.units == (7,)
+
+
+@pytest.mark.parametrize("loss", [0.0, -1e6])
+def test_a_model_without_a_loss(loss: float) -> None:
+    with pytest.raises(NothingToDo, match="not shown to be slower"):
+        Simulated(lambda _: loss).search()
+
+
+def test_a_graph_that_does_not_show_the_loss() -> None:
+    with pytest.raises(Untrustworthy, match="does not show the difference"):
+        Simulated(lambda _: 0.0, whole_loss=1e7).search()
+
+
+def test_dimensions_are_shortened_while_they_can() -> None:
+    search = Simulated(one_slow(3), smallest=32).search(lengths=(256, 64))
+    assert dict(search.sizes)[256] in {32, 128}
+    assert all(new >= 32 for _, new in search.sizes)
+
+
+def test_dimensions_that_matter_are_kept() -> None:
+    class Fixed(Simulated):
+        def measure(self, units: Sequence[int], sizes: Sizes, rounds: int) -> list[Round]:
+            if sizes:
+                self.losses = lambda _: 0.0
+            return super().measure(units, sizes, rounds)
+
+    assert Fixed(one_slow(3)).search(lengths=(256,)).sizes == ()
+
+
+def test_the_time_limit_keeps_what_was_not_examined() -> None:
+    search = Simulated(one_slow(3)).search(seconds=0.0)
+    assert not search.complete
+    assert 3 in search.units
