@@ -72,8 +72,9 @@ class Net(torch.nn.Module):
 {steps}
         return x
 
-    def inputs(self):
-        return torch.randn(32, 64)
+
+def net():
+    return Net().eval(), (torch.randn(32, 64),)
 """
 
 
@@ -103,7 +104,7 @@ def reduce_one(seed: int) -> tuple[bool, str]:
 
         study = assemble(
             Request(
-                workloads=(choose_workload(spec("model.py:Net")),),
+                workloads=(choose_workload(spec("model.py:net")),),
                 baseline=spec("eager"),
                 candidates=(spec("dynamo:planted"),),
                 settings={"threads": 1},

@@ -57,7 +57,7 @@ def issue_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
             f"Other settings that differ, without a shown effect: {len(differing) - len(parts)}.",
         ]
     else:
-        lines += [f"| {request.noun} | subject | probability |", "|---|---|---|"]
+        lines += [f"| {request.noun} | subject | expected changes |", "|---|---|---|"]
         probabilities = dict(
             zip((one.commit for one in outcome.revisions), outcome.posterior.changes, strict=True)
         )

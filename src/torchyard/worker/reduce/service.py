@@ -10,8 +10,8 @@ from torchyard.worker.reduce.program import Captured
 from torchyard.worker.reduce.script import script
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
-BLOCK_S = 0.02
-WARM_UP_S = 0.3
+BLOCK_S = 0.01
+WARM_UP_S = 0.15
 
 
 class ReductionService:
@@ -21,6 +21,7 @@ class ReductionService:
         self._service = service
         self._captured: Optional[Captured] = None
         self._key = ""
+        self._warm = False
         self._runners: List[VariantRunner] = []
 
     def capture(self, variant: str) -> Dict[str, Any]:
@@ -51,8 +52,9 @@ class ReductionService:
         key = repr((units, sizes))
         if key != self._key:
             self._key = ""
-            for runner in whole:
+            for runner in whole if not self._warm else []:
                 warm(runner, WARM_UP_S)
+            self._warm = True
             self._runners = [self._compiled(own, units, sizes) for own in whole] if units else whole
             self._key = key
         sides = whole + self._runners if units else whole
