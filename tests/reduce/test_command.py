@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reduce_truth import MODEL
 from tests.cli.command_line import call
+from tests.reduce.planted_model import MODEL
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.torch
@@ -23,7 +23,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_model(tmp_path: Path, planted: str) -> None:
-    text = MODEL.format(planted=planted, seconds=0.004, steps=STEPS)
+    text = MODEL.format(backend="planted", planted=planted, seconds=0.004, steps=STEPS)
     (tmp_path / "model.py").write_text(text, encoding="utf-8")
 
 

@@ -37,6 +37,13 @@ Measure = Callable[[Sequence[int], Sizes, int], Sequence[Round]]
 WHOLE: Final[tuple[int, ...]] = ()
 
 
+_NOISY: Final = "the machine is too noisy for a decision: stop other programs"
+_NO_LOSS: Final = (
+    "graph breaks, Python code or branches on torch.compiler.is_compiling() may be the cause: "
+    "see `torchyard why`"
+)
+
+
 class Unusable(Exception):
     """A program cannot be run or compiled."""
 
@@ -119,8 +126,7 @@ class ReductionSearch:
                 "the captured graph does not show the difference, so it cannot be reduced",
                 why=f"the model loses {whole.loss_ms:.4g} ms, its operators as one graph "
                 f"{captured.loss_ms:.4g} ms",
-                hint="graph breaks, Python code or branches on torch.compiler.is_compiling() may be "
-                "the cause: see `torchyard why`",
+                hint=_NOISY if captured.loss_ms >= KEPT_SHARE * whole.loss_ms else _NO_LOSS,
             )
         return captured
 
