@@ -48,6 +48,19 @@ def test_the_planted_operator_remains(capsys: Capture, tmp_path: Path) -> None:
     assert str(tmp_path) not in script + issue
 
 
+def test_a_row_of_a_run(capsys: Capture, tmp_path: Path) -> None:
+    write_model(tmp_path, "tanh")
+    options = ["--candidate", "dynamo:planted", "--threads", "1", "--time", "3s", "--launches", "2"]
+    ended = call(capsys, "bench", "model.py:net", *options)
+    assert ended.code in {0, 6}, ended.err
+    assert call(capsys, "reduce", "latest", "--row", "2").code == 2
+    ended = call(capsys, "reduce", "latest", "--row", "1", "--time", "2m")
+    assert ended.code == 6, ended.err
+    assert "torch.tanh" in ended.out
+    assert "It cannot be run by itself here" in ended.out
+    assert "tanh" in (tmp_path / "reduced.py").read_text("utf-8")
+
+
 def test_a_model_that_is_not_slower(capsys: Capture, tmp_path: Path) -> None:
     write_model(tmp_path, "softmax")
     text = (tmp_path / "model.py").read_text("utf-8")

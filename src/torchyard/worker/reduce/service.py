@@ -10,9 +10,9 @@ from torchyard.worker.reduce.program import Captured
 from torchyard.worker.reduce.script import script
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
-BLOCK_S = 0.01
+BLOCK_S = 0.03
 WARM_UP_S = 0.15
-MIN_SAMPLES = 5
+MIN_SAMPLES = 7
 MOST_SAMPLES = 500
 
 
