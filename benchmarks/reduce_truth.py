@@ -25,7 +25,7 @@ from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.reduce.service import ReductionService
 
 MOST_LEFT = 3
-SECONDS = 120.0
+SECONDS = 300.0
 
 
 def reduce_one(seed: int) -> tuple[bool, str]:

@@ -142,3 +142,25 @@ def test_a_killed_starter_is_an_error(starter: ProgramStarter, tmp_path: Path) -
     for process in psutil.process_iter(["cmdline"]):
         if "3456.7" in (process.info["cmdline"] or ()):
             process.kill()
+
+
+def test_variables_are_added_and_removed_for_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TY_KEPT", "1")
+    monkeypatch.setenv("TY_GONE", "1")
+    output = tmp_path / "stdout"
+    code = "import os; print(*(os.environ.get(n) for n in ('TY_KEPT', 'TY_GONE', 'TY_NEW')))"
+    texts = []
+    with ProgramStarter() as starter:
+        for variables in ({"TY_GONE": None, "TY_NEW": "a b"}, None):
+            run = starter.run(
+                python(code),
+                stderr=tmp_path / "stderr",
+                stdout=output,
+                limit_s=LIMIT_S,
+                variables=variables,
+            )
+            assert not run.failed
+            texts.append(output.read_text("utf-8").strip())
+    assert texts == ["1 None a b", "1 1 None"]

@@ -15,7 +15,6 @@ Run: python {name}
 
 import json
 import random
-import statistics
 import sys
 import time
 
@@ -87,7 +86,8 @@ def main():
         for _ in range(15):
             for index in random.sample(range(2), 2):
                 times[index].append(block(sides[index], arguments, calls))
-    eager, compiled = (statistics.median(one) for one in times)
+    # Other programs can only add time.
+    eager, compiled = (min(one) for one in times)
     if "--json" in sys.argv:
         print(json.dumps({{"eager_ms": eager, "compiled_ms": compiled}}))
         return
