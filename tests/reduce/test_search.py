@@ -119,6 +119,18 @@ def test_dimensions_that_matter_are_kept() -> None:
     assert Fixed(one_slow(3)).search(lengths=(256,)).sizes == ()
 
 
+def test_dimensions_are_not_shortened_to_mere_overhead() -> None:
+    class Overhead(Simulated):
+        def measure(self, units: Sequence[int], sizes: Sizes, rounds: int) -> list[Round]:
+            result = super().measure(units, sizes, rounds)
+            calls_ns = 2e6 if units else 0.0
+            return [(a, b, c, d + calls_ns) for a, b, c, d in result]
+
+    search = Overhead(one_slow(3, loss=1e6), whole_loss=3e6).search(lengths=(1024,))
+    assert all(new >= 64 for _, new in search.sizes)
+    # A relative loss that only grows with shorter dimensions would allow 8.
+
+
 def test_the_time_limit_keeps_what_was_not_examined() -> None:
     search = Simulated(one_slow(3)).search(seconds=0.0)
     assert not search.complete

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torchyard.core.comparison import Estimate
@@ -20,6 +21,11 @@ class Times:
     def loss_ms(self) -> float:
         """What the candidate loses."""
         return self.candidate_ms - self.baseline_ms
+
+    @property
+    def log_ratio(self) -> float:
+        """The relative loss: logarithm of candidate by baseline time."""
+        return math.log(self.candidate_ms / self.baseline_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,9 @@ KEPT_SHARE: Final = 0.5
 """Share of the loss that a smaller program must keep."""
 FIRST_ROUNDS: Final = 8
 MOST_ROUNDS: Final = 64
+MOST_GROWTH: Final = 1.5
+"""Factor by which the relative loss of shorter dimensions may grow: beyond it, the overhead of a call
+is measured instead of the operators."""
 SHORTEST: Final = 8
 """Dimensions of this length are not shortened further."""
 
@@ -97,8 +100,7 @@ class ReductionSearch:
         try:
             minimize(self.units, lambda units: self._keeps(units, (), _spare_ns), self._cut)
             cut = self._times(self.units, ())
-            limit = KEPT_SHARE * math.log(cut.candidate_ms / cut.baseline_ms)
-            self._shorten(list(lengths(self.units)), limit)
+            self._shorten(list(lengths(self.units)), cut.log_ratio)
         except _TimeUp:
             self.complete = False
             cut = self._times(self.units, ())
@@ -133,8 +135,9 @@ class ReductionSearch:
     def _cut(self, units: tuple[int, ...]) -> None:
         self.units = units
 
-    def _shorten(self, lengths: list[int], limit: float) -> None:
+    def _shorten(self, lengths: list[int], log_ratio: float) -> None:
         """Halve each length as often as the relative loss stays."""
+        limit = KEPT_SHARE * log_ratio
         for length in lengths:
             shorter = length
             while shorter // 2 >= SHORTEST:
@@ -142,6 +145,8 @@ class ReductionSearch:
                 others = tuple(one for one in self.sizes if one[0] != length)
                 sizes = (*others, (length, shorter))
                 if shorter in lengths or not self._keeps(self.units, sizes, _log_ratio, limit):
+                    break
+                if self._times(self.units, sizes).log_ratio > MOST_GROWTH * log_ratio:
                     break
                 self.sizes = sizes
 

@@ -53,7 +53,7 @@ def inputs():
 
 
 def wait():
-    if {device} != "cpu":
+    if torch.device({device}).type == "cuda":
         torch.cuda.synchronize()
 
 
@@ -160,7 +160,10 @@ def _input(value: Value) -> str:
             numbers = numbers[torch.isfinite(numbers)]
         if numbers.numel():
             low, high = float(numbers.min()), float(numbers.max())
-    bounds = "%r, %r" % ((low, high) if tensor.is_floating_point() else (int(low), int(high)))
+    if tensor.is_floating_point():
+        bounds = "%.6g, %.6g" % (low, high)
+    else:
+        bounds = "%d, %d" % (low, high)
     return "filled(%r, %r, %s, %s),  # %s" % (
         tuple(tensor.shape),
         tuple(tensor.stride()),
