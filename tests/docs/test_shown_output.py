@@ -49,6 +49,7 @@ BESIDE_VALUES = frozenset(
         "prepare over",
         "process python",
         "python used",
+        "release changed",
         "relocation auto",
         "size mismatch",
         "sources folder",

@@ -25,7 +25,7 @@ def reduced_text(result: Reduced) -> str:
         lines.append("dimensions  " + ", ".join(f"{old} -> {new}" for old, new in result.sizes))
     lines += ["", aligned(_rows(result), right={1, 2, 3, 4}), ""]
     lines.append(
-        f"share       {format_percent(result.share)} of the end-to-end loss is in these operators"
+        f"share       {format_percent(result.share)} of the loss of the model, in the same rounds"
     )
     lines.append(f"script      {_script_text(result)}")
     if result.graphs > 1:
@@ -55,7 +55,7 @@ def upstream_text(result: Reduced) -> str:
             "",
             *table,
             "",
-            f"{format_percent(result.share)} of the end-to-end loss is in these operators.",
+            f"{format_percent(result.share)} of the loss of the model, in the same rounds.",
             "",
             *(f"- {escaped(name)}: {escaped(value)}" for name, value in result.environment),
             "",
@@ -97,9 +97,9 @@ def _script_text(result: Reduced) -> str:
     if estimate is None or estimate.interval is None:
         return "It cannot be run by itself here"
     interval = estimate.interval
-    state = "shows" if result.confirmed else "does not show"
+    shown = "It shows the loss" if result.confirmed else "It does not show the loss"
     return (
-        f"It {state} the loss in new processes: {estimate.speedup:.3f}x "
+        f"{shown} in new processes: {estimate.speedup:.3f}x "
         f"(95 % CI {interval.low:.3f} to {interval.high:.3f})"
     )
 
