@@ -23,7 +23,7 @@ from packaging.version import InvalidVersion, Version
 from torchyard.bisect.model import RevisionFailed
 from torchyard.errors import StepFailed, UsageError
 from torchyard.files.safe_writing import replace_json
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 from torchyard.results.directory import home_folder
 
 __all__ = ["PackageEnvironments", "available_versions", "parse_releases"]

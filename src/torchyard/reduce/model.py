@@ -12,15 +12,22 @@ __all__ = ["Reduced", "Times"]
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
-    """Times of both sides in ms, medians over pairs of blocks."""
+    """Times of both sides in ms: medians over rounds, or geometric means over processes."""
 
     baseline_ms: float
     candidate_ms: float
+    model_loss_ms: float | None = None
+    """Loss of the model in the same rounds."""
 
     @property
     def loss_ms(self) -> float:
         """What the candidate loses."""
         return self.candidate_ms - self.baseline_ms
+
+    @property
+    def share(self) -> float | None:
+        """The loss as a share of that of the model in the same rounds."""
+        return self.loss_ms / self.model_loss_ms if self.model_loss_ms else None
 
     @property
     def log_ratio(self) -> float:
@@ -44,8 +51,6 @@ class Reduced:
     end_to_end: Times
     captured: Times
     """All operators as one graph."""
-    share: float
-    """Loss of the remaining operators, as a share of that of the model in the same rounds."""
     cut: Times
     """The operators that remain, with the shapes of the model."""
     reduced: Times

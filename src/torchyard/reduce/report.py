@@ -23,11 +23,9 @@ def reduced_text(result: Reduced) -> str:
     ]
     if result.sizes:
         lines.append("dimensions  " + ", ".join(f"{old} -> {new}" for old, new in result.sizes))
-    lines += ["", aligned(_rows(result), right={1, 2, 3, 4}), ""]
-    lines.append(
-        f"share       {format_percent(result.share)} of the loss of the model, in the same rounds"
-    )
+    lines += ["", aligned(_rows(result), right={1, 2, 3, 4, 5, 6}), ""]
     lines.append(f"script      {_script_text(result)}")
+    lines.append("model loss  that of the model in the same rounds; share is loss by model loss")
     if result.graphs > 1:
         lines.append(f"note        the model has {result.graphs} graphs; the script is one graph")
     took = format_duration(result.elapsed_s * 1e9)
@@ -37,7 +35,7 @@ def reduced_text(result: Reduced) -> str:
 
 def reduced_json(result: Reduced) -> dict[str, Any]:
     """Return the JSON object of a result."""
-    return {**encode(result), "confirmed": result.confirmed}
+    return {**encode(result), "share": result.cut.share, "confirmed": result.confirmed}
 
 
 def upstream_text(result: Reduced) -> str:
@@ -55,7 +53,7 @@ def upstream_text(result: Reduced) -> str:
             "",
             *table,
             "",
-            f"{format_percent(result.share)} of the loss of the model, in the same rounds.",
+            "Model loss: of the whole model, in the same rounds as this row.",
             "",
             *(f"- {escaped(name)}: {escaped(value)}" for name, value in result.environment),
             "",
@@ -77,14 +75,16 @@ def _rows(result: Reduced) -> list[list[str]]:
         programs.append(("with short dimensions", result.reduced))
     programs.append(("script, new processes", result.fresh))
     return [
-        ["program", "eager ms", "compiled ms", "loss ms", "speedup"],
+        ["program", "eager ms", "compiled ms", "speedup", "loss ms", "model loss", "share"],
         *(
             [
                 name,
                 f"{times.baseline_ms:.4g}",
                 f"{times.candidate_ms:.4g}",
-                f"{times.loss_ms:+.4g}",
                 f"{times.baseline_ms / times.candidate_ms:.3f}x",
+                f"{times.loss_ms:+.3g}",
+                "-" if times.model_loss_ms is None else f"{times.model_loss_ms:+.3g}",
+                "-" if times.share is None else format_percent(times.share),
             ]
             for name, times in programs
             if times is not None

@@ -1,8 +1,9 @@
 """The search: which operators can be left out, and which dimensions shortened.
 
 Each step is a sequential test on rounds of blocks: the distribution-free interval of the median is
-compared with half of the loss of the model, which is timed in the same rounds. Test i of a search may err with probability alpha / (i (i + 1)), shared
-by its looks at the data. What stays undecided is kept. Knows no torch: `measure` times a program.
+compared with half of the loss of the model, which is timed in the same rounds. Test i of a search may
+err with probability alpha / (i (i + 1)), shared by its looks at the data. What stays undecided is kept.
+Knows no torch: `measure` times a program.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
@@ -82,7 +84,6 @@ class ReductionSearch:
         self.units: tuple[int, ...] = tuple(range(count))
         self.sizes: Sizes = ()
         self.complete = True
-        self.share = 1.0
 
     @property
     def tests(self) -> int:
@@ -110,7 +111,7 @@ class ReductionSearch:
     def _whole(self) -> Times:
         """Return the times of the model; raise if there is no loss."""
         slower = self._keeps(WHOLE, (), _loss_ns)
-        whole = self._times(WHOLE, ())
+        whole = replace(self._times(WHOLE, ()), model_loss_ms=None)
         if not slower:
             raise NothingToDo(
                 "the candidate is not shown to be slower than the baseline",
@@ -187,11 +188,13 @@ class ReductionSearch:
         rounds = self._rounds[tuple(units), sizes]
         if not rounds:
             raise Untrustworthy("the captured graph cannot be run", hint="choose another model")
-        if not sizes:
-            self.share = median(map(_loss_ns, rounds)) / median(one[1] - one[0] for one in rounds)
+        model_ms, slower_model_ms, baseline_ms, candidate_ms = (
+            median(one[side] for one in rounds) / 1e6 for side in range(4)
+        )
         return Times(
-            baseline_ms=median(one[2] for one in rounds) / 1e6,
-            candidate_ms=median(one[3] for one in rounds) / 1e6,
+            baseline_ms=baseline_ms,
+            candidate_ms=candidate_ms,
+            model_loss_ms=slower_model_ms - model_ms,
         )
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from torchyard.core.comparison import Estimate
 from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, Budget, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
-from torchyard.process.capture import capture
+from torchyard.process.programs import capture
 from torchyard.reduce.model import Reduced, Times
 from torchyard.reduce.search import ReductionSearch, Round, Sizes, Unusable
 from torchyard.stats.estimate import estimate
@@ -107,7 +107,6 @@ def reduce_comparison(
         graphs=int(captured["graphs"]),
         end_to_end=times[0],
         captured=times[1],
-        share=search.share,
         cut=times[2],
         reduced=times[3],
         fresh=fresh,
@@ -172,7 +171,7 @@ def _check_script(script: str, candidate: Variant) -> tuple[Times | None, Estima
         looks=(),
         budget=Budget(min_launches=FRESH, max_launches=FRESH),
     )
-    eager, compiled = (median(pair[i] for pair in pairs) for i in range(2))
+    eager, compiled = (geometric_mean(pair[i] for pair in pairs) for i in range(2))
     return Times(baseline_ms=eager, candidate_ms=compiled), checked
 
 
