@@ -1,6 +1,6 @@
 """How often `torchyard reduce` finds a planted slow operator, on random models.
 
-Run as `python -m benchmarks.reduce_truth [MODELS]`. Each model is a chain of 12 random operators, one
+Run as `python -m benchmarks.reduce_truth [MODELS [FIRST_SEED]]`. Each model is a chain of 12 random operators, one
 of which takes 0.5 to 3 ms longer in the candidate: a backend that runs the graph operator by operator.
 A reduction is right if at most 3 operators remain and the planted one is among them. All models run in
 this process; dimensions are not shortened.
@@ -63,9 +63,10 @@ def reduce_one(seed: int) -> tuple[bool, str]:
 
 def main() -> None:
     models = int(sys.argv[1]) if len(sys.argv) > 1 else 24
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     torch.set_num_threads(1)
     right = 0
-    for seed in range(models):
+    for seed in range(first, first + models):
         is_right, line = reduce_one(seed)
         right += is_right
         print(f"{'right' if is_right else 'wrong'} {line}", flush=True)
