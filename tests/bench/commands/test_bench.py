@@ -284,6 +284,8 @@ def test_options_win_over_the_file_and_leave_the_rest(
         (["--only", "gpt", "--preload", "a b=x.so"], 2, "--preload: 'a b' is not a valid name"),
         (["--only", "gpt", "--optimizer-step"], 2, "--optimizer-step has no effect"),
         (["missing.toml"], 2, "there is no study file 'missing.toml'"),
+        (["kernels/layer-nrm"], 2, "the suite 'kernels' has no workload 'layer-nrm'"),
+        (["nonsense"], 2, "unknown workload 'nonsense'"),
         (["missing.py"], 2, "FILE.py: no such file: 'missing.py'"),
         (["missing.py:Net"], 2, "FILE.py: no such file: 'missing.py'"),
         (["a.toml", "b.toml"], 2, "2 study files are given, and bench takes one"),

@@ -37,7 +37,7 @@ __all__ = ["bench", "revision_of_option"]
 _HELP = """
 \b
 Examples:
-  torchyard bench --only models/gpt
+  torchyard bench models/gpt
       inductor against eager on one model
   torchyard bench --suite kernels --target old=~/old/venv --target new=~/new/venv
       one PyTorch build against another
@@ -66,7 +66,7 @@ sentence. Results are kept in a run folder.
 @click.argument(
     "files",
     nargs=-1,
-    metavar="[STUDY.toml|FILE.py[:NAME]...]",
+    metavar="[STUDY.toml|FILE.py[:NAME]|SUITE/NAME...]",
     type=click.Path(dir_okay=False),
 )
 @bench_options
@@ -89,7 +89,8 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     for name in ("shell", "warmup"):
         if options[name]:
             raise UsageError(f"--{name} has no effect", hint="it applies to --command")
-    study, python_files = _split_files(files)
+    study, python_files, workloads = _split_files(files)
+    options["only"] = (*options["only"], *workloads)
     options["python_file"] = python_files[0] if python_files else None
     options["other_files"] = python_files[1:]
     search_batch = options["batch_size"] == LARGEST
@@ -197,19 +198,21 @@ def _can_be_explained(comparisons: Sequence[Comparison]) -> bool:
     )
 
 
-def _split_files(files: tuple[str, ...]) -> tuple[Path | None, list[str]]:
-    """Return the study file and the Python files of the arguments."""
+def _split_files(files: tuple[str, ...]) -> tuple[Path | None, list[str], list[str]]:
+    """Return the study file, the Python files and the names of workloads of the arguments."""
     from torchyard.bench.workload_text import is_python_file
     from torchyard.errors import UsageError
 
     python_files = [text for text in files if is_python_file(text)]
-    studies = [Path(text) for text in files if not is_python_file(text)]
+    others = [text for text in files if not is_python_file(text)]
+    studies = [Path(text) for text in others if text.endswith(".toml") or Path(text).exists()]
+    workloads = [text for text in others if Path(text) not in studies]
     if len(studies) > 1:
         raise UsageError(
             f"{len(studies)} study files are given, and bench takes one",
             hint="run each of them on its own",
         )
-    return (studies[0] if studies else None), python_files
+    return (studies[0] if studies else None), python_files, workloads
 
 
 def revision_of_option(option: str | None) -> str:
