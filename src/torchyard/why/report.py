@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.core.short_names import short_label
+from torchyard.core.units import format_count
 from torchyard.presentation.safe_text import one_line, wrapped
 from torchyard.why.model import Ablation, Attribution, CompilePhase, Kernel, Part, Source
 
@@ -29,11 +30,13 @@ def attribution_text(result: Attribution, *, width: int = 100) -> str:
     rest = [part for part in result.parts if part not in shown]
     if rest:
         total_ns = sum(part.difference_ns for part in rest)
-        lines.append(
-            f"{_amount(total_ns, scale):>{amount}} {unit}  {len(rest)} smaller parts together"
-        )
+        times = _times(sum(p.baseline_ns for p in rest), sum(p.candidate_ns for p in rest), scale)
+        count = format_count(len(rest), "smaller part")
+        lines.append(f"{_amount(total_ns, scale):>{amount}} {unit}  {count}: {times} {unit}")
     lines.append(f"{'-' * (amount + 3)}")
-    lines.append(f"{_amount(result.difference_ns, scale):>{amount}} {unit}  sum of all parts")
+    times = _times(result.baseline_ns, result.candidate_ns, scale)
+    total = _amount(result.difference_ns, scale)
+    lines.append(f"{total:>{amount}} {unit}  sum of all parts: {times} {unit}")
     if result.facts:
         lines += ["", "Compiler:"]
         for fact in result.facts:
@@ -110,10 +113,19 @@ def method_line(result: Attribution) -> str:
 
 
 def shown_parts(result: Attribution) -> list[Part]:
-    """Return named parts and others of some size."""
+    """Return named parts and others of some size; the profiler bias also if it is alike in both."""
     limit_ns = 0.01 * max(result.baseline_ns, result.candidate_ns)
-    parts = [part for part in result.parts if part.named or abs(part.difference_ns) >= limit_ns]
-    return parts[:MOST_PARTS] or list(result.parts[:1])
+    parts = [
+        part
+        for part in result.parts
+        if part.named
+        or abs(part.difference_ns) >= limit_ns
+        or (part.kind == "profiler" and abs(part.baseline_ns) >= limit_ns)
+    ]
+    if len(parts) > MOST_PARTS:
+        bias = [part for part in parts[MOST_PARTS - 1 :] if part.kind == "profiler"]
+        parts = [*parts[: MOST_PARTS - len(bias)], *bias]
+    return parts or list(result.parts[:1])
 
 
 def time_unit(duration_ns: float) -> tuple[str, float]:
@@ -126,6 +138,10 @@ def _amount(duration_ns: float, scale: float) -> str:
     return f"{duration_ns / scale:+.3f}"
 
 
+def _times(baseline_ns: float, candidate_ns: float, scale: float) -> str:
+    return f"{baseline_ns / scale:.3f} -> {candidate_ns / scale:.3f}"
+
+
 def _interval(low_ns: float, high_ns: float, scale: float) -> str:
     return f"[{low_ns / scale:+.3f}, {high_ns / scale:+.3f}]"
 
@@ -133,7 +149,7 @@ def _interval(low_ns: float, high_ns: float, scale: float) -> str:
 def _part_lines(
     part: Part, result: Attribution, scale: float, unit: str, amount: int, width: int
 ) -> list[str]:
-    times = f"{part.baseline_ns / scale:.3f} -> {part.candidate_ns / scale:.3f} {unit}"
+    times = f"{_times(part.baseline_ns, part.candidate_ns, scale)} {unit}"
     mark = "" if part.named else "  not significant"
     head = (
         f"{_amount(part.difference_ns, scale):>{amount}} {unit} "
