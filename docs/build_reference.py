@@ -85,11 +85,10 @@ like its nearest neighbor, which the doctor reports.
 """
 
 _FAILURES_HEAD = """\
-The {count} signatures by which `torchyard build explain LOG` and a failed build recognize a cause in a log
-([guide](../howto/find-out-why-a-build-failed.md)). `torchyard explain build-SIGNATURE` prints the cause, the suggested fix and
-references. *General*: a class of errors that another signature may explain better. *Loss*: the build succeeds with less than
-requested. *Notice*: harmless. All others are causes of failures. Of the patterns that match, one is shown; capitals stand for text
-from the log.
+The {count} causes that `torchyard build explain LOG` and a failed build recognize in a log
+([guide](../howto/find-out-why-a-build-failed.md)). `torchyard explain NAME` prints cause, suggested fix and references. *General*: a
+class of errors that another entry may explain better. *Loss*: the build succeeds with less than requested. *Notice*: harmless.
+Capitals stand for text from the log; patterns are in `src/torchyard/builds/diagnosis/signatures/`.
 """
 
 _DOCTOR_HEAD = """\
@@ -158,8 +157,8 @@ def versions_page(written_by: str) -> str:
         "# Matching versions\n",
         _VERSIONS_HEAD,
         "## PyTorch\n",
-        "| release | front end | C++ | needs | prefers | torchvision | torchaudio | oneDNN inside | ACL of its Arm wheels |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| release | front end | C++ | torchvision | torchaudio | oneDNN inside | ACL of its Arm wheels |",
+        "|---|---|---|---|---|---|---|",
     ]
     notes: dict[str, list[str]] = {}
     for version in compatibility.known_releases("pytorch"):
@@ -170,8 +169,6 @@ def versions_page(written_by: str) -> str:
                 version,
                 facts.front_end,
                 facts.cxx_standard,
-                _ranges(facts.needs),
-                _ranges(facts.prefers),
                 *goes_with,
                 facts.onednn,
                 facts.acl,
@@ -179,18 +176,14 @@ def versions_page(written_by: str) -> str:
         )
         for note in facts.notes:
             notes.setdefault(note, []).append(version)
-    lines += ["", *(f"- {', '.join(versions)}: {note}" for note, versions in notes.items())]
+    lines += ["", *_requirements("pytorch"), ""]
+    lines += [f"- {', '.join(versions)}: {note}" for note, versions in notes.items()]
     for project in ("torchvision", "torchaudio"):
-        lines += [
-            "",
-            f"## {project}\n",
-            "| release | for PyTorch | needs | prefers |",
-            "|---|---|---|---|",
-        ]
-        for version in compatibility.known_releases(project):
-            facts = compatibility.release_facts(project, version)
-            torch = ", ".join((facts.companions.get("pytorch", ""), *facts.also_fits))
-            lines.append(_row(version, torch, _ranges(facts.needs), _ranges(facts.prefers)))
+        newest = compatibility.known_releases(project)[-1]
+        fits = ", ".join(compatibility.release_facts(project, newest).also_fits)
+        lines += ["", f"## {project}\n"]
+        lines += [f"Releases belong to PyTorch as above; {newest} also to {fits}.\n"]
+        lines += _requirements(project)
     lines += ["", "## oneDNN and Arm Compute Library\n"]
     lines += ["A release between two rows is treated like the upper one.\n"]
     lines += ["| oneDNN | accepts Arm Compute Library | confirmed |", "|---|---|---|"]
@@ -236,31 +229,9 @@ def failures_page(written_by: str) -> str:
     rows = [worded(row) for row in load_signatures()]
     lines = [written_by, "# Failures of builds\n", _FAILURES_HEAD.format(count=len(rows))]
     for row in rows:
-        signs = [readable(pattern) for pattern in row.any]
-        signs += [f"exit code {code}" for code in row.exit_codes]
-        shown = next((f"`{sign}`" for sign in signs if sign), "")
         level = "" if row.level == "fatal" else f" ({row.level})"
-        lines.append(f"- `{row.id}`{level}: {_prose(row.title.rstrip('.'))}; {shown}".rstrip("; "))
+        lines.append(f"- `{row.id}`{level}: {_prose(row.title.rstrip('.'))}")
     return "\n".join(lines) + "\n"
-
-
-_NAMED = re.compile(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)")
-_READABLE = (
-    (re.compile(r"\(\?[!=][^)]*\)|\\b|\^(?:\\s\*)?|\$"), ""),
-    (re.compile(r"(?:\[[^\]]*\]|\\[dwSs]|\.)(?:[*+]|\{[^}]*\})\??"), "..."),
-    (re.compile(r"\(\?:"), "("),
-    (re.compile(r"\.?\[`'\]|\\W\?"), "'"),
-    (re.compile(r"\\([^\w\s])"), r"\1"),
-    (re.compile(r"(?:\.\.\. ?){2,}"), "... "),
-)
-
-
-def readable(pattern: str) -> str:
-    """Return a pattern as a readable log line."""
-    text = _NAMED.sub(lambda match: match[1].upper(), pattern)
-    for searched, replacement in _READABLE:
-        text = searched.sub(replacement, text)
-    return " ".join(text.split())
 
 
 def doctor_page(written_by: str) -> str:
@@ -359,8 +330,30 @@ def _bad_when(item: Mapping[str, Any]) -> str:
     return ", ".join(conditions)
 
 
-def _ranges(ranges: Mapping[str, str]) -> str:
-    return ", ".join(f"{tool} {limits}" for tool, limits in ranges.items())
+def _requirements(project: str) -> list[str]:
+    """Return a table of all tools, with the releases for which a range of versions is needed or preferred."""
+    releases = list(compatibility.known_releases(project))
+    rows: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for version in releases:
+        facts = compatibility.release_facts(project, version)
+        for kind, ranges in (("needs", facts.needs), ("prefers", facts.prefers)):
+            for tool, limits in ranges.items():
+                rows.setdefault((kind, tool), {}).setdefault(limits, []).append(version)
+    lines = ["| requirement | releases: range |", "|---|---|"]
+    for (kind, tool), ranges_of in rows.items():
+        spans = (f"{_releases(found, releases)}: {limits}" for limits, found in ranges_of.items())
+        lines.append(_row(f"{kind} {tool}", "; ".join(spans)))
+    return lines
+
+
+def _releases(found: list[str], ordered: list[str]) -> str:
+    """Return releases as a range if they follow each other, as a list otherwise."""
+    start = ordered.index(found[0])
+    if found == ordered:
+        return "all"
+    if len(found) == 1 or ordered[start : start + len(found)] != found:
+        return ", ".join(found)
+    return f"{found[0]} to {found[-1]}"
 
 
 def _row(*cells: object) -> str:

@@ -31,7 +31,7 @@ import variant_reference
 
 from torchyard import api, errors
 from torchyard.bench import study_file
-from torchyard.cli.commands import COMMANDS, ROOT_OPTIONS
+from torchyard.cli.commands import COMMANDS
 from torchyard.cli.explain import load_explanations
 from torchyard.cli.group import LazyGroup, RunningGroup, program
 from torchyard.core.study import Budget, MeasureSettings
@@ -41,17 +41,35 @@ REFERENCE = Path(__file__).parent / "reference"
 WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 
 
+_EXAMPLES = re.compile(r"^```\n((?:  .*\n)+)```\n\n?", re.MULTILINE)
+_WITHOUT_ARGUMENTS = re.compile(r"(?:sudo )?torchyard(?: [a-z-]+){1,2}(?: --json)?")
+_MOST_EXAMPLES = 2
+
+
 def commands_page() -> str:
-    """Every command with its options."""
-    lines = [WRITTEN_BY, "# Commands\n"]
-    lines += [
-        (
-            "Results go to stdout, progress and errors to stderr. Every command also has `--json` (one "
-            "JSON object on stdout),\n`--debug` (tracebacks of errors) and `--help`.\n"
-        )
+    """Every command with its options and some examples."""
+    head = (
+        "Results go to stdout, progress and errors to stderr. Every command also has `--json` (one JSON object on "
+        "stdout),\n`--debug` (tracebacks of errors) and `--help`, which shows more examples. Commands that show "
+        "progress have `--quiet`;\n`torchyard --version` shows the version.\n"
+    )
+    text = f"{WRITTEN_BY}\n# Commands\n\n{head}{all_commands()}"
+    return _EXAMPLES.sub(lambda block: _first_examples(block[1]), text)
+
+
+def _first_examples(body: str) -> str:
+    """Return a block of the first examples, without those that only name the command."""
+    examples = [
+        example
+        for example in re.split(r"^(?=  \S)", body, flags=re.MULTILINE)
+        if example and not _WITHOUT_ARGUMENTS.fullmatch(example.strip())
     ]
-    lines += ["| option of `torchyard` | meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {about} |" for name, about in ROOT_OPTIONS]
+    return f"```\n{''.join(examples[:_MOST_EXAMPLES])}```\n\n" if examples else ""
+
+
+def all_commands() -> str:
+    """Return the sections of all commands, with all examples."""
+    lines: list[str] = []
     context = click.Context(program, info_name="torchyard")
     shown: dict[str, str] = {}  # row of an option -> the first command that has it
     for name, (_, about) in COMMANDS.items():
@@ -71,11 +89,10 @@ def _command_section(
     words: str, command: click.Command, about: str, shown: dict[str, str]
 ) -> list[str]:
     arguments = [str(p.metavar or str(p.name).upper()) for p in command.params if _is_argument(p)]
-    title = " ".join([words, *arguments]) if arguments else words
     text = _help_text(command.help or "")
     return [
         *("", f"## {words}\n"),
-        *([f"`{title}`\n"] if arguments else []),
+        *([f"Arguments: `{' '.join(arguments)}`\n"] if arguments else []),
         *([] if _has_prose(text) else [about[0].upper() + about[1:].rstrip(", .") + ".\n"]),
         text,
         *_options(words, command, shown),
@@ -119,9 +136,10 @@ def study_file_page() -> str:
     lines = [WRITTEN_BY, "# Study file\n"]
     lines += [
         (
-            "A study file is TOML. Options of `torchyard bench` override it; paths are relative to the "
-            "file. An unknown key or an\ninvalid value is an error that names the file, the key and the "
-            "nearest valid name.\n"
+            "A study file is TOML. Options override it; paths are relative to the file. An unknown key or an "
+            "invalid value is an error\nthat names the file, the key and the nearest valid name. Keys named like an "
+            'option have its meaning and default.\nDurations, sizes and percentages are strings (`"5m"`, '
+            '`"8GiB"`, `"1%"`) or plain numbers (seconds, bytes, fractions);\nrepeatable options are arrays.\n'
         ),
         (
             "`baseline` and `candidates` are [variants](variants.md), such as "
@@ -134,26 +152,52 @@ def study_file_page() -> str:
         "```",
     ]
     tables = (
-        ("Top level", study_file.StudyFile, None),
-        ("[targets.NAME]", study_file.TargetTable, None),
-        ("[environments.NAME]", study_file.EnvironmentTable, None),
-        ("[[workloads]]", study_file.WorkloadTable, None),
-        ("[budget]", study_file.BudgetTable, Budget()),
-        ("[settings]", study_file.SettingsTable, MeasureSettings()),
-        ("[gate]", model.GateTable, None),
-        ("[sweep]", study_file.SweepTable, None),
+        ("Top level", study_file.StudyFile, None, ""),
+        ("[targets.NAME]", study_file.TargetTable, None, ""),
+        ("[environments.NAME]", study_file.EnvironmentTable, None, ""),
+        ("[[workloads]]", study_file.WorkloadTable, None, "bench"),
+        ("[budget]", study_file.BudgetTable, Budget(), "bench"),
+        ("[settings]", study_file.SettingsTable, MeasureSettings(), "bench"),
+        ("[gate]", model.GateTable, None, "gate"),
+        ("[sweep]", study_file.SweepTable, None, "sweep"),
     )
-    for title, kind, defaults in tables:
+    for title, kind, defaults, command in tables:
         heading = title if title == "Top level" else f"`{title}`"
         lines += ["", f"## {heading}\n", (inspect.getdoc(kind) or "") + "\n"]
         hints, about = get_type_hints(kind), _field_docs(kind)
+        options = _option_names(command)
+        same: list[str] = []
         for field in dataclasses.fields(kind):
+            name = field.name.replace("_", "-")
             if field.name not in about:
                 continue  # a table with a section of its own
+            if f"--{name}" in options and (title, name) not in _OTHER_MEANING:
+                same.append(f"`{name}`")
+                continue
             default = _default(field, defaults)
             value = ", ".join(filter(None, (_type_text(hints[field.name]), default)))
-            lines.append(f"- `{field.name.replace('_', '-')}` ({value}): {about[field.name]}")
+            lines.append(f"- `{name}` ({value}): {about[field.name]}")
+        if same:
+            link = f"[torchyard {command}](commands.md#torchyard-{command})"
+            lines.append(f"- {', '.join(same)}: as the options of {link}.")
     return "\n".join(lines) + "\n"
+
+
+_OTHER_MEANING = {
+    ("[[workloads]]", "suite"),
+    ("[gate]", "limits"),
+    ("[sweep]", "batch-size"),
+    ("[sweep]", "slurm"),
+}
+"""Keys that are named like an option and differ from it."""
+
+
+def _option_names(name: str) -> set[str]:
+    """Return the options of a command; none without a name."""
+    command = program.get_command(click.Context(program, info_name="torchyard"), name)
+    if isinstance(command, RunningGroup):
+        command = command.get_command(click.Context(command, info_name=name), "run")
+    return {word for parameter in command.params for word in parameter.opts} if command else set()
 
 
 def exit_codes_page() -> str:
@@ -222,7 +266,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "suite-lists.md": lambda: suite_reference.lists_page(WRITTEN_BY),
     "variants.md": lambda: variant_reference.variants_page(WRITTEN_BY),
     "value-patterns.md": lambda: values_reference.patterns_page(WRITTEN_BY),
-    "../man/torchyard.1": lambda: man_page.man_page(commands_page(), errors.EXIT_CODES),
+    "../man/torchyard.1": lambda: man_page.man_page(all_commands(), errors.EXIT_CODES),
 }
 
 
@@ -258,7 +302,7 @@ def _help_text(text: str) -> str:
     )
 
 
-_OF_ALL_COMMANDS = ("as_json", "debug")
+_OF_ALL_COMMANDS = ("as_json", "debug", "quiet")
 """Parameters that the page describes once."""
 
 
@@ -290,7 +334,9 @@ _FEW = 2
 
 def _places(shown: dict[str, str], rows: list[str]) -> str:
     commands = dict.fromkeys(shown[row] for row in rows if row in shown)
-    return ", ".join(f"[{words}](#{words.replace(' ', '-')})" for words in commands)
+    return ", ".join(
+        f"[{words.removeprefix('torchyard ')}](#{words.replace(' ', '-')})" for words in commands
+    )
 
 
 def _option_row(option: click.Option) -> str:
@@ -335,17 +381,17 @@ def _type_text(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         rest = [argument for argument in arguments if argument is not type(None)]
         if set(rest) == {str, int, float}:
-            return "text or number"
+            return "string or number"
         if set(rest) == {int, float, str, bool}:
             return "any value"
         return " or ".join(_type_text(argument) for argument in rest)
     if origin is tuple:
-        return f"list of {_type_text(arguments[0])}"
+        return " ".join(("array", _type_text(arguments[0]))) if get_args(arguments[0]) else "array"
     if origin is dict:
         return "table"
     if dataclasses.is_dataclass(kind):
         return "table"
-    names = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    names = {str: "string", int: "integer", float: "number", bool: "boolean"}
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 
 

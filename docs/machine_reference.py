@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchyard.machine.knob import Knob
-from torchyard.machine.knobs import KNOBS, RESTORE_ORDER, WRITE_ORDER
+from torchyard.machine.knobs import KNOBS
 
 _REACH = {
     "machine": "",
@@ -21,7 +21,7 @@ _SECTIONS: tuple[tuple[str, Callable[[Knob], bool]], ...] = (
 
 
 def knobs_page(written_by: str) -> str:
-    """Return the page of all knobs, with the order of writing and restoring."""
+    """Return the page of all knobs."""
     lines = [written_by, "# Knobs\n"]
     lines += [
         (
@@ -37,9 +37,7 @@ def knobs_page(written_by: str) -> str:
         for knob in KNOBS.values():
             if belongs(knob):
                 lines += _knob(knob)
-    lines += ["## Order\n", "Writing:\n", *_order(WRITE_ORDER), ""]
-    lines += ["Restoring:\n", *_order(RESTORE_ORDER)]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _knob(knob: Knob) -> list[str]:
@@ -58,11 +56,3 @@ def _knob(knob: Knob) -> list[str]:
 
 def _sentence(text: str) -> str:
     return text[0].upper() + text[1:].rstrip(".") + "."
-
-
-def _order(order: tuple[tuple[str, str, str], ...]) -> list[str]:
-    later: dict[tuple[str, str], list[str]] = {}
-    for first, then, reason in order:
-        later.setdefault((first, reason), []).append(then)
-    rows = [f"| {first} | {', '.join(then)} | {why} |" for (first, why), then in later.items()]
-    return ["| first | then | because |", "|---|---|---|", *rows]

@@ -30,6 +30,7 @@ def man_page(commands: str, exit_codes: Mapping[int, str]) -> str:
         "Results go to stdout, progress and errors to stderr.",
         r"Every command also has \fB\-\-json\fR (one JSON object on stdout),",
         r"\fB\-\-debug\fR (tracebacks of errors) and \fB\-\-help\fR.",
+        r"Commands that show progress have \fB\-\-quiet\fR.",
     ]
     for name, (_, about) in COMMANDS.items():
         lines += [".TP", f"\\fB{_escaped(name)}\\fR", _escaped(about)]

@@ -46,16 +46,15 @@ def lists_page(written_by: str) -> str:
     ]
     for suite, about in _OTHERS.items():
         lines += [f"\n## `{suite}`\n", about]
-        lines += ["| description | batch, GPU / CPU | names |", "|---|---|---|"]
-        groups: dict[tuple[str, str], list[str]] = {}
+        groups: dict[str, dict[str, list[str]]] = {}
         for entry in LISTS[suite]:
-            groups.setdefault((entry.about + _only(entry.modes), _sizes(entry)), []).append(
-                f"`{entry.name}`"
-            )
-        lines += [
-            f"| {what} | {sizes} | {', '.join(names)} |" for (what, sizes), names in groups.items()
-        ]
-    return "\n".join(lines) + "\n"
+            group = groups.setdefault(entry.about + _only(entry.modes), {})
+            group.setdefault(_sizes(entry), []).append(f"`{entry.name}`")
+        for what, by_size in groups.items():
+            lines += [f"{what[0].upper()}{what[1:]}; batch sizes and names:\n"]
+            lines += [f"- {sizes}: {', '.join(names)}" for sizes, names in by_size.items()]
+            lines += [""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _sizes(entry: ListedWorkload) -> str:

@@ -9,7 +9,7 @@ _ABOUT = """\
 Patterns that `torchyard values` reports. A tensor is *computed* if an operator of the program created it from other values;
 fills, random numbers, copies, tensor lists of optimizers and temporaries inside operators are not. Bits are compared, not
 values. Views are not writes. Memory is identified by its allocation, not its address; uninitialized memory has no values.
-*What to do* is the general advice; a report gives the advice for the operator of each finding.
+`torchyard explain PATTERN` says why a pattern is waste and what to do; a report gives the advice for the operator of each finding.
 """
 _RULE = """\
 Except for guards and unchanged results, a pattern is not reported if it occurred in less than a third of the calls at a
@@ -18,16 +18,14 @@ location (nine tenths for operators that return their input), or only in the fir
 
 
 def patterns_page(written_by: str) -> str:
-    """Return the page of all patterns: rule, reason, advice and exceptions."""
+    """Return the page of all patterns: rule and exceptions."""
     texts = load_pattern_texts()
     lines = [written_by, "# Patterns of wasted work\n"]
     lines += [_ABOUT, _RULE]
     for name, text in texts.patterns.items():
         lines += [f"## {name[0].upper()}{name[1:]}\n", f"{_sentence(text.short)}\n"]
         lines += [f"**Rule.** {_one_line(text.definition)}\n"]
-        lines += [f"**Why it is waste.** {_one_line(text.why)}\n"]
         lines += [f"**Exceptions.** {_one_line(text.doubts)}\n"]
-        lines += [f"**What to do.** {_one_line(text.suggestion)}\n"]
     return "\n".join(lines).rstrip() + "\n"
 
 
