@@ -43,7 +43,7 @@ WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 
 _EXAMPLES = re.compile(r"^```\n((?:  .*\n)+)```\n\n?", re.MULTILINE)
 _WITHOUT_ARGUMENTS = re.compile(r"(?:sudo )?torchyard(?: [a-z-]+){1,2}(?: --json)?")
-_MOST_EXAMPLES = 2
+_MOST_EXAMPLES = 1
 
 
 def commands_page() -> str:
