@@ -318,9 +318,10 @@ def _options(words: str, command: click.Command, shown: dict[str, str]) -> list[
         repeated = [
             option.opts[-1] for option, row in zip(options, rows, strict=True) if row in shown
         ]
-        new = [row for row in rows if len(repeated) < _FEW or row not in shown]
+        few = len(repeated) < _FEW and all(len(row) < _LONG for row in rows if row in shown)
+        new = [row for row in rows if few or row not in shown]
         lines += ["", f"{title}:\n", *new]
-        if len(repeated) >= _FEW:
+        if not few:
             names = ", ".join(f"`{name}`" for name in repeated)
             lines.append(f"- {names}: as for {_places(shown, rows)}.")
         for row in new:
@@ -330,6 +331,8 @@ def _options(words: str, command: click.Command, shown: dict[str, str]) -> list[
 
 _FEW = 2
 """Number of options from which those of an earlier command are not repeated."""
+_LONG = 70
+"""Length of the text from which a single one is not repeated."""
 
 
 def _places(shown: dict[str, str], rows: list[str]) -> str:

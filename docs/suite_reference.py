@@ -20,8 +20,8 @@ _HUGGINGFACE = """\
 Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (after its divisors; smaller on CPUs for models
 with more than half a billion parameters). Model sizes are fixed in Torchyard, independent of the version of transformers.
 Models named after a class have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than the published
-ones. In the harness, the last seven models generate text or a transcript; here they process a prompt (Whisper: 30 s of
-audio) once. The class is given where it differs from the name.
+ones. In the harness, Whisper and the models of 1000 tokens generate a transcript or text; here they process a prompt
+(Whisper: 30 s of audio) once. The class is given where it differs from the name.
 """
 _OTHERS = {
     "timm": """\
@@ -38,12 +38,12 @@ def lists_page(written_by: str) -> str:
     """Return the page of all lists, with modes and batch sizes."""
     lines = [written_by, "# Suite lists\n", _ABOUT]
     lines += ["## `huggingface`\n", _HUGGINGFACE]
-    lines += ["| name | description | length | batch, GPU / CPU |", "|---|---|---|---|"]
-    lines += [
-        f"| `{model.name}` | {model.about}{_class(model.name, model.model_class)}"
-        f"{_only(model.modes)} | {model.length} | {model.gpu_batch_size}/{model.cpu_batch_size} |"
-        for model in MODELS
-    ]
+    by_length: dict[str, list[str]] = {}
+    for model in MODELS:
+        sizes = f"{model.length} tokens, {model.gpu_batch_size}/{model.cpu_batch_size}"
+        about = f"{model.about}{_class(model.name, model.model_class)}{_only(model.modes)}"
+        by_length.setdefault(sizes, []).append(f"`{model.name}` ({about})")
+    lines += [f"- {sizes}: {', '.join(models)}" for sizes, models in by_length.items()]
     for suite, about in _OTHERS.items():
         lines += [f"\n## `{suite}`\n", about]
         groups: dict[str, dict[str, list[str]]] = {}
@@ -62,7 +62,7 @@ def _sizes(entry: ListedWorkload) -> str:
 
 
 def _class(name: str, model_class: str) -> str:
-    return "" if name == model_class else f" (`{model_class}`)"
+    return "" if name == model_class else f", `{model_class}`"
 
 
 def _only(modes: Sequence[str]) -> str:
