@@ -80,7 +80,7 @@ measured or estimated, for one core; the doctor checks for the free disk space g
 
 _VERSIONS_HEAD = """\
 Versions known to `torchyard doctor` and the planner. Outside of *needs* a build cannot succeed; outside of *prefers* it may
-fail. Sources of the values are in the comments of `src/torchyard/builds/compatibility.toml`. An unlisted release is treated
+fail. Sources and reasons are in `src/torchyard/builds/compatibility.toml`. An unlisted release is treated
 like its nearest neighbor, which the doctor reports.
 """
 
@@ -198,9 +198,9 @@ def versions_page(written_by: str) -> str:
     lines += ["", "| compute capabilities | toolkits |", "|---|---|", *_capabilities(raw["cuda"])]
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
     lines += ["", "## Known bad combinations\n"]
-    lines += ["| what | when | why | fix |", "|---|---|---|---|"]
+    lines += ["| what | when | fix |", "|---|---|---|"]
     for item in raw["bad"]:
-        lines.append(_row(item["what"], _bad_when(item), item["why"], item["fix"]))
+        lines.append(_row(item["what"], _bad_when(item), item["fix"]))
     return "\n".join(lines) + "\n"
 
 

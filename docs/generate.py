@@ -42,8 +42,6 @@ WRITTEN_BY = "<!-- Written by docs/generate.py; do not edit. -->\n"
 
 
 _EXAMPLES = re.compile(r"^```\n((?:  .*\n)+)```\n\n?", re.MULTILINE)
-_WITHOUT_ARGUMENTS = re.compile(r"(?:sudo )?torchyard(?: [a-z-]+){1,2}(?: --json)?")
-_MOST_EXAMPLES = 1
 
 
 def commands_page() -> str:
@@ -54,17 +52,14 @@ def commands_page() -> str:
         "progress have `--quiet`;\n`torchyard --version` shows the version.\n"
     )
     text = f"{WRITTEN_BY}\n# Commands\n\n{head}{all_commands()}"
-    return _EXAMPLES.sub(lambda block: _first_examples(block[1]), text)
+    return _EXAMPLES.sub(lambda block: _first_example(block[1]), text)
 
 
-def _first_examples(body: str) -> str:
-    """Return a block of the first examples, without those that only name the command."""
-    examples = [
-        example
-        for example in re.split(r"^(?=  \S)", body, flags=re.MULTILINE)
-        if example and not _WITHOUT_ARGUMENTS.fullmatch(example.strip())
-    ]
-    return f"```\n{''.join(examples[:_MOST_EXAMPLES])}```\n\n" if examples else ""
+def _first_example(body: str) -> str:
+    """Return a block with the first example that has an option, if there is one."""
+    examples = re.split(r"^(?=  \S)", body, flags=re.MULTILINE)
+    first = next((example for example in examples if " --" in example.replace("--json", "")), "")
+    return f"```\n{first}```\n\n" if first else ""
 
 
 def all_commands() -> str:
