@@ -27,11 +27,9 @@ Examples:
   torchyard machine show --root ./copy
       another machine, from a copy of its /proc and /sys
 
-Show everything that makes benchmarks noisy. Changes nothing and needs no root; values that cannot
-be read are shown with the reason. Samples the current load for half a second.
+Show everything that makes benchmarks noisy. Changes nothing and needs no root.
 
-Exit code 0: the machine is fit for benchmarks, with or without advice. Exit code 6: measurements
-taken now are not trustworthy, because of other programs, steal time, memory pressure, thermal
+Exit code 6: measurements taken now are not trustworthy, because of other programs, steal time, memory pressure, thermal
 throttling or battery power.
 """
 

@@ -171,11 +171,10 @@ Examples:
   torchyard results verify latest ./first-run
   torchyard results verify --json
 
-Read every record of the runs, including samples and launches, check every file of a finished run
-against its checksums (SHA256SUMS), and list damage by file and line. Changes nothing. Without RUN,
-all runs in the results directory are checked. Exit code 8 if anything is damaged. Runs of earlier
-releases and killed runs are "not checksummed": only invalid records are detected. An incomplete last
-line, left by a killed process, is not damage: readers skip it.
+Read every record of the runs, check every file of a finished run against its checksums (SHA256SUMS),
+and list damage by file and line. Without RUN, all runs in the results directory are checked. Exit code
+8 if anything is damaged. Runs of earlier releases and killed runs are "not checksummed": only invalid
+records are detected.
 """
 
 

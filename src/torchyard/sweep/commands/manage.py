@@ -129,8 +129,7 @@ Examples:
 
 Show the cells of a sweep with their states: verdicts of finished cells, progress of running cells,
 and the reason and log of failed cells. SWEEP is a folder, a name or a unique prefix of it, or
-`latest`. Only reads the folder, so it works while the sweep is running, on any machine that can
-access the folder.
+`latest`. Works while the sweep is running, on any machine that can access the folder.
 """
 
 
@@ -183,8 +182,7 @@ Examples:
 Summarize a sweep: pass rate and geometric mean speedup of each suite, the fastest and slowest
 workloads, and why others did not pass; for an A/A sweep, the false alarm rate. SWEEP is a folder, a
 name or a unique prefix of it, or `latest`. Several sweeps, such as shards from other machines, are
-read as one: p-values are corrected over all cells, and a cell in several sweeps is taken from the
-last one that finished it. `torchyard report` shows one run in full.
+read as one; a cell in several sweeps is taken from the last one that finished it.
 """
 
 
