@@ -194,7 +194,7 @@ class ReductionSearch:
         return Times(
             baseline_ms=baseline_ms,
             candidate_ms=candidate_ms,
-            model_loss_ms=slower_model_ms - model_ms,
+            model_loss_ms=None if sizes else slower_model_ms - model_ms,
         )
 
 
