@@ -16,7 +16,11 @@ def shell(text: str) -> Command:
 
 
 def step(
-    name: str, *actions: Action, needs: tuple[str, ...] = (), creates: tuple[str, ...] = ()
+    name: str,
+    *actions: Action,
+    needs: tuple[str, ...] = (),
+    creates: tuple[str, ...] = (),
+    network: bool = False,
 ) -> Step:
     """A step of the one component."""
     return Step(
@@ -27,6 +31,7 @@ def step(
         needs=tuple(f"part/{need}" for need in needs),
         variables=(("PATH", PATH),),
         creates=creates,
+        network=network,
     )
 
 

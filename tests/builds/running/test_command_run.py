@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -173,3 +174,26 @@ def test_a_thread_that_ends_does_not_end_the_command() -> None:
     log = io.BytesIO()
     assert made[0].wait(log, lambda _: None) == 0
     assert log.getvalue() == b"whole\n"
+
+
+@pytest.mark.parametrize("escape", ["", "env -i setsid"])
+def test_a_background_process_that_holds_the_output_does_not_hang(mark: str, escape: str) -> None:
+    """It inherits stdout; `env -i` removes the mark by which leftover processes are found."""
+    command = CommandRun(
+        ["sh", "-c", f"{escape} sleep {mark} & head -c 200000 /dev/zero; echo end"],
+        folder="",
+        environment=VARIABLES,
+    )
+    log = io.BytesIO()
+    codes: list[int] = []
+    thread = threading.Thread(
+        target=lambda: codes.append(command.wait(log, lambda _: None)), daemon=True
+    )
+    thread.start()
+    thread.join(60)
+    leftover = alive(mark)
+    for pid in leftover if escape else []:
+        os.kill(int(pid), signal.SIGKILL)
+    assert codes == [0]
+    assert log.getvalue() == b"\0" * 200_000 + b"end\n"
+    wait_for_none(mark)

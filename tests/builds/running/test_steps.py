@@ -18,7 +18,7 @@ from tests.builds.sandbox.sandbox_commands import needs_cut_network
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.plan import Action, Command, Download, Step, Verify, WriteFile
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
-from torchyard.builds.sandbox import requested_hosts
+from torchyard.builds.sandbox import abilities, requested_hosts
 from torchyard.builds.verify.target_python import RunInTarget
 from torchyard.errors import NotAllowed, StepFailed, TorchyardError
 
@@ -205,3 +205,26 @@ def test_a_second_log_replaces_the_first(workspace: Workspace) -> None:
     workspace.performer(shell("echo first")).perform()
     workspace.performer(shell("echo second")).perform()
     assert "first" not in workspace.log
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_no_process_outlives_a_step(workspace: Workspace, *, network: bool) -> None:
+    """Not even one without the marks of its launch, in its own session, that holds the output."""
+    if not (network or abilities().can_unshare_network):
+        pytest.skip(f"no private network here: {abilities().why_not}")
+    seconds = f"{os.getpid()}.{time.monotonic_ns()}"
+    text = f"env -i PATH=$PATH setsid sleep {seconds} & echo started"
+    workspace.performer(of=step("one", shell(text), network=network)).perform()
+    assert "started" in workspace.log
+    assert not _sleeping(seconds)
+
+
+def _sleeping(seconds: str) -> list[int]:
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cmdline").read_bytes() == f"sleep\0{seconds}\0".encode():
+                pids.append(int(folder.name))
+        except OSError:
+            continue
+    return pids

@@ -7,13 +7,15 @@ runs the failed command again.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
+import select
 import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +53,8 @@ from torchyard.process.tree import (
 )
 
 _CHUNK_BYTES: Final = 1 << 16
+_POLL_MS: Final = 100
+"""Interval at which a silent command is checked for its end."""
 
 
 class CommandRun:
@@ -91,7 +95,7 @@ class CommandRun:
         pipe = self._process.stdout
         assert pipe is not None  # noqa: S101  # set, because stdout=PIPE
         try:
-            while chunk := os.read(pipe.fileno(), _CHUNK_BYTES):
+            for chunk in self._output(pipe.fileno()):
                 log.write(chunk)
                 log.flush()
                 on_output(chunk)
@@ -102,10 +106,28 @@ class CommandRun:
         finally:
             pipe.close()
         code = self._process.wait()
+        kill_launch(self._mark)
+        return code
+
+    def _output(self, pipe: int) -> Iterator[bytes]:
+        """Yield the output until the command has ended, even if another process holds the pipe."""
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while self._process.poll() is None:
+            if poll.poll(_POLL_MS):
+                chunk = os.read(pipe, _CHUNK_BYTES)
+                if not chunk:
+                    return
+                yield chunk
         # Background processes of the command must not outlive the step. They are found by the
         # mark: the command is reaped, and its process id may have been reused.
         kill_launch(self._mark)
-        return code
+        os.set_blocking(pipe, False)
+        unread = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)  # the command cannot have left more
+        with suppress(BlockingIOError):
+            while unread > 0 and (chunk := os.read(pipe, _CHUNK_BYTES)):
+                unread -= len(chunk)
+                yield chunk
 
     @property
     def stopped(self) -> bool:
@@ -272,6 +294,8 @@ class StepPerformer:
             network=self.step.network,
             writable=self.folder.shown_in(self.step.root),
             requested_hosts_file="" if self.step.network else str(self.requested_hosts_file),
+            # A program that makes a root folder may need to create its own user namespace.
+            supervised=command.inside_root,
         )
 
     @staticmethod

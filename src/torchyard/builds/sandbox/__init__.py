@@ -65,6 +65,8 @@ class Sandbox:
     """Folders to mount in the root although they are below system folders such as /var."""
     requested_hosts_file: str = ""
     """File for the host names that the command tried to resolve without network, one per line."""
+    supervised: bool = False
+    """End all processes of the command with it, even if nothing else is restricted."""
 
     def command(
         self,
@@ -76,19 +78,21 @@ class Sandbox:
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command line to start instead of `argv`, and its complete environment.
 
-        Without a root and with network this is `argv` itself, to be started in `folder`. The network
+        Without any restriction this is `argv` itself, to be started in `folder`. The network
         stays available where it cannot be disabled, see `abilities`. `ends_with_controller=False` is for
         scripts that are started later, after this process has ended.
         """
-        allowed = abilities() if self.root or not self.network else None
-        if self.root and allowed and not allowed.can_mount:
+        if not (self.root or self.supervised) and self.network:
+            return list(argv), dict(variables)
+        allowed = abilities()
+        if self.root and not allowed.can_mount:
             raise NotAllowed(
                 f"this user cannot enter the root folder {self.root}",
                 why=allowed.why_not,
                 hint=allowed.hint,
             )
-        offline = not self.network and allowed is not None and allowed.can_unshare_network
-        if allowed is None or not (self.root or offline):
+        offline = not self.network and allowed.can_unshare_network
+        if not (self.root or offline or self.supervised):
             return list(argv), dict(variables)
         options = ["--folder", folder]
         if ends_with_controller:
@@ -103,7 +107,9 @@ class Sandbox:
             options += (
                 ["--wanted-file", self.requested_hosts_file] if self.requested_hosts_file else []
             )
-        if allowed.can_separate_processes:
+        # In the user namespace of an ordinary user, files of root belong to nobody, which ssh
+        # refuses: with network, the supervisor ends the processes instead.
+        if allowed.can_separate_processes and (self.root or offline or os.geteuid() == 0):
             options += ["--own-processes"]
         environment = {}
         for name, value in variables.items():

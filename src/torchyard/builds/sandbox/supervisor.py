@@ -144,7 +144,8 @@ class OuterProcess:
         inner = _InnerProcess(order, self._inherited)
         kinds = mounts.PROCESSES if order.own_processes else 0
         kinds |= mounts.NETWORK if order.no_network else 0
-        mounts.enter_namespaces(kinds, as_root=bool(order.root))
+        if kinds or order.root or not order.command:  # without a command: a probe
+            mounts.enter_namespaces(kinds, as_root=bool(order.root))
         status_read, status_write = os.pipe()
         lifeline, lifeline_write = os.pipe()
         signals = _signal_descriptor(_FORWARDED_SIGNALS)
