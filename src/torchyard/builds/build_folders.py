@@ -129,6 +129,10 @@ class BuildFolder:
         """Marker file: the working copy was edited and rebuilt."""
         return self.folder / "steps" / f"{component}.edited"
 
+    def compilers(self, component: str) -> Path:
+        """Versions of the compilers that made the objects of a component."""
+        return self.folder / "steps" / f"{component}.compilers"
+
     def meter_log(self, component: str) -> Path:
         """Log of the compile costs of a component."""
         return self.meter / f"{component}.log"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal
 
 from torchyard.builds.recipe import Recipe
 from torchyard.core.records import encode
@@ -160,24 +160,72 @@ class Plan:
         return next(part for part in self.components if part.name == name)
 
 
+FINGERPRINT_VERSION: Final = "2"
+COMPILER_INPUT: Final = "compiler "
+"""Prefix of the names of inputs that are compilers."""
+_VERSION_1_KEYS: Final = frozenset(
+    {
+        *("name", "component", "actions", "needs", "variables", "network", "root", "compiles"),
+        *("creates", "kept", "inputs"),
+    }
+)
+
+
 def fingerprints(plan: Plan) -> Mapping[str, str]:
     """Return the fingerprint of each step, over its actions, inputs and dependencies.
 
     Titles are not included, nor are steps that do not affect the result, so that a newer Torchyard
-    with other titles or another meter reuses finished steps.
+    with other titles or another meter reuses finished steps. Fields with their default value are
+    omitted: a field that is added later does not change the fingerprints of existing builds.
     """
+    return _digests(plan, _content, f"{FINGERPRINT_VERSION}:")
+
+
+def accepted_fingerprints(plan: Plan) -> Mapping[str, tuple[str, ...]]:
+    """Return the fingerprints of a step's result that is up to date, the current version first."""
+    current, first = fingerprints(plan), _digests(plan, _version_1_content, "")
+    return {name: (digest, first[name]) for name, digest in current.items()}
+
+
+def _digests(
+    plan: Plan, content_of: Callable[[Step], dict[str, Any]], prefix: str
+) -> dict[str, str]:
     digests: dict[str, str] = {}
     counting = {step.name for step in plan.steps if step.counts}
     for step in plan.steps:
-        content = encode(step)
-        del content["title"], content["counts"]
+        content = content_of(step)
         for action in content["actions"]:
             if not action.pop("fingerprinted", True):
                 del action["text"]
         content["needs"] = [digests[name] for name in step.needs if name in counting]
         text = json.dumps(content, sort_keys=True)
-        digests[step.name] = hashlib.sha256(text.encode()).hexdigest()
+        digests[step.name] = prefix + hashlib.sha256(text.encode()).hexdigest()
     return digests
+
+
+def _content(step: Step) -> dict[str, Any]:
+    content = _without_defaults(step)
+    content.pop("title", None)
+    content.pop("counts", None)
+    actions = [
+        {"kind": type(action).__name__, **_without_defaults(action)} for action in step.actions
+    ]
+    return {**content, "actions": actions}
+
+
+def _without_defaults(item: Step | Action) -> dict[str, Any]:
+    return {
+        member.name: encode(value)
+        for member in fields(item)
+        if (value := getattr(item, member.name)) != member.default
+    }
+
+
+def _version_1_content(step: Step) -> dict[str, Any]:
+    """Return what was fingerprinted before compilers were inputs, with all defaults."""
+    own_inputs = tuple(item for item in step.inputs if not item[0].startswith(COMPILER_INPUT))
+    content = encode(replace(step, inputs=own_inputs))
+    return {key: value for key, value in content.items() if key in _VERSION_1_KEYS}
 
 
 BuildEventKind = Literal["start", "skip", "progress", "done", "failed", "note"]

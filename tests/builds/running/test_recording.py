@@ -262,3 +262,28 @@ def test_a_source_that_may_not_be_read(tmp_path: Path) -> None:
     fetched = Path(finished.plan.components[0].source)
     fetched.mkdir(mode=0o000)
     assert finished.record().components[0].source is None
+
+
+def test_the_record_names_the_compiler_that_was_used(tmp_path: Path) -> None:
+    """The one in CMakeCache.txt; without a cache, the one that the variables of the step choose."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, version in (("gcc-a", "1.1.1"), ("gcc-b", "2.2.2")):
+        (tools / name).write_text(f"#!/bin/sh\necho '{name} {version}'\n")
+        (tools / name).chmod(0o755)
+    finished = Finished(tmp_path, folder_recipe(tmp_path / "source", builder="cmake"))
+    fetch, build, verify = finished.plan.steps
+    build = replace(build, variables=(*build.variables, ("CC", str(tools / "gcc-a"))))
+    finished.plan = replace(finished.plan, steps=(fetch, build, verify))
+
+    def compiler() -> tuple[str, str]:
+        (part,) = finished.record().components
+        return next((tool.path, tool.version) for tool in part.toolchain if tool.name == "cc")
+
+    assert compiler() == (str(tools / "gcc-a"), "1.1.1")
+    tree = Path(finished.plan.components[0].tree)
+    (tree / "build").mkdir(parents=True)
+    (tree / "build" / "CMakeCache.txt").write_text(
+        f"CMAKE_HOME_DIRECTORY:INTERNAL={tree}\nCMAKE_C_COMPILER:FILEPATH={tools}/gcc-b\n"
+    )
+    assert compiler() == (f"{tools}/gcc-b", "2.2.2")

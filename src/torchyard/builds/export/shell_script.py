@@ -121,7 +121,7 @@ def _calls(plan: Plan) -> str:
     prints = fingerprints(plan)
     lines = []
     for number, step in _numbered(plan):
-        mark = f"{re.sub(r'[^A-Za-z0-9._-]', '-', step.name)}.{prints[step.name][:16]}"
+        mark = f"{re.sub(r'[^A-Za-z0-9._-]', '-', step.name)}.{prints[step.name].partition(':')[2][:16]}"
         lines.append(f"step {quoted(step.name)} {mark} {_function(number, step)}")
     if freeze_command(plan, "") and plan.steps:
         lines.append("freeze")

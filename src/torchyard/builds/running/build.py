@@ -22,6 +22,7 @@ from torchyard.builds.build_folders import (
     exclusive_run_lock,
     source_lock,
 )
+from torchyard.builds.compilers import discard_other_objects, with_compilers
 from torchyard.builds.doctor.examination import can_build, examine
 from torchyard.builds.environments.base_interpreter import base_builds, resolve_base
 from torchyard.builds.environments.model import inherited_variables
@@ -180,8 +181,11 @@ class BuildSession:
 
     @contextmanager
     def _guard(self, performer: StepPerformer) -> Iterator[None]:
-        """Lock the source for steps that change or copy it: other builds may share it."""
+        """Remove objects of other compilers, and lock a source that other builds may share."""
         step = performer.step
+        note = discard_other_objects(self.plan, step)
+        if note:
+            self.listener(BuildEvent(kind="note", step=step.name, text=note))
         what = step.name.partition("/")[2]
         if what not in (*_CHANGE_SOURCE, *_COPY_SOURCE):
             yield
@@ -318,6 +322,7 @@ def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     if lock is not None:
         resolved = apply_lock(resolved, lock)
     plan = make_plan(request, home=home, name=choices.name, resolved=resolved)
+    plan = with_compilers(plan, resolved.environment.use)
     plan, jobs = with_jobs(plan, parse_jobs(choices.jobs), home=home, limits=read_limits())
     return PlannedBuild(
         request=request, resolved=resolved, home=home, plan=plan, jobs=jobs, lock=lock

@@ -16,6 +16,8 @@ from typing import Any, Final
 from torchyard import __version__
 from torchyard.builds.activation import runtime_variables
 from torchyard.builds.build_folders import BuildFolder
+from torchyard.builds.cmake_cache import read_cache
+from torchyard.builds.compilers import chosen_tools
 from torchyard.builds.meter.compile_costs import read_meter_log
 from torchyard.builds.plan import Component, Plan, Step, fingerprints
 from torchyard.builds.record import (
@@ -34,11 +36,16 @@ from torchyard.builds.running.runner import read_state
 from torchyard.builds.sources import source_identity, used_source_kind
 from torchyard.builds.sources.fetch_plan import sha256_of
 from torchyard.builds.verify.target_python import RunInTarget, list_packages
-from torchyard.builds.verify.verification import open_target
+from torchyard.builds.verify.verification import cache_of, open_target
 from torchyard.core.records import decode
 from torchyard.errors import TorchyardError, UsageError
 
-_TOOLS: Final = ("cc", "c++", "ld", "cmake", "ninja", "nvcc", "hipcc")
+_CACHED: Final = {
+    "cc": "CMAKE_C_COMPILER",
+    "c++": "CMAKE_CXX_COMPILER",
+    "nvcc": "CMAKE_CUDA_COMPILER",
+}
+"""Tool -> variable of CMakeCache.txt with its path."""
 _VERSION: Final = re.compile(r"(\d+(?:\.\d+)+)")
 _MAX_PREFIX_FILES: Final = 2000
 
@@ -61,7 +68,6 @@ class RecordInputs:
 def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
     """Return the record of a build whose steps are all done."""
     folder = BuildFolder(folder=Path(plan.folder))
-    tools = _toolchain(inputs.run)
     states = [read_state(folder.state(step.name)) for step in plan.steps]
     start_times = [state.started_at for state in states if state is not None]
     end_times = [state.started_at + state.wall_s for state in states if state is not None]
@@ -76,7 +82,7 @@ def make_record(plan: Plan, inputs: RecordInputs) -> BuildRecord:
             _component(
                 part,
                 folder,
-                tools,
+                _toolchain(plan, part, inputs.run),
                 inputs.earlier.component(part.name) if inputs.earlier else None,
             )
             for part in plan.components
@@ -187,11 +193,27 @@ def _measured(step: Step, times: StepTimes, folder: BuildFolder) -> StepTimes:
     )
 
 
-def _toolchain(run: RunInTarget) -> tuple[ToolRecord, ...]:
-    script = 'path=$(command -v "$1") || exit 3; printf "%s\\n" "$path"; "$1" --version 2>/dev/null'
+def _toolchain(plan: Plan, part: Component, run: RunInTarget) -> tuple[ToolRecord, ...]:
+    """Return the tools of a component: those that CMake used, else those that the build chose."""
+    script = (
+        'for name; do path=$(command -v "$name") && break; done\n'
+        '[ -n "$path" ] || exit 3; printf "%s\\n" "$path"; "$path" --version 2>/dev/null'
+    )
+    variables = {
+        name: value
+        for step in plan.steps
+        if step.component == part.name and step.compiles
+        for name, value in step.variables
+    }
+    programs = {
+        **chosen_tools(part.recipe, variables),
+        **_tools_of_cmake(part),
+        "cmake": ("cmake",),
+        "ninja": ("ninja",),
+    }
     tools = []
-    for name in _TOOLS:
-        completed = run(("sh", "-c", script, "sh", name), {})
+    for name, candidates in programs.items():
+        completed = run(("sh", "-c", script, "sh", *candidates), {})
         lines = completed.stdout.splitlines()
         if completed.returncode or not lines:
             continue
@@ -199,6 +221,16 @@ def _toolchain(run: RunInTarget) -> tuple[ToolRecord, ...]:
         version = _VERSION.search(re.sub(r"\([^)]*\)", "", "\n".join(lines[1:])))
         tools.append(ToolRecord(name=name, path=lines[0], version=version[1] if version else ""))
     return tuple(tools)
+
+
+def _tools_of_cmake(part: Component) -> dict[str, tuple[str, ...]]:
+    cache_file = cache_of(part)
+    entries = read_cache(cache_file) if cache_file is not None else {}
+    return {
+        tool: (entries[variable].value,)
+        for tool, variable in _CACHED.items()
+        if variable in entries and Path(entries[variable].value).is_absolute()
+    }
 
 
 def _packages(plan: Plan, run: RunInTarget) -> tuple[PackageRecord, ...]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from torchyard.builds.build_folders import BuildFolder
-from torchyard.builds.plan import BuildEvent, BuildListener, Plan, Step, fingerprints
+from torchyard.builds.plan import BuildEvent, BuildListener, Plan, Step, accepted_fingerprints
 from torchyard.builds.running.steps import CommandFailed, StepPerformer
 from torchyard.core.records import decode, encode, nearest_hint
 from torchyard.errors import StepFailed, TorchyardError, UsageError
@@ -146,12 +146,12 @@ def touch(step: Step, path: Path, fingerprint: str) -> bool:
     return True
 
 
-def is_fresh(step: Step, state: StepState | None, fingerprint: str) -> bool:
-    """Whether the step is done with this fingerprint and the files it created still exist."""
+def is_fresh(step: Step, state: StepState | None, accepted: Collection[str]) -> bool:
+    """Whether the step is done with one of the fingerprints and its files still exist."""
     return (
         state is not None
         and state.status == "done"
-        and state.fingerprint == fingerprint
+        and state.fingerprint in accepted
         and (not step.kept or all(Path(path).exists() for path in step.creates))
     )
 
@@ -197,7 +197,7 @@ def unfinished_steps(
     plan: Plan, folder: BuildFolder, selection: Selection | None = None
 ) -> tuple[str, ...]:
     """Return the names of the steps that a run would execute now."""
-    step_fingerprints = fingerprints(plan)
+    step_fingerprints = accepted_fingerprints(plan)
 
     def fresh(step: Step) -> bool:
         return is_fresh(step, read_state(folder.state(step.name)), step_fingerprints[step.name])
@@ -226,10 +226,11 @@ class Runner:
         Ctrl-C stops the running steps, marks them as interrupted and is raised again.
         """
         started = time.monotonic()
-        step_fingerprints = fingerprints(self.plan)
+        step_fingerprints = accepted_fingerprints(self.plan)
         chosen = unfinished_steps(self.plan, self.folder, self.selection)
         skipped = tuple(step.name for step in self.plan.steps if step.name not in chosen)
         for name in skipped:
+            self._renew(name, step_fingerprints[name])
             self.listener(BuildEvent(kind="skip", step=name))
         done, failed = self._run_all(chosen, step_fingerprints)
         blocked = tuple(name for name in chosen if name not in done and name not in failed)
@@ -241,8 +242,15 @@ class Runner:
             wall_s=time.monotonic() - started,
         )
 
+    def _renew(self, name: str, accepted: tuple[str, ...]) -> None:
+        """Give a finished step the current version of its fingerprint."""
+        path = self.folder.state(name)
+        state = read_state(path)
+        if state is not None and state.fingerprint in accepted[1:]:
+            write_state(path, replace(state, fingerprint=accepted[0]))
+
     def _run_all(
-        self, chosen: tuple[str, ...], step_fingerprints: Mapping[str, str]
+        self, chosen: tuple[str, ...], step_fingerprints: Mapping[str, tuple[str, ...]]
     ) -> tuple[list[str], dict[str, TorchyardError]]:
         steps = {step.name: step for step in self.plan.steps}
         prerequisites = _all_needs(self.plan)
@@ -282,12 +290,12 @@ class Runner:
     def _start(
         self,
         step: Step,
-        fingerprint: str,
+        accepted: tuple[str, ...],
         ended: queue.SimpleQueue[tuple[str, BaseException | None]],
     ) -> None:
         def work() -> None:
             try:
-                self._run_step(step, fingerprint)
+                self._run_step(step, accepted)
             except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
                 ended.put((step.name, error))
             else:
@@ -295,8 +303,8 @@ class Runner:
 
         threading.Thread(target=work, name=f"step-{step.name}", daemon=True).start()
 
-    def _run_step(self, step: Step, fingerprint: str) -> None:
-        state = self._begin_state(step, fingerprint)
+    def _run_step(self, step: Step, accepted: tuple[str, ...]) -> None:
+        state = self._begin_state(step, accepted)
         write_state(self.folder.state(step.name), state)
         self.listener(BuildEvent(kind="start", step=step.name, text=step.title))
         started = time.monotonic()
@@ -344,18 +352,18 @@ class Runner:
                 )
             )
 
-    def _begin_state(self, step: Step, fingerprint: str) -> StepState:
+    def _begin_state(self, step: Step, accepted: tuple[str, ...]) -> StepState:
         """Return the state of a starting step, with the time of its interrupted attempts."""
         now = time.time()
         state = StepState(
             step=step.name,
-            fingerprint=fingerprint,
+            fingerprint=accepted[0],
             status="running",
             started_at=now,
             first_started_at=now,
         )
         earlier = read_state(self.folder.state(step.name))
-        if earlier is None or earlier.fingerprint != fingerprint or earlier.status == "done":
+        if earlier is None or earlier.fingerprint not in accepted or earlier.status == "done":
             return state
         wall_s = earlier.wall_s
         if earlier.status == "running":  # killed: the log was last written then
