@@ -22,6 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 from torchyard.builds.compatibility import release_facts
 from torchyard.builds.recipe import ComponentTable, EnvironmentTable, Recipe, Scalar
+from torchyard.builds.setting_checks import changed_list, check_setting, split_variant
 from torchyard.core.records import decode, nearest_hint
 from torchyard.core.toml_file import MAX_DEPTH, parse_toml, read_toml
 from torchyard.errors import UsageError
@@ -71,7 +72,8 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
         _overlay(result, overlay)
     if choice.version:
         result["version"] = choice.version
-    _apply_settings(result, choice.settings, where)
+    replacing = {key: value for key, value in choice.settings.items() if key[-1:] not in ("+", "-")}
+    _apply_settings(result, replacing, where)
     for index, conditional in enumerate(table.get("when", ())):
         place = f"{where}: when[{index}]"
         if _condition_holds(conditional.get("if", {}), result, choice, place):
@@ -115,13 +117,14 @@ def _overlay(below: dict[str, Any], above: Mapping[str, Any]) -> None:
 def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: str) -> None:
     for key, value in settings.items():
         path = _key_path(key)
-        path[0] = path[0].replace("_", "-") if path[0].replace("_", "-") in _FIELDS else path[0]
+        plain = path[0].rstrip("+-").replace("_", "-")
+        path[0] = path[0].replace("_", "-") if plain in _FIELDS else path[0]
         if len(path) > 1 and path[0] not in _FIELDS:
             raise UsageError(
                 f"--set {key}: there is no table {path[0]!r} in a recipe",
                 hint=nearest_hint(path[0], sorted(_FIELDS), what="table"),
             )
-        if len(path) == 1 and path[0] not in _FIELDS:
+        if len(path) == 1 and plain not in _FIELDS:
             path = ["options", key]
         place = table
         for part in path[:-1]:
@@ -129,7 +132,12 @@ def _apply_settings(table: dict[str, Any], settings: Mapping[str, Any], where: s
             if not isinstance(inner, dict):
                 raise UsageError(f"--set {key}: {part!r} is not a table in {where}")
             place = inner
-        place[path[-1]] = copy.deepcopy(value)
+        last = path[-1]
+        if last.endswith(("+", "-")):
+            name = last[:-1]
+            place[name] = changed_list(place.get(name), key, copy.deepcopy(value))
+        else:
+            place[last] = copy.deepcopy(value)
 
 
 def _key_path(key: str) -> list[str]:
@@ -248,13 +256,14 @@ def read_recipe(
     machine: str,
 ) -> Recipe:
     """Return the recipe with variant, version and settings merged in."""
+    variant, own = split_variant(settings or {}, variant)
     chosen = variant or str(file.table.get("default-variant", ""))
     if chosen and chosen not in file.variants:
         raise UsageError(
             f"{file.path.name}: {file.name} has no variant {chosen!r}",
             hint=nearest_hint(chosen, file.variants, what="variant"),
         )
-    choice = Choice(variant=chosen, version=version, settings=settings or {}, machine=machine)
+    choice = Choice(variant=chosen, version=version, settings=own, machine=machine)
     table = merged(file.table, choice, where=str(file.path))
     table["name"] = file.name
     table["variant"] = chosen
@@ -368,6 +377,10 @@ def resolve(request: BuildRequest) -> ResolvedBuild:
                 f"--set {name}/...: {top.name} has no component {name!r}",
                 hint=nearest_hint(name, tuple(parts), what="component"),
             )
+    for name, settings in request.settings.items():
+        recipe = top if name in ("", top.name) else parts[name]
+        for key in settings:
+            check_setting(f"{name}/{key}" if name else key, _key_path(key), recipe, top=top)
     return ResolvedBuild(recipe=top, components=_ordered(parts))
 
 

@@ -51,13 +51,14 @@ def build_request(
 ) -> BuildRequest:
     """Return the build request that the options describe."""
     from torchyard.builds.recipe_file import BuildRequest, parse_setting
+    from torchyard.builds.setting_checks import add_setting
 
     settings_by_component: dict[str, dict[str, Any]] = {}
     for text in settings:
         component, key, value = parse_setting(text)
         if key == "source.folder.path":  # relative to the current folder
             value = str(Path(str(value)).expanduser().absolute())
-        settings_by_component.setdefault(component, {})[key] = value
+        add_setting(settings_by_component.setdefault(component, {}), key, value)
     if base:
         settings_by_component.setdefault("", {})["environment.base"] = _base_python(base)
     if "/" in recipe or recipe.endswith(".toml"):
@@ -87,7 +88,8 @@ def _base_python(text: str) -> str:
     "settings",
     multiple=True,
     metavar="[COMPONENT/]KEY=VALUE",
-    help="Set a build option (USE_CUDA=0) or a recipe key (source.git.ref=main).",
+    help="Set a build option (USE_CUDA=0) or a recipe key (source.git.ref=main). KEY+=VALUE adds to a"
+    " list, KEY-=VALUE removes from it.",
 )
 @_what(
     "--base",
