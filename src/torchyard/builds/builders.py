@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.builds.cmake_cache import cmake_value
-from torchyard.builds.plan import Action, Command, Component, Step
+from torchyard.builds.plan import Action, Command, Component, Step, WriteFile
 from torchyard.builds.recipe import BuilderKind, Recipe, Scalar
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
@@ -296,16 +296,25 @@ def option_variables(context: BuilderContext) -> tuple[tuple[str, str], ...]:
 def _editable(
     context: BuilderContext, needs: tuple[str, ...], variables: tuple[tuple[str, str], ...]
 ) -> Step:
-    python = context.component.python
+    component = context.component
+    # An editable install of setuptools compiles in a temporary folder, and an interruption would
+    # lose all object files: `build_temp` of build_ext takes precedence.
+    config = f"{context.dist}.cfg"
+    temporary = f"{component.tree}/{context.recipe.python.build_folder}/temp"
+    options: tuple[str, ...] = ("--no-build-isolation", "--no-deps", "--no-index", "--verbose")
     if context.front_end == "setup.py":
-        argv: tuple[str, ...] = (python, "setup.py", "develop", "--no-deps")
-    else:
-        options = ("--no-build-isolation", "--no-deps", "--verbose", "--editable", ".")
-        argv = (python, "-m", "pip", "install", *options)
+        # The layout of `setup.py develop`, which setuptools 80 removed; for projects without a
+        # build-system table, too.
+        options += ("--use-pep517", "--config-settings", "editable_mode=compat")
+    install = Command(
+        argv=(component.python, "-m", "pip", "install", *options, "--editable", "."),
+        folder=component.tree,
+        variables=(("DIST_EXTRA_CONFIG", config),),
+    )
     return context.step(
         "build",
         "compile and install in place",
-        (Command(argv=argv, folder=context.component.tree),),
+        (WriteFile(path=config, text=f"[build_ext]\nbuild_temp = {temporary}\n"), install),
         needs=needs,
         variables=variables,
         compiles=True,

@@ -89,9 +89,17 @@ RUN set -eu; \
     export USE_CCACHE=0; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
+    mkdir -p -- /opt/torchyard/dev-stack-main/trees; \
+    printf '%s\n' \
+        '[build_ext]' \
+        'build_temp = /opt/torchyard/dev-stack-main/trees/pytorch/build/temp' \
+        >/opt/torchyard/dev-stack-main/trees/pytorch.dist.cfg.part; \
+    mv -T -- /opt/torchyard/dev-stack-main/trees/pytorch.dist.cfg.part \
+        /opt/torchyard/dev-stack-main/trees/pytorch.dist.cfg; \
     cd /opt/torchyard/dev-stack-main/trees/pytorch; \
-    /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-build-isolation --no-deps \
-        --verbose --editable .
+    DIST_EXTRA_CONFIG=/opt/torchyard/dev-stack-main/trees/pytorch.dist.cfg \
+        /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-build-isolation --no-deps \
+        --no-index --verbose --editable .
 
 # pytorch/verify: check the result
 RUN set -eu; \
@@ -179,8 +187,17 @@ RUN set -eu; \
     export TORCHVISION_USE_FFMPEG=0; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/torchvision/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
+    mkdir -p -- /opt/torchyard/dev-stack-main/trees; \
+    printf '%s\n' \
+        '[build_ext]' \
+        'build_temp = /opt/torchyard/dev-stack-main/trees/torchvision/build/temp' \
+        >/opt/torchyard/dev-stack-main/trees/torchvision.dist.cfg.part; \
+    mv -T -- /opt/torchyard/dev-stack-main/trees/torchvision.dist.cfg.part \
+        /opt/torchyard/dev-stack-main/trees/torchvision.dist.cfg; \
     cd /opt/torchyard/dev-stack-main/trees/torchvision; \
-    /opt/torchyard/dev-stack-main/env/bin/python setup.py develop --no-deps
+    DIST_EXTRA_CONFIG=/opt/torchyard/dev-stack-main/trees/torchvision.dist.cfg \
+        /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-build-isolation --no-deps \
+        --no-index --verbose --use-pep517 --config-settings editable_mode=compat --editable .
 
 # torchvision/verify: check the result
 RUN set -eu; \
@@ -260,8 +277,17 @@ RUN set -eu; \
     export USE_FFMPEG=0; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/torchaudio/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
+    mkdir -p -- /opt/torchyard/dev-stack-main/trees; \
+    printf '%s\n' \
+        '[build_ext]' \
+        'build_temp = /opt/torchyard/dev-stack-main/trees/torchaudio/build/temp' \
+        >/opt/torchyard/dev-stack-main/trees/torchaudio.dist.cfg.part; \
+    mv -T -- /opt/torchyard/dev-stack-main/trees/torchaudio.dist.cfg.part \
+        /opt/torchyard/dev-stack-main/trees/torchaudio.dist.cfg; \
     cd /opt/torchyard/dev-stack-main/trees/torchaudio; \
-    /opt/torchyard/dev-stack-main/env/bin/python setup.py develop --no-deps
+    DIST_EXTRA_CONFIG=/opt/torchyard/dev-stack-main/trees/torchaudio.dist.cfg \
+        /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-build-isolation --no-deps \
+        --no-index --verbose --use-pep517 --config-settings editable_mode=compat --editable .
 
 # torchaudio/verify: check the result
 RUN set -eu; \
