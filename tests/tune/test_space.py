@@ -10,7 +10,7 @@ import pytest
 from torchyard.core.study import Environment, Target, Variant, Workload
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.tune.model import Choice, Contender
-from torchyard.tune.space import RaceContext, context_of, read_space
+from torchyard.tune.space import RaceContext, context_of, read_space, usable_nodes
 
 ARM = RaceContext(architecture="aarch64", cores=4, physical_cores=4, glibc="2.36", openmp=("gnu",))
 INTEL = RaceContext(
@@ -18,6 +18,7 @@ INTEL = RaceContext(
     cores=8,
     physical_cores=4,
     nodes=((0, 1, 2, 3), (4, 5, 6, 7)),
+    node_ids=(0, 1),
     glibc="2.31",
     openmp=("intel",),
 )
@@ -219,3 +220,21 @@ def test_invalid_placements_are_named(tmp_path: Path, line: str, said: str) -> N
     with pytest.raises(UsageError) as caught:
         read_space(write(tmp_path, text), ARM)
     assert said in caught.value.what
+
+
+def test_numa_nodes_have_their_real_numbers(tmp_path: Path) -> None:
+    """Node 0 may have no cores, no usable ones, or not exist."""
+    for number, cores in ((0, ()), (2, (0, 1)), (10, (2, 3)), (11, (9,))):
+        node = tmp_path / f"node{number}"
+        node.mkdir()
+        for core in cores:
+            (node / f"cpu{core}").touch()
+    nodes = usable_nodes([0, 1, 2, 3], tmp_path)
+    assert nodes == {2: (0, 1), 10: (2, 3)}
+    place = RaceContext(**{**vars(INTEL), "nodes": tuple(nodes.values()), "node_ids": tuple(nodes)})
+    policies = {
+        choice.name: choice.environment(Environment()).memory
+        for choice in read_space("default", place).choices
+    }
+    assert policies["one-node"] == "bind:2"
+    assert "interleave:2,10" in policies.values()

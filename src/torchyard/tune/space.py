@@ -38,6 +38,8 @@ class RaceContext:
     physical_cores: int = 1
     nodes: tuple[tuple[int, ...], ...] = ()
     """Usable cores of each NUMA node."""
+    node_ids: tuple[int, ...] = ()
+    """Numbers of these nodes, which need not start at 0 or be consecutive."""
     glibc: str = ""
     openmp: tuple[str, ...] = ()
     """OpenMP runtimes loaded by the target's torch: `gnu`, `intel`, `llvm`."""
@@ -55,12 +57,14 @@ def context_of(
 ) -> RaceContext:
     """Return the context of a race; `hello` is the handshake of a worker in the target."""
     cores = sorted(os.sched_getaffinity(0))
+    nodes = usable_nodes(cores)
     names = [str(name) for name in hello.get("openmp") or ()]
     return RaceContext(
         architecture=platform.machine(),
         cores=len(cores),
         physical_cores=_physical(cores),
-        nodes=_nodes(cores),
+        nodes=tuple(nodes.values()),
+        node_ids=tuple(nodes),
         glibc=platform.libc_ver()[1] if platform.libc_ver()[0] == "glibc" else "",
         openmp=tuple(sorted({kind for name in names for kind in _openmp_kinds(name)})),
         allocators=tuple(str(name) for name in hello.get("allocators") or ()),
@@ -91,13 +95,16 @@ def _physical(cores: list[int]) -> int:
     return max(1, len(groups))
 
 
-def _nodes(cores: list[int]) -> tuple[tuple[int, ...], ...]:
-    nodes = []
-    for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*")):
-        inside = tuple(core for core in cores if (node / f"cpu{core}").exists())
+def usable_nodes(
+    cores: list[int], folder: Path = Path("/sys/devices/system/node")
+) -> dict[int, tuple[int, ...]]:
+    """Return the usable cores of each NUMA node that has some, by its number, in order."""
+    nodes = {}
+    for number in sorted(int(node.name.removeprefix("node")) for node in folder.glob("node[0-9]*")):
+        inside = tuple(core for core in cores if (folder / f"node{number}" / f"cpu{core}").exists())
         if inside:
-            nodes.append(inside)
-    return tuple(nodes)
+            nodes[number] = inside
+    return nodes
 
 
 DEFAULT: Final = "default"
@@ -141,7 +148,8 @@ class ChoiceTable:
     about: str = ""
     variables: dict[str, str | int] = field(default_factory=dict)
     """Environment variables; `{node-cores}` is replaced by the cores of the first NUMA node, also in
-    `cores`, and `{nodes}` by the numbers of all nodes, also in `memory`."""
+    `cores`, `{node}` by the number of that node and `{nodes}` by those of all nodes, also in
+    `memory`."""
     library: str = ""
     """Shared library to preload: a name that the loader finds, or a path relative to the file."""
     package: str = ""
@@ -151,7 +159,7 @@ class ChoiceTable:
     cores: str = ""
     """Cores that the process may use, such as `0-3`."""
     memory: str = ""
-    """NUMA policy of its memory: `bind:0` or `interleave:{nodes}`."""
+    """NUMA policy of its memory: `bind:{node}` or `interleave:{nodes}`."""
     instances: int | str = 1
     """Parallel processes: a number, `nodes` (one per NUMA node) or `cores`."""
     backend: str = ""
@@ -336,8 +344,10 @@ def _variables(
 
 def _filled(text: str, context: RaceContext) -> str:
     node = ",".join(map(str, context.nodes[0])) if context.nodes else ""
-    nodes = ",".join(map(str, range(len(context.nodes))))
-    return text.replace("{node-cores}", node).replace("{nodes}", nodes)
+    nodes = ",".join(map(str, context.node_ids))
+    first = str(context.node_ids[0]) if context.node_ids else ""
+    text = text.replace("{node-cores}", node).replace("{nodes}", nodes)
+    return text.replace("{node}", first)
 
 
 def _instances(setting: int | str, context: RaceContext) -> int:
