@@ -231,6 +231,8 @@ class SmokeTest:
     """Name shown in reports."""
     python: str
     """Code to run; an exception or a nonzero exit code is a failure."""
+    device: Literal["", "cuda", "rocm"] = ""
+    """Device it needs; on a machine without one, the test is skipped and recorded as skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)

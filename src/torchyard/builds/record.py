@@ -175,6 +175,8 @@ class SmokeResult:
     duration_s: float
     output: str = ""
     """The last lines of the output if it failed."""
+    skipped: str = ""
+    """Reason why it was not run; empty if it was."""
 
 
 @dataclass(frozen=True, kw_only=True)

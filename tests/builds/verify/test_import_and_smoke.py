@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -256,3 +257,24 @@ def test_endings_as_text() -> None:
     assert exit_text(139) == "signal SIGSEGV"
     assert exit_text(-99) == "signal 99"
     assert exit_text(3) == "exit code 3"
+
+
+@pytest.mark.parametrize(("device", "file"), [("cuda", "nvidiactl"), ("rocm", "kfd")])
+def test_a_missing_device_skips_its_smoke_tests(
+    tmp_path: Path, venv: tuple[str, Path], device: Literal["cuda", "rocm"], file: str
+) -> None:
+    smoke = (grammar.SmokeTest(name="device", python="raise SystemExit(1)", device=device),)
+    component = make_component(tmp_path, python=venv[0], smoke=smoke)
+    devices = tmp_path / "dev"
+    devices.mkdir()
+
+    def report() -> VerifyReport:
+        return perform_verify(component, root="", run=run_here, device_folder=devices)
+
+    first = report()
+    assert first.good
+    assert [(one.passed, one.skipped) for one in first.smoke] == [
+        (False, f"this machine has no {device} device")
+    ]
+    (devices / file).touch()
+    assert not report().good, "a device that does not work is a failure"

@@ -138,6 +138,11 @@ def _component_lines(part: ComponentRecord) -> list[str]:
         lines.append(f"    options    {verdicts or 'none requested'}")
         passed = sum(result.passed for result in part.verified.smoke)
         lines.append(f"    smoke      {passed} of {len(part.verified.smoke)} passed")
+        lines += [
+            f"    skipped    {result.name}: {result.skipped}"
+            for result in part.verified.smoke
+            if result.skipped
+        ]
         lines += [f"    {finding.level:<10} {finding.what}" for finding in part.verified.findings]
     return lines
 

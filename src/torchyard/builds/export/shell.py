@@ -124,7 +124,7 @@ def check_commands(component: Component) -> tuple[tuple[str, ...], ...]:
     table = component.recipe.verify
     argvs = [_file_check(component.prefix, name) for name in table.files]
     snippets = [f"import {table.import_name}"] if table.import_name else []
-    snippets += [test.python.strip("\n") for test in table.smoke]
+    snippets += [test.python.strip("\n") for test in table.smoke if not test.device]
     if not component.python:
         return tuple(argvs)
     # -I: nothing from the working folder, PYTHONPATH or user packages can be imported.

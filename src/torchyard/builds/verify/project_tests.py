@@ -154,6 +154,18 @@ def make_account(
     )
 
 
+_DEVICE_FILES: Final = {
+    "cuda": ("nvidiactl", "nvidia[0-9]*", "dxg", "nvhost-gpu"),
+    "rocm": ("kfd",),
+}
+"""Device -> names below /dev; dxg is WSL, nvhost-gpu is Jetson."""
+
+
+def has_device(device: str, folder: Path) -> bool:
+    """Whether the machine has such a device, working or not: a bad driver must fail the test."""
+    return any(next(folder.glob(name), None) for name in _DEVICE_FILES[device])
+
+
 def check_smoke(subject: Subject) -> CheckResult:
     """Run the smoke tests of the recipe, unless the module cannot be imported."""
     tests = subject.component.recipe.verify.smoke
@@ -164,6 +176,10 @@ def check_smoke(subject: Subject) -> CheckResult:
     results: list[SmokeResult] = []
     findings: list[CheckFinding] = []
     for test in tests:
+        if test.device and not has_device(test.device, subject.device_folder):
+            why = f"this machine has no {test.device} device"
+            results.append(SmokeResult(name=test.name, passed=False, duration_s=0.0, skipped=why))
+            continue
         outcome = subject.target.snippet(test.python, limit_s=subject.smoke_limit_s)
         results.append(
             SmokeResult(

@@ -158,6 +158,7 @@ class Subject:
     module: ModuleFacts | None
     """None if the recipe has no module."""
     smoke_limit_s: float
+    device_folder: Path = Path("/dev")
 
     @property
     def editable(self) -> bool:

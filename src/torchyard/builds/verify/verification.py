@@ -345,6 +345,7 @@ def perform_verify(
     root: str,
     run: RunInTarget,
     smoke_limit_s: float = 300.0,
+    device_folder: Path = Path("/dev"),
 ) -> VerifyReport:
     """Run all checks on a finished component. Problems are findings of the report."""
     started = time.monotonic()
@@ -359,6 +360,7 @@ def perform_verify(
             environment=environment,
             module=probe_module(target, name) if target is not None and name else None,
             smoke_limit_s=smoke_limit_s,
+            device_folder=device_folder,
         )
         checked = [check(subject) for check in CHECKS]
     return VerifyReport(
