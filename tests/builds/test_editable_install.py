@@ -7,9 +7,8 @@ import subprocess
 import sys
 import sysconfig
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-
-import setuptools
 
 from tests.builds.plans import plan_of
 from torchyard.builds.builders import BuilderContext, python_steps
@@ -29,7 +28,7 @@ PyMODINIT_FUNC PyInit__c(void) { return PyModule_Create(&module); }
 
 def test_a_setup_py_project_is_installed_in_place_and_keeps_its_objects(tmp_path: Path) -> None:
     """`setup.py develop` of setuptools 80 and newer starts a pip that needs the network."""
-    assert int(setuptools.__version__.split(".")[0]) >= 80
+    assert int(version("setuptools").split(".")[0]) >= 80
     tree = tmp_path / "tree"
     (tree / "spam").mkdir(parents=True)
     (tree / "spam" / "__init__.py").write_text("")
@@ -37,8 +36,8 @@ def test_a_setup_py_project_is_installed_in_place_and_keeps_its_objects(tmp_path
     (tree / "c.c").write_text(MODULE)
     environment = tmp_path / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    packages = environment / "lib" / version / "site-packages"
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = environment / "lib" / name / "site-packages"
     (packages / "tools.pth").write_text(sysconfig.get_path("purelib") + "\n")
     (part,) = plan_of(tmp_path).components
     recipe = Recipe(name="part", builder="python", python=PythonTable(install="editable"))

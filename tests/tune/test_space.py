@@ -233,7 +233,7 @@ def test_numa_nodes_have_their_real_numbers(tmp_path: Path) -> None:
     assert nodes == {2: (0, 1), 10: (2, 3)}
     place = RaceContext(**{**vars(INTEL), "nodes": tuple(nodes.values()), "node_ids": tuple(nodes)})
     policies = {
-        choice.name: choice.environment(Environment()).memory
+        choice.name: choice.environment(Environment(name="x")).memory
         for choice in read_space("default", place).choices
     }
     assert policies["one-node"] == "bind:2"
