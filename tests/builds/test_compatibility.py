@@ -343,3 +343,20 @@ class TestCheckVersions:
     def test_unparsable_versions_are_accepted(self) -> None:
         assert parse_version("unknown") is None
         assert version_in_range(">=1", "unknown")
+
+
+@pytest.mark.parametrize(
+    ("glibc", "cuda", "function"),
+    [
+        ("2.41", "12.9", "sinpi"),
+        ("2.41", "13.0", ""),
+        ("2.42", "13.1", "rsqrt"),
+        ("2.42", "13.2", ""),
+        ("2.40", "12.9", ""),
+    ],
+)
+def test_clashes_of_glibc_and_cuda(glibc: str, cuda: str, function: str) -> None:
+    variables = {"USE_NCCL": "OFF"}
+    facts = release_facts("pytorch", "2.13")
+    findings = check_versions(facts, {"glibc": glibc, "cuda": cuda}, variables=variables)
+    assert [function in finding.why for finding in findings] == ([True] if function else [])
