@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.commands.run import build_request
+from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe_file import ResolvedBuild, resolve
 from torchyard.errors import UsageError
 
@@ -60,3 +63,18 @@ def test_lists_are_changed_and_keep_their_other_entries() -> None:
     with pytest.raises(UsageError, match="the list has no 'ninjaa'") as caught:
         build("pytorch", *conda, f"{key}-=ninjaa", variant="cuda")
     assert "ninja" in caught.value.hint
+
+
+def test_the_gcc_folder_of_rocm_follows_the_chosen_gcc(tmp_path: Path) -> None:
+    def flags(*settings: str) -> str:
+        request = build_request("pytorch", "rocm", "", ("environment.use=conda", *settings), "")
+        plan = make_plan(request, home=BuildsDirectory(folder=tmp_path), environ={})
+        step = next(step for step in plan.steps if step.name == "pytorch/build")
+        return dict(step.variables)["HIPCC_COMPILE_FLAGS_APPEND"]
+
+    key = "environment.conda.packages"
+    assert flags().endswith("/x86_64-conda-linux-gnu/13.3.0")
+    chosen = flags(f"{key}-=gcc_linux-64", f"{key}+=gcc_linux-64=14.2.0")
+    assert chosen.endswith("/x86_64-conda-linux-gnu/14.2.0")
+    with pytest.raises(UsageError, match="exact version of gcc"):
+        flags(f"{key}-=gcc_linux-64", f"{key}+=gcc_linux-64=14")

@@ -8,6 +8,7 @@ are written into the notes of the plan.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, patch_chec
 from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
 from torchyard.builds.sources.fetch_plan import FetchPlace
+from torchyard.errors import UsageError
 
 
 def fetch_place(component: Component, home: BuildsDirectory) -> FetchPlace:
@@ -90,6 +92,7 @@ def copy_actions(
     return tuple(actions), tuple(inputs)
 
 
+_CONDA_GCC: Final = re.compile(r"gcc_linux-\w+\s*={1,2}\s*(\d+\.\d+\.\d+)(?=$|=)")
 _METER: Final = "environment/meter"
 
 
@@ -218,6 +221,9 @@ def _placeholder_values(
         "source": str(home.source(_with_source(recipe))),
         "tree": str(folder.tree(recipe.name)),
     }
+    environment = recipe.environment
+    if any("{gcc}" in value for value in environment.variables.values()):
+        names["gcc"] = _conda_gcc(environment.conda.packages, f"{recipe.name}: environment.conda")
     for part in components:
         if part.name in recipe.needs:
             names |= {
@@ -226,6 +232,18 @@ def _placeholder_values(
                 f"needs.{part.name}.version": part.version,
             }
     return names
+
+
+def _conda_gcc(packages: Iterable[str], where: str) -> str:
+    """Return the version of conda's gcc, which is the name of its folder in `lib/gcc/TRIPLE`."""
+    for package in packages:
+        match = _CONDA_GCC.match(package)
+        if match is not None:
+            return match[1]
+    raise UsageError(
+        f"{where}: {{gcc}} requires an exact version of gcc in `packages`",
+        hint="write gcc_linux-64=13.3.0, with three numbers",
+    )
 
 
 def _with_source(recipe: Recipe) -> Recipe:
