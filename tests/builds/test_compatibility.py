@@ -269,7 +269,8 @@ class TestCheckVersions:
             "cuda": "13.0.88",
         }
         facts = release_facts("pytorch", "2.13")
-        assert check_versions(facts, found, architecture="x86_64") == ()
+        variables = {"USE_SYSTEM_NCCL": "ON"}
+        assert check_versions(facts, found, architecture="x86_64", variables=variables) == ()
 
     def test_preferred_ranges_only_warn(self) -> None:
         findings = check_versions(release_facts("pytorch", "2.10"), {"gcc": "10.4.0"})
@@ -277,6 +278,14 @@ class TestCheckVersions:
 
     def test_missing_tools_are_not_checked(self) -> None:
         assert check_versions(release_facts("pytorch", "2.8"), {}) == ()
+
+    @pytest.mark.parametrize("release", ["2.8", "2.11", "2.13", "2.15"])
+    def test_cuda_builds_clone_nccl(self, release: str) -> None:
+        facts = release_facts("pytorch", release)
+        (finding,) = check_versions(facts, {"cuda": "13.2"})
+        assert "NCCL" in finding.what
+        for variables in ({"USE_NCCL": "OFF"}, {"USE_SYSTEM_NCCL": "ON"}):
+            assert check_versions(facts, {"cuda": "13.2"}, variables=variables) == ()
 
     def test_cmake_4_blocks_old_releases_until_the_variable_is_set(self) -> None:
         facts = release_facts("pytorch", "2.6")
@@ -329,7 +338,7 @@ class TestCheckVersions:
         assert check_versions(facts, {"gcc": gcc}, architecture="x86_64") == ()
 
     def test_new_glibc_with_old_cuda(self) -> None:
-        facts = release_facts("pytorch", "2.11")
+        facts = release_facts("pytorch", "2.6")
         (finding,) = check_versions(facts, {"glibc": "2.41", "cuda": "12.9.86"})
         assert finding.severity == "blocks"
         assert check_versions(facts, {"glibc": "2.40", "cuda": "12.9.86"}) == ()
