@@ -27,7 +27,7 @@ PyMODINIT_FUNC PyInit__c(void) { return PyModule_Create(&module); }
 
 
 def test_a_setup_py_project_is_installed_in_place_and_keeps_its_objects(tmp_path: Path) -> None:
-    """`setup.py develop` of setuptools 80 and newer starts a pip that needs the network."""
+    """Pip builds in the working copy without isolation, so nothing is downloaded and objects stay."""
     assert int(version("setuptools").split(".")[0]) >= 80
     tree = tmp_path / "tree"
     (tree / "spam").mkdir(parents=True)
