@@ -111,7 +111,7 @@ _EXAMPLES = """\
 Usage: torchyard COMMAND [OPTIONS]
 
 Examples:
-  torchyard bench --only models/gpt                 compare eager and inductor
+  torchyard bench models/gpt                        compare eager and inductor
   torchyard bench my_model.py                       the same for your own model
   torchyard bench --suite kernels --target old=~/a/venv --target new=~/b/venv
   torchyard report latest --format html --output report.html
