@@ -99,10 +99,11 @@ class Relocator:
                 by_device.setdefault(each.device, []).append(each)
         if not by_device:
             return 0
-        moved = 0
         if _has_cuda_graphs():
-            self._held_bytes += sum(each.size_bytes for each in self._placements)
+            on_gpus = [each for placements in by_device.values() for each in placements]
+            self._held_bytes += sum(each.size_bytes for each in on_gpus)
             return 0
+        moved = 0
         self._gpu_pads = []
         for device, placements in by_device.items():
             torch.cuda.synchronize(device)
