@@ -26,7 +26,7 @@ MODE = {mode}
 INDUCTOR = {inductor}
 THREADS = {threads}
 # With one thread, CPU time excludes waiting for a core.
-CLOCK = time.thread_time if THREADS == 1 and {device} == "cpu" else time.perf_counter
+CLOCK = time.{clock}
 
 
 class Program(torch.nn.Module):
@@ -117,6 +117,7 @@ def script(
     compiler, mode = (mode, "") if compiler == "dynamo" else (compiler, mode)
     code = program.module.graph.python_code("self")
     body = code.src.strip("\n").replace("\n\n", "\n")
+    threads = torch.get_num_threads()
     inductor = {
         key[len("inductor.") :]: value
         for key, value in options.items()
@@ -127,10 +128,11 @@ def script(
         about=about.replace("\\", "/").replace('"', "'"),
         name=name,
         imports=_imports(code.globals),
-        backend=repr(compiler),
-        mode=repr(mode or None),
+        backend=json.dumps(compiler),
+        mode=json.dumps(mode) if mode else None,
         inductor=repr(inductor),
-        threads=torch.get_num_threads(),
+        threads=threads,
+        clock="thread_time" if threads == 1 and device == "cpu" else "perf_counter",
         code="\n".join("    " + line if line.strip() else "" for line in body.splitlines()),
         device=json.dumps(device),
         inputs="\n".join("        " + _input(value) for value in program.values),
