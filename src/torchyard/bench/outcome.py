@@ -8,8 +8,8 @@ start a single operator.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Final
 
@@ -28,7 +28,7 @@ from torchyard.core.comparison import (
     Verdict,
 )
 from torchyard.core.roofline import MachinePeak, attainment_of
-from torchyard.core.study import Budget, Variant, Workload
+from torchyard.core.study import Budget, Study, Variant, Workload
 from torchyard.core.units import format_duration
 from torchyard.machine.system.cores import available_cores
 from torchyard.stats.estimate import estimate
@@ -116,6 +116,62 @@ def make_estimate(
         mean_launches=paired.means,
         never_same=paired.never_same,
     )
+
+
+class SessionData:
+    """What a session has measured so far; sessions of workloads and of programs extend it."""
+
+    def __init__(self, study: Study, workload: Workload) -> None:
+        self._study = study
+        self._workload = workload
+        self._active = list(study.candidates)
+        self._blocks: list[Block] = []
+        self._failures: dict[str, Failure] = {}
+        self._failed_in: dict[str, int] = {}
+        """Launch in which a candidate, or its baseline, failed."""
+        self._analyses: dict[str, list[InterimAnalysis]] = {v.name: [] for v in study.candidates}
+        self._spent = Spent()
+        self._spent_at_stop: dict[str, Spent] = {}
+
+    def _make_comparisons(
+        self, candidates: Iterable[Variant], prepared: PreparationState, fraction: float
+    ) -> list[Comparison]:
+        """Return the comparisons with the data so far, after a fraction of the time."""
+        return [
+            make_comparison(
+                self._workload,
+                self._study.baseline,
+                candidate,
+                blocks=self._blocks_of(candidate),
+                analyses=self._analyses_so_far(candidate, fraction),
+                budget=self._study.budget,
+                prepared=prepared,
+                spent=self._spent_at_stop.get(candidate.name, self._spent),
+                failure=self._failures.get(candidate.name),
+            )
+            for candidate in candidates
+        ]
+
+    def _blocks_of(self, candidate: Variant) -> list[Block]:
+        """Return all blocks before the launch in which the candidate or its baseline failed."""
+        failed_in = self._failed_in.get(candidate.name)
+        if failed_in is None:
+            return self._blocks
+        return [block for block in self._blocks if block.launch < failed_in]
+
+    def _analyses_so_far(self, candidate: Variant, fraction: float) -> list[InterimAnalysis]:
+        """Return the analyses so far, and one more if an interrupted launch added pairs since."""
+        analyses = self._analyses[candidate.name]
+        paired = pair_blocks(self._blocks_of(candidate), self._study.baseline.name, candidate.name)
+        launches = len(paired.medians)
+        if launches == (analyses[-1].launches if analyses else 0):
+            return analyses
+        return [*analyses, InterimAnalysis(launches=launches, fraction=fraction)]
+
+    def _stop(self, candidate: Variant) -> None:
+        """Measure a candidate no longer."""
+        self._active.remove(candidate)
+        self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
 
 
 def make_comparison(

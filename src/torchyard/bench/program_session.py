@@ -11,12 +11,12 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from torchyard.bench.outcome import Spent, make_comparison, make_estimate
+from torchyard.bench.outcome import SessionData, make_estimate
 from torchyard.bench.preparation import PreparationState
 from torchyard.bench.session import Recorder
 from torchyard.core.block import Block
@@ -122,7 +122,7 @@ def command_of(text: str, *, by_shell: bool) -> list[str]:
     return words
 
 
-class ProgramSession:
+class ProgramSession(SessionData):
     """Measurement of the commands of a study; `comparisons` can be read at any time."""
 
     def __init__(
@@ -135,20 +135,12 @@ class ProgramSession:
         listener: Listener,
         chance: random.Random,
     ) -> None:
-        self._study = study
-        self._workload = workload
+        super().__init__(study, workload)
         self._recorder = recorder
         self._log_folder = log_folder
         self._listener = listener
         self._chance = chance
-        self._active = list(study.candidates)
-        self._blocks: list[Block] = []
         self._runs: dict[str, list[ProgramRun]] = defaultdict(list)
-        self._failures: dict[str, Failure] = {}
-        self._failed_in: dict[str, int] = {}
-        self._analyses: dict[str, list[InterimAnalysis]] = {v.name: [] for v in study.candidates}
-        self._spent = Spent()
-        self._spent_at_stop: dict[str, Spent] = {}
         self._began_s: float | None = None
         self._watch = RunWatch()
 
@@ -177,32 +169,7 @@ class ProgramSession:
         metrics = {name: _metrics(runs) for name, runs in self._runs.items()}
         notes = [(name, _use_text(one)) for name, one in metrics.items()]
         prepared = PreparationState(metrics=metrics, notes=notes)
-        return [
-            make_comparison(
-                self._workload,
-                self._study.baseline,
-                candidate,
-                blocks=self._blocks_of(candidate),
-                analyses=self._analyses_so_far(candidate),
-                budget=self._study.budget,
-                prepared=prepared,
-                spent=self._spent_at_stop.get(candidate.name, self._spent),
-                failure=self._failures.get(candidate.name),
-            )
-            for candidate in self._study.candidates
-        ]
-
-    def _blocks_of(self, candidate: Variant) -> list[Block]:
-        failed_in = self._failed_in.get(candidate.name, MAX_PAIRS + 1)
-        return [block for block in self._blocks if block.launch < failed_in]
-
-    def _analyses_so_far(self, candidate: Variant) -> list[InterimAnalysis]:
-        analyses = self._analyses[candidate.name]
-        pairs = pair_blocks(self._blocks_of(candidate), self._study.baseline.name, candidate.name)
-        launches = len(pairs.medians)
-        if launches == (analyses[-1].launches if analyses else 0):
-            return analyses
-        return [*analyses, InterimAnalysis(launches=launches, fraction=self._fraction)]
+        return self._make_comparisons(self._study.candidates, prepared, self._fraction)
 
     @property
     def _elapsed_s(self) -> float:
@@ -302,8 +269,7 @@ class ProgramSession:
             estimate = make_estimate(paired, analyses, budget, self._spent)
             self._say("look", f"{candidate.name} {estimate.speedup:.3f}x {estimate.verdict}")
             if last or decided(estimate, budget):
-                self._active.remove(candidate)
-                self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
+                self._stop(candidate)
 
     def _say(self, kind: EventKind, text: str) -> None:
         budget = self._study.budget

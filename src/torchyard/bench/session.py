@@ -27,7 +27,7 @@ from torchyard.bench.launch import (
 )
 from torchyard.bench.launch_gate import LaunchGate, LaunchStopped, ProvisionalResults
 from torchyard.bench.launch_templates import FORK_AFTER, MIN_FORKED, LaunchTemplates, may_fork
-from torchyard.bench.outcome import Spent, make_comparison, make_estimate
+from torchyard.bench.outcome import SessionData, make_estimate
 from torchyard.bench.pacing import FORK_S, WARM_SHARE, SessionClock, SessionProgress, min_rounds
 from torchyard.bench.preparation import (
     PreparationState,
@@ -41,7 +41,7 @@ from torchyard.bench.preparation import (
 from torchyard.bench.roofline.machine_peak import find_peak, machine_of, read_peaks
 from torchyard.bench.rounds import LaunchTiming, choose_reseat, run_rounds
 from torchyard.core.block import Block
-from torchyard.core.comparison import UNTRUSTED, Comparison, Failure
+from torchyard.core.comparison import UNTRUSTED, Comparison
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import Study, Variant, Workload
 from torchyard.machine.facts.run_facts import read_facts
@@ -73,7 +73,7 @@ class Recorder(Protocol):
         """Record the blocks of a round."""
 
 
-class WorkloadSession:
+class WorkloadSession(SessionData):
     """Measurement of one workload; `comparisons` can be read at any time, also after an interrupt."""
 
     def __init__(
@@ -100,9 +100,8 @@ class WorkloadSession:
         follow. `gate` is asked before each launch.
         `processes_of` creates the processes of a launch.
         """
+        super().__init__(study, workload)
         self._processes_of = processes_of
-        self._study = study
-        self._workload = workload
         self._recorder = recorder
         self._log_folder = log_folder
         self._scratch = scratch
@@ -112,19 +111,11 @@ class WorkloadSession:
         self._first_forked = 0
         self._listener = listener
         self._chance = chance
-        self._active = list(study.candidates)
-        self._failures: dict[str, Failure] = {}
-        self._failed_in: dict[str, int] = {}
-        """Launch in which a candidate, or its baseline, failed."""
         self._number = 0
         self._recorded: set[tuple[str, str]] = set()
         self._isolated = False
         """Whether each candidate has its own process, because a shared one crashed."""
-        self._analyses: dict[str, list[InterimAnalysis]] = {v.name: [] for v in study.candidates}
-        self._spent_at_stop: dict[str, Spent] = {}
-        self._blocks: list[Block] = []
         self._prepared = PreparationState()
-        self._spent = Spent()
         self._clock = SessionClock(study.budget)
         compiled = sum(one.backend != "eager" for one in study.variants)
         self._turn = TimingTurn() if turn is None else turn
@@ -161,36 +152,8 @@ class WorkloadSession:
 
     def comparisons(self) -> list[Comparison]:
         """Return the comparisons with the data so far."""
-        return [
-            make_comparison(
-                self._workload,
-                self._study.baseline,
-                self._placed(candidate),
-                blocks=self._blocks_of(candidate),
-                analyses=self._analyses_so_far(candidate),
-                budget=self._study.budget,
-                prepared=self._prepared,
-                spent=self._spent_at_stop.get(candidate.name, self._spent),
-                failure=self._failures.get(candidate.name),
-            )
-            for candidate in self._study.candidates
-        ]
-
-    def _blocks_of(self, candidate: Variant) -> list[Block]:
-        """Return all blocks before the launch in which the candidate or its baseline failed."""
-        failed_in = self._failed_in.get(candidate.name)
-        if failed_in is None:
-            return self._blocks
-        return [block for block in self._blocks if block.launch < failed_in]
-
-    def _analyses_so_far(self, candidate: Variant) -> list[InterimAnalysis]:
-        """Return the analyses so far, and one more if an interrupted launch added pairs since."""
-        analyses = self._analyses[candidate.name]
-        paired = pair_blocks(self._blocks_of(candidate), self._study.baseline.name, candidate.name)
-        launches = len(paired.medians)
-        if launches == (analyses[-1].launches if analyses else 0):
-            return analyses
-        return [*analyses, InterimAnalysis(launches=launches, fraction=self._clock.fraction)]
+        candidates = map(self._placed, self._study.candidates)
+        return self._make_comparisons(candidates, self._prepared, self._clock.fraction)
 
     def _admitted(self) -> bool:
         """Wait for the next launch; the wait is not measuring time."""
@@ -413,10 +376,6 @@ class WorkloadSession:
             self._say("look", f"{candidate.name} {estimate.speedup:.3f}x{interval_text} {verdict}")
             if last or decided(estimate, self._study.budget):
                 self._stop(candidate)
-
-    def _stop(self, candidate: Variant) -> None:
-        self._active.remove(candidate)
-        self._spent_at_stop[candidate.name] = Spent(**asdict(self._spent))
 
     def _remove_failed(self, failed: VariantFailed) -> None:
         """Remove a failed candidate, or all of them if the baseline failed.
