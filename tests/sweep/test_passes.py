@@ -154,7 +154,9 @@ def test_cells_that_wait_end_with_the_driver(tmp_path: Path, number: signal.Sign
     for status in folder.statuses():
         assert status.state in ("done", "waiting")
         for attempt in status.attempts:
-            assert attempt.outcome in ("finished", "interrupted")
+            # A driver that is killed may not have recorded the end of a cell: it is measured again.
+            unrecorded = number == signal.SIGKILL and status.state == "waiting"
+            assert attempt.outcome in ("finished", "interrupted", *([None] if unrecorded else []))
     before = {one.cell.id: len(one.attempts) for one in finished}
     statuses = drive(folder, executor_of(folder, budget_s=20.0))
     assert sum(one.state == "done" for one in statuses) >= 3
