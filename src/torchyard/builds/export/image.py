@@ -177,7 +177,11 @@ def image_of(plan: Plan, facts: ExportFacts) -> Image:
     rewritten = rewrite.apply(replace(plan, steps=steps))
     return Image(
         plan=_without_smoke_tests(rewritten) if gpu else rewritten,
-        checks=tuple(argv for part in rewritten.components for argv in check_commands(part)),
+        checks=tuple(
+            argv
+            for part in rewritten.components
+            for argv in check_commands(part, with_device=bool(gpu))
+        ),
         base=base,
         packages=system_packages(plan, base),
         conda=tools[0] if tools and not facts.conda_program else "",

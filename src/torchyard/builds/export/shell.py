@@ -119,12 +119,17 @@ def verify_actions(plan: Plan, action: Verify) -> tuple[PlainAction, ...]:
     )
 
 
-def check_commands(component: Component) -> tuple[tuple[str, ...], ...]:
-    """Return commands that check files, import and smoke tests, to be run in an empty folder."""
+def check_commands(
+    component: Component, *, with_device: bool = False
+) -> tuple[tuple[str, ...], ...]:
+    """Return commands that check files, import and smoke tests, to be run in an empty folder.
+
+    Smoke tests that need a device are included `with_device`.
+    """
     table = component.recipe.verify
     argvs = [_file_check(component.prefix, name) for name in table.files]
     snippets = [f"import {table.import_name}"] if table.import_name else []
-    snippets += [test.python.strip("\n") for test in table.smoke if not test.device]
+    snippets += [test.python.strip("\n") for test in table.smoke if with_device or not test.device]
     if not component.python:
         return tuple(argvs)
     # -I: nothing from the working folder, PYTHONPATH or user packages can be imported.

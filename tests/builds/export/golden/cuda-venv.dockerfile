@@ -165,6 +165,9 @@ RUN set -eu; \
         'torch.testing.assert_close(torch.linalg.inv(a) @ a, torch.eye(20, dtype=torch.float64))'"'"'' \
         '/opt/torchyard/pytorch-2.13.0-cuda/env/bin/python -I -c '"'"'import torch' \
         'assert torch.version.cuda, "built without CUDA"'"'"'' \
+        '/opt/torchyard/pytorch-2.13.0-cuda/env/bin/python -I -c '"'"'import torch' \
+        'assert torch.cuda.is_available(), "no device, or the driver is too old"' \
+        'assert torch.ones(4, device="cuda").sum().item() == 4'"'"'' \
         >/opt/torchyard/pytorch-2.13.0-cuda/check.sh.part; \
     chmod +x -- /opt/torchyard/pytorch-2.13.0-cuda/check.sh.part; \
     mv -T -- /opt/torchyard/pytorch-2.13.0-cuda/check.sh.part \
