@@ -240,7 +240,7 @@ def test_space_errors_are_distinguished() -> None:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -322,3 +322,19 @@ def test_the_distance_of_results_is_independent_of_the_pieces(
         for wrong in (infinite, right * math.nan, right.double(), right[:6]):
             assert distance(wrong, right) == [math.inf, math.inf]
         assert distance(right, 0 * right) == [math.inf, math.inf]
+
+
+@pytest.mark.parametrize("width", [63, 64, 65])
+def test_the_typical_error_is_not_that_of_one_wrong_column(width: int) -> None:
+    """Otherwise the wrong column would pass as a lower precision of the whole tensor."""
+    import torch
+
+    from torchyard.worker.bench.accuracy.tolerances import Scale, profile
+
+    torch.manual_seed(0)
+    reference = 1 + torch.rand((1 << 16, width), dtype=torch.float64)
+    scale = Scale(reference, 2.0**-23)
+    scale.add(reference + 1e-7 * torch.randn_like(reference))
+    numbers = reference + 1e-7 * torch.randn_like(reference)
+    numbers[:, 0] += 1e-5 * torch.randn(1 << 16, dtype=torch.float64)
+    assert 0.3 < profile(numbers, scale, "cpu").typical < 3.0

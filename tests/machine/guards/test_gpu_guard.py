@@ -21,7 +21,7 @@ from torchyard.machine.system.file_tree import FileTree
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self) -> None:
         self.now_s = 100.0

@@ -211,9 +211,15 @@ def _trend(error: Any, right: Any, width: Any) -> Any:
 
 
 def _median_of_some(size: Any, width: Any) -> Tuple[Any, Any]:
-    """Return the median of error over scale and how many it is of: nonzero ones of a sample."""
-    step = max(1, size.numel() // SAMPLE)
-    sizes, widths = size.reshape(-1)[::step], width.reshape(-1)[::step]
+    """Return the median of error over scale and how many it is of: nonzero ones of a sample.
+
+    The sample is random: one at regular distances could consist of a single column.
+    """
+    sizes, widths = size.reshape(-1), width.reshape(-1)
+    if sizes.numel() > SAMPLE:
+        chance = torch.Generator().manual_seed(sizes.numel())
+        chosen = torch.randint(sizes.numel(), (SAMPLE,), generator=chance).to(sizes.device)
+        sizes, widths = sizes[chosen], widths[chosen]
     ratio = torch.where(sizes > 0, sizes / widths, torch.full_like(sizes, math.nan))
     return torch.nan_to_num(ratio.nanmedian()), (sizes > 0).sum().double()
 
