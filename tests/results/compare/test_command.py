@@ -6,18 +6,15 @@ import json
 from pathlib import Path
 from typing import Final
 
-import click
 import pytest
 
 from tests.cli.command_line import call
 from tests.results.simulated_runs import MACHINE, Plan, write_session
-from torchyard.errors import NothingToDo
 from torchyard.results import model as stored
 from torchyard.results.compare.command import FORMATS
 from torchyard.results.compare.report import COMPARE_FORMATS
 from torchyard.results.gate import model
 from torchyard.results.gate.command import ACTIONS, METRICS
-from torchyard.why import command
 
 Capture = pytest.CaptureFixture[str]
 FIRST: Final = "20250101T030405.678Z-1a2b"
@@ -192,28 +189,15 @@ def test_a_crossed_limit_ends_with_7(capsys: Capture) -> None:
     assert (kept.code, "gate passed" in kept.out) == (0, True)
 
 
-def test_an_exceeded_limit_is_explained_and_ends_with_7_anyway(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[str, str | None]] = []
-
-    def explain(run: str, row: str | None, **_options: object) -> None:
-        asked.append((Path(run).name, row))
-        raise NothingToDo("the target is gone")
-
-    parameters = [click.Argument(["run"]), click.Option(["--row"]), click.Option(["-q", "quiet"])]
-    monkeypatch.setattr(command, "why", click.Command("why", params=parameters, callback=explain))
+def test_a_limit_that_cannot_be_explained_ends_with_7_anyway(capsys: Capture) -> None:
     base = ("gate", SECOND, "--baseline", FIRST, "--why")
     ended = call(capsys, *base, "--max-slowdown", "2%")
     assert ended.code == 7
-    assert "why: the target is gone" in ended.err
-    ((run, row),) = asked
-    assert run == SECOND
-    assert row in {"1", "2"}
+    assert "why: " in ended.err
     document = json.loads(call(capsys, *base, "--max-slowdown", "2%", "--json").out)
     assert document["passed"] is False
-    assert call(capsys, *base, "--max-slowdown", "30%").code == 0
-    assert len(asked) == 2
+    passed = call(capsys, *base, "--max-slowdown", "30%")
+    assert (passed.code, "why: " in passed.err) == (0, False)
 
 
 def test_limits_by_pattern_and_from_a_file(capsys: Capture, tmp_path: Path) -> None:
