@@ -180,7 +180,7 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
         raise UsageError(
             f"{useless[0]} has no effect",
             why="every workload runs in inference mode",
-            hint="add --mode training",
+            hint="choose the mode training, or remove the option",
         )
     return tuple(workloads)
 

@@ -130,7 +130,7 @@ def _of_run(name: str, row: int | None) -> tuple[Workload, Variant, Variant, Mea
     if row is not None and row > len(run.comparisons):
         raise UsageError(
             f"there is no row {row}",
-            why=f"the run has {len(run.comparisons)} comparisons",
+            why=f"rows of the run: {len(run.comparisons)}",
             hint="`torchyard report` lists them",
         )
     slower = [one for one in run.comparisons if one.estimate and one.estimate.speedup < 1.0]

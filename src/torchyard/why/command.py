@@ -202,7 +202,7 @@ def _choose(run: Run, row: int | None) -> tuple[int, Comparison]:
         if row > len(run.comparisons):
             raise UsageError(
                 f"there is no row {row}",
-                why=f"the run has {len(run.comparisons)} comparisons",
+                why=f"rows of the run: {len(run.comparisons)}",
                 hint="`torchyard report` lists them",
             )
         return row, run.comparisons[row - 1]
