@@ -324,7 +324,7 @@ def to_roofline_svg(run: Run) -> str:
                 roofline_spec(key, peak, roofline),
                 description=roofline_description(key, peak, roofline),
             )
-            return _with_theme_colors(svg)
+            return with_theme_colors(svg)
     notes = notes_of_roofline(roofline)
     raise NothingToDo(
         "this run has no roofline chart",
@@ -333,7 +333,7 @@ def to_roofline_svg(run: Run) -> str:
     )
 
 
-def _with_theme_colors(svg: str) -> str:
+def with_theme_colors(svg: str) -> str:
     """Embed the page's colors for light and dark color schemes into the SVG."""
     page = asset("report.css")
     style = (
