@@ -9,7 +9,7 @@ import pytest
 
 from torchyard.bench.request import SpecText, WorkloadChoice
 from torchyard.bench.workload_text import SUITE, choose_workload, expand
-from torchyard.core.study import MODES, Workload
+from torchyard.core.study import Workload
 from torchyard.errors import UsageError
 
 TREE = Path(__file__).parents[1] / "torchbench_tree"
@@ -17,7 +17,7 @@ VARIABLE = "TORCHYARD_TORCHBENCH"
 
 
 def workloads(choice: WorkloadChoice) -> list[Workload]:
-    return expand(choice, modes=MODES, device="cpu", optimizer_step=False)
+    return expand(choice, modes=("inference", "training"), device="cpu", optimizer_step=False)
 
 
 def chosen(text: str, folder: Path = TREE) -> WorkloadChoice:

@@ -17,7 +17,15 @@ from torchyard.bench.variant_text import check_cores, check_memory
 from torchyard.bench.workload_text import check_suite, choose_workload, located
 from torchyard.core.number_checks import CHECKS, Check
 from torchyard.core.records import decode
-from torchyard.core.study import Environment, Mode, Precision, RelocationMethod, StartMethod, Target
+from torchyard.core.study import (
+    Environment,
+    ModeName,
+    Precision,
+    RelocationMethod,
+    StartMethod,
+    Target,
+    modes_named,
+)
 from torchyard.core.toml_file import read_toml
 from torchyard.core.variant_parts import check_name, find_python
 from torchyard.errors import UsageError
@@ -80,8 +88,9 @@ class WorkloadTable:
     the name is unambiguous."""
     name: str = ""
     """Name in the suite, or the path of a Python file (`mine.py`, `mine.py:thing`)."""
-    mode: tuple[Mode, ...] = ()
-    """`"inference"`, `"training"`, or a list of both [default: `"inference"`]."""
+    mode: tuple[ModeName, ...] = ()
+    """`"inference"`, `"training"`, `"generate"` (`"prefill"` and `"decode"`), or a list of them
+    [default: `"inference"`]."""
     batch_size: int | None = None
     """Batch size [default: the workload's own]."""
     device: str | None = None
@@ -148,7 +157,7 @@ class SweepTable:
 
     suites: tuple[str, ...] = ()
     """Suites to run in full, in addition to `[[workloads]]`."""
-    modes: tuple[Mode, ...] = ()
+    modes: tuple[ModeName, ...] = ()
     """Modes of suites, and of workloads that name none [default: inference]."""
     precisions: tuple[Precision, ...] = ()
     """One cell of each workload per precision, which baseline and candidates share [default: the study's `precision`]."""
@@ -325,7 +334,7 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
         where=f"{path}: {where}",
         suite=suite,
         name=name,
-        modes=table.mode,
+        modes=modes_named(table.mode),
         device=table.device,
         batch_size=batch_size,
         optimizer_step=table.optimizer_step,

@@ -26,6 +26,7 @@ from torchyard.core.records import nearest_hint
 from torchyard.core.study import MODES, Mode, Workload
 from torchyard.errors import UsageError
 from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES, entry_of
+from torchyard.worker.catalog.entry import GENERATION
 from torchyard.worker.suites.torchbench.checkout import (
     TORCHBENCH_VARIABLE,
     TorchbenchCheckout,
@@ -252,7 +253,8 @@ def expand(
     }
     if not choice.name and choice.suite in LISTS:
         offered = _listed(choice.suite, device)
-    offered = offered or dict.fromkeys(checkout or [choice.name], MODES)
+    any_modes = MODES if choice.suite == "huggingface" else MODES[:2]
+    offered = offered or dict.fromkeys(checkout or [choice.name], any_modes)
     workloads: list[Workload] = []
     for name, offered_modes in offered.items():
         for mode in modes:
@@ -306,10 +308,13 @@ def _check_parameters(choice: WorkloadChoice) -> None:
             raise UsageError(
                 f"{choice.where}: parameters need the name of a workload", hint="add name = ..."
             )
-        if entry is not None and key not in entry.parameters:
+        valid = [] if entry is None else [*entry.parameters]
+        if entry is not None and "decode" in entry.modes:
+            valid += GENERATION
+        if entry is not None and key not in valid:
             raise UsageError(
                 f"{choice.where}: {choice.suite}/{entry.name} has no parameter {key!r}",
-                hint=nearest_hint(key, list(entry.parameters), what="parameter"),
+                hint=nearest_hint(key, valid, what="parameter"),
             )
 
 

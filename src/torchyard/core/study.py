@@ -7,11 +7,25 @@ all one variant compared with another. No I/O, no torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-Mode = Literal["inference", "training"]
+Mode = Literal["inference", "training", "prefill", "decode"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+PHASES: Final[tuple[Mode, ...]] = ("prefill", "decode")
+"""The phases of text generation: read the prompt, generate one token."""
+ModeName = Literal["inference", "training", "generate", "prefill", "decode"]
+"""A mode, or `generate` for both phases."""
+MODE_NAMES: Final[tuple[ModeName, ...]] = get_args(ModeName)
+
+
+def modes_named(names: Iterable[ModeName]) -> tuple[Mode, ...]:
+    """Return the modes without duplicates, in the given order, with the phases for `generate`."""
+    modes = [mode for name in names for mode in (PHASES if name == "generate" else (name,))]
+    return tuple(dict.fromkeys(modes))
+
+
 DEFAULT_NAME: Final = "bench"
 """Name of a study without a name of its own."""
 FILE_SUITE: Final = "file"

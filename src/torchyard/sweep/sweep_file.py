@@ -23,7 +23,15 @@ from torchyard.bench.study_file import (
 from torchyard.bench.workload_text import check_suite
 from torchyard.core.number_checks import CHECKS
 from torchyard.core.records import encode, nearest_hint
-from torchyard.core.study import MODES, PRECISIONS, Mode, Precision, Scalar, Workload
+from torchyard.core.study import (
+    MODE_NAMES,
+    PRECISIONS,
+    Mode,
+    Precision,
+    Scalar,
+    Workload,
+    modes_named,
+)
 from torchyard.errors import UsageError
 from torchyard.sweep.model import EXECUTORS, ExecutorName
 
@@ -136,8 +144,8 @@ def read_precisions(names: Sequence[str], *, where: str) -> tuple[Precision, ...
 def read_modes(names: Sequence[str], *, where: str) -> tuple[Mode, ...]:
     """Return the modes of these names, without duplicates, in the given order."""
     for name in names:
-        _check(name, MODES, "mode", where)
-    return tuple(word for name in dict.fromkeys(names) for word in MODES if word == name)
+        _check(name, MODE_NAMES, "mode", where)
+    return modes_named(word for name in names for word in MODE_NAMES if word == name)
 
 
 def check_executor(name: str, *, where: str) -> ExecutorName:
@@ -206,7 +214,7 @@ def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepReques
         study=replace(
             study, workloads=(*study.workloads, *whole), candidates=backends or study.candidates
         ),
-        modes=table.modes,
+        modes=modes_named(table.modes),
         precisions=table.precisions,
         patterns=Patterns(only=table.only, exclude=table.exclude),
         budget_s=_checked(table, "budget"),

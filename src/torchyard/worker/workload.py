@@ -41,6 +41,7 @@ class BuiltWorkload:
     mutates     the iteration changes the module's own parameters (an optimizer step as a workload)
     traffic     minimum memory traffic of one iteration in the requested mode, if known
     batch_size  the batch size; None: there is no batch, or only the suite knows it
+    stream      function from the module, or its compiled form, to the tokens and logits of a generated text
     """
 
     module: Any
@@ -53,6 +54,7 @@ class BuiltWorkload:
     mutates: bool = False
     traffic: Optional[Traffic] = None
     batch_size: Optional[int] = None
+    stream: Optional[Callable[[Callable[..., Any]], List[Tuple[Any, Any]]]] = None
 
 
 def flatten(value: Any) -> List[Any]:

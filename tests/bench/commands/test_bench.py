@@ -13,7 +13,7 @@ from tests.cli.command_line import call, program, study_of
 from torchyard.bench.commands import options as bench_options
 from torchyard.bench.commands import options as study_options
 from torchyard.bench.commands.execution import BenchSession
-from torchyard.core.study import MODES, PRECISIONS, RelocationMethod
+from torchyard.core.study import MODE_NAMES, PRECISIONS, RelocationMethod
 
 Capture = pytest.CaptureFixture[str]
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -396,6 +396,6 @@ def test_the_examples_are_studies(capsys: Capture, example: Path) -> None:
 
 
 def test_the_choices_are_those_of_the_types() -> None:
-    assert bench_options.MODES == MODES
+    assert bench_options.MODES == MODE_NAMES
     assert bench_options.PRECISIONS == PRECISIONS
     assert get_args(RelocationMethod) == study_options.RESEATS

@@ -90,6 +90,23 @@ class InPlace(nn.Module):
         return (torch.randn(8, 16),)
 
 
+class Rewriting(nn.Module):
+    """Writes the values into a buffer that it already has, as a cache of keys and values does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        with torch.no_grad():
+            self.register_buffer("table", self.inner.weight @ self.inner.weight.t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.table.copy_(self.inner.weight @ self.inner.weight.t())
+        return x @ self.table
+
+    def example_inputs(self) -> tuple[torch.Tensor, ...]:
+        return (torch.randn(8, 16),)
+
+
 class Counting(nn.Module):
     """A buffer that every call changes, and that the output depends on."""
 

@@ -31,6 +31,17 @@ def rewritten(module: Any) -> Any:
     return call
 
 
+def rewrites_in_another_order(module: Any) -> Any:
+    """The buffer that eager code rewrites with equal values gets others within rounding."""
+
+    def call(x: Any) -> Any:
+        left, right = module.inner.weight.split(8, dim=1)
+        module.table.copy_(left @ left.t() + right @ right.t())
+        return x @ module.table
+
+    return call
+
+
 def caches_constants(module: Any) -> Any:
     """A table that depends on the shape alone."""
     known: dict[Any, Any] = {}

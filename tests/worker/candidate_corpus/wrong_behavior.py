@@ -154,6 +154,15 @@ def leaves_input_alone(module: Any) -> Any:
     return lambda x: module(x.clone())
 
 
+def rewrites_one_wrong_element(module: Any) -> Any:
+    def call(x: Any) -> Any:
+        output = module(x)
+        module.table[3, 5] += 0.01
+        return output
+
+    return call
+
+
 def skips_running_statistics(module: Any) -> Any:
     def call(x: Any) -> Any:
         before = [buffer.clone() for buffer in module.buffers()]

@@ -41,11 +41,13 @@ table shows memory and throughput of every size, and where larger batches stop p
 # Same headings as in the other commands.
 _what, _run, _how = section("What to run"), section("What to compare"), section("How to measure")
 
+_MODES: Final = tuple(mode for mode in MODES if mode != "generate")
+
 
 def _options(command: Any) -> Any:
     for option in reversed(
         (
-            _what("--mode", type=click.Choice(MODES), help="[default: inference]"),
+            _what("--mode", type=click.Choice(_MODES), help="[default: inference]"),
             _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ... [default: cpu]"),
             _run(
                 "--backend",

@@ -231,6 +231,7 @@ class BenchSession:
 
     def print_table(self) -> None:
         """Print the verdicts as a table that fits the terminal, followed by the summary."""
+        from torchyard.bench.report.generation import generation_lines
         from torchyard.bench.report.suite_summary import disturbed_lines
         from torchyard.bench.report.text import comparison_table, summary_lines
 
@@ -239,6 +240,8 @@ class BenchSession:
         comparisons = with_short_workloads(self.comparisons)
         console.print(comparison_table(comparisons, precision_goal=budget.precision_goal))
         for line in summary_lines(comparisons, confidence=1 - budget.alpha):
+            print_line(console, line)
+        for line in generation_lines(comparisons):
             print_line(console, line)
         for line in disturbed_lines(comparisons):
             print_line(console, f"disturbed: {line}")

@@ -287,7 +287,7 @@ def _environments(
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Repeated here to keep `--help` fast, which does not import `core`; a test compares both.
-MODES: Final = ("inference", "training")
+MODES: Final = ("inference", "training", "generate", "prefill", "decode")
 PRECISIONS: Final = ("float32", "float16", "bfloat16", "amp")
 TUNES: Final = ("auto", "cpu", "gpu", "all")
 
@@ -311,7 +311,8 @@ _OPTIONS: Final = (
         "modes",
         multiple=True,
         type=click.Choice(MODES),
-        help="May be repeated for both. [default: inference]",
+        help="May be repeated. `generate` means prefill and decode, the phases of a language model. "
+        "[default: inference]",
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
@@ -412,6 +413,7 @@ def request_of_options(options: dict[str, Any]) -> Any:
 
     from torchyard.bench.request import WorkloadChoice
     from torchyard.bench.workload_text import check_suite, choose_workload
+    from torchyard.core.study import modes_named
 
     folder = Path.cwd()
     request = request_of_study_options(options)
@@ -433,5 +435,5 @@ def request_of_options(options: dict[str, Any]) -> Any:
         backend=spec_of_option(backend, "--backend", folder) if backend is not None else None,
         precision=options["precision"],
         workloads=(*whole, *single),
-        modes=tuple(dict.fromkeys(options["modes"])),
+        modes=modes_named(options["modes"]),
     )

@@ -17,6 +17,7 @@ from io import StringIO
 from typing import Any, Final, Protocol
 
 from torchyard.bench.repetition import row_command
+from torchyard.bench.report.generation import generations
 from torchyard.bench.report.page import to_html
 from torchyard.bench.report.suite_summary import (
     excluded_from_means,
@@ -102,6 +103,10 @@ def to_json(run: Run) -> str:
                 "repeat_command": row_command(run, number),
             }
             for number, comparison in enumerate(run.comparisons, 1)
+        ],
+        "generation": [
+            row.document()
+            for row in generations(run.comparisons, price_per_hour=run.info.get("price_per_hour"))
         ],
         "study": encode(run.study),
         "machine": run.info.get("machine"),

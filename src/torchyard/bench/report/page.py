@@ -20,6 +20,7 @@ from torchyard.bench.repetition import row_command
 from torchyard.bench.report.answer import answer_text
 from torchyard.bench.report.block_charts import BASES
 from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
+from torchyard.bench.report.generation import HEADINGS, generations
 from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_charts import (
     ROWS_NAMED,
@@ -196,6 +197,8 @@ def to_html(run: Run, *, frame: Frame | None = None) -> str:
                 sum(one.not_checked for one in comparisons),
             ),
             suites=suites,
+            generated=generations(comparisons),
+            generation_headings=HEADINGS,
             excluded=[
                 (one, reason, anchors[id(one)]) for one, reason in excluded_from_means(comparisons)
             ],

@@ -11,6 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Final
 
 from torchyard.bench.repetition import row_command
+from torchyard.bench.report.generation import generation_lines
 from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_summary import (
     SuiteRow,
@@ -109,6 +110,9 @@ def print_run(run: Run, console: Console, print_line: Callable[[str], None]) -> 
     print_line(f"{one_line(run.study.name)}  ({run.state}, {run.id})")
     console.print(comparison_table(run.comparisons, precision_goal=run.study.budget.precision_goal))
     for line in summary_lines(run.comparisons, confidence=1 - run.study.budget.alpha):
+        print_line(line)
+    price = run.info.get("price_per_hour")
+    for line in generation_lines(run.comparisons, price_per_hour=price):
         print_line(line)
     for line in guard_lines(run):
         print_line(line)
@@ -307,6 +311,13 @@ def to_markdown(run: Run) -> str:
     means = suite_means(run.comparisons, confidence=1 - run.study.budget.alpha)
     lines += [""] * bool(means) + [f"- {escaped(mean_text(mean))}" for mean in means]
     lines += _suite_table(suite_rows(run.comparisons, confidence=1 - run.study.budget.alpha))
+    price = run.info.get("price_per_hour")
+    if generated := generation_lines(run.comparisons, price_per_hour=price):
+        lines += ["", "**Text generation**", ""]
+        lines += [
+            f"- {escaped(line)}" if line[0] != " " else f"  - {escaped(line.strip())}"
+            for line in generated
+        ]
     sections = {
         "Excluded from the mean": [
             (item, reason) for item, reason in excluded_from_means(run.comparisons)

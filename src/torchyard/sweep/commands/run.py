@@ -67,7 +67,7 @@ _OPTIONS: Final = (
         "--modes",
         multiple=True,
         metavar="LIST",
-        help="inference, training, or inference,training. [default: inference]",
+        help="inference, training, generate, or several joined by commas. [default: inference]",
     ),
     _what(
         "--only",

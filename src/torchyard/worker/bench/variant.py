@@ -7,7 +7,7 @@ same function on the same inputs in the same context, so that the checked code i
 import contextlib
 import copy
 import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -101,6 +101,14 @@ class Model:
             for name, initial in self._initial.items()
             if name not in now or not same_numbers(now[name].detach(), initial)
         ]
+
+    def write_counts(self) -> Dict[str, int]:
+        """Return how often each input and buffer was written in place, where torch counts it."""
+        return {
+            name: tensor._version
+            for name, tensor in self._named(with_parameters=False).items()
+            if not tensor.is_inference()
+        }
 
     def snapshot(self, names: List[str]) -> Dict[str, Any]:
         """Copy the current values of these inputs, buffers and parameters."""
@@ -410,11 +418,12 @@ class VariantRunner:
         other.model = model
         return other
 
-    def results(self, seed: int) -> Tuple[Dict[str, List[Any]], bool]:
+    def results(self, seed: int, groups: Iterable[str] = ()) -> Tuple[Dict[str, List[Any]], bool]:
         """Return the results of one iteration from the initial state, and whether they include a loss.
 
         In training: outputs, loss, gradients, buffers, and parameters after the optimizer step. Inputs and
-        buffers are included where the iteration changes them.
+        buffers are included where the iteration writes them, and if they are in `groups`. Only of eager
+        code it is known that it writes the values that are there: another variant may round differently.
         """
         self.first_call()
         model = self.model
@@ -425,6 +434,7 @@ class VariantRunner:
             torch.manual_seed(seed)
             generators = RandomState()
             kept: List[Any] = []
+            counts = model.write_counts()
             if model.training:
                 call(kept)
             else:
@@ -432,21 +442,28 @@ class VariantRunner:
             self.synchronize()
             self.moved_random_state = generators.restore() or self.moved_random_state
             self.changed = model.changed_names()
-            results = self.collect(kept, self.changed)
+            if self.backend == "eager":
+                now = model.write_counts()
+                written = [name for name in now if now[name] != counts.get(name, now[name])]
+                self.changed += [name for name in written if name not in self.changed]
+            results = self.collect(kept, self.changed, groups)
         model.rewind()
         model.forget_optimizer_state()
         return results, model.training
 
-    def collect(self, kept: List[Any], changed: List[str]) -> Dict[str, List[Any]]:
-        """Copy the outputs of an iteration and the tensors that it wrote (`changed`, see `Model.changed_names`)."""
+    def collect(
+        self, kept: List[Any], changed: List[str], groups: Iterable[str] = ()
+    ) -> Dict[str, List[Any]]:
+        """Copy the outputs of an iteration, the tensors that it wrote (`changed`) and those of the groups."""
         model = self.model
         results = {"output": _copies(flatten(kept[0]))}
         if model.training:
             results["loss"] = _copies([kept[1]])
             results["gradient"] = _copies(model.gradients())
-        if model.training or any(name.startswith("buffer ") for name in changed):
+        kinds = {*groups, *(name.partition(" ")[0] for name in changed)}
+        if model.training or "buffer" in kinds:
             results["buffer"] = _copies(list(model.module.buffers()))
-        if any(name.startswith("input ") for name in changed):
+        if "input" in kinds:
             results["input"] = _copies(model.inputs())
         if model.optimizer is not None or model.built.mutates:
             results["parameter"] = _copies(list(model.module.parameters()))

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Tuple
 from torchyard.worker.catalog.entry import (
     BOTH,
     INFERENCE,
+    PHASES,
     Entry,
     ListedWorkload,
     parameters,
@@ -93,7 +94,10 @@ KERNELS: List[Entry] = [
     *_entries(_PRODUCTS + _CONVOLUTIONS + _ROWS + _GRIDS),
     *_entries(_OPTIMIZERS, INFERENCE),
 ]
-MODELS: List[Entry] = _entries(_NETWORKS)
+MODELS: List[Entry] = [
+    entry._replace(modes=(*BOTH, *PHASES)) if entry.name == "gpt" else entry
+    for entry in _entries(_NETWORKS)
+]
 
 
 BatchSizes = Tuple[Optional[int], Optional[int]]

@@ -31,6 +31,10 @@ class ListedWorkload(NamedTuple):
 
 INFERENCE = ("inference",)
 BOTH = ("inference", "training")
+PHASES = ("prefill", "decode")
+"""Modes of text generation: read the prompt, generate one token."""
+GENERATION = {"prompt": 128, "generate": 32, "static": 1}
+"""Parameters of these modes: lengths of the prompt and of the generated text, and a static cache or a dynamic one."""
 
 
 def table_rows(table: str) -> List[List[str]]:

@@ -2,7 +2,14 @@
 
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from torchyard.worker.catalog.entry import BOTH, INFERENCE, ListedWorkload, parameters, table_rows
+from torchyard.worker.catalog.entry import (
+    BOTH,
+    INFERENCE,
+    PHASES,
+    ListedWorkload,
+    parameters,
+    table_rows,
+)
 
 Sizes = Dict[str, Any]
 
@@ -258,17 +265,31 @@ gpt-oss-20b                             | GptOssForCausalLM               | gpt_
 """
 
 
+# Classes whose phases of text generation run in a sweep of the whole suite: causal attention without a window.
+_GENERATING = [
+    "GPT2LMHeadModel",
+    "GPTJForCausalLM",
+    "GPTNeoForCausalLM",
+    "LlamaForCausalLM",
+    "OPTForCausalLM",
+    "Qwen3ForCausalLM",
+    "XGLMForCausalLM",
+]
+
+
 def _model(row: List[str]) -> HuggingFaceModel:
     name, model_class, sizes, length, gpu, cpu, modes, since, about = row
+    model_class = name if model_class == "=" else model_class
+    supported = INFERENCE if modes == "inference" else BOTH
     return HuggingFaceModel(
         name,
         about,
-        name if model_class == "=" else model_class,
+        model_class,
         SIZES[sizes],
         int(length),
         int(gpu),
         int(cpu),
-        INFERENCE if modes == "inference" else BOTH,
+        (*supported, *PHASES) if model_class in _GENERATING else supported,
         "" if since == "-" else since,
     )
 

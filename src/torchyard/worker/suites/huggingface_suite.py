@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
+from torchyard.worker.catalog.entry import PHASES
 from torchyard.worker.catalog.huggingface_models import BY_NAME, HuggingFaceModel
 from torchyard.worker.suites import training as losses
 from torchyard.worker.suites.choices import (
@@ -19,8 +20,15 @@ from torchyard.worker.suites.choices import (
     unknown_parameter,
     version_of,
 )
+from torchyard.worker.suites.generation import (
+    Lengths,
+    TransformersPhase,
+    build_phase,
+    refuse_generation,
+)
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
 
+GENERATES = True
 CONFIG = "config"
 # Name of a workload that is defined by its configuration file alone.
 AUTO = "auto"
@@ -461,11 +469,17 @@ def build(
     """Build one model with inputs for its task; the loss is the model's own, if any."""
     label = "huggingface/" + name
     options = dict(parameters)
+    refuse_generation(label, options, mode)
+    lengths = Lengths(label, options) if mode in PHASES else None
     listed = BY_NAME.get(name)
     choice = _choose_model(label, name, listed, options.pop(CONFIG, None))
     config, length = make_config(label, choice.model_class, choice.sizes, options, choice.length)
     rows = batch_size or batch_size_for(listed.listed if listed else None, device, 1)
     module = _make(label, choice.model_class, config, device)
+    if lengths is not None:
+        _check_capacity(label, config, lengths)
+        phase = TransformersPhase(module, lengths, label)
+        return build_phase(phase, mode, lengths, rows, _vocabulary(config), device)
     training = mode == "training"
     inputs, labelled = make_inputs(label, module, length, rows, training)
     if training and not labelled:
@@ -481,6 +495,17 @@ def build(
         optimizer=losses.sgd(1e-4),
         batch_size=rows,
     )
+
+
+def _check_capacity(label: str, config: Any, lengths: Lengths) -> None:
+    """Raise CannotBuild when the model has too few positions for prompt and generated text."""
+    positions = getattr(config, "max_position_embeddings", None) or lengths.capacity
+    if lengths.capacity > positions:
+        raise CannotBuild(
+            f"{label}: prompt and generated text have {lengths.capacity} tokens, and the model has "
+            f"{positions} positions",
+            hint="give a smaller prompt or generate, or max_position_embeddings=N",
+        )
 
 
 def _choose_model(

@@ -11,9 +11,18 @@ from torch import nn
 from torch.nn import functional
 
 from torchyard.worker import catalog
+from torchyard.worker.catalog.entry import PHASES
 from torchyard.worker.suites import training
 from torchyard.worker.suites.choices import Choices, choose, require
+from torchyard.worker.suites.generation import (
+    GptPhase,
+    Lengths,
+    build_phase,
+    refuse_generation,
+)
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
+
+GENERATES = True
 
 
 class TransformerBlock(nn.Module):
@@ -37,11 +46,20 @@ class TransformerBlock(nn.Module):
         return tokens + self.feed(self.feed_norm(tokens))
 
     def _attend(self, tokens: Any) -> Any:
+        query, key, value = self.heads_of(tokens)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        return self.joined(attended)
+
+    def heads_of(self, tokens: Any) -> Any:
+        """Return queries, keys and values, each (batch, heads, length, width of a head)."""
         batch, length, width = tokens.shape
         split = self.project_in(tokens).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4).unbind(0)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        return self.project_out(attended.transpose(1, 2).reshape(batch, length, width))
+        return split.permute(2, 0, 3, 1, 4).unbind(0)
+
+    def joined(self, attended: Any) -> Any:
+        """Return the projected results of all heads."""
+        batch, heads, length, width = attended.shape
+        return self.project_out(attended.transpose(1, 2).reshape(batch, length, heads * width))
 
 
 def require_whole_heads(choices: Choices) -> None:
@@ -342,7 +360,26 @@ def build(
     name: str, mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
 ) -> BuiltWorkload:
     """Build one model; random numbers come from the CPU, so that every device gets the same ones."""
+    if mode in PHASES and name == "gpt":
+        return _generating_gpt(mode, batch_size, dict(parameters), device)
+    refuse_generation("models/" + name, parameters, mode)
     choices = choose("models", name, mode, batch_size, parameters)
     built = MAKERS[name](choices, device)
     built.module.to(device)
     return built
+
+
+def _generating_gpt(
+    mode: str, batch_size: Optional[int], parameters: Dict[str, Any], device: Any
+) -> BuiltWorkload:
+    """Build a phase of generation; prompt and generated text determine the length."""
+    lengths = Lengths("models/gpt", parameters)
+    if "length" in parameters:
+        raise CannotBuild(
+            f"models/gpt: the parameter length has no effect in mode {mode}",
+            hint="give prompt and generate",
+        )
+    choices = choose("models", "gpt", mode, batch_size, {**parameters, "length": lengths.capacity})
+    require_whole_heads(choices)
+    phase = GptPhase(Gpt(choices), lengths)
+    return build_phase(phase, mode, lengths, choices.rows, choices["vocabulary"], device)

@@ -322,7 +322,7 @@ def _judged(runner: VariantRunner, peer: VariantRunner, verifier: Verifier, seed
     if finite_share(expected) < 1.0:
         return ""
     try:
-        results = runner.results(seed)[0]
+        results = runner.results(seed, expected)[0]
     except Exception as error:
         runner.model.rewind()
         lines = str(error).strip().splitlines()

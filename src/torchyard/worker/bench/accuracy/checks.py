@@ -116,6 +116,8 @@ class Checks:
             self._add(self._notes, runner, [text])
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
+        if comparable and model.built.stream is not None:
+            self._add(self._notes, runner, [self._compare_streams(runner)])
         verifier = self._verifiers.get(runner.name)
         self._attribute_changes(runner)
         return dict(
@@ -132,7 +134,7 @@ class Checks:
         judged = dict(accuracy.judge(runner, self._seed, record))
         if judged["status"] in COMPARABLE and not record["random"]:
             verifier = self._verifier(runner, None)
-            results = runner.results(self._seed)[0]
+            results = runner.results(self._seed, record["baseline"])[0]
             once_more = accuracy.judge(runner, self._seed, record, results=results)
             if once_more["status"] == "fail":
                 judged = dict(once_more)
@@ -154,6 +156,19 @@ class Checks:
                 notes += more_notes
         self._add(self._notes, runner, notes)
         return wrong
+
+    def _compare_streams(self, runner: VariantRunner) -> str:
+        """Return whether the variant generates the same tokens as the eager model."""
+        from torchyard.worker.suites.generation import compare_streams
+
+        streams = []
+        for one in (self._verifier(runner, None).peer, runner):
+            one.model.rewind()
+            with one.context():
+                streams.append(one.model.built.stream(one.function))
+            one.synchronize()
+        runner.model.rewind()
+        return compare_streams(*streams)
 
     def _verifier(self, runner: VariantRunner, accepted: Optional[Any]) -> Verifier:
         if runner.name not in self._verifiers:

@@ -133,13 +133,14 @@ def judge(
     runner: VariantRunner, seed: int, reference: Dict[str, Any], results: Optional[Results] = None
 ) -> Dict[str, Any]:
     """Return the accuracy record of a candidate, with the fields of `core.comparison.Accuracy`."""
-    raw = runner.results(seed)[0] if results is None else results
+    groups = reference["baseline"]
+    raw = runner.results(seed, groups)[0] if results is None else results
     place = place_for(raw)
     check = _Check(runner, seed, reference, place)
     first = to_plain(raw, place)
     if reference["random"]:
         return _judge_random(check, first)
-    second = to_plain(runner.results(seed)[0], place) if results is None else first
+    second = to_plain(runner.results(seed, groups)[0], place) if results is None else first
     between_runs = largest_difference(first, second, runner.device)
     record = check.judge(first)
     if between_runs > 0:
@@ -389,7 +390,7 @@ def _judge_random(check: _Check, results: Results) -> Dict[str, Any]:
     checked: Optional[Dict[str, Any]] = None
     if twin is not None:
         try:
-            checked = check.judge(to_plain(twin.results(seed)[0], check.place))
+            checked = check.judge(to_plain(twin.results(seed, check.baseline)[0], check.place))
         except Exception as error:  # the compiler may fail with the setting
             problem = _first_line(error)
             runner.model.rewind()

@@ -5,7 +5,7 @@ import math
 import os
 import random
 import resource
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -31,7 +31,7 @@ def float64_results(
         if reason:
             return None, reason
         runner.model.rewind()
-        results = to_plain(_run_copy(runner, seed), _place(like))
+        results = to_plain(_run_copy(runner, seed, like), _place(like))
     except Exception as error:  # a model may raise anything in another data type
         lines = str(error).strip().splitlines()
         return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
@@ -72,12 +72,12 @@ def _surely_fits(runner: VariantRunner, free: int) -> bool:
     return most is not None and 4 * most <= FREE_SHARE * free
 
 
-def _run_copy(runner: VariantRunner, seed: int) -> Results:
+def _run_copy(runner: VariantRunner, seed: int, groups: Iterable[str]) -> Results:
     model = runner.model
     copied = convert(model.built, torch.float64)
     exact = Model(copied, model.training, model.optimizer is not None)
-    results, _ = VariantRunner(runner.name, "eager", "float64", exact, runner.device).results(seed)
-    return results
+    copy = VariantRunner(runner.name, "eager", "float64", exact, runner.device)
+    return copy.results(seed, groups)[0]
 
 
 def needed_bytes(runner: VariantRunner) -> int:
