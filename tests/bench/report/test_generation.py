@@ -78,7 +78,7 @@ def test_other_modes_have_no_rows(tmp_path: Path) -> None:
 
 def test_every_format_shows_the_rows(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    shown = replace(run, comparisons=[phase("prefill", 40e6, 20e6), phase("decode", 10e6, 8e6)])
+    shown = replace(run, comparisons=(phase("prefill", 40e6, 20e6), phase("decode", 10e6, 8e6)))
     for name in ("terminal", "markdown", "html"):
         text = FORMATS[name](shown)
         assert "140 ms" in text, name

@@ -7,7 +7,7 @@ after the last block: further calls, the state of the process, and in the first 
 
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -117,7 +117,7 @@ class Checks:
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
         if comparable and model.built.stream is not None:
-            self._add(self._notes, runner, [self._compare_streams(runner)])
+            self._add(self._notes, runner, [self._compare_streams(runner, model.built.stream)])
         verifier = self._verifiers.get(runner.name)
         self._attribute_changes(runner)
         return dict(
@@ -157,7 +157,7 @@ class Checks:
         self._add(self._notes, runner, notes)
         return wrong
 
-    def _compare_streams(self, runner: VariantRunner) -> str:
+    def _compare_streams(self, runner: VariantRunner, stream: Callable[..., Any]) -> str:
         """Return whether the variant generates the same tokens as the eager model."""
         from torchyard.worker.suites.generation import compare_streams
 
@@ -165,7 +165,7 @@ class Checks:
         for one in (self._verifier(runner, None).peer, runner):
             one.model.rewind()
             with one.context():
-                streams.append(one.model.built.stream(one.function))
+                streams.append(stream(one.function))
             one.synchronize()
         runner.model.rewind()
         return compare_streams(*streams)
