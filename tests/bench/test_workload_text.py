@@ -112,6 +112,10 @@ def test_a_whole_list_is_every_name_with_the_modes_it_offers() -> None:
     suite = WorkloadChoice(where="--suite", suite="huggingface")
     both = expanded(suite, "inference", "training")
     offered = [(each.name, mode) for each in LISTS["huggingface"] for mode in each.modes]
+    phases = expanded(suite, "prefill", "decode")
+    assert {"DistillGPT2", "Llama-3.2-1B", "Qwen3-0.6B"} < {w.name for w in phases}
+    assert "BertForMaskedLM" not in {w.name for w in phases}
+    offered = [one for one in offered if one[1] in {"inference", "training"}]
     assert [(w.name, w.mode) for w in both] == offered
     assert ("gpt-oss-20b", "training") not in offered
     assert all(w.batch_size is None and not w.parameters for w in both)

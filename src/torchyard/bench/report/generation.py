@@ -39,6 +39,14 @@ class Generation:
         return name if self.workload.device == "cpu" else f"{name} {self.workload.device}"
 
     @property
+    def heading(self) -> str:
+        """Name, lengths and batch size."""
+        return (
+            f"{self.title}: {self.prompt} tokens of prompt, {self.generate} generated, "
+            f"batch size {self.batch_size}"
+        )
+
+    @property
     def prompt(self) -> int:
         """Tokens of the prompt."""
         return int(dict(self.workload.parameters).get("prompt", GENERATION["prompt"]))
@@ -157,10 +165,7 @@ def generation_lines(
     previous = None
     for row in rows:
         if row.workload != previous:
-            lines.append(
-                f"{one_line(row.title)}: {row.prompt} tokens of prompt, {row.generate} generated, "
-                f"batch size {row.batch_size}"
-            )
+            lines.append(one_line(row.heading))
             previous = row.workload
         parts = [f"{name} {text}" for name, text in zip(HEADINGS, row.cells(), strict=True) if text]
         if (energy := row.energy_per_token_j) is not None:
