@@ -12,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from torchyard.core.records import decode
 from torchyard.process.programs import PROGRAM_ENTRY
+from torchyard.profile.model import Collected, CostRow
+from torchyard.profile.tools.torch_profiler import data_notes
 
 pytestmark = pytest.mark.torch
 
@@ -198,3 +201,49 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert 'href="./kept/trace.json.gz"' in page
     assert "<b>train" not in page
     assert "aten::addmm" in page
+
+
+LOADER = """
+import time
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 12
+    def __getitem__(self, index):
+        time.sleep(WAIT)
+        return torch.randn(8)
+for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=WORKERS):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    time.sleep(WORK)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_program_that_waits_for_data_is_recognized(tmp_path: Path, workers: int) -> None:
+    text = LOADER.replace("WAIT", "0.1").replace("WORKERS", str(workers)).replace("WORK", "0")
+    _, summary = profiled(tmp_path, text)
+
+    (note,) = data_notes(decode(Collected, _fields(summary), where="summary", strict=False))
+
+    assert "bound by data loading" in note
+
+
+def test_a_program_that_does_not_wait_for_data_has_no_note(tmp_path: Path) -> None:
+    text = LOADER.replace("WAIT", "0").replace("WORKERS", "0").replace("WORK", "0.2")
+    _, summary = profiled(tmp_path, text)
+
+    assert data_notes(decode(Collected, _fields(summary), where="summary", strict=False)) == []
+
+
+def test_the_share_of_data_loading_never_exceeds_the_whole() -> None:
+    """Loaders in several threads overlap."""
+    row = CostRow(
+        name="enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", total_cost=3e9
+    )
+    (note,) = data_notes(Collected(rows=(row, row), recorded_ns=2e9))
+
+    assert note.startswith("100% of the recorded time")
+
+
+def _fields(summary: dict[str, Any]) -> dict[str, Any]:
+    return {name: summary[name] for name in ("rows", "recorded_ns")}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.core.records import decode
+from torchyard.core.units import format_percent
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError, WorkerFailed
 from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
@@ -27,6 +28,11 @@ _SUMMARY: Final = (
     *("peak_memory_bytes", "peak_device_bytes"),
 )
 """Fields of `Collected` in the summary."""
+_LOADERS: Final = "enumerate(DataLoader)"
+"""Start of the names under which torch records the calls that get a batch."""
+_LEAST_LOADING: Final = 0.1
+_BOUND_BY_LOADING: Final = 0.5
+"""Shares of the recorded time from which data loading is reported, and from which it is the bottleneck."""
 # By default Kineto logs each start and stop on stderr, mixed with the program's output.
 _QUIET: Final = ("KINETO_LOG_LEVEL", "9")
 
@@ -76,7 +82,26 @@ def collect(_installed: InstalledTool, job: Job) -> Collected:
         raise ResultsDamaged(
             f"cannot read {path}: {error}", hint="profile the program again"
         ) from error
-    return replace(collected, tool_version=str(data.get("torch", "")), files=_trace(job.folder))
+    return replace(
+        collected,
+        tool_version=str(data.get("torch", "")),
+        files=_trace(job.folder),
+        notes=(*data_notes(collected), *collected.notes),
+    )
+
+
+def data_notes(collected: Collected) -> list[str]:
+    """Return which share of the recorded time is spent in data loaders, if it matters."""
+    loading_ns = sum(
+        row.total_cost or 0.0 for row in collected.rows if row.name.startswith(_LOADERS)
+    )
+    if not collected.recorded_ns or loading_ns < _LEAST_LOADING * collected.recorded_ns:
+        return []
+    share = min(1.0, loading_ns / collected.recorded_ns)
+    text = f"{format_percent(share)} of the recorded time is spent waiting for data (DataLoader)"
+    if share >= _BOUND_BY_LOADING:
+        text += ": the program is bound by data loading, so a faster model hardly helps"
+    return [text]
 
 
 def _trace(folder: Path) -> tuple[KeptFile, ...]:
