@@ -180,3 +180,20 @@ def test_the_optimizer_step_belongs_to_training_only() -> None:
         ("inference", False, "cuda"),
         ("training", True, "cuda"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        ("models/gpt:prompt=64", "inference", "no effect in mode inference"),
+        ("huggingface/DistillGPT2:static=0", "training", "no effect in mode training"),
+        ("models/gpt:prompt=0", "prefill", "invalid parameter prompt: 0"),
+        ("models/gpt:generate=1.5", "decode", "invalid parameter generate: 1.5"),
+        ("huggingface/DistillGPT2:static=2", "decode", "invalid parameter static: 2"),
+        ("models/gpt:static=true", "decode", "invalid parameter static: True"),
+    ],
+)
+def test_parameters_of_generation_are_checked(text: str, mode: Mode, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as error:
+        expanded(choose(text), mode)
+    assert error.value.hint

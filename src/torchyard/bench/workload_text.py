@@ -23,10 +23,10 @@ from typing import Final
 
 from torchyard.bench.request import Scalar, SpecText, WorkloadChoice
 from torchyard.core.records import nearest_hint
-from torchyard.core.study import MODES, Mode, Workload
+from torchyard.core.study import MODES, PHASES, Mode, Workload
 from torchyard.errors import UsageError
 from torchyard.worker.catalog import LISTS, OPEN_SUITES, SUITES, entry_of
-from torchyard.worker.catalog.entry import GENERATION
+from torchyard.worker.catalog.entry import BOTH, GENERATING_SUITES, GENERATION
 from torchyard.worker.suites.torchbench.checkout import (
     TORCHBENCH_VARIABLE,
     TorchbenchCheckout,
@@ -253,7 +253,7 @@ def expand(
     }
     if not choice.name and choice.suite in LISTS:
         offered = _listed(choice.suite, device)
-    any_modes = MODES if choice.suite == "huggingface" else MODES[:2]
+    any_modes = MODES if choice.suite in GENERATING_SUITES else BOTH
     offered = offered or dict.fromkeys(checkout or [choice.name], any_modes)
     workloads: list[Workload] = []
     for name, offered_modes in offered.items():
@@ -265,6 +265,7 @@ def expand(
                     f"{choice.where}: {choice.suite}/{name} has no mode {mode!r}",
                     hint="supported modes: " + ", ".join(offered_modes),
                 )
+            _check_generation(choice, mode)
             workloads.append(
                 Workload(
                     suite=choice.suite,
@@ -278,6 +279,24 @@ def expand(
                 )
             )
     return workloads
+
+
+def _check_generation(choice: WorkloadChoice, mode: Mode) -> None:
+    """Check the parameters of text generation, which have no effect in other modes."""
+    for key, value in choice.parameters:
+        if key not in GENERATION or choice.suite not in GENERATING_SUITES:
+            continue
+        if mode not in PHASES:
+            raise UsageError(
+                f"{choice.where}: the parameter {key!r} has no effect in mode {mode}",
+                hint="use --mode generate, or remove it",
+            )
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or (value not in (0, 1) if key == "static" else int(value) < 1):
+            raise UsageError(
+                f"{choice.where}: invalid parameter {key}: {value!r}",
+                hint=f"give {key} {'0 or 1' if key == 'static' else 'a positive integer'}",
+            )
 
 
 def parse_parameter_value(text: str) -> Scalar:

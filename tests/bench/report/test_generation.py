@@ -69,6 +69,10 @@ def test_a_phase_that_must_not_be_used_gives_no_number(doubt: dict[str, object],
     assert "tokens/s" not in text
 
 
+def test_without_any_number_there_is_no_row() -> None:
+    assert not generations([phase("decode", 10e6, 8e6, untrusted=("noisy machine",))])
+
+
 def test_other_modes_have_no_rows(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     assert generations(run.comparisons) == []

@@ -130,7 +130,7 @@ class Generation:
 def generations(
     comparisons: Sequence[Comparison], *, price_per_hour: float | None = None
 ) -> list[Generation]:
-    """Return a row for each variant of each workload in one of the phases."""
+    """Return a row for each variant of a workload with at least one phase that may be used."""
     rows: dict[tuple[Workload, str], Generation] = {}
     for one in comparisons:
         if one.workload.mode not in PHASES:
@@ -153,7 +153,7 @@ def generations(
             else:
                 row = replace(row, decode=row.decode or metrics)
             rows[key] = row
-    return list(rows.values())
+    return [row for row in rows.values() if row.prefill is not None or row.decode is not None]
 
 
 def generation_lines(

@@ -28,7 +28,6 @@ from torchyard.worker.suites.generation import (
 )
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, map_tensors
 
-GENERATES = True
 CONFIG = "config"
 # Name of a workload that is defined by its configuration file alone.
 AUTO = "auto"

@@ -22,8 +22,6 @@ from torchyard.worker.suites.generation import (
 )
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
 
-GENERATES = True
-
 
 class TransformerBlock(nn.Module):
     """Self-attention and a feed-forward network, each added to its input."""
