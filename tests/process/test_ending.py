@@ -14,10 +14,16 @@ import pytest
 
 from tests.process.stub_launch import STUB, WAYS, StubStarter, spec_of
 from torchyard.process import tree
-from torchyard.process.ending import Ending, ExitWatch, kind_of_ending, oom_kill_counts
+from torchyard.process.ending import (
+    Ending,
+    ExitWatch,
+    WorkerFailure,
+    kind_of_ending,
+    oom_kill_counts,
+)
 from torchyard.process.tree import processes_of_launch, sweep_orphans
 from torchyard.process.worker_io import HEAD_BYTES, TAIL_BYTES, OutputLog
-from torchyard.process.worker_process import WorkerFailure, WorkerGroup, WorkerProcess, kill_all
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess, kill_all
 
 CONTROLLER = Path(__file__).with_name("controller_script.py")
 

@@ -16,8 +16,9 @@ import pytest
 
 from torchyard.process import ending, trampoline
 from torchyard.process.ending import WorkerFailure
+from torchyard.process.owner import start_ticks
 from torchyard.process.start import BOOT_FILE
-from torchyard.process.tree import TreeMemory, controller_mark, kill_tree, start_ticks
+from torchyard.process.tree import TreeMemory, controller_mark, kill_tree
 from torchyard.process.worker_io import BadMessage, OutputLog, RequestPipes
 
 

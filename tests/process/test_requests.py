@@ -15,8 +15,9 @@ import pytest
 
 from tests.process.stub_launch import WAYS, StubStarter
 from torchyard.errors import WorkerFailed
+from torchyard.process.ending import WorkerFailure
 from torchyard.process.tree import processes_of_launch
-from torchyard.process.worker_process import WorkerFailure, WorkerProcess
+from torchyard.process.worker_process import WorkerProcess
 
 
 @pytest.fixture(params=WAYS)

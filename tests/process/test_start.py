@@ -16,9 +16,9 @@ import pytest
 
 from tests.process.stub_launch import STUB, WAYS, StubStarter, spec_of
 from torchyard.errors import MissingTool, NotAllowed, UsageError
-from torchyard.process.ending import Ending
+from torchyard.process.ending import Ending, WorkerFailure
 from torchyard.process.start import BOOT_FILE
-from torchyard.process.worker_process import WorkerFailure, WorkerGroup, WorkerProcess
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 
 
 def randomizes_addresses(worker: WorkerProcess) -> bool:

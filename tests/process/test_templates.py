@@ -15,10 +15,11 @@ import pytest
 
 from tests.process.stub_launch import STUB, STUB_TEMPLATE, StubStarter, spec_of
 from tests.process.test_ending import start_controller, wait_until_gone
+from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec, NoTemplate
 from torchyard.process.templates import MOST_TEMPLATES, RemotePool, TemplatePool, _Template
 from torchyard.process.tree import processes_of_launch
-from torchyard.process.worker_process import WorkerFailure, WorkerGroup, WorkerProcess
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 
 
 @pytest.fixture

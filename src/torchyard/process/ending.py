@@ -66,15 +66,8 @@ class WorkerFailure(WorkerFailed):
 
     def copy(self) -> WorkerFailure:
         """Return a copy, to be raised for a further request to the same dead worker."""
-        return WorkerFailure(
-            self.message,
-            kind=self.kind,
-            traceback=self.traceback,
-            log_tail=self.log_tail,
-            why=self.why,
-            hint=self.hint,
-            log=self.log,
-        )
+        names = ("kind", "traceback", "log_tail", "why", "hint", "log")
+        return WorkerFailure(self.message, **{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +183,8 @@ class ExitWatch:
                 return self._ending
             if result is not None:
                 exited = result.si_code == os.CLD_EXITED
-                self._ending = (
-                    Ending(exit_code=result.si_status)
-                    if exited
-                    else Ending(signal_number=result.si_status)
-                )
+                name = "exit_code" if exited else "signal_number"
+                self._ending = Ending(**{name: result.si_status})
         return self._ending
 
     def wait(self, limit_s: float) -> Ending | None:

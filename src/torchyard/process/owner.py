@@ -11,9 +11,6 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-__all__ = ["is_alive", "is_gone", "owner_of", "pid_namespace", "start_ticks", "this_process"]
 
 
 def this_process() -> dict[str, object]:
@@ -32,13 +29,15 @@ def owner_of(pid: int) -> dict[str, object]:
     }
 
 
-def is_gone(owner: Mapping[str, Any]) -> bool:
+def is_gone(owner: object) -> bool:
     """Whether the process has certainly ended; False when that cannot be determined here."""
     return is_alive(owner) is False
 
 
-def is_alive(owner: Mapping[str, Any]) -> bool | None:
-    """Whether the process runs; None when that cannot be determined here."""
+def is_alive(owner: object) -> bool | None:
+    """Whether the process of an identity runs; None when that cannot be determined here."""
+    if not isinstance(owner, Mapping):
+        return None
     pid = owner.get("pid")
     if not isinstance(pid, int) or owner.get("host") != socket.gethostname():
         return None

@@ -15,8 +15,6 @@ import threading
 import time
 from typing import Any
 
-__all__ = ["main"]
-
 _READY = select.POLLIN | select.POLLHUP
 
 

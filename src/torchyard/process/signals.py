@@ -15,8 +15,6 @@ import threading
 from types import FrameType
 from typing import Any, Final, Self
 
-__all__ = ["DeferredSignals", "EndedBySignal", "SignalsRaise", "ending_signal"]
-
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _ALL: Final = (signal.SIGINT, *_ENDING)
 _received: list[int] = []

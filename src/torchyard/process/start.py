@@ -39,6 +39,7 @@ import torchyard.worker
 from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
 from torchyard.process.ending import ExitWatch, RelayedExit, WorkerFailure
+from torchyard.process.programs import capture
 from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, controller_mark
 from torchyard.process.worker_io import OutputLog, RequestPipes
 
@@ -56,9 +57,7 @@ def _in_cache(name: str) -> Path | None:
     if program is None:
         return None
     try:
-        listing = subprocess.run(
-            [program, "-p"], capture_output=True, text=True, timeout=10.0, check=False
-        )
+        listing = capture([program, "-p"], limit_s=10.0)
     except (OSError, subprocess.SubprocessError):
         return None
     architecture = _CACHE_ARCHITECTURES.get(platform.machine(), "")
@@ -132,14 +131,8 @@ class PreparedLaunch:
 
     def command(self, read_fd: int, write_fd: int) -> list[str]:
         """Return the argument vector of the worker."""
-        return [
-            self.python,
-            *_FLAGS,
-            str(self.entry),
-            str(read_fd),
-            str(write_fd),
-            *self.arguments,
-        ]
+        pipes = (str(read_fd), str(write_fd))
+        return [self.python, *_FLAGS, str(self.entry), *pipes, *self.arguments]
 
 
 def prepare(spec: LaunchSpec, *, launch_mark: str, entry: Path | None = None) -> PreparedLaunch:
@@ -208,15 +201,9 @@ def _find_python(spec: LaunchSpec, environment: Mapping[str, str]) -> str:
     if "/" in python:
         # Not resolved: the location of the symbolic link identifies the virtual environment.
         path = Path(python).expanduser().absolute()
-        problem = (
-            "it does not exist"
-            if not path.exists()
-            else "it is a directory"
-            if path.is_dir()
-            else "it is not executable"
-            if not os.access(path, os.X_OK)
-            else ""
-        )
+        problem = "" if os.access(path, os.X_OK) else "it is not executable"
+        if path.is_dir() or not path.exists():
+            problem = "it is a directory" if path.is_dir() else "it does not exist"
         executable = str(path)
     else:
         which = shutil.which(python, path=environment.get("PATH", os.defpath))

@@ -31,15 +31,6 @@ from torchyard.process.tree import controller_mark
 from torchyard.process.worker_process import WorkerProcess
 from torchyard.worker.template import FIXED, PER_LAUNCH
 
-__all__ = [
-    "POOL_VARIABLE",
-    "RemotePool",
-    "TemplatePool",
-    "TemplateSource",
-    "cache_of_environment",
-    "pool_of_environment",
-]
-
 POOL_VARIABLE: Final = "TORCHYARD_TEMPLATES"
 """Socket of the pool that a process shares with others."""
 CACHE_VARIABLE: Final = "TORCHYARD_CACHE"

@@ -27,8 +27,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-__all__ = ["DRIVER_VARIABLE", "FIRST_TURN_VARIABLE", "TURN_VARIABLE", "TimingTurn", "first_turn"]
-
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
 """The driver process; a cell's process ends when it does."""
 TURN_VARIABLE: Final = "TORCHYARD_TURN"

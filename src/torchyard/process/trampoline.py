@@ -20,8 +20,6 @@ import os
 import signal
 import sys
 
-__all__ = ["main"]
-
 _PR_SET_PDEATHSIG = 1
 _ADDR_NO_RANDOMIZE = 0x0040000
 _ASK_PERSONALITY = 0xFFFFFFFF

@@ -26,21 +26,6 @@ import psutil
 
 from torchyard.process.owner import pid_namespace, start_ticks
 
-__all__ = [
-    "CONTROLLER_VARIABLE",
-    "LAUNCH_VARIABLE",
-    "TreeMemory",
-    "controller_mark",
-    "kill_launch",
-    "kill_tree",
-    "new_launch_mark",
-    "peak_resident_bytes",
-    "processes_of_launch",
-    "start_ticks",
-    "sweep_orphans",
-    "wait_until_stopped",
-]
-
 LAUNCH_VARIABLE: Final = "TORCHYARD_LAUNCH"
 CONTROLLER_VARIABLE: Final = "TORCHYARD_YARD"
 

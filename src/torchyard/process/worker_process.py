@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from torchyard.core.units import format_bytes
 from torchyard.process.ending import (
@@ -47,38 +46,19 @@ from torchyard.process.tree import (
 from torchyard.process.worker_io import BadMessage
 from torchyard.worker.wire import LONGEST_TRACEBACK, phase_of, shortened
 
-__all__ = ["WorkerFailure", "WorkerGroup", "WorkerProcess", "kill_all", "register", "unregister"]
-
-
-class Killable(Protocol):
-    """A worker that can be killed."""
-
-    def kill(self) -> None:
-        """Kill the worker and everything it started."""
-
-
 _lock = threading.Lock()
-_live: dict[Killable, int] = {}
+_live: dict[WorkerProcess, int] = {}
 """Each worker with the PID of the controller that started it: a fork must not kill them."""
 
 
-def register(worker: Killable) -> None:
-    """Register the worker to be killed when the controller exits."""
+def _own_workers() -> list[WorkerProcess]:
     with _lock:
-        _live[worker] = os.getpid()
-
-
-def unregister(worker: Killable) -> None:
-    """Remove a worker that has ended."""
-    with _lock:
-        _live.pop(worker, None)
+        return [worker for worker, owner in _live.items() if owner == os.getpid()]
 
 
 def kill_all() -> None:
     """Kill every worker this process started."""
-    with _lock:
-        ours = [worker for worker, owner in _live.items() if owner == os.getpid()]
-    for worker in ours:
+    for worker in _own_workers():
         with suppress(Exception):  # a failure must not keep the others from being killed
             worker.kill()
 
@@ -93,9 +73,7 @@ _starting = threading.Lock()
 def all_paused() -> Iterator[None]:
     """Stop the workers of this process and everything they started (SIGSTOP), and start no others."""
     with _starting:
-        with _lock:
-            ours = [worker for worker, owner in _live.items() if owner == os.getpid()]
-        workers = [worker for worker in ours if isinstance(worker, WorkerProcess)]
+        workers = _own_workers()
         try:
             for worker in workers:
                 worker.pause()
@@ -148,7 +126,8 @@ class WorkerProcess:
         self._killing = threading.Lock()
         self._stopped = False
         self._gone = False
-        register(self)
+        with _lock:
+            _live[self] = os.getpid()
 
     @classmethod
     def start(
@@ -252,7 +231,8 @@ class WorkerProcess:
                 self._process.wait()  # reaped last: until here the PID cannot be reused
             self._log.finish()
             self._gone = True
-            unregister(self)
+            with _lock:
+                _live.pop(self, None)
         self._release_if_gone()
 
     def pause(self) -> None:
@@ -536,12 +516,7 @@ class WorkerGroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:

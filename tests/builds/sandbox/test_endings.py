@@ -185,7 +185,7 @@ def test_kill_leaves_nothing_alive(options: tuple[str, ...], mark: str, whom: st
     """Kill -9 of the controller, or of the process it started; and what it forked must be gone."""
     starter = (
         "import os, subprocess, sys\n"
-        "from torchyard.process.tree import start_ticks\n"
+        "from torchyard.process.owner import start_ticks\n"
         "me = os.getpid()\n"
         "line = sys.argv[1:]\n"
         "line[4:4] = ['--parent', f'{me}:{start_ticks(me)}']\n"

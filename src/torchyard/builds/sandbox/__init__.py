@@ -18,8 +18,8 @@ from typing import Final
 
 import torchyard
 from torchyard.errors import NotAllowed
+from torchyard.process.owner import start_ticks
 from torchyard.process.programs import capture
-from torchyard.process.tree import start_ticks
 
 _PROGRAM: Final = str(Path(__file__).resolve().with_name("sandbox_program.py"))
 _PACKAGE: Final = str(Path(torchyard.__file__).resolve().parent)
