@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.presentation.fact_rows import fact_rows
 from torchyard.presentation.safe_text import one_line, plain_lines
+from torchyard.presentation.tables import fact_rows
 
 
 @pytest.mark.parametrize(

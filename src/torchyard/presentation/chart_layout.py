@@ -111,24 +111,9 @@ LINE: Final = 13.0
 MARK: Final = 6.0
 """Half the width of a mark, with padding."""
 _AROUND: Final = (
-    (1.0, 0.0),
-    (1.0, -0.8),
-    (1.0, 0.8),
-    (-1.0, 0.0),
-    (-1.0, -0.8),
-    (-1.0, 0.8),
-    (0.0, -1.1),
-    (0.0, 1.1),
-    (1.0, -1.7),
-    (1.0, 1.7),
-    (-1.0, -1.7),
-    (-1.0, 1.7),
-    (0.0, -2.0),
-    (0.0, 2.0),
-    (1.0, -2.6),
-    (1.0, 2.6),
-    (-1.0, -2.6),
-    (-1.0, 2.6),
+    *((1.0, 0.0), (1.0, -0.8), (1.0, 0.8), (-1.0, 0.0), (-1.0, -0.8), (-1.0, 0.8)),
+    *((0.0, -1.1), (0.0, 1.1), (1.0, -1.7), (1.0, 1.7), (-1.0, -1.7), (-1.0, 1.7)),
+    *((0.0, -2.0), (0.0, 2.0), (1.0, -2.6), (1.0, 2.6), (-1.0, -2.6), (-1.0, 2.6)),
 )
 """Positions to try around a mark (x side, y offset in lines), in order of preference."""
 
@@ -170,7 +155,10 @@ def place_labels(
     taken: Sequence[Box] = (),
 ) -> list[Label]:
     """Place the labels of marks (x, y, text) inside the chart; an empty text has no label."""
-    boxes = [*taken, *(_around(x, y) for x, y, _ in marks)]
+    boxes = [*taken]
+    boxes += [
+        Box(left=x - MARK, top=y - MARK, right=x + MARK, bottom=y + MARK) for x, y, _ in marks
+    ]
     labels: list[Label] = []
     for x, y, text in marks:
         length = LETTER * len(text)
@@ -186,7 +174,3 @@ def place_labels(
                 labels.append(Label(text=text, x=left, y=middle))
                 break
     return labels
-
-
-def _around(x: float, y: float) -> Box:
-    return Box(left=x - MARK, top=y - MARK, right=x + MARK, bottom=y + MARK)

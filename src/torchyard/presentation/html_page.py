@@ -12,27 +12,19 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torchyard
 from torchyard.presentation.safe_text import without_controls
+from torchyard.presentation.wording import number_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
 _PACKAGES: Final = (
-    "presentation",
-    "results",
-    "bench",
-    "audit",
-    "tune",
-    "sweep",
-    "values",
-    "profile",
-    "why",
-    "bisect",
-    "dashboard",
+    *("presentation", "results", "bench", "audit", "tune", "sweep", "values", "profile", "why"),
+    *("bisect", "dashboard"),
 )
 """Packages with a folder `templates`. A file name occurs in one of them only."""
 
@@ -56,7 +48,15 @@ def template_engine() -> Environment:
     )
     # Our own style and script, read from the package: the only text that is not escaped.
     environment.filters["ours"] = Markup
+    environment.filters["number"] = number_text
     return environment
+
+
+def render_page(template: str, *styles: str, **values: Any) -> str:
+    """Render a page with these style sheets, which its security policy names by hash."""
+    style = "".join(map(asset, styles))
+    page = template_engine().get_template(template)
+    return page.render(style=style, style_hash=fingerprint(style), **values)
 
 
 def template_folders() -> list[Path]:

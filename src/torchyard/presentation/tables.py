@@ -1,15 +1,19 @@
-"""Tables and documents for export: Markdown, CSV and JSON. Aligned text is in `safe_text`."""
+"""Tables and documents for export (Markdown, CSV, JSON), and rows of nested facts.
+
+Aligned text is in `safe_text`.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final
 
-from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.core.units import format_bytes
+from torchyard.presentation.safe_text import escaped, one_line, plain_lines
 
 Cell = str | int | float | None
 _FORMULA_STARTS: Final = ("=", "+", "-", "@")
@@ -56,3 +60,36 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def fact_rows(facts: object, prefix: str = "") -> list[tuple[str, str]]:
+    """Return name and text of each fact; a nested fact is named `outer.inner`."""
+    return list(_fact_rows(facts, prefix))
+
+
+def _fact_rows(facts: object, prefix: str) -> Iterator[tuple[str, str]]:
+    if isinstance(facts, Mapping):
+        for key, value in facts.items():
+            name = one_line(str(key))
+            yield from _fact_rows(value, f"{prefix}.{name}" if prefix else name)
+    elif isinstance(facts, (list, tuple)) and any(isinstance(x, (Mapping, list)) for x in facts):
+        for index, value in enumerate(facts):
+            yield from _fact_rows(value, f"{prefix}[{index}]")
+    else:
+        yield prefix, _fact_text(facts, prefix)
+
+
+def _fact_text(value: object, name: str) -> str:
+    if value is None or value == "":
+        return "unavailable"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        if not math.isfinite(value):
+            return "unavailable"
+        if name.endswith("_bytes"):
+            return format_bytes(value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(one_line(str(item)) for item in value) or "none"
+    return plain_lines(str(value), last=60)

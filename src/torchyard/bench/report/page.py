@@ -44,9 +44,9 @@ from torchyard.core.study import DEFAULT_NAME, Study
 from torchyard.core.units import format_count, format_percent
 from torchyard.machine.identity import machine_text
 from torchyard.presentation.chart_layout import axis_numbers, numbers_of, speedup_axis
-from torchyard.presentation.fact_rows import fact_rows
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.presentation.safe_text import one_line
+from torchyard.presentation.tables import fact_rows
 from torchyard.presentation.vega import (
     MISSING,
     chart_bases,
