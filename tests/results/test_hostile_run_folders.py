@@ -217,12 +217,12 @@ def test_a_bad_progress_file_has_no_progress(home: Path, how: Spoil) -> None:
 
 @pytest.mark.parametrize("how", [fifo, link_to_zeros, one_long_line, deep])
 def test_a_bad_baseline_file_blocks_nothing(home: Path, how: Spoil) -> None:
-    from torchyard.results.baselines import read_document
+    from torchyard.results.baselines import read_baseline_file
 
     path = home / "main.json"
     how(path)
     with bounded(), pytest.raises(TorchyardError, match=r"main\.json"):
-        read_document(path)
+        read_baseline_file(path)
 
 
 def test_a_file_that_grows_is_read_as_of_now(home: Path) -> None:

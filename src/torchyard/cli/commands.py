@@ -26,7 +26,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "find the largest batch size that fits, and its throughput",
     ),
     "machine": (
-        "torchyard.machine.command_group:machine",
+        "torchyard.machine.command:machine",
         "inspect, quiet, restore and audit this machine",
     ),
     "tune": (
@@ -66,7 +66,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
         "compare any two runs, variants or baselines",
     ),
     "baseline": (
-        "torchyard.results.commands.groups:baseline",
+        "torchyard.results.commands.baseline:baseline",
         "save runs under a name, to compare later runs with",
     ),
     "gate": (
@@ -80,7 +80,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
     "serve": ("torchyard.dashboard.command:serve", "show runs and live progress in a browser"),
     "site": ("torchyard.dashboard.command:site", "write the same pages as static files"),
     "results": (
-        "torchyard.results.commands.groups:results",
+        "torchyard.results.commands.runs:results",
         "list, show, export, import and check saved runs",
     ),
     "workloads": ("torchyard.bench.commands.workloads:workloads", "list the built-in workloads"),

@@ -267,7 +267,7 @@ def make_app(live_store: LiveStore, *, access: Access, feeds: Feeds) -> Starlett
             *(Route(path, answer, methods=["GET"]) for path, answer in pages.items()),
             Route("/events", handlers.events, methods=["GET"]),
         ],
-        middleware=[Middleware(AccessMiddleware, access=access, refusal=handlers.refusal)],
+        middleware=[Middleware(AccessMiddleware, access=access, refusal=handlers.error_response)],
         exception_handlers={
             TorchyardError: handlers.torchyard_error,
             HTTPException: handlers.http_error,
@@ -320,7 +320,7 @@ class _Handlers:
     def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
         text = asset_text(name)
-        if text is None:
+        if not text:
             raise _missing(f"there is no file {name!r}")
         headers = {"Cache-Control": _CACHE_FOREVER}
         return Response(text, media_type=asset_kinds()[name], headers=headers)
@@ -348,7 +348,7 @@ class _Handlers:
 
         entry = await run_sync(self._entry, request)
         if self._feeds.is_full:
-            answer = self._error_response(
+            answer = self.error_response(
                 request, UsageError("too many open streams", hint="try again later"), 503
             )
             answer.headers["Retry-After"] = "30"
@@ -360,22 +360,19 @@ class _Handlers:
         stream = self._feeds.watch(Path(entry.folder))
         return StreamingResponse(stream, media_type=kind, headers=headers)
 
-    def refusal(self, request: Request, error: TorchyardError, status: int) -> Response:
-        return self._error_response(request, error, status)
-
     def torchyard_error(self, request: Request, error: Exception) -> Response:
         if not isinstance(error, TorchyardError):
             raise error
         status = 400 if isinstance(error, UsageError) else 500
-        return self._error_response(
+        return self.error_response(
             request, error, 404 if isinstance(error, NothingToDo) else status
         )
 
     def http_error(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 404:  # noqa: PLR2004
-            return self._error_response(request, _missing("there is no such page"), 404)
-        return self._error_response(request, UsageError(str(error)), status)
+            return self.error_response(request, _missing("there is no such page"), 404)
+        return self.error_response(request, UsageError(str(error)), status)
 
     def internal_error(self, request: Request, error: Exception) -> Response:
         reported = TorchyardError(
@@ -383,7 +380,7 @@ class _Handlers:
             why="see the output of `torchyard serve` for details",
             hint="please report this bug",
         )
-        return self._error_response(request, reported, 500)
+        return self.error_response(request, reported, 500)
 
     def _entry(self, request: Request) -> RunEntry:
         return self._run(links.run_request(_query(request)))
@@ -402,7 +399,7 @@ class _Handlers:
             raise _missing(f"there is no run {name!r}")
         return entry
 
-    def _error_response(self, request: Request, error: TorchyardError, status: int) -> Response:
+    def error_response(self, request: Request, error: TorchyardError, status: int) -> Response:
         if request.url.path.startswith("/api/"):
             record = {
                 "kind": type(error).__name__,

@@ -11,6 +11,12 @@ import click
 from torchyard.cli.options import FILE, FOLDER, Count
 from torchyard.cli.output import common_options, print_message, print_result
 
+_home = click.option(
+    "--home",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Folder of the runs. [default: the results directory]",
+)
 _SERVE_HELP = """
 \b
 Examples:
@@ -28,12 +34,7 @@ the printed URL contains a token, which the browser then stores as a cookie. Ctr
 
 
 @click.command(help=_SERVE_HELP)
-@click.option(
-    "--home",
-    type=FOLDER,
-    metavar="FOLDER",
-    help="Folder of the runs. [default: the results directory]",
-)
+@_home
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -151,12 +152,7 @@ to any web server. Later calls only replace changed files. A folder with other f
 
 @click.command(help=_SITE_HELP)
 @click.argument("folder", metavar="OUTDIR", type=FOLDER)
-@click.option(
-    "--home",
-    type=FOLDER,
-    metavar="FOLDER",
-    help="Folder of the runs. [default: the results directory]",
-)
+@_home
 @click.option(
     "--share",
     is_flag=True,

@@ -154,8 +154,8 @@ _FILTERS: Final = ("study", "workload", "candidate", "machine", "revision")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsRequest:
-    """Filters, order and page of the list of runs."""
+class ListRequest:
+    """Filters, order and page of the list of runs or of workloads."""
 
     texts: tuple[tuple[str, str], ...] = ()
     """Filters as entered, by name, without empty ones."""
@@ -198,25 +198,6 @@ class RunsRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkloadsRequest:
-    """Filters and page of the list of workloads."""
-
-    texts: tuple[tuple[str, str], ...] = ()
-    page: int = 1
-
-    @property
-    def filters(self) -> RunFilter:
-        """The filter for the store."""
-        return RunFilter(**_patterns(self.texts))
-
-    def query(self, **changes: str) -> list[tuple[str, str]]:
-        """Return the query of this request with changes."""
-        page = "" if self.page == 1 else str(self.page)
-        values = {**dict(self.texts), "page": page, **changes}
-        return [(name, value) for name, value in values.items() if value]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CompareRequest:
     """Ids of two runs and a variant of each; empty values are not chosen yet."""
 
@@ -231,14 +212,14 @@ class CompareRequest:
         return [pair for pair in vars(self).items() if pair[1]]
 
 
-def runs_request(query: Query) -> RunsRequest:
+def runs_request(query: Query) -> ListRequest:
     """Parse the query of the list of runs."""
     values = _values(query, (*_FILTERS, "verdict", "since", "until", "sort", "order", "page"))
     for name in ("since", "until"):
         if values.get(name):
             _moment(values[name], name)
     verdict = values.get("verdict", "")
-    return RunsRequest(
+    return ListRequest(
         texts=_texts(values, _FILTERS),
         verdict=_choice("verdict", verdict, Verdict) if verdict else None,
         since=values.get("since", ""),
@@ -250,11 +231,11 @@ def runs_request(query: Query) -> RunsRequest:
     )
 
 
-def workloads_request(query: Query) -> WorkloadsRequest:
+def workloads_request(query: Query) -> ListRequest:
     """Parse the query of the list of workloads."""
     names = ("workload", "candidate", "machine")
     values = _values(query, (*names, "page"))
-    return WorkloadsRequest(texts=_texts(values, names), page=_page(values))
+    return ListRequest(texts=_texts(values, names), page=_page(values))
 
 
 def run_request(query: Query) -> str:

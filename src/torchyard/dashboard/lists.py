@@ -16,7 +16,7 @@ from torchyard.core.comparison import WITHOUT_SPEED, Verdict
 from torchyard.core.records import encode
 from torchyard.core.short_names import short_texts
 from torchyard.core.units import format_count
-from torchyard.dashboard.links import PAGE_SIZE, RunColumn, RunsRequest, WorkloadsRequest
+from torchyard.dashboard.links import PAGE_SIZE, ListRequest, RunColumn
 from torchyard.dashboard.live_store import MOST_RECENT, LiveStore
 from torchyard.dashboard.overview import Recent, overview_data, recent_change
 from torchyard.errors import NothingToDo, ResultsDamaged, TorchyardError, UsageError
@@ -43,7 +43,6 @@ from torchyard.results.model import (
     RunFilter,
     Series,
     SeriesHistory,
-    SeriesPoint,
 )
 from torchyard.results.run_reader import Run, read_run
 
@@ -72,7 +71,7 @@ class Compared:
 def compare_chosen(before: Chosen, after: Chosen) -> Compared:
     """Compare two chosen runs."""
     try:
-        one, other = _read(before), _read(after)
+        one, other = (read_run(Path(chosen.run.folder)) for chosen in (before, after))
     except ResultsDamaged as error:
         return Compared(problem=error)
     variants = (_variants(one), _variants(other))
@@ -89,10 +88,6 @@ def compared_data(compared: Compared) -> dict[str, Any]:
         problem = compared.problem
         return {"comparison": None, "problem": {"what": problem.what, "why": problem.why}}
     return {"comparison": encode(compared.comparison), "problem": None}
-
-
-def _read(chosen: Chosen) -> Run:
-    return read_run(Path(chosen.run.folder))
 
 
 def _side(chosen: Chosen, run: Run) -> Side:
@@ -113,24 +108,13 @@ MOST_ROWS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
+class History(SeriesHistory):
     """The history of a series for a page."""
 
-    found: SeriesHistory
     runs: dict[str, RunEntry]
     """The runs of the points, by id."""
     metrics: tuple[Metric, ...]
     """Metrics that have a history for the same workload, baseline, candidate and machine."""
-
-    @property
-    def series(self) -> Series:
-        """The series of the history."""
-        return self.found.series
-
-    @property
-    def points(self) -> tuple[SeriesPoint, ...]:
-        """All points, oldest first."""
-        return self.found.points
 
 
 def read_history(live_store: LiveStore, series: Series) -> History:
@@ -153,7 +137,7 @@ def read_history(live_store: LiveStore, series: Series) -> History:
     shown_runs = {point.run for point in shown}
     runs = live_store.runs(near)
     return History(
-        found=find_changes(series, points, cache=live_store.change_cache),
+        **vars(find_changes(series, points, cache=live_store.change_cache)),
         runs={run.id: run for run in runs if run.id in shown_runs},
         metrics=metrics,
     )
@@ -190,11 +174,11 @@ def change_rows(history: History) -> list[dict[str, Any]]:
             "towards": change.towards(metric),
             "size": change_size(change),
             "interval": change_interval(change),
-            "levels": [value_text(metric, level) for level in change_levels(history.found, change)],
+            "levels": [value_text(metric, level) for level in change_levels(history, change)],
             "revisions": range_text(change),
             "p": p_text(change),
         }
-        for change in reversed(history.found.changes)
+        for change in reversed(history.changes)
     ]
 
 
@@ -202,8 +186,8 @@ def history_chart(history: History, *, clean: Callable[[str], str] = str) -> Mar
     """Return the chart, which the page draws when visible; `clean` redacts private text."""
     if not history.points or not charts_available():
         return ""
-    spec = {**with_texts(history_spec(history.found), clean), "width": "container"}
-    return lazy_chart(spec, title="", description=clean(history_description(history.found)))
+    spec = {**with_texts(history_spec(history), clean), "width": "container"}
+    return lazy_chart(spec, title="", description=clean(history_description(history)))
 
 
 def with_texts(value: Any, clean: Callable[[str], str]) -> Any:
@@ -220,7 +204,7 @@ def history_data(history: History) -> dict[str, Any]:
     return {
         "series": encode(history.series),
         "points": encode(history.points),
-        "changes": encode(history.found.changes),
+        "changes": encode(history.changes),
         "metrics": list(history.metrics),
     }
 
@@ -332,7 +316,7 @@ _KEYS: Final[dict[RunColumn, Callable[[RunEntry], Any]]] = {
 
 
 def run_table(
-    live_store: LiveStore, request: RunsRequest, *, size: int = PAGE_SIZE
+    live_store: LiveStore, request: ListRequest, *, size: int = PAGE_SIZE
 ) -> tuple[list[RunEntry], Paging]:
     """Return one page of the requested runs."""
     runs = live_store.runs(request.filters)
@@ -343,7 +327,7 @@ def run_table(
     return list(shown), paging
 
 
-def runs_data(live_store: LiveStore, request: RunsRequest) -> dict[str, Any]:
+def runs_data(live_store: LiveStore, request: ListRequest) -> dict[str, Any]:
     """Return the same page as JSON values."""
     shown, paging = run_table(live_store, request)
     return {
@@ -425,7 +409,7 @@ class WorkloadRow:
 
 
 def workload_table(
-    live_store: LiveStore, request: WorkloadsRequest, *, size: int = PAGE_SIZE
+    live_store: LiveStore, request: ListRequest, *, size: int = PAGE_SIZE
 ) -> tuple[list[WorkloadRow], Paging]:
     """Return one page of the requested series, sorted by name."""
     matching = sorted(
@@ -437,7 +421,7 @@ def workload_table(
     return [_row(live_store, series, titles[series.workload]) for series in shown], paging
 
 
-def workloads_data(live_store: LiveStore, request: WorkloadsRequest) -> dict[str, Any]:
+def workloads_data(live_store: LiveStore, request: ListRequest) -> dict[str, Any]:
     """Return the same page as JSON values."""
     rows, paging = workload_table(live_store, request)
     return {

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from torchyard.core.comparison import Verdict
 from torchyard.errors import ResultsDamaged
@@ -41,7 +41,7 @@ class RunState:
         self._folder = folder
         self._mark: tuple[int, int] | None = None
         self._recorded = ""
-        self._owner: Mapping[str, Any] = {}
+        self._owner: object = None
 
     def now(self) -> str:
         """Return the recorded state; `interrupted` if the process of the run has ended."""
@@ -56,8 +56,7 @@ class RunState:
             except ResultsDamaged:
                 return "damaged"
             self._mark, self._recorded = mark, str(info.get("state"))
-            owner = info.get("owner")
-            self._owner = owner if isinstance(owner, Mapping) else {}
+            self._owner = info.get("owner")
         ended = self._recorded == "running" and is_gone(self._owner)
         return "interrupted" if ended else self._recorded
 

@@ -19,31 +19,18 @@ from torchyard.core.short_names import short_texts
 from torchyard.core.study import DEFAULT_NAME
 from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.dashboard.live_store import LiveStore
-from torchyard.errors import NothingToDo
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text
 from torchyard.results.history.changes import (
     change_interval,
     change_levels,
     change_size,
-    histories,
+    histories_of,
     p_text,
     range_text,
 )
+from torchyard.results.history.charts import place_axis
 from torchyard.results.model import ComparisonEntry, RunEntry, RunFilter, Series, SeriesHistory
-
-__all__ = [
-    "Overview",
-    "Recent",
-    "SuiteLine",
-    "mean_speedup",
-    "overview_data",
-    "read_overview",
-    "recent_change",
-    "run_speedup",
-    "run_title",
-    "suites_spec",
-]
 
 _NEWEST: Final = 5000
 """Number of the newest comparisons that the overview is based on."""
@@ -212,7 +199,8 @@ def read_overview(live_store: LiveStore) -> Overview:
         by_series.setdefault(series, []).append(entry)
     titles = short_texts(series.workload for series in by_series)
     shown = dict(list(by_series.items())[:_MOST_SERIES])
-    steps = _steps(live_store, shown)
+    analyzed = histories_of(shown, live_store.points, cache=live_store.change_cache)
+    steps = {one.series: one for one in analyzed if one.changes}
     rows = [
         row
         for series, entries in shown.items()
@@ -247,34 +235,8 @@ def overview_data(live_store: LiveStore) -> dict[str, Any]:
     }
 
 
-class _Selected:
-    """The selected series of a store, for `histories`."""
-
-    def __init__(self, live_store: LiveStore, selected: Mapping[Series, object]) -> None:
-        self._live_store = live_store
-        self._selected = selected
-        self.points = live_store.points
-
-    def series(self, _filters: RunFilter, _metric: str) -> list[Series]:
-        """Return the selected series."""
-        return list(self._selected)
-
-
-def _steps(live_store: LiveStore, selected: Mapping[Series, object]) -> dict[Series, SeriesHistory]:
-    try:
-        found = histories(
-            _Selected(live_store, selected), RunFilter(), cache=live_store.change_cache
-        )
-    except NothingToDo:
-        return {}
-    return {one.series: one for one in found if one.changes}
-
-
 def _regression(
-    series: Series,
-    entries: Sequence[ComparisonEntry],
-    history: SeriesHistory | None,
-    title: str,
+    series: Series, entries: Sequence[ComparisonEntry], history: SeriesHistory | None, title: str
 ) -> dict[str, Any] | None:
     """Return the row of a series whose last change is for the worse, if there is one."""
     change = history.changes[-1] if history is not None else None
@@ -409,18 +371,7 @@ def suites_spec(lines: Sequence[SuiteLine]) -> dict[str, Any]:
         "data": {"values": rows},
         "params": [{"name": "names", "value": names}],
         "encoding": {
-            "x": {
-                "field": "place",
-                "type": "quantitative",
-                "title": "date, oldest first" if dated else "revision, oldest first",
-                "scale": {"nice": False, "padding": 14},
-                "axis": {
-                    "grid": False,
-                    "tickMinStep": 1,
-                    "labelExpr": "names[datum.value] || ''",
-                    "labelOverlap": True,
-                },
-            },
+            "x": place_axis(dated=dated),
             "y": {
                 "field": "mean",
                 "type": "quantitative",

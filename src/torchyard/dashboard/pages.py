@@ -17,14 +17,7 @@ from torchyard import __version__
 from torchyard.bench.report.page import Frame, to_html
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.dashboard import lists
-from torchyard.dashboard.links import (
-    PAGE_SIZE,
-    CompareRequest,
-    Links,
-    RunsRequest,
-    WorkloadsRequest,
-    series_query,
-)
+from torchyard.dashboard.links import PAGE_SIZE, CompareRequest, Links, ListRequest, series_query
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.overview import (
     Overview,
@@ -44,7 +37,7 @@ from torchyard.presentation.vega import (
     runtime_link,
     runtime_script,
 )
-from torchyard.presentation.wording import MARKS, number_text
+from torchyard.presentation.wording import MARKS
 from torchyard.results.compare.report import compare_values
 from torchyard.results.directory import RECORD_FILES, RUN_FILE
 from torchyard.results.history.changes import METHOD, METRIC_NAMES
@@ -74,10 +67,9 @@ def runtime_name() -> str:
     return f"vega-{version('vl-convert-python')}-{VEGA_LITE}.js" if charts_available() else ""
 
 
-def asset_text(name: str) -> str | None:
-    """Return the content of an asset; None if there is none of that name."""
-    create = _assets().get(name)
-    return create() if create is not None else None
+def asset_text(name: str) -> str:
+    """Return the content of an asset; empty if there is none of that name."""
+    return _assets().get(name, str)()
 
 
 def asset_kinds() -> Mapping[str, str]:
@@ -123,11 +115,7 @@ class Pages:
     """Renders pages from one store."""
 
     def __init__(
-        self,
-        live_store: LiveStore,
-        *,
-        policy: str = PAGE_POLICY,
-        cleaner: Redactor | None = None,
+        self, live_store: LiveStore, *, policy: str = PAGE_POLICY, cleaner: Redactor | None = None
     ) -> None:
         """With a cleaner, private text is redacted on all pages."""
         self._live_store = live_store
@@ -135,7 +123,7 @@ class Pages:
         self._cleaner = cleaner
         self._engine = _engine(cleaner)
 
-    def runs(self, links: Links, request: RunsRequest, *, size: int = PAGE_SIZE) -> str:
+    def runs(self, links: Links, request: ListRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of runs."""
         entries, paging = lists.run_table(self._live_store, request, size=size)
         typed = {**dict(request.texts), "since": request.since, "until": request.until}
@@ -178,7 +166,7 @@ class Pages:
             description="Geometric mean speedup of each suite over runs; the newest are in the table",
         )
 
-    def workloads(self, links: Links, request: WorkloadsRequest, *, size: int = PAGE_SIZE) -> str:
+    def workloads(self, links: Links, request: ListRequest, *, size: int = PAGE_SIZE) -> str:
         """The list of workloads."""
         rows, paging = lists.workload_table(self._live_store, request, size=size)
         typed = dict(request.texts)
@@ -350,7 +338,6 @@ def _engine(cleaner: Redactor | None) -> Environment:
             return cleaner.clean(without_controls(value)) if type(value) is str else value
 
         engine.finalize = finalize
-    engine.filters["number"] = number_text
     engine.globals["version"] = __version__
     engine.globals["marks"] = {verdict.value: mark for verdict, mark in MARKS.items()}
     engine.globals["navigation_items"] = _navigation_items

@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,13 +137,6 @@ def limited_protocol(limits: Limits) -> type[LimitedProtocol]:
     return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
 
 
-def close_stalled(connections: Iterable[object], now_s: float) -> None:
-    """Close every connection that exceeded a time limit."""
-    for connection in list(connections):
-        if isinstance(connection, LimitedProtocol):
-            connection.close_if_stalled(now_s)
-
-
 def _enforce_limits(new: LimitedProtocol, limits: Limits) -> None:
     waiting = [
         connection
@@ -234,7 +227,8 @@ def listen(
         yield Listening(
             socket=bound,
             address=Address(
-                host=_name_of(host, where),
+                # A browser cannot use a wildcard address.
+                host=socket.gethostname() if where in ("0.0.0.0", "::") else host,  # noqa: S104
                 port=bound_port,
                 token=new_token() if is_new else token,
                 token_is_new=is_new,
@@ -323,7 +317,9 @@ class _Server(uvicorn.Server):
     async def _close_stalled(self) -> None:
         while True:
             await asyncio.sleep(_WATCH_S)
-            close_stalled(self.server_state.connections, asyncio.get_running_loop().time())
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, LimitedProtocol):
+                    connection.close_if_stalled(asyncio.get_running_loop().time())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End open event streams on a signal."""
@@ -375,8 +371,3 @@ def _bound(host: str, port: int) -> socket.socket:
             hint="remove --port to use a free port",
         ) from error
     return bound
-
-
-def _name_of(host: str, where: str) -> str:
-    """Return a host name that a browser can use instead of a wildcard address."""
-    return socket.gethostname() if where in ("0.0.0.0", "::") else host  # noqa: S104

@@ -18,7 +18,7 @@ from typing import Final
 from torchyard import __version__
 from torchyard.bench.report.page import SHARED_SCRIPTS
 from torchyard.bench.report.sharing import redactor_of
-from torchyard.dashboard.links import CompareRequest, RunsRequest, SiteLinks, WorkloadsRequest
+from torchyard.dashboard.links import CompareRequest, ListRequest, SiteLinks
 from torchyard.dashboard.lists import Chosen
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.dashboard.pages import (
@@ -214,7 +214,7 @@ class _Site:
         for name in asset_kinds():
             # Its name contains the versions, and creating Vega takes seconds.
             key = name if name == runtime_name() else ""
-            yield _File(name=self._top.asset(name), make=partial(_asset, name), key=key)
+            yield _File(name=self._top.asset(name), make=partial(asset_text, name), key=key)
         yield from self._run_files()
         yield from self._compare_files()
         yield from self._history_files()
@@ -252,11 +252,11 @@ class _Site:
 
     def _list_files(self) -> Iterator[_File]:
         for page in range(1, _pages(len(self._live_store.series(RunFilter()))) + 1):
-            workloads = WorkloadsRequest(page=page)
+            workloads = ListRequest(page=page)
             make = partial(self._pages.workloads, self._top, workloads, size=_PAGE_SIZE)
             yield _File(name=self._top.workloads(workloads.query()), make=make)
         for page in range(_pages(len(self._runs)), 0, -1):
-            request = RunsRequest(page=page)
+            request = ListRequest(page=page)
             make = partial(self._pages.runs, self._top, request, size=_PAGE_SIZE)
             yield _File(name=self._top.runs(request.query()), make=make)
 
@@ -271,10 +271,6 @@ class _Site:
                 mark = run_mark(Path(run.folder))
                 facts.append([run.id, run.state, run.damage, run.notes, mark])
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:20]
-
-
-def _asset(name: str) -> str:
-    return asset_text(name) or ""
 
 
 def _pages(items: int) -> int:

@@ -1,20 +1,91 @@
-"""The commands `torchyard machine show`, `machine boot` and `machine restore`."""
+"""The group `torchyard machine`, and its commands `show`, `boot` and `restore`.
+
+Subcommands are named as text and loaded on use: `audit` and `quiet` live in the `audit` package and
+`peak` in `bench`, because they measure.
+"""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from torchyard.cli.group import CommandTable, LazyGroup
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+from torchyard.errors import (
+    NotAllowed,
+    NothingToDo,
+    StepFailed,
+    TorchyardError,
+    Untrustworthy,
+    UsageError,
+)
 from torchyard.machine.command_options import machine_at, root_option
 
 if TYPE_CHECKING:
     from torchyard.machine.boot_parameters import BootLines, BootRequest
     from torchyard.machine.system.file_tree import FileTree
+
+MACHINE_COMMANDS: Final[CommandTable] = {
+    "show": (
+        "torchyard.machine.command:show",
+        "show facts, current state and advice; is it fit for benchmarks?",
+    ),
+    "quiet": (
+        "torchyard.audit.command_quiet:quiet",
+        "reduce noise, for one command or until `restore`",
+    ),
+    "restore": ("torchyard.machine.command:restore", "restore the settings that `quiet` changed"),
+    "boot": ("torchyard.machine.command:boot", "print kernel boot parameters, and check them"),
+    "audit": ("torchyard.audit.command:audit", "measure the noise and name its sources"),
+    "peak": (
+        "torchyard.bench.roofline.command:peak",
+        "measure peak arithmetic throughput and memory bandwidth",
+    ),
+}
+"""Name -> (location of the click command, one-line summary)."""
+
+DEPRECATED_NAMES: Final = {"tune": "quiet"}
+"""Old name -> present name; accepted with a note on stderr and listed nowhere."""
+
+_GROUP_HELP = """
+\b
+Examples:
+  torchyard machine show                       facts, state and advice; exit code 6 if unfit
+  torchyard machine audit --seconds 60         the smallest difference resolvable here
+  torchyard machine peak                       the peak rates that kernels are compared with
+  sudo torchyard machine quiet --dry-run       what would be changed, and what cannot be
+  sudo torchyard machine quiet -- python train.py
+  sudo torchyard machine restore
+
+Inspect this machine, reduce its noise and restore it. Inspection needs no root. `quiet` changes
+only settings that can be restored, and `restore` writes the original values back.
+"""
+
+
+class _MachineGroup(LazyGroup):
+    """The group, with the names of earlier releases."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Replace a deprecated name before the lookup."""
+        name = DEPRECATED_NAMES.get(args[0]) if args else None
+        if name is not None:
+            if not ctx.resilient_parsing:  # shell completion prints nothing
+                sys.stderr.write(
+                    f"`torchyard machine {args[0]}` is deprecated: use `torchyard machine {name}`\n"
+                )
+            args = [name, *args[1:]]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_MachineGroup, table=MACHINE_COMMANDS, help=_GROUP_HELP)
+def machine() -> None:
+    """Inspect, quiet and restore this machine."""
 
 
 _SHOW_HELP = """
@@ -39,7 +110,6 @@ throttling or battery power.
 @common_options
 def show(root: Path, as_json: bool) -> int:
     """Show this machine."""
-    from torchyard.errors import Untrustworthy
     from torchyard.machine.advice import view_machine
     from torchyard.machine.report import machine_json, machine_text
 
@@ -56,7 +126,6 @@ def show(root: Path, as_json: bool) -> int:
 
 def _quieting_state(files: FileTree) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """Return the quieting recorded in the journal, as plain values and as a sentence."""
-    from torchyard.errors import TorchyardError
     from torchyard.machine.quieting.journal import boot_of, journal_folder, read_journal
     from torchyard.process.owner import is_gone
 
@@ -102,7 +171,6 @@ Many settings need no reboot: see `torchyard machine quiet`.
 @common_options
 def boot(cores: str | None, cstates: bool, check: bool, root: Path, as_json: bool) -> int:
     """Print or check kernel boot parameters."""
-    from torchyard.errors import UsageError
     from torchyard.machine.boot_parameters import BootRequest
     from torchyard.machine.quieting.journal import boot_of
     from torchyard.machine.system.cores import choose_cores
@@ -128,7 +196,6 @@ def boot(cores: str | None, cstates: bool, check: bool, root: Path, as_json: boo
 
 def _print_lines(files: FileTree, request: BootRequest, *, as_json: bool) -> int:
     from torchyard.core.records import encode
-    from torchyard.errors import NotAllowed, NothingToDo
     from torchyard.machine.boot_parameters import boot_lines, save_boot_request
     from torchyard.machine.quieting.journal import journal_folder
 
@@ -172,7 +239,6 @@ def _lines_text(lines: BootLines) -> str:
 
 def _check(files: FileTree, given: BootRequest | None, *, as_json: bool) -> int:
     from torchyard.core.records import encode
-    from torchyard.errors import NothingToDo, Untrustworthy
     from torchyard.machine.boot_parameters import effects, read_boot_request
     from torchyard.machine.quieting.journal import boot_of, journal_folder
 
@@ -218,7 +284,6 @@ restored; it stays in the journal for the next attempt.
 @common_options
 def restore(root: Path, as_json: bool) -> int:
     """Restore this machine."""
-    from torchyard.errors import StepFailed
     from torchyard.machine.quieting.restoring import restore as restore_machine
     from torchyard.machine.report import restored_json, restored_text
 

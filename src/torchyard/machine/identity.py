@@ -22,6 +22,12 @@ _NOISE: Final = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|@.*$|\bimpleme
 _SLUG_LETTERS: Final = 24
 
 
+def table_of(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table of a record that may be damaged; empty if there is none."""
+    value = info.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
 def machine_name(info: Mapping[str, Any]) -> str:
     """Return the machine name of a `run.json`, such as `neoverse-n1-4c-1f3a`, or `unknown`."""
     facts = _facts(info)
@@ -40,8 +46,9 @@ def machine_name(info: Mapping[str, Any]) -> str:
 def machine_text(info: Mapping[str, Any]) -> str:
     """Return a description for display: `host: processor, 4 cores, 15.5 GiB; NVIDIA H200`."""
     facts = _facts(info)
-    owner = info.get("measured_by") or info.get("owner")  # a merged run names where it was measured
-    host = str(owner.get("host") or "") if isinstance(owner, Mapping) else ""
+    # A merged run names where it was measured.
+    owner = table_of(info, "measured_by") or table_of(info, "owner")
+    host = str(owner.get("host") or "")
     cores = facts.get("cores", "")
     parts = [
         facts.get("cpu", ""),
@@ -55,16 +62,13 @@ def machine_text(info: Mapping[str, Any]) -> str:
 
 def _facts(info: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a run without unavailable ones."""
-    facts = info.get("machine")
-    if not isinstance(facts, Mapping):
-        return {}
+    facts = table_of(info, "machine")
     texts = {str(name): str(value).strip() for name, value in facts.items()}
     return {name: text for name, text in texts.items() if not text.startswith(UNAVAILABLE)}
 
 
 def _used_gpu(info: Mapping[str, Any]) -> bool:
-    study = info.get("study")
-    workloads = study.get("workloads") if isinstance(study, Mapping) else None
+    workloads = table_of(info, "study").get("workloads")
     if not isinstance(workloads, list):
         return False
     return any(
@@ -78,9 +82,8 @@ def _gpus(info: Mapping[str, Any]) -> list[str]:
 
     Of the target that listed most: a CPU-only torch lists none on the same machine.
     """
-    targets = info.get("targets")
     counts: list[Counter[str]] = [Counter()]
-    for target in targets.values() if isinstance(targets, Mapping) else ():
+    for target in table_of(info, "targets").values():
         devices = target.get("devices") if isinstance(target, Mapping) else None
         if isinstance(devices, list):
             texts = [str(device).partition(" ") for device in devices]

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol, Self
 
+from torchyard.machine.facts.load import pressure, processor_times
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import CPU, FileTree
 from torchyard.machine.system.tasks import Task, read_task
@@ -92,7 +93,6 @@ class CounterSource:
 
 _STAT: Final = "proc/stat"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_USER, _NICE, _SYSTEM = 1, 2, 3
 _STAT_COLUMNS: Final = {
     8: NoiseSource("steal", "the host"),
     6: NoiseSource("interrupt time", "interrupts"),
@@ -121,10 +121,8 @@ class ProcessorTime(CounterSource):
 
 def busy_s(files: FileTree) -> float | None:
     """Return the CPU time of all processes since boot; None if it cannot be read."""
-    fields = files.read(_STAT).text.partition("\n")[0].split()
-    if not fields or fields[0] != "cpu":
-        return None
-    return sum(_seconds(fields, column) for column in (_USER, _NICE, _SYSTEM))
+    times = processor_times(files)
+    return sum(times[:3]) / _TICKS_PER_S if times else None  # user, nice and system
 
 
 def _seconds(fields: list[str], column: int) -> float:
@@ -176,8 +174,10 @@ class ProcessTime:
             if pid == scope.own_pid:
                 used[NoiseSource("torchyard", OURSELVES)] += used_s
             elif pid not in ours and (scope.everywhere or process.processor in scope.cores):
-                kind = "kernel thread" if process.of_kernel else "process"
-                used[NoiseSource(kind, _shown(process))] += used_s
+                kind, name = "process", process.name
+                if process.of_kernel:
+                    kind, name = "kernel thread", _KERNEL_NUMBER.sub("", name) or name
+                used[NoiseSource(kind, name)] += used_s
         ended = before.keys() - now.keys()
         ours_ended = any(before[key].parent in ours for key in ended)
         if busy is not None and busy_before is not None and scope.everywhere and not ours_ended:
@@ -203,12 +203,6 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
         pid = parents.get(pid, 0)
         visited += 1
     return False
-
-
-def _shown(process: Task) -> str:
-    if not process.of_kernel:
-        return process.name
-    return _KERNEL_NUMBER.sub("", process.name) or process.name
 
 
 # ITS-PCI-MSIX-0000:00:02.0   1 Edge   virtio1-req.0: the name follows the trigger.
@@ -288,23 +282,14 @@ class PressureTime(CounterSource):
         because = ""
         for resource, what in _WAITED_FOR.items():
             reading = scope.files.read(f"proc/pressure/{resource}")
-            total_us = _total_us(reading.value or "")
-            if total_us is None:
-                because = because or reading.because or f"/proc/pressure/{resource} has no total"
+            total_us = pressure(scope.files, resource).get("total", "")
+            if total_us.isdecimal():
+                totals[NoiseSource(f"waiting for {what}", "some process")] = int(total_us) / 1e6
             else:
-                totals[NoiseSource(f"waiting for {what}", "some process")] = total_us / 1e6
+                because = because or reading.because or f"/proc/pressure/{resource} has no total"
         if not totals:
             self.unavailable = because
         return self.increase(totals)
-
-
-def _total_us(text: str) -> int | None:
-    for line in text.splitlines():
-        words = line.split()
-        if words[:1] == ["some"] and words[-1].startswith("total="):
-            total = words[-1].removeprefix("total=")
-            return int(total) if total.isdecimal() else None
-    return None
 
 
 _SWAP: Final = NoiseSource("swap", "pages swapped")
@@ -350,8 +335,7 @@ SOURCES: Final[tuple[Callable[[], Source], ...]] = (
 Unit = Literal["cores", "of the time", "per second"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind of disturbance."""
 
     unit: Unit
@@ -362,61 +346,50 @@ class Kind:
 
 
 _ISOLATE: Final = "isolate cores: `torchyard machine quiet --cores auto`"
+_INTERRUPTS: Final = "`torchyard machine quiet --only interrupts --cores ...`"
+_DEVICE_WORK: Final = "network or disk I/O: stop it, or keep its interrupts off the cores"
+_MEMORY_PRESSURE: Final = "memory pressure: stop programs that use much memory"
 
 KINDS: Final[dict[str, Kind]] = {
-    "process": Kind(unit="cores", limit=0.02, advice=f"stop it while measuring, or {_ISOLATE}"),
-    "kernel thread": Kind(unit="cores", limit=0.01, advice=f"work of the kernel; {_ISOLATE}"),
-    "torchyard": Kind(unit="cores", limit=0.05, advice="fewer processes make sampling cheaper"),
+    "process": Kind("cores", 0.02, f"stop it while measuring, or {_ISOLATE}"),
+    "kernel thread": Kind("cores", 0.01, f"work of the kernel; {_ISOLATE}"),
+    "torchyard": Kind("cores", 0.05, "fewer processes make sampling cheaper"),
     "steal": Kind(
-        unit="of the time",
-        limit=0.01,
-        advice="other guests use the host: use a dedicated host, or measure at another time",
+        "of the time",
+        0.01,
+        "other guests use the host: use a dedicated host, or measure at another time",
     ),
-    "interrupt time": Kind(
-        unit="of the time",
-        limit=0.01,
-        advice="keep interrupts off the cores: `torchyard machine quiet --only interrupts --cores ...`",
-    ),
-    "interrupt": Kind(
-        unit="per second",
-        limit=1000.0,
-        advice="keep it off the cores: `torchyard machine quiet --only interrupts --cores ...`",
-    ),
+    "interrupt time": Kind("of the time", 0.01, f"keep interrupts off the cores: {_INTERRUPTS}"),
+    "interrupt": Kind("per second", 1000.0, f"keep it off the cores: {_INTERRUPTS}"),
     "timer interrupt": Kind(
-        unit="per second",
-        limit=1500.0,
-        advice="more than the usual tick: timers of a program; nohz_full at boot stops the tick",
+        "per second",
+        1500.0,
+        "more than the usual tick: timers of a program; nohz_full at boot stops the tick",
     ),
-    "soft interrupt": Kind(
-        unit="per second",
-        limit=1000.0,
-        advice="network or disk I/O: stop it, or keep its interrupts off the cores",
-    ),
+    "soft interrupt": Kind("per second", 1000.0, _DEVICE_WORK),
     "waiting for a core": Kind(
-        unit="of the time",
-        limit=0.05,
-        advice="more runnable threads than cores: stop programs, or measure with fewer threads",
+        "of the time",
+        0.05,
+        "more runnable threads than cores: stop programs, or measure with fewer threads",
     ),
-    "waiting for memory": Kind(
-        unit="of the time", limit=0.01, advice="memory pressure: stop programs that use much memory"
-    ),
-    "waiting for a disk": Kind(unit="of the time", limit=0.20, advice="heavy disk I/O: stop it"),
+    "waiting for memory": Kind("of the time", 0.01, _MEMORY_PRESSURE),
+    "waiting for a disk": Kind("of the time", 0.20, "heavy disk I/O: stop it"),
     "page moves": Kind(
-        unit="per second",
-        limit=500.0,
-        advice="the kernel migrates or compacts memory: `torchyard machine quiet` stops NUMA "
-        "balancing; free memory stops the rest",
+        "per second",
+        500.0,
+        "the kernel migrates or compacts memory: `torchyard machine quiet` stops NUMA balancing; "
+        "free memory stops the rest",
     ),
-    "swap": Kind(unit="per second", limit=1.0, advice="memory pressure: stop programs"),
+    "swap": Kind("per second", 1.0, "memory pressure: stop programs"),
 }
 
 _KERNEL_THREADS: Final = {
     "kdamond": "the kernel's memory access monitor (DAMON): switch it off with the modules "
     "damon_reclaim, damon_lru_sort or with damo",
-    "kswapd": "memory pressure: stop programs that use much memory",
+    "kswapd": _MEMORY_PRESSURE,
     "kcompactd": "memory compaction: free memory, or use huge pages only on request",
     "khugepaged": "it assembles huge pages: `torchyard machine quiet --thp madvise`",
-    "ksoftirqd": "network or disk I/O: stop it, or keep its interrupts off the cores",
+    "ksoftirqd": _DEVICE_WORK,
     "kworker": "`torchyard machine quiet --only workqueues --cores ...` keeps most of it away",
     "rcu": "rcu_nocbs at boot keeps it off cores: `torchyard machine boot`",
     "migration": "the scheduler migrates processes: pin them",

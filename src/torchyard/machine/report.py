@@ -146,11 +146,7 @@ def quieting_json(applied: AppliedSettings, *, mode: str) -> dict[str, Any]:
                 "unavailable": state.unavailable,
                 "notes": list(state.notes),
                 "settings": [
-                    {
-                        **_values_json(change.setting),
-                        "state": change.state,
-                        "reason": change.reason,
-                    }
+                    {**_values_json(change.setting), "state": change.state, "reason": change.reason}
                     for change in _changes(applied, state)
                 ],
             }
@@ -228,7 +224,8 @@ def _knob_lines(
         shown = _STATE_TEXTS.get(first.state, first.state)
         if dry_run and first.state == "written":
             shown = "to be written"
-        yield f"{start}{shown:<{_STATE}}{_values(first)}  {_places(group)}".rstrip()
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        yield f"{start}{shown:<{_STATE}}{_values(first)}  {first.setting.where}{more}".rstrip()
         if first.reason and first.state == "refused":
             yield f"{below}because {first.reason}"
         start = " " * width
@@ -241,11 +238,6 @@ def _values(change: SettingChange) -> str:
     if requested is None or change.state == "already so":
         return original
     return f"{original} -> {requested or 'nothing'}"
-
-
-def _places(group: list[SettingChange]) -> str:
-    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{group[0].setting.where}{more}"
 
 
 def _alike(changes: Iterable[SettingChange]) -> Iterator[list[SettingChange]]:

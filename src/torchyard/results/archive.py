@@ -75,11 +75,7 @@ def write_archive(path: Path, folders: Sequence[Path], *, progress: Progress | N
 
 
 def unpack(
-    path: Path,
-    into: Path,
-    *,
-    largest_bytes: int = LARGEST_BYTES,
-    progress: Progress | None = None,
+    path: Path, into: Path, *, largest_bytes: int = LARGEST_BYTES, progress: Progress | None = None
 ) -> list[str]:
     """Unpack the archive into `into` and return the names of its run folders; `progress` is in MiB."""
     names: dict[str, None] = {}
@@ -129,9 +125,7 @@ def _opened(path: Path, largest_bytes: int, progress: Progress | None) -> Iterat
         *(ValueError, OverflowError, IndexError, KeyError, TypeError, RecursionError),
     ) as error:
         raise ResultsDamaged(
-            f"{path} is not a complete archive",
-            why=str(error),
-            hint="create or download it again",
+            f"{path} is not a complete archive", why=str(error), hint="create or download it again"
         ) from error
     except OSError as error:
         raise write_error(path, error, kept="every run that was there") from error

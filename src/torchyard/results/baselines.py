@@ -16,25 +16,19 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json
-from torchyard.files.safe_writing import replace_file, replace_json, to_json_text, write_error
-from torchyard.results.directory import RUN_FILE, home_folder, runs_home, utc_timestamp
-from torchyard.results.plausibility import check_format, decode_stored
+from torchyard.files.safe_writing import replace_json, write_error
+from torchyard.machine.identity import table_of
+from torchyard.results.directory import RUN_FILE, home_folder, read_stored, runs_home, utc_timestamp
+from torchyard.results.plausibility import decode_stored
 from torchyard.results.run_reader import Run, read_run
 
 T = TypeVar("T")
 
 BASELINE_FORMAT: Final = 1
 """Incremented when an older Torchyard can no longer read the file, not when keys are added."""
+_SAVE_AGAIN: Final = "save the baseline again"
 _KEPT_FACTS: Final = (
-    "format",
-    "id",
-    "state",
-    "torchyard",
-    "method",
-    "started",
-    "finished",
-    "revision",
+    *("format", "id", "state", "torchyard", "method", "started", "finished", "revision"),
 )
 _REDACTED_TARGET_FACTS: Final = ("executable", "pid")
 
@@ -52,16 +46,12 @@ def write_baseline_file(path: Path, name: str, runs: Sequence[Run], *, note: str
             for run in runs
         ],
     }
-    try:
-        path.absolute().parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise write_error(path, error, kept="what is there") from error
-    replace_file(path.absolute(), to_json_text(document, indent=1) + "\n")
+    replace_json(path.absolute(), document)
 
 
 def read_baseline_file(path: Path) -> tuple[Run, ...]:
     """Read the runs of a baseline file, which have no samples."""
-    document = read_document(path)
+    document = _read(path)
     entries = document.get("runs")
     if document.get("kind") != "torchyard.baseline" or not isinstance(entries, list) or not entries:
         raise ResultsDamaged(
@@ -76,21 +66,19 @@ def _run_inside(entry: object, path: Path, number: int) -> Run:
     info = entry.get("info") if isinstance(entry, Mapping) else None
     rows = entry.get("comparisons") if isinstance(entry, Mapping) else None
     if not isinstance(info, Mapping) or not isinstance(rows, list):
-        raise ResultsDamaged(f"{path}: runs[{number}] is not a run", hint="save the baseline again")
+        raise ResultsDamaged(f"{path}: runs[{number}] is not a run", hint=_SAVE_AGAIN)
     return Run(
         folder=path,
         id=str(info.get("id", "")),
         state=str(info.get("state", "")),
         info=info,
-        study=decoded(Study, info.get("study"), path),
-        comparisons=tuple(decoded(Comparison, row, path).with_times_of_estimate() for row in rows),
+        study=_decoded(Study, info.get("study"), path),
+        comparisons=tuple(_decoded(Comparison, row, path).with_times_of_estimate() for row in rows),
     )
 
 
 def _shared_facts(run: Run) -> dict[str, Any]:
     facts = {key: run.info[key] for key in _KEPT_FACTS if key in run.info}
-    machine = run.info.get("machine")
-    targets = run.info.get("targets")
     study = run.study
     bare = [
         replace(one, target=replace(one.target, python=PurePath(one.target.python).name))
@@ -98,10 +86,10 @@ def _shared_facts(run: Run) -> dict[str, Any]:
     ]
     return {
         **facts,
-        "machine": machine if isinstance(machine, Mapping) else {},
+        "machine": table_of(run.info, "machine"),
         "targets": {
             name: {key: value for key, value in target.items() if key not in _REDACTED_TARGET_FACTS}
-            for name, target in (targets.items() if isinstance(targets, Mapping) else ())
+            for name, target in table_of(run.info, "targets").items()
             if isinstance(target, Mapping)
         },
         "study": encode(replace(study, baseline=bare[0], candidates=tuple(bare[1:]))),
@@ -113,26 +101,12 @@ def _shared(row: Comparison) -> Any:
     return encode(replace(row, failure=failure))
 
 
-def read_document(path: Path) -> dict[str, Any]:
-    """Read the JSON object of a baseline; raise ResultsDamaged for an unsupported format."""
-    try:
-        document = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
-    except OSError as error:
-        raise ResultsDamaged(f"{path} cannot be read", why=error.strerror or str(error)) from error
-    except ValueError as error:
-        raise ResultsDamaged(
-            f"{path} is not JSON", why=str(error), hint="save the baseline again"
-        ) from error
-    version = document.get("format") if isinstance(document, dict) else None
-    if not isinstance(document, dict) or type(version) is not int or version < 1:
-        raise ResultsDamaged(f"{path} is not a baseline", hint="save the baseline again")
-    check_format(path, document, BASELINE_FORMAT)
-    return document
+def _read(path: Path) -> dict[str, Any]:
+    return read_stored(path, what="a baseline", newest=BASELINE_FORMAT, hint=_SAVE_AGAIN)
 
 
-def decoded(kind: type[T], value: object, path: Path) -> T:
-    """Decode a record; errors name the file."""
-    return decode_stored(kind, value, place=path, hint="save the baseline again")
+def _decoded(kind: type[T], value: object, path: Path) -> T:
+    return decode_stored(kind, value, place=path, hint=_SAVE_AGAIN)
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -207,7 +181,7 @@ def read_baseline(name: str) -> Baseline:
             if names
             else "save one with `torchyard baseline save NAME`",
         )
-    return decoded(Baseline, read_document(path), path)
+    return _decoded(Baseline, _read(path), path)
 
 
 def baseline_exists(name: str) -> bool:
@@ -271,6 +245,6 @@ def _names() -> list[str]:
 
 def _saved_time(path: Path) -> str:
     try:
-        return str(read_document(path).get("saved", "earlier"))
+        return str(_read(path).get("saved", "earlier"))
     except ResultsDamaged:
         return "earlier, but the file is damaged"

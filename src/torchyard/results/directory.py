@@ -12,12 +12,13 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from errno import EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from torchyard.core.records import decode, encode
-from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_reading import read_json
+from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
+from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
 from torchyard.process.owner import is_gone
 from torchyard.results.plausibility import check_format
@@ -147,7 +148,7 @@ def replace_run(folder: Path) -> None:
     for place in (Path.cwd(), Path.home()):
         if place.resolve().is_relative_to(folder):
             raise _not_a_run_error(folder, f"{place} is inside it")
-    if facts.get("state") == "running" and not is_gone(facts.get("owner") or {}):
+    if facts.get("state") == "running" and not is_gone(facts.get("owner")):
         raise UsageError(
             f"{folder} contains a run that is still running",
             why=f"process {(facts.get('owner') or {}).get('pid')} is writing to it",
@@ -181,6 +182,33 @@ def _not_a_run_error(folder: Path, why: str) -> UsageError:
     return UsageError(
         f"{folder} was not deleted", why=why, hint="delete it yourself, or use another folder"
     )
+
+
+def read_stored(
+    path: Path,
+    *,
+    what: str,
+    newest: int,
+    hint: str = "restore the file from a backup",
+    absent: TorchyardError | None = None,
+    largest_bytes: int = LARGEST_ROWS_BYTES,
+) -> dict[str, Any]:
+    """Read a JSON object with a `format`; raise `absent` if there is no file, else ResultsDamaged."""
+    try:
+        record = read_json(path, largest_bytes=largest_bytes)
+    except OSError as error:
+        if absent is not None and error.errno in (ENOENT, ENOTDIR, EISDIR):
+            raise absent from error
+        raise unreadable_error(path, error) from error
+    except ValueError as error:
+        line = getattr(error, "lineno", 1)
+        raise ResultsDamaged(f"{path}, line {line}: not JSON", why=str(error), hint=hint) from error
+    version = record.get("format") if isinstance(record, dict) else None
+    if not isinstance(record, dict) or type(version) is not int or version < 1:
+        why = "it is not a JSON object with a valid `format`"
+        raise ResultsDamaged(f"{path} is not {what}", why=why, hint=hint)
+    check_format(path, record, newest)
+    return record
 
 
 T = TypeVar("T")
@@ -225,13 +253,9 @@ def find_profile_file(text: str, *, home: Path, file_name: str, none_yet: UsageE
 
 def read_profile_file(kind: type[T], path: Path, *, newest: int) -> T:
     """Read a profile; raise ResultsDamaged if it is damaged or of a newer format."""
-    try:
-        data: Any = read_json(path, largest_bytes=LARGEST_PROFILE_BYTES)
-    except (OSError, ValueError) as error:
-        raise ResultsDamaged(f"{path} cannot be read: {error}", hint=_AGAIN) from error
-    if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-        raise ResultsDamaged(f"{path} is not a profile", hint=_AGAIN)
-    check_format(path, data, newest)
+    data = read_stored(
+        path, what="a profile", newest=newest, hint=_AGAIN, largest_bytes=LARGEST_PROFILE_BYTES
+    )
     values = {key: value for key, value in data.items() if value is not None}
     try:
         return decode(kind, values, where=str(path), strict=False)

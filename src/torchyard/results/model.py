@@ -205,10 +205,3 @@ class SeriesHistory:
     def left_out(self) -> int:
         """Number of untrusted points, which were not analyzed."""
         return sum(point.untrusted for point in self.points)
-
-    @property
-    def largest(self) -> ChangePoint | None:
-        """The largest change."""
-        return max(
-            self.changes, key=lambda change: max(change.ratio, 1.0 / change.ratio), default=None
-        )

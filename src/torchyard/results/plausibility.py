@@ -102,10 +102,7 @@ _INSIDE: Final = {
     Study: ("budget", "settings"),
 }
 """Fields that are records."""
-_COUNTS: Final = {
-    VariantMetrics: ("graph_breaks", "recompile_reasons"),
-    GuardSummary: ("reasons",),
-}
+_COUNTS: Final = {VariantMetrics: ("graph_breaks", "recompile_reasons"), GuardSummary: ("reasons",)}
 """Fields that are pairs of a text and a count."""
 
 

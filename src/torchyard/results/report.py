@@ -121,36 +121,20 @@ def _number(value: float | None) -> str:
 
 Row = Mapping[str, Any]
 
+_TEXTS: Final = (
+    *("run", "started", "study", "state", "revision", "torch", "machine", "workload", "suite"),
+    *("mode", "device", "baseline", "candidate", "verdict"),
+)
 COLUMNS: Final[Mapping[str, type]] = {
-    "run": str,
-    "started": str,
-    "study": str,
-    "state": str,
-    "revision": str,
-    "torch": str,
-    "machine": str,
-    "workload": str,
-    "suite": str,
-    "mode": str,
-    "device": str,
-    "baseline": str,
-    "candidate": str,
-    "verdict": str,
-    "speedup": float,
-    "low": float,
-    "high": float,
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(("speedup", "low", "high"), float),
     "launches": int,
-    "baseline_ns": float,
-    "candidate_ns": float,
-    "compile_s": float,
+    **dict.fromkeys(("baseline_ns", "candidate_ns", "compile_s"), float),
     "memory_bytes": int,
-    "launch_sd": float,
-    "pair_sd": float,
+    **dict.fromkeys(("launch_sd", "pair_sd"), float),
     "pairs": int,
     "trusted": bool,
-    "untrusted": str,
-    "torchyard": str,
-    "notes": str,
+    **dict.fromkeys(("untrusted", "torchyard", "notes"), str),
 }
 
 
@@ -172,7 +156,8 @@ def rows_of(
 
 def to_csv(rows: Iterable[Row]) -> bytes:
     """Return CSV with a heading; text that looks like a formula is prefixed with an apostrophe."""
-    cells = ([_csv_cell(row[name]) for name in COLUMNS] for row in rows)
+    plain = ([row[name] for name in COLUMNS] for row in rows)
+    cells = ([str(x).lower() if isinstance(x, bool) else x for x in row] for row in plain)
     return csv_text([COLUMNS, *cells]).encode("utf-8")
 
 
@@ -204,10 +189,6 @@ FORMS: Final[Mapping[str, Callable[[Sequence[Row]], bytes]]] = {
     "jsonl": to_json_lines,
     "parquet": to_parquet,
 }
-
-
-def _csv_cell(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _plain(value: object) -> object:

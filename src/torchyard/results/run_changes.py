@@ -25,6 +25,7 @@ from torchyard.core.units import format_bytes
 from torchyard.errors import NothingToDo, ResultsDamaged, UsageError
 from torchyard.files.safe_reading import parse_json, read_document, read_json
 from torchyard.files.safe_writing import to_json_text, write_error
+from torchyard.machine.identity import table_of
 from torchyard.process.owner import is_gone
 from torchyard.results.archive import LARGEST_BYTES, is_run_name, plain_files, unpack
 from torchyard.results.baselines import Baseline, list_baselines
@@ -136,8 +137,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _check_ended(folder: Path, facts: Mapping[str, Any]) -> None:
-    owner = facts.get("owner")
-    owner = owner if isinstance(owner, Mapping) else {}
+    owner = table_of(facts, "owner")
     if facts.get("state") == "running" and not is_gone(owner):
         host = f" on {owner['host']}" if owner.get("host") else ""
         raise UsageError(
@@ -205,7 +205,8 @@ def import_runs(
         new, same, refused = [], [], []
         for number, folder in enumerate(folders, start=1):
             name, why = _name_for(folder, archived=folder.parent == staging)
-            if not why and _size_bytes(folder) > largest_bytes:
+            sizes = ((folder / inside).stat().st_size for inside in plain_files(folder))
+            if not why and sum(sizes) > largest_bytes:
                 why = f"it is larger than {format_bytes(largest_bytes)} (--max-size)"
             if why:
                 refused.append((folder.name, why))
@@ -254,12 +255,7 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
         return "", f"its {RUN_FILE} is missing or cannot be read"
     if not isinstance(facts, dict) or not facts.keys() >= REQUIRED_FACTS:
         return "", f"its {RUN_FILE} was not written by Torchyard"
-    owner = facts.get("owner")
-    if (
-        facts["state"] == "running"
-        and not archived
-        and not is_gone(owner if isinstance(owner, dict) else {})
-    ):
+    if facts["state"] == "running" and not archived and not is_gone(facts.get("owner")):
         return "", "it is still running"
     if isinstance(facts["id"], str) and _OUR_ID.fullmatch(facts["id"]):
         return facts["id"], ""
@@ -271,10 +267,6 @@ def _name_for(folder: Path, *, archived: bool) -> tuple[str, str]:
         return "", f"its {RUN_FILE} has no start time"
     name = f"{digits[:8]}T{digits[8:18]}Z-{hashlib.sha256(text).hexdigest()[:4]}"
     return (name, "") if is_run_name(name) else ("", "its id is not a valid folder name")
-
-
-def _size_bytes(folder: Path) -> int:
-    return sum((folder / inside).stat().st_size for inside in plain_files(folder))
 
 
 def _move_into_place(folder: Path, place: Path, staging: Path) -> None:

@@ -16,12 +16,12 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.study import Study, Variant, Workload
 from torchyard.errors import ResultsDamaged
 from torchyard.files.safe_reading import (
+    LARGEST_DOCUMENT_BYTES,
     LARGEST_ROWS_BYTES,
     has_incomplete_last_line,
-    read_json,
     read_records,
-    unreadable_error,
 )
+from torchyard.machine.identity import table_of
 from torchyard.process.owner import is_gone
 from torchyard.results.directory import (
     COMPARISONS_FILE,
@@ -31,8 +31,9 @@ from torchyard.results.directory import (
     RUN_FILE,
     SAMPLES_FILE,
     STATES,
+    read_stored,
 )
-from torchyard.results.plausibility import check_format, decode_stored
+from torchyard.results.plausibility import decode_stored
 
 CI_VARIABLES: Final = (
     "GITHUB_SHA",
@@ -56,15 +57,11 @@ def revision_from_ci(variables: Mapping[str, str]) -> str:
 
 def target_facts(info: Mapping[str, Any], variant: Variant) -> Mapping[str, Any]:
     """Return the facts that the variant's target reported at startup; empty if it did not."""
-    targets = info.get("targets")
-    if not isinstance(targets, Mapping):
-        return {}
+    targets = table_of(info, "targets")
     # Recorded by target and environment; early versions recorded the target only.
-    for key in ("+".join(variant.process_key), variant.target.name):
-        facts = targets.get(key)
-        if isinstance(facts, Mapping):
-            return facts
-    return {}
+    return table_of(targets, "+".join(variant.process_key)) or table_of(
+        targets, variant.target.name
+    )
 
 
 def revision_of_run(info: Mapping[str, Any], study: Study) -> str:
@@ -134,8 +131,7 @@ def read_facts_of_run(folder: Path, info: Mapping[str, Any]) -> tuple[str, Study
             f"{folder / RUN_FILE}: unknown state {state!r}",
             hint=f"valid states: {', '.join(STATES)}",
         )
-    owner = info.get("owner")
-    if state == "running" and is_gone(owner if isinstance(owner, Mapping) else {}):
+    if state == "running" and is_gone(info.get("owner")):
         state = "interrupted"
     return state, _decode(Study, info.get("study"), folder / RUN_FILE, None)
 
@@ -143,30 +139,18 @@ def read_facts_of_run(folder: Path, info: Mapping[str, Any]) -> tuple[str, Study
 def read_info(folder: Path) -> dict[str, Any]:
     """Read `run.json`; raise ResultsDamaged if it is damaged or of a newer format."""
     path = folder / RUN_FILE
-    try:
-        info = read_json(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ResultsDamaged(
-            f"{folder} is not a run folder",
-            why=f"{path} is missing",
-            hint="give the folder that a run printed as its results",
-        ) from error
-    except OSError as error:
-        raise unreadable_error(path, error) from error
-    except ValueError as error:
-        line = getattr(error, "lineno", 1)
-        raise ResultsDamaged(
-            f"{path}, line {line}: not JSON",
-            why=str(error),
-            hint="restore the file from a backup",
-        ) from error
-    version = info.get("format") if isinstance(info, dict) else None
-    if not isinstance(info, dict) or not isinstance(version, int) or version < 1:
-        raise ResultsDamaged(
-            f"{path}, line 1: not the facts of a run", hint="restore the file from a backup"
-        )
-    check_format(path, info, FORMAT_VERSION)
-    return info
+    absent = ResultsDamaged(
+        f"{folder} is not a run folder",
+        why=f"{path} is missing",
+        hint="give the folder that a run printed as its results",
+    )
+    return read_stored(
+        path,
+        what="the facts of a run",
+        newest=FORMAT_VERSION,
+        absent=absent,
+        largest_bytes=LARGEST_DOCUMENT_BYTES,
+    )
 
 
 def _read_comparisons(path: Path) -> tuple[Comparison, ...]:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatch
 from random import Random
 
+from torchyard.results.index.store import Store
 from torchyard.results.model import Metric, RunFilter, Series, SeriesPoint
 
 __all__ = ["MemoryStore", "points_of", "series_of"]
@@ -58,14 +59,14 @@ def points_of(
     return found
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Answers like the store, from a table."""
 
     def __init__(self, table: dict[Series, list[SeriesPoint]]) -> None:
         self.table = table
         self.asked = 0
 
-    def series(self, filters: RunFilter, metric: Metric) -> list[Series]:
+    def series(self, filters: RunFilter, metric: Metric = "speedup") -> list[Series]:
         return [
             one
             for one in self.table

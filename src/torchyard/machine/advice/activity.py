@@ -76,10 +76,7 @@ class Activity:
 
 
 def observe_activity(
-    machine: Machine,
-    *,
-    window_s: float = WINDOW_S,
-    sleep: Callable[[float], None] = time.sleep,
+    machine: Machine, *, window_s: float = WINDOW_S, sleep: Callable[[float], None] = time.sleep
 ) -> Activity:
     """Sample, wait for the window, and sample again."""
     processors = len(Topology.read(machine.files).online)

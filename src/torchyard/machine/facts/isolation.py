@@ -8,14 +8,9 @@ from itertools import takewhile
 from typing import Final
 
 from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
-from torchyard.machine.facts.reading import (
-    Reader,
-    fields_of,
-    in_words,
-    line_reader,
-    processors,
-)
+from torchyard.machine.facts.reading import Reader, in_words, line_reader, processors
 from torchyard.machine.system.file_tree import CPU, FileTree, Reading
+from torchyard.machine.system.tasks import group_mounts
 
 NOISE_PARAMETERS: Final = (
     *("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "skew_tick", "nohz"),
@@ -58,7 +53,7 @@ _NO_GROUP: Final = "this process is in no mounted control group"
 def allowed(files: FileTree) -> Reading:
     """Return the CPUs that this process may use, as a list."""
     reading = files.read(_STATUS)
-    listed = fields_of(reading).get("Cpus_allowed_list")
+    listed = reading.fields.get("Cpus_allowed_list")
     if listed is None and files.live:  # some sandboxes omit the line
         return Reading(value=cpu_list(tuple(os.sched_getaffinity(0))))
     if listed is None:
@@ -69,7 +64,7 @@ def allowed(files: FileTree) -> Reading:
 def isolated_cpus(files: FileTree) -> tuple[int, ...]:
     """Return the CPUs without load balancing: isolated at boot, and in isolated partitions."""
     at_boot = files.read(f"{CPU}/isolated").cpus
-    root = _mounts(files).get("cgroup2")
+    root = group_mounts(files).get("cgroup2")
     at_run_time = files.read(f"{root}/cpuset.cpus.isolated").cpus if root else ()
     return tuple(sorted({*at_boot, *at_run_time}))
 
@@ -83,7 +78,7 @@ def isolated_text(files: FileTree) -> Reading:
 
 def group_version(files: FileTree) -> Reading:
     """Return the control group version of cpusets."""
-    mounts = _mounts(files)
+    mounts = group_mounts(files)
     if "cpuset" in mounts:
         return Reading(value="1" + (" (version 2 is also mounted)" if "cgroup2" in mounts else ""))
     if "cgroup2" in mounts:
@@ -98,7 +93,7 @@ def own_groups(files: FileTree, controller: str) -> tuple[str, ...]:
     A container often sees its own group as the top of the tree, while /proc names it by the host's
     path. Folders that do not exist are therefore skipped, and the top is always included.
     """
-    mounts, top = _mounts(files), "sys/fs/cgroup"
+    mounts, top = group_mounts(files), "sys/fs/cgroup"
     folders: list[str] = []
     for line in files.read("proc/self/cgroup").text.splitlines():
         hierarchy, names, path = (line + "::").split(":", 2)
@@ -137,19 +132,6 @@ def quota_processors(files: FileTree) -> Reading:
     return Reading(value=f"{min(quotas):g}" if quotas else "all")
 
 
-def _mounts(files: FileTree) -> dict[str, str]:
-    """Return controller of version 1, or `cgroup2` -> mount point."""
-    mounts: dict[str, str] = {}
-    for line in files.read("proc/mounts").text.splitlines():
-        match line.split():
-            case [_, place, "cgroup2", *_]:
-                mounts.setdefault("cgroup2", place.strip("/"))
-            case [_, place, "cgroup", options, *_]:
-                for option in options.split(","):
-                    mounts.setdefault(option, place.strip("/"))
-    return mounts
-
-
 def _group(files: FileTree) -> Reading:
     groups = own_groups(files, "cpuset")
     return Reading(value=f"/{groups[0]}") if groups else Reading(because=_NO_GROUP)
@@ -181,7 +163,7 @@ def _rcu(files: FileTree) -> Reading:
 
 
 def _partitions(files: FileTree) -> Reading:
-    root = _mounts(files).get("cgroup2")
+    root = group_mounts(files).get("cgroup2")
     if root is None:
         return Reading(because="control groups of version 2 are not mounted")
     return processors(f"{root}/cpuset.cpus.isolated")(files)

@@ -87,13 +87,13 @@ load_averages: Final = line_reader("proc/loadavg", lambda text: " ".join(text.sp
 def pressure_share(files: FileTree, resource: str) -> float | None:
     """Return the share of the last ten seconds in which a process waited for a resource."""
     try:
-        return float(_pressure(files, resource)["avg10"]) / 100
+        return float(pressure(files, resource)["avg10"]) / 100
     except (KeyError, ValueError):
         return None
 
 
-def _pressure(files: FileTree, resource: str) -> dict[str, str]:
-    """Parse the line `some`: at least one process waited."""
+def pressure(files: FileTree, resource: str) -> dict[str, str]:
+    """Return the values of the line `some`: at least one process waited."""
     words = (line_of(files, f"proc/pressure/{resource}").value or "").split()
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 

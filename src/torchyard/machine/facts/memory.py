@@ -7,7 +7,7 @@ from typing import Final
 
 from torchyard.machine.facts.reading import (
     Reader,
-    fields_of,
+    as_reading,
     file_reader,
     gib,
     line_reader,
@@ -21,7 +21,7 @@ _HUGE: Final = "sys/kernel/mm/transparent_hugepage"
 
 def amount_kib(files: FileTree, name: str) -> int | None:
     """Return an amount of meminfo, or None."""
-    words = fields_of(files.read(_INFO)).get(name, "").split()
+    words = files.read(_INFO).fields.get(name, "").split()
     return int(words[0]) if words and words[0].isdecimal() else None
 
 
@@ -47,25 +47,16 @@ def swap_areas(table: str) -> list[SwapArea]:
     for line in table.splitlines()[1:]:
         match line.split():
             case [name, _, size, used, priority] if priority.lstrip("-").isdigit():
-                areas.append(
-                    SwapArea(
-                        name=name,
-                        size_kib=int(size),
-                        used_kib=int(used),
-                        priority=int(priority),
-                    )
-                )
+                sizes = {"size_kib": int(size), "used_kib": int(used)}
+                areas.append(SwapArea(name=name, priority=int(priority), **sizes))
     return sorted(areas, key=lambda area: -area.priority)
 
 
 def _amount(name: str) -> Reader:
     def read_amount(files: FileTree) -> Reading:
         kib = amount_kib(files, name)
-        return (
-            Reading(value=gib(kib))
-            if kib is not None
-            else Reading(because=f"meminfo has no {name}")
-        )
+        text = None if kib is None else gib(kib)
+        return as_reading(text, f"meminfo has no {name}")
 
     return read_amount
 
@@ -93,7 +84,7 @@ def _swap(files: FileTree) -> Reading:
 
 def _reserved(files: FileTree) -> Reading:
     reading = files.read(_INFO)
-    fields = fields_of(reading)
+    fields = reading.fields
     if "HugePages_Total" not in fields:
         return Reading(because=reading.because or "meminfo has no HugePages_Total")
     return Reading(value=f"{fields['HugePages_Total']} of {fields.get('Hugepagesize', '?')}")

@@ -15,7 +15,6 @@ from torchyard.machine.facts.reading import (
     Reader,
     as_fact,
     as_reading,
-    fields_of,
     in_words,
     line_of,
     line_reader,
@@ -60,14 +59,15 @@ VECTORS: Final = (
 def read_processor(machine: Machine) -> tuple[Fact, ...]:
     """Read the section. cpuinfo is read once: the kernel queries every core's clock for it."""
     reading = machine.files.read(_INFO)
-    fields = fields_of(reading)
+    fields = reading.fields
     because = reading.because or "cpuinfo does not report it"
+    vectors = ", ".join(name for name in VECTORS if name in _flags(fields))
     readings = {
         "architecture": architecture(machine.files),
         "model": _model(reading),
         "design": as_reading(_design(fields), because),
         "microcode": as_reading(fields.get("microcode"), because),
-        "vector instructions": as_reading(_vectors(fields), because),
+        "vector instructions": as_reading(vectors, because),
         "mitigations": _mitigations(machine.files),
     }
     return tuple(as_fact(PROCESSOR_SECTION, name, value) for name, value in readings.items())
@@ -80,7 +80,7 @@ def architecture(files: FileTree) -> Reading:
         return reading
     if files.live:
         return Reading(value=os.uname().machine)
-    fields = fields_of(files.read(_INFO))
+    fields = files.read(_INFO).fields
     if "CPU implementer" in fields:
         return Reading(value="aarch64")
     return Reading(value="x86_64") if "lm" in _flags(fields) else reading
@@ -93,13 +93,13 @@ def model(files: FileTree) -> Reading:
 
 def flags(files: FileTree) -> tuple[str, ...]:
     """Return the features of the first CPU (flags on x86)."""
-    return _flags(fields_of(files.read(_INFO)))
+    return _flags(files.read(_INFO).fields)
 
 
 def _model(reading: Reading) -> Reading:
     if reading.value is None:
         return reading
-    fields = fields_of(reading)
+    fields = reading.fields
     if fields.get("model name"):
         return Reading(value=fields["model name"])
     if "CPU part" in fields:
@@ -130,11 +130,6 @@ def _flags(fields: dict[str, str]) -> tuple[str, ...]:
     return tuple((fields.get("flags") or fields.get("Features") or "").split())
 
 
-def _vectors(fields: dict[str, str]) -> str:
-    available = set(_flags(fields))
-    return ", ".join(name for name in VECTORS if name in available)
-
-
 def _mitigations(files: FileTree) -> Reading:
     """Count the CPU vulnerabilities by state: mitigations change the speed."""
     counts: Counter[str] = Counter()
@@ -156,14 +151,6 @@ _SMT_WORDS: Final = {
     "notimplemented": "not controllable by this kernel",
     "-1": "not set up by the kernel",
 }
-
-
-def _nodes_with_processors(files: FileTree) -> dict[int, tuple[int, ...]]:
-    """Return the NUMA nodes with their CPUs; memory-only nodes have none."""
-    return {
-        node: files.read(f"{_NODE}/node{node}/cpulist").cpus
-        for node in files.read(f"{_NODE}/online").cpus
-    }
 
 
 _SMT: Final = f"{CPU}/smt/control"
@@ -198,11 +185,12 @@ def _cores(files: FileTree) -> Reading:
 
 
 def _nodes(files: FileTree) -> Reading:
-    nodes = _nodes_with_processors(files)
+    nodes = files.read(f"{_NODE}/online").cpus
     if not nodes:
         return files.read(f"{_NODE}/online") if not files.exists(_NODE) else Reading(because="none")
+    lists = {node: files.read(f"{_NODE}/node{node}/cpulist").cpus for node in nodes}
     shown = ", ".join(
-        f"node {node} has {cpu_list(cpus) or 'memory only'}" for node, cpus in nodes.items()
+        f"node {node} has {cpu_list(cpus) or 'memory only'}" for node, cpus in lists.items()
     )
     return Reading(value=f"{len(nodes)}: {shown}")
 

@@ -109,16 +109,6 @@ def _places(names: list[str]) -> str:
     return ", ".join(names)
 
 
-def fields_of(reading: Reading) -> dict[str, str]:
-    """Parse `name: value` lines; the first of each name counts. Empty if unreadable."""
-    fields: dict[str, str] = {}
-    for line in (reading.value or "").splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(name.strip(), value.strip())
-    return fields
-
-
 def as_reading(value: str | None, because: str) -> Reading:
     """Return a reading with the value, or with the reason if there is none."""
     return Reading(value=value) if value else Reading(because=because)

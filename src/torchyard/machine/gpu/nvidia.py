@@ -81,7 +81,8 @@ def nvml_handle(nvml: Any, device: str, environment: Mapping[str, str]) -> Answe
         if not names[number].isdigit():
             return _by_uuid(nvml, names[number])
         number = int(names[number])
-    if environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len(_names(nvml)) > 1:
+    models = {str(ask(nvml, "nvmlDeviceGetName", of=(one,)).value) for one in _handles(nvml)}
+    if environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID" and len(models) > 1:
         return Answer(
             because="GPUs of several types, which CUDA orders by speed and NVML by PCI address: "
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
@@ -104,10 +105,6 @@ def _by_uuid(nvml: Any, start: str) -> Answer[Any]:
 def read_uuid(nvml: Any, handle: Any) -> Answer[str]:
     """Return the UUID of a card."""
     return ask(nvml, "nvmlDeviceGetUUID", of=(handle,)).map(_text)
-
-
-def _names(nvml: Any) -> set[str]:
-    return {str(ask(nvml, "nvmlDeviceGetName", of=(handle,)).value) for handle in _handles(nvml)}
 
 
 def _handles(nvml: Any) -> list[Any]:

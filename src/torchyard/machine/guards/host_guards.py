@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from torchyard.machine.knob import Machine
@@ -43,31 +43,13 @@ class Reader:
     files: tuple[HeldFile, ...] = ()
     parse: Callable[[Sequence[bytes]], Number | None] = lambda _: None
 
-    @classmethod
-    def open(
-        cls,
-        tree: FileTree,
-        paths: Sequence[str],
-        missing: str,
-        *,
-        name: str,
-        reading: str,
-        parse: Callable[[Sequence[bytes]], Number | None],
-        grows: bool = False,
-    ) -> Reader:
+    def opened(self, machine: Machine, paths: Sequence[str], missing: str) -> Reader:
         """Open the files; `missing` is the reason if there are none, or none has the number."""
-        files = tuple(tree.hold(path) for path in paths)
+        files = tuple(machine.files.hold(path) for path in paths)
         unavailable = ""
-        if parse([file.read() for file in files]) is None:
+        if self.parse([file.read() for file in files]) is None:
             unavailable = next((file.because for file in files if file.because), missing)
-        return cls(
-            name=name,
-            reading=reading,
-            grows=grows,
-            unavailable=unavailable,
-            files=files,
-            parse=parse,
-        )
+        return replace(self, unavailable=unavailable, files=files)
 
     def read(self) -> Number | None:
         """Return the present number; None if it cannot be read."""
@@ -106,15 +88,8 @@ _SWAP_COUNTERS: Final = (b"\npswpin ", b"\npswpout ")
 def open_swapping(machine: Machine) -> Reader:
     """Open the count of pages swapped in and out since boot."""
     missing = "/proc/vmstat has no pswpin and pswpout: the kernel is built without swap"
-    return Reader.open(
-        machine.files,
-        ["proc/vmstat"],
-        missing,
-        name="swap",
-        reading="swapped_pages",
-        grows=True,
-        parse=_pages,
-    )
+    reader = Reader(name="swap", reading="swapped_pages", grows=True, parse=_pages)
+    return reader.opened(machine, ["proc/vmstat"], missing)
 
 
 def _pages(texts: Sequence[bytes]) -> int | None:
@@ -134,15 +109,9 @@ _TOTAL_US: Final = re.compile(rb"^some .*\btotal=(\d+)", re.MULTILINE)
 
 def open_memory_pressure(machine: Machine) -> Reader:
     """Open the memory stall time since boot, in nanoseconds."""
-    return Reader.open(
-        machine.files,
-        ["proc/pressure/memory"],
-        "/proc/pressure/memory has no total",
-        name="memory pressure",
-        reading="memory_stall_ns",
-        grows=True,
-        parse=_stall_ns,
-    )
+    path = "proc/pressure/memory"
+    reader = Reader(name="memory pressure", reading="memory_stall_ns", grows=True, parse=_stall_ns)
+    return reader.opened(machine, [path], f"/{path} has no total")
 
 
 def _stall_ns(texts: Sequence[bytes]) -> int | None:
@@ -162,15 +131,9 @@ _MISSING: Final = (
 
 def open_throttling(machine: Machine) -> Reader:
     """Open the count of throttling events since boot, over all packages and cores."""
-    return Reader.open(
-        machine.files,
-        _counters(machine.files),
-        _MISSING,
-        name="throttle counters",
-        reading="throttle_events",
-        grows=True,
-        parse=total_of,
-    )
+    name = "throttle counters"
+    reader = Reader(name=name, reading="throttle_events", grows=True, parse=total_of)
+    return reader.opened(machine, _counters(machine.files), _MISSING)
 
 
 def _counters(files: FileTree) -> list[str]:
@@ -205,14 +168,9 @@ def open_cooling(machine: Machine) -> Reader:
         for path in machine.files.paths(f"{_DEVICES}/cooling_device*/type")
         if machine.files.read(path).text.startswith(_PROCESSOR_TYPES)
     ]
-    return Reader.open(
-        machine.files,
-        [f"{folder}/cur_state" for folder in folders[:MOST_DEVICES]],
-        f"/{_DEVICES} has no CPU cooling device",
-        name="cooling devices",
-        reading="cooling_state",
-        parse=highest,
-    )
+    paths = [f"{folder}/cur_state" for folder in folders[:MOST_DEVICES]]
+    reader = Reader(name="cooling devices", reading="cooling_state", parse=highest)
+    return reader.opened(machine, paths, f"/{_DEVICES} has no CPU cooling device")
 
 
 _ZONES: Final = "sys/class/thermal"
@@ -224,14 +182,9 @@ MOST_SENSORS: Final = 8
 def open_temperature(machine: Machine) -> Reader:
     """Open the hottest CPU sensor, in degrees Celsius."""
     paths = _zones(machine.files) or _sensors(machine.files)
-    return Reader.open(
-        machine.files,
-        paths[:MOST_SENSORS],
-        f"/{_ZONES} and /{_CHIPS} have no CPU sensor",
-        name="temperature",
-        reading="cpu_temperature_c",
-        parse=_degrees,
-    )
+    reader = Reader(name="temperature", reading="cpu_temperature_c", parse=_degrees)
+    missing = f"/{_ZONES} and /{_CHIPS} have no CPU sensor"
+    return reader.opened(machine, paths[:MOST_SENSORS], missing)
 
 
 def _zones(files: FileTree) -> list[str]:

@@ -35,16 +35,8 @@ WRITE_ORDER: Final[Order] = (
     ("turbo", "frequency", "some drivers reset the maximum clock when boost changes"),
     ("irqbalance", "interrupts", "irqbalance would move the interrupts again"),
     ("workqueues", "isolation", "a partition removes its CPUs from the workqueue mask"),
-    (
-        "nvidia-persistence",
-        "nvidia-clocks",
-        "without it a locked clock is lost with the last client",
-    ),
-    (
-        "nvidia-persistence",
-        "nvidia-memory-clock",
-        "without it a locked clock is lost with the last client",
-    ),
+    ("nvidia-persistence", "nvidia-clocks", "without it a lock is lost with the last client"),
+    ("nvidia-persistence", "nvidia-memory-clock", "without it a lock is lost with the last client"),
     ("nvidia-persistence", "nvidia-power", "without it the limit is lost with the last client"),
 )
 """(first, then, reason)"""

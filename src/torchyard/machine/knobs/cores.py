@@ -63,7 +63,6 @@ class _Affinities(Knob):
         return self.state(*(self.setting(place, allowed, None) for place, allowed in pinned))
 
     def read(self, machine: Machine, place: str) -> str:
-        """Return the affinity of a task as a list."""
         number, started = _task_of(place)
         task = read_task(machine.files, number)
         if task is None or task.start_ticks != started:
@@ -230,11 +229,7 @@ def _same_smt(place: str, one: str, other: str) -> bool:
     return same_text(place, one, other)
 
 
-SMT_KNOB: Final[Knob] = SmtKnob(
-    name="smt",
-    requested=_smt_values,
-    same_value=_same_smt,
-)
+SMT_KNOB: Final[Knob] = SmtKnob(name="smt", requested=_smt_values, same_value=_same_smt)
 
 
 _LATE_S: Final = 0.01

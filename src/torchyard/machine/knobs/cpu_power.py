@@ -167,10 +167,7 @@ def _put_tunables(files: FileTree, folder: str, text: str) -> None:
     raise next(iter(refused.values()))
 
 
-GOVERNOR_KNOB: Final[Knob] = GovernorKnob(
-    name="governor",
-    requested=_governor_values,
-)
+GOVERNOR_KNOB: Final[Knob] = GovernorKnob(name="governor", requested=_governor_values)
 
 
 _BIAS: Final = "energy_perf_bias"
@@ -208,9 +205,7 @@ def _same_preference(place: str, one: str, other: str) -> bool:
 
 
 PREFERENCE_KNOB: Final[Knob] = ProcessorKnob(
-    name="preference",
-    requested=_preference_values,
-    same_value=_same_preference,
+    name="preference", requested=_preference_values, same_value=_same_preference
 )
 
 
@@ -259,10 +254,7 @@ def _why_not(files: FileTree) -> str:
     return f"there is no switch: neither /{NO_TURBO} nor /{BOOST}"
 
 
-TURBO_KNOB: Final[Knob] = ProcessorKnob(
-    name="turbo",
-    requested=_turbo_values,
-)
+TURBO_KNOB: Final[Knob] = ProcessorKnob(name="turbo", requested=_turbo_values)
 
 
 PERCENT: Final = f"{CPU}/intel_pstate"
@@ -487,7 +479,4 @@ def _idle_state_values(machine: Machine, request: QuietRequest) -> RequestedValu
     )
 
 
-IDLE_STATES_KNOB: Final[Knob] = ProcessorKnob(
-    name="idle-states",
-    requested=_idle_state_values,
-)
+IDLE_STATES_KNOB: Final[Knob] = ProcessorKnob(name="idle-states", requested=_idle_state_values)

@@ -67,7 +67,6 @@ class _Irqbalance(Knob):
         return self.state(*settings)
 
     def read(self, machine: Machine, place: str) -> str:
-        """Return whether it runs."""
         match = _PROCESS.fullmatch(place)
         if match is None:
             units = (_unit(machine.files, task) for task in _tasks(machine.files))
@@ -78,16 +77,13 @@ class _Irqbalance(Knob):
         return STOPPED if task.state in ("T", "t") else RUNNING
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Start or continue it."""
         if self.read(machine, setting.place) not in (setting.found, GONE):
             self.put(machine, setting.place, setting.found)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether the states are equal, or the process is gone."""
         return one == other or GONE in (one, other)
 
     def put(self, machine: Machine, place: str, value: str) -> None:
-        """Stop or suspend it, start or continue it."""
         match = _PROCESS.fullmatch(place)
         if match is None:
             if not _UNIT.fullmatch(f"/{place}"):
@@ -177,7 +173,6 @@ class _Interrupts(FileKnob):
         return replace(state, settings=tuple(settings))
 
     def read(self, machine: Machine, place: str) -> str:
-        """Return the mask, or that the interrupt is gone."""
         if place != DEFAULT and not machine.files.exists(place):
             return GONE
         return super().read(machine, place)
@@ -257,9 +252,7 @@ def _on_housekeeping(files: FileTree, path: str, housekeeping: tuple[int, ...]) 
 
 
 INTERRUPTS_KNOB: Final[Knob] = _Interrupts(
-    name="interrupts",
-    requested=_interrupt_values,
-    same_value=same_mask,
+    name="interrupts", requested=_interrupt_values, same_value=same_mask
 )
 
 
@@ -297,7 +290,5 @@ def _workqueue_values(machine: Machine, request: QuietRequest) -> RequestedValue
 
 
 WORKQUEUES_KNOB: Final[Knob] = _Workqueues(
-    name="workqueues",
-    requested=_workqueue_values,
-    same_value=same_mask,
+    name="workqueues", requested=_workqueue_values, same_value=same_mask
 )

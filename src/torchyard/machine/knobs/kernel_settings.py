@@ -52,9 +52,7 @@ def _huge_pages_values(machine: Machine, request: QuietRequest) -> RequestedValu
 
 
 HUGE_PAGES_KNOB: Final[Knob] = FileKnob(
-    name="huge-pages",
-    requested=_huge_pages_values,
-    value_of=chosen_word,
+    name="huge-pages", requested=_huge_pages_values, value_of=chosen_word
 )
 
 
@@ -68,10 +66,7 @@ def _numa_balancing_values(machine: Machine, request: QuietRequest) -> Requested
     return RequestedValues(values={NUMA_BALANCING_PLACE: "0"})
 
 
-NUMA_BALANCING_KNOB: Final[Knob] = FileKnob(
-    name="numa-balancing",
-    requested=_numa_balancing_values,
-)
+NUMA_BALANCING_KNOB: Final[Knob] = FileKnob(name="numa-balancing", requested=_numa_balancing_values)
 
 
 ASLR_PLACE: Final = "proc/sys/kernel/randomize_va_space"
@@ -87,10 +82,7 @@ def _aslr_values(machine: Machine, request: QuietRequest) -> RequestedValues:  #
     return RequestedValues(values={ASLR_PLACE: FULL if request.randomize == "on" else NONE})
 
 
-ASLR_KNOB: Final[Knob] = FileKnob(
-    name="aslr",
-    requested=_aslr_values,
-)
+ASLR_KNOB: Final[Knob] = FileKnob(name="aslr", requested=_aslr_values)
 
 
 SWAPS: Final = "proc/swaps"
@@ -132,12 +124,10 @@ class _Swap(Knob):
         return self.state(*settings, notes=(note,))
 
     def read(self, machine: Machine, place: str) -> str:
-        """Return the areas with their priorities, or swappiness."""
         text = machine.files.read(place).or_raise()
         return _text(swap_areas(text)) if place == SWAPS else text
 
     def put(self, machine: Machine, place: str, value: str) -> None:
-        """Set swappiness, or disable every area, the last one first."""
         if place != SWAPS:
             machine.files.write(place, value)
             return
@@ -145,7 +135,6 @@ class _Swap(Knob):
             run_program(machine.files, "swapoff", area.path, limit_s=_LIMIT_S)
 
     def restore(self, machine: Machine, setting: Setting) -> None:
-        """Enable the areas that are off, with their priorities."""
         if setting.place != SWAPS:
             super().restore(machine, setting)
             return
@@ -162,7 +151,6 @@ class _Swap(Knob):
         _switch_on(machine, original)
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether both have the same words in any order."""
         return sorted(one.split()) == sorted(other.split())
 
 
@@ -229,10 +217,7 @@ def _watchdog_values(machine: Machine, request: QuietRequest) -> RequestedValues
     )
 
 
-WATCHDOGS_KNOB: Final[Knob] = FileKnob(
-    name="watchdogs",
-    requested=_watchdog_values,
-)
+WATCHDOGS_KNOB: Final[Knob] = FileKnob(name="watchdogs", requested=_watchdog_values)
 
 
 RATE: Final = "proc/sys/kernel/perf_event_max_sample_rate"
@@ -270,11 +255,7 @@ def _limit_for(machine: Machine, place: str) -> Iterator[None]:
         machine.files.write(SHARE, share.value)
 
 
-def _perf_rate_values(machine: Machine, request: QuietRequest) -> RequestedValues:  # noqa: ARG001
-    return RequestedValues(values={SHARE: "1", RATE: "1"})
-
-
 PERF_RATE_KNOB: Final[Knob] = _PerfRate(
     name="perf-rate",
-    requested=_perf_rate_values,
+    requested=lambda _machine, _request: RequestedValues(values={SHARE: "1", RATE: "1"}),
 )

@@ -186,23 +186,15 @@ PERSISTENCE_KNOB: Final[Knob] = NvidiaKnob(
 
 def _limit(card: NvidiaCard) -> Answer[str]:
     # The requested limit, not the enforced one: only the former can be restored.
-    return card.ask("nvmlDeviceGetPowerManagementLimit").map(_text)
+    return card.ask("nvmlDeviceGetPowerManagementLimit").map("{} mW".format)
 
 
 def _power_request(card: NvidiaCard, request: QuietRequest) -> CardRequest:  # noqa: ARG001
     answer = _limit(card)
-    default = card.ask("nvmlDeviceGetPowerManagementDefaultLimit").map(_text)
+    default = card.ask("nvmlDeviceGetPowerManagementDefaultLimit").map("{} mW".format)
     if answer.value is None or default.value is None:
         return CardRequest(because=answer.because or default.because)
     return CardRequest(present=answer.value, requested=default.value)
-
-
-def _put_power(card: NvidiaCard, value: str) -> None:
-    card.call("nvmlDeviceSetPowerManagementLimit", int(value.removesuffix(" mW")))
-
-
-def _text(milliwatts: int) -> str:
-    return f"{milliwatts} mW"
 
 
 POWER_LIMIT_KNOB: Final[Knob] = NvidiaKnob(
@@ -210,7 +202,9 @@ POWER_LIMIT_KNOB: Final[Knob] = NvidiaKnob(
     property="power-limit",
     requested=_power_request,
     value_of=_limit,
-    change=_put_power,
+    change=lambda card, value: card.call(
+        "nvmlDeviceSetPowerManagementLimit", int(value.removesuffix(" mW"))
+    ),
 )
 
 
@@ -232,14 +226,10 @@ def _compute_mode_request(card: NvidiaCard, request: QuietRequest) -> CardReques
     return CardRequest(present=answer.value, requested=_EXCLUSIVE, because=answer.because)
 
 
-def _put_compute_mode(card: NvidiaCard, value: str) -> None:
-    card.call("nvmlDeviceSetComputeMode", _NUMBERS[value])
-
-
 COMPUTE_MODE_KNOB: Final[Knob] = NvidiaKnob(
     name="nvidia-compute-mode",
     property="compute-mode",
     requested=_compute_mode_request,
     value_of=_compute_mode,
-    change=_put_compute_mode,
+    change=lambda card, value: card.call("nvmlDeviceSetComputeMode", _NUMBERS[value]),
 )

@@ -105,7 +105,6 @@ class _Pinning(ProcessKnob):
     name: str = "pinning"
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
-        """Return the CPUs of this process, and those for the command."""
         allowed = read_allowed(machine.files, "self")
         if allowed is None:
             return self.unavailable("/proc/self/status has no Cpus_allowed_list")
@@ -133,11 +132,9 @@ class _Pinning(ProcessKnob):
         )
 
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
-        """Return the CPUs of this process."""
         return read_allowed(machine.files, "self") or ""
 
     def same(self, place: str, one: str, other: str) -> bool:  # noqa: ARG002
-        """Whether both lists have the same CPUs."""
         return cpus_of_list(one) == cpus_of_list(other)
 
 
@@ -157,7 +154,6 @@ class _OpenMp(ProcessKnob):
     name: str = "openmp"
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
-        """Return each variable of this process, and the value for the command."""
         settings = (
             self.setting(name, os.environ.get(name, _UNSET), value)
             for name, value in self.prefix(machine, request).variables
@@ -178,7 +174,6 @@ class _OpenMp(ProcessKnob):
         )
 
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
-        """Return the variable of this process."""
         return os.environ.get(place, _UNSET)
 
 
@@ -226,7 +221,6 @@ class _Priority(ProcessKnob):
     name: str = "priority"
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:  # noqa: ARG002
-        """Return the priority of this process, and the one for the command."""
         nice = self.read(machine, PRIORITY_PLACE)
         priority = str(min(int(nice), _lowest_nice(machine.files)))
         grouped = machine.files.read(_AUTOGROUP).value == "1"
@@ -248,7 +242,7 @@ class _Priority(ProcessKnob):
                 unavailable=f"this user may not go below nice {task.nice} "
                 "(needs CAP_SYS_NICE, or a `nice` limit in /etc/security/limits.conf)"
                 if task.nice > HIGHEST
-                else "",
+                else ""
             )
 
         def raise_priority() -> None:
@@ -260,15 +254,13 @@ class _Priority(ProcessKnob):
         return ProcessSetting(words=("nice", "-n", str(lowest - task.nice)), apply=raise_priority)
 
     def read(self, machine: Machine, place: str) -> str:  # noqa: ARG002
-        """Return the priority of this process."""
         task = read_task(machine.files, "self")
         return "" if task is None else str(task.nice)
 
 
 def _lowest_nice(files: FileTree) -> int:
     """Return the lowest nice value (the highest priority) that this process may set."""
-    text = files.read("proc/self/status").text
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = files.read("proc/self/status").fields
     try:
         capable = int(fields.get("CapEff", "0"), 16) >> _CAP_SYS_NICE & 1
     except ValueError:
@@ -301,7 +293,6 @@ class _ProcessAslr(ProcessKnob):
     name: str = "process-aslr"
 
     def describe(self, machine: Machine, request: QuietRequest) -> KnobState:
-        """Return the state of this process, and the one for the command."""
         now = self.read(machine, PROCESS_ASLR_PLACE)
         if request.randomize == "keep":
             kept = self.setting(PROCESS_ASLR_PLACE, now, now)
@@ -335,7 +326,6 @@ class _ProcessAslr(ProcessKnob):
         return ProcessSetting(words=words, apply=choose)
 
     def read(self, machine: Machine, place: str) -> str:
-        """Return whether ASLR is on for this process."""
         text = machine.files.read(place).value or "0"
         return "off" if int(text, 16) & NO_RANDOMIZATION else "on"
 

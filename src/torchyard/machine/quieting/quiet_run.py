@@ -16,7 +16,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self, cast
 
 from torchyard.core.study import Study
@@ -128,6 +127,7 @@ def run_command(
     """Run a command to its end with the settings; a refused setting is skipped."""
     check_command(command)
     ctypes.CDLL(None)  # loaded before the fork, where settings may need it
+    variables = {name: value for _, setting in settings for name, value in setting.variables}
     read_fd, write_fd = os.pipe()
 
     def prepare() -> None:
@@ -147,7 +147,7 @@ def run_command(
             process = subprocess.Popen(
                 list(command),
                 preexec_fn=prepare,  # noqa: PLW1509
-                env=_environment(settings),
+                env={**variables, **os.environ},
             )
         except OSError as error:
             raise UsageError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
@@ -172,11 +172,6 @@ def shell_line(
     words = [word for _, item in settings for word in item.words]
     env = ["env", *variables] if variables else []
     return shlex.join([*env, *words, *command])
-
-
-def _environment(settings: Sequence[tuple[str, ProcessSetting]]) -> dict[str, str]:
-    variables = {name: value for _, setting in settings for name, value in setting.variables}
-    return {**variables, **os.environ}
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
@@ -243,7 +238,10 @@ class QuietMachine:
             self._stack = stack.pop_all()
         self.before += [f"not quieted: {name}: {reason}" for name, reason in refused]
         self._session, self.tuned = session, session.applied
-        self.before += [f"not quieted: {_refusal(change)}" for change in session.applied.refused]
+        self.before += [
+            f"not quieted: {change.setting.knob} ({change.setting.where}): {change.reason}"
+            for change in session.applied.refused
+        ]
         return self
 
     def _recovered(self, machine: Machine) -> Recovery | None:
@@ -258,14 +256,9 @@ class QuietMachine:
             )
             return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
-            self._stack.__exit__(kind, error, traceback)
+            self._stack.close()
         finally:
             restored = self._session.restored if self._session is not None else None
             if restored is not None:
@@ -290,10 +283,6 @@ def _change_text(change: SettingChange) -> str:
     setting = change.setting
     text = f"{setting.place.rpartition('/')[2]}: {setting.found} -> {setting.wanted}"
     return f"{text} ({change.reason})" if change.reason else text
-
-
-def _refusal(change: SettingChange) -> str:
-    return f"{change.setting.knob} ({change.setting.where}): {change.reason}"
 
 
 def _restore_notes(restored: Restored) -> list[str]:

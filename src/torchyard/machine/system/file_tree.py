@@ -23,6 +23,7 @@ from typing import Final, Generic, TypeVar
 
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.errors import MissingTool, NotAllowed, StepFailed
+from torchyard.process.programs import capture
 
 CPU: Final = "sys/devices/system/cpu"
 
@@ -68,6 +69,12 @@ class Reading(Answer[str]):
             return None if self.value is None else int(self.value, 0)
         except ValueError:
             return None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The `name: value` lines; the first of each name counts."""
+        pairs = [line.partition(":") for line in self.text.splitlines() if ":" in line]
+        return {name.strip(): value.strip() for name, _, value in reversed(pairs)}
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -223,17 +230,9 @@ def unescaped(text: str) -> str:
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    parts: list[tuple[int, str]] = []
-    digits = ""
-    for letter in text + "\0":
-        if letter.isdecimal():  # int() does not accept digits such as ²
-            digits += letter
-            continue
-        if digits:
-            parts.append((int(digits), ""))
-            digits = ""
-        parts.append((-1, letter))
-    return parts
+    """Return a sort key in which numbers count as numbers and come after other letters."""
+    parts = re.findall(r"(\d+)|(\D)", f"{text}\0")
+    return [(int(digits) if digits else -1, letter) for digits, letter in parts]
 
 
 def read_device(files: FileTree, path: str, *, size_bytes: int, offset: int = 0) -> Answer[bytes]:
@@ -315,17 +314,9 @@ def run_program(files: FileTree, name: str, *arguments: str, limit_s: float) -> 
             missing_programs(files, name), hint=f"install the package that contains {name}"
         )
     line = shlex.join((name, *arguments))
+    variables = {**os.environ, "LC_ALL": "C", "SYSTEMD_PAGER": ""}
     try:
-        done = subprocess.run(
-            [program, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit_s,
-            check=False,
-            env={**os.environ, "LC_ALL": "C", "SYSTEMD_PAGER": ""},
-        )
+        done = capture([program, *arguments], variables=variables, limit_s=limit_s)
     except subprocess.TimeoutExpired:
         raise StepFailed(f"`{line}` timed out after {limit_s:g} s") from None
     except OSError as error:

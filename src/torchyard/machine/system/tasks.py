@@ -83,11 +83,7 @@ def read_task(files: FileTree, number: int | str) -> Task | None:
 
 def read_allowed(files: FileTree, number: int | str) -> str | None:
     """Return the CPUs a task may run on, as a list; None if it is gone."""
-    for line in files.read(f"proc/{number}/status").text.splitlines():
-        name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            return value.strip()
-    return None
+    return files.read(f"proc/{number}/status").fields.get("Cpus_allowed_list")
 
 
 _MOVING_S: Final = 5.0
@@ -174,18 +170,28 @@ class Cpusets:
                 time.sleep(0.01)
 
 
+def group_mounts(files: FileTree) -> dict[str, str]:
+    """Return controller of version 1, or `cgroup2` -> mount point."""
+    mounts: dict[str, str] = {}
+    for line in files.read("proc/mounts").text.splitlines():
+        match line.split():
+            case [_, place, "cgroup2", *_]:
+                mounts.setdefault("cgroup2", unescaped(place).strip("/"))
+            case [_, place, "cgroup", options, *_]:
+                for option in options.split(","):
+                    mounts.setdefault(option, unescaped(place).strip("/"))
+    return mounts
+
+
 def find_cpusets(files: FileTree) -> Cpusets:
     """Return the hierarchy with the cpuset controller; raises MissingTool if there is none."""
-    reading = files.read("proc/mounts")
-    version_2: str | None = None
-    for line in (reading.value or "").splitlines():
-        match line.split():
-            case [_, place, "cgroup", options, *_] if "cpuset" in options.split(","):
-                return Cpusets(version=1, top=unescaped(place).strip("/"))
-            case [_, place, "cgroup2", *_]:
-                version_2 = version_2 or unescaped(place).strip("/")
+    mounts = group_mounts(files)
+    if "cpuset" in mounts:
+        return Cpusets(version=1, top=mounts["cpuset"])
+    version_2 = mounts.get("cgroup2")
     if version_2 is None:
-        raise MissingTool(reading.because or "no control groups are mounted here")
+        because = files.read("proc/mounts").because
+        raise MissingTool(because or "no control groups are mounted here")
     controllers = files.read(f"{version_2}/cgroup.controllers")
     if "cpuset" not in (controllers.value or "").split():
         raise MissingTool(f"the control groups at /{version_2} have no cpuset controller")

@@ -1,20 +1,57 @@
-"""`torchyard baseline save`, `list`, `show` and `delete`: named runs for later comparisons."""
+"""The group `torchyard baseline`: `save`, `list`, `show` and `delete` named runs for later comparisons."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
+from torchyard.cli.group import CommandTable, LazyGroup
 from torchyard.cli.options import FILE
-from torchyard.cli.output import (
-    common_options,
-    print_data,
-    print_json,
-    print_message,
-    print_result,
-)
+from torchyard.cli.output import common_options, print_data, print_json, print_message, print_result
+from torchyard.errors import NothingToDo, UsageError
 from torchyard.results.commands.options import find_run
+
+BASELINE_COMMANDS: Final[CommandTable] = {
+    "save": (
+        "torchyard.results.commands.baseline:save",
+        "save runs as a baseline, or write them to a file",
+    ),
+    "list": ("torchyard.results.commands.baseline:list_all", "list baselines"),
+    "show": ("torchyard.results.commands.baseline:show", "show the runs of a baseline"),
+    "delete": (
+        "torchyard.results.commands.baseline:delete",
+        "delete a baseline; its runs are kept",
+    ),
+}
+"""Name -> (location of the click command, one-line description)."""
+
+_BASELINE_HELP = """
+\b
+Examples:
+  torchyard baseline save main
+  torchyard baseline save main 20250101T09 20250102T09 --note "two nights" --replace
+  torchyard baseline save main --file base.json
+  torchyard compare baseline:main latest
+  torchyard gate latest --baseline main --max-slowdown 2%
+
+A baseline is a name for one or more runs. With several runs of the same code, comparisons also
+account for the variation between sessions.
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    table=BASELINE_COMMANDS,
+    name="baseline",
+    help=_BASELINE_HELP,
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND [OPTIONS]",
+)
+def baseline() -> None:
+    """Commands on baselines."""
+
 
 _HELP = """
 \b
@@ -46,7 +83,6 @@ def save(
     as_json: bool,
 ) -> None:
     """Save runs as a baseline."""
-    from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.baselines import check_baseline_name, save_baseline, write_baseline_file
     from torchyard.results.run_reader import read_run
 

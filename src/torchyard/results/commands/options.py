@@ -20,7 +20,7 @@ import click
 
 from torchyard.cli.options import Count, all_options, section
 from torchyard.cli.output import print_message
-from torchyard.errors import NothingToDo
+from torchyard.errors import UsageError
 
 if TYPE_CHECKING:
     from torchyard.results.index.store import Store
@@ -32,21 +32,15 @@ def find_run(text: str) -> Path:
     from torchyard.results.directory import latest_run, runs_home
 
     home = runs_home()
-    if text == "latest":
-        folder = latest_run(home)
-        if folder is None:
-            raise NothingToDo(
-                "there is no run yet",
-                why=f"{home} contains no run",
-                hint="start one with `torchyard bench`, or name a run folder",
-            )
-        return folder
     as_path = Path(text).expanduser()
-    if text and as_path.is_dir():
+    if text == "latest":
+        if (folder := latest_run(home)) is not None:
+            return folder
+    elif text and as_path.is_dir():
         return as_path
-    if text not in {"", ".", ".."} and "/" not in text and (home / text).is_dir():
+    elif text not in {"", ".", ".."} and "/" not in text and (home / text).is_dir():
         return home / text
-    # Otherwise it is a prefix of an id, which only the store can resolve.
+    # Otherwise it is a prefix of an id, which only the store can resolve, or there is no run.
     from torchyard.results.index.store import Store
 
     with Store.open() as store:
@@ -57,19 +51,16 @@ def find_run(text: str) -> Path:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def session_option(command: F) -> F:
-    """Add `--session-spread`."""
-    return click.option(
-        "--session-spread",
-        metavar="PERCENT",
-        help="Assumed variation between sessions of the same code. [default: 0.5%]",
-    )(command)
+session_option: Final = click.option(
+    "--session-spread",
+    metavar="PERCENT",
+    help="Assumed variation between sessions of the same code. [default: 0.5%]",
+)
 
 
 def percent(text: str | None, option: str, default: float) -> float:
     """Parse a percentage option, or return the default."""
     from torchyard.core.units import parse_fraction
-    from torchyard.errors import UsageError
 
     if text is None:
         return default
@@ -155,14 +146,12 @@ def wanted_of(options: dict[str, Any]) -> RunFilter:
 
 def moment_of(text: str, *, option: str) -> str:
     """Parse a date, a time, or a duration before now."""
-    from torchyard.errors import UsageError
     from torchyard.results.directory import format_utc, parse_utc
 
     ago = _AGO.fullmatch(text.strip())
     try:
         if ago is not None:
-            distance = timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-            moment = datetime.now(UTC) - distance
+            moment = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         else:
             moment = parse_utc(text.strip())
     except (ValueError, OverflowError) as error:

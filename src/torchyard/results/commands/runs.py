@@ -1,12 +1,14 @@
-"""`torchyard results list`, `show`, `note`, `delete`, `verify` and `reindex`."""
+"""The group `torchyard results`, and its commands `list`, `show`, `note`, `delete`, `verify` and `reindex`."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
+from torchyard.cli.group import CommandTable, LazyGroup
 from torchyard.cli.options import SectionedCommand, section
 from torchyard.cli.output import (
     common_options,
@@ -16,7 +18,47 @@ from torchyard.cli.output import (
     print_result,
     printable,
 )
-from torchyard.results.commands.options import filter_options
+from torchyard.errors import ResultsDamaged, UsageError
+from torchyard.results.commands.options import counted, filter_options, fresh_store, wanted_of
+
+RESULTS_COMMANDS: Final[CommandTable] = {
+    "list": (
+        "torchyard.results.commands.runs:list_results",
+        "list runs or comparisons, with filters",
+    ),
+    "show": ("torchyard.results.commands.runs:show", "show facts, verdicts and notes of a run"),
+    "note": ("torchyard.results.commands.runs:note", "add a note to a run"),
+    "delete": ("torchyard.results.commands.runs:delete", "delete runs"),
+    "export": (
+        "torchyard.results.commands.transfer:export",
+        "write comparisons as CSV, JSON lines or Parquet, or whole runs as an archive",
+    ),
+    "import": (
+        "torchyard.results.commands.transfer:import_results",
+        "import runs from an archive or a folder",
+    ),
+    "verify": ("torchyard.results.commands.runs:verify", "check all files of runs and list damage"),
+    "reindex": ("torchyard.results.commands.runs:reindex", "rebuild the index of runs"),
+}
+"""Name -> (location of the click command, one-line description)."""
+
+_RESULTS_HELP = """
+\b
+Examples:
+  torchyard results list --workload models/gpt --verdict slower --since 7d
+  torchyard results show latest
+  torchyard results note latest "after the update of the kernel"
+  torchyard results export --study nightly --output nightly.parquet
+
+Find, annotate, export and import the results of runs. Runs are folders in the results directory; no
+network is used.
+"""
+
+
+@click.group(cls=LazyGroup, table=RESULTS_COMMANDS, help=_RESULTS_HELP, no_args_is_help=True)
+def results() -> None:
+    """Commands on stored runs."""
+
 
 _LIST_HELP = """
 \b
@@ -37,7 +79,6 @@ runs with at least one matching comparison.
 @common_options
 def list_results(comparisons: bool, as_json: bool, **options: Any) -> None:
     """List runs or comparisons."""
-    from torchyard.results.commands.options import fresh_store, wanted_of
     from torchyard.results.report import comparison_table, run_table
 
     filters = wanted_of(options)
@@ -72,10 +113,6 @@ folder, or `latest`. `torchyard report` shows the measurements. Exit code 8 if t
 @common_options
 def show(run: str, as_json: bool) -> int:
     """Show a run."""
-    from pathlib import Path
-
-    from torchyard.errors import ResultsDamaged
-    from torchyard.results.commands.options import fresh_store
     from torchyard.results.index.entries import entries_of
     from torchyard.results.report import run_text
 
@@ -104,10 +141,7 @@ TEXT` adds one at the start.
 @common_options
 def note(run: str, text: str, as_json: bool) -> None:
     """Add a note to a run."""
-    from pathlib import Path
-
     from torchyard.core.units import format_count
-    from torchyard.results.commands.options import fresh_store
     from torchyard.results.run_changes import add_note
 
     with fresh_store() as store:
@@ -137,10 +171,6 @@ folder. If one of the runs is still running or part of a saved baseline, nothing
 @common_options
 def delete(runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete runs."""
-    from pathlib import Path
-
-    from torchyard.errors import UsageError
-    from torchyard.results.commands.options import fresh_store
     from torchyard.results.report import run_table
     from torchyard.results.run_changes import check_may_delete, delete_run
 
@@ -183,11 +213,7 @@ records are detected.
 @common_options
 def verify(runs: tuple[str, ...], as_json: bool) -> int:
     """Verify runs."""
-    from pathlib import Path
-
     from torchyard.core.units import format_bytes
-    from torchyard.errors import ResultsDamaged
-    from torchyard.results.commands.options import counted, fresh_store
     from torchyard.results.integrity import verify_run
     from torchyard.results.model import RunFilter
 
@@ -234,7 +260,6 @@ Every command updates the index automatically and repairs a damaged one, so this
 @common_options
 def reindex(as_json: bool) -> None:
     """Rebuild the index."""
-    from torchyard.results.commands.options import counted
     from torchyard.results.index.store import Store
     from torchyard.results.run_changes import sweep_leftovers
 

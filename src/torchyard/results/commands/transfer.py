@@ -17,7 +17,8 @@ from torchyard.cli.output import (
     print_message,
     print_result,
 )
-from torchyard.results.commands.options import filter_options
+from torchyard.errors import NothingToDo, UsageError
+from torchyard.results.commands.options import counted, filter_options, fresh_store, wanted_of
 
 if TYPE_CHECKING:
     from torchyard.results.index.store import Store
@@ -69,9 +70,6 @@ def export(
     **options: Any,
 ) -> None:
     """Export comparisons or runs."""
-    from torchyard.errors import NothingToDo, UsageError
-    from torchyard.results.commands.options import fresh_store, wanted_of
-
     if archive is not None and (form or output):
         raise UsageError(
             "--archive cannot be combined with --format or --output", hint="remove one of them"
@@ -79,7 +77,8 @@ def export(
     for path, option in ((archive, "--archive"), (output, "--output")):
         if path is not None:
             check_writable(path, option=option)
-    name = form or _form_of(output)
+    endings = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+    name = form or endings.get(output.suffix if output is not None else "", "csv")
     if as_json and output is None and archive is None:
         raise UsageError(
             "--json needs --output or --archive",
@@ -101,11 +100,6 @@ def export(
         print_json(report)
 
 
-def _form_of(output: Path | None) -> str:
-    endings = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-    return endings.get(output.suffix, "csv") if output is not None else "csv"
-
-
 def _chosen(store: Store, runs: tuple[str, ...], filters: RunFilter) -> list[RunEntry]:
     matching = store.runs(replace(filters, limit=None))
     if not runs:
@@ -116,9 +110,7 @@ def _chosen(store: Store, runs: tuple[str, ...], filters: RunFilter) -> list[Run
 
 def _write_archive(path: Path, chosen: list[RunEntry]) -> dict[str, Any]:
     from torchyard.core.units import format_bytes
-    from torchyard.errors import NothingToDo
     from torchyard.results.archive import write_archive
-    from torchyard.results.commands.options import counted
 
     ended = [entry for entry in chosen if entry.state != "running"]
     for entry in chosen:
@@ -144,7 +136,6 @@ def _write_rows(
     *,
     whole: bool,
 ) -> dict[str, Any]:
-    from torchyard.errors import UsageError
     from torchyard.files.safe_writing import write_error
     from torchyard.results.report import FORMS as WRITERS
     from torchyard.results.report import rows_of
@@ -195,8 +186,6 @@ devices, unsafe paths or more content than --max-size is rejected completely, wi
 def import_results(source: Path, max_size: str, as_json: bool) -> int:
     """Import runs."""
     from torchyard.core.units import parse_bytes
-    from torchyard.errors import UsageError
-    from torchyard.results.commands.options import counted, fresh_store
     from torchyard.results.directory import runs_home
     from torchyard.results.run_changes import import_runs
 

@@ -9,7 +9,8 @@ import click
 
 from torchyard.cli.options import chosen_format, deliver, report_options
 from torchyard.cli.output import check_writable, common_options, data_console
-from torchyard.results.commands.options import percent, session_option
+from torchyard.errors import UsageError
+from torchyard.results.commands.options import find_run, percent, session_option
 
 if TYPE_CHECKING:
     from torchyard.results.compare.model import CrossComparison
@@ -63,8 +64,6 @@ def compare(
     as_json: bool,
 ) -> None:
     """Compare two sides."""
-    from torchyard.errors import UsageError
-
     name = chosen_format(format_name, output, _ENDINGS, usual="terminal", as_json=as_json)
     if output is not None:
         check_writable(output, option="--output")
@@ -92,7 +91,6 @@ def compare(
 def _compared(
     one: str, other: str, margin: str | None, session_spread: str | None
 ) -> CrossComparison:
-    from torchyard.results.commands.options import find_run
     from torchyard.results.compare.compare_sides import compare_sides
     from torchyard.results.compare.sides import Rules, choose_side
     from torchyard.stats.between_runs import SESSION_SD

@@ -214,7 +214,8 @@ def _looks(
         used = max(shares.get(launch, _SHORT_OF_ONE), looks[-1].fraction if looks else 0.0)
         looks.append(InterimAnalysis(launches=count, fraction=used))
     last = max((record.get("launch", 0) for record in records), default=both[-1])
-    if both[-1] >= last and not all(_was_decided(row, run) for row in _rows(run, label, names)):
+    own = [row for row in run.comparisons if row.workload.label == label and row.candidate in names]
+    if both[-1] >= last and not all(_was_decided(row, run) for row in own):
         looks[-1] = InterimAnalysis(launches=looks[-1].launches, fraction=1.0)
     return looks
 
@@ -230,12 +231,6 @@ def _shares(records: Sequence[Mapping[str, Any]], time_s: float) -> dict[int, fl
         share = elapsed_s / time_s if time_s > 0 else 1.0
         shares[int(record.get("launch", number))] = min(_SHORT_OF_ONE, max(_TINY, share))
     return shares
-
-
-def _rows(run: Run, label: str, names: tuple[str, str]) -> list[Comparison]:
-    return [
-        row for row in run.comparisons if row.workload.label == label and row.candidate in names
-    ]
 
 
 def _was_decided(row: Comparison, run: Run) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torchyard.core.comparison import Comparison
 from torchyard.core.records import encode
 from torchyard.core.study import Variant
-from torchyard.machine.identity import machine_name
+from torchyard.machine.identity import machine_name, table_of
 from torchyard.results.compare.model import FactDifference
 from torchyard.results.directory import FIRST_METHOD
 from torchyard.results.run_reader import Run, revision_of_variant, target_facts
@@ -55,9 +55,7 @@ _LONGEST: Final = 160
 
 def condition_facts(run: Run) -> Facts:
     """Return the facts that must be equal for all variants: the machine and the settings."""
-    machine = run.info.get("machine")
-    facts = machine if isinstance(machine, Mapping) else {}
-    tune = facts.get("tune")
+    facts = table_of(run.info, "machine")
     return {
         "machine": machine_name(run.info),
         **{
@@ -65,7 +63,7 @@ def condition_facts(run: Run) -> Facts:
             for name, value in facts.items()
             if name not in _IGNORED
         },
-        "tuned": _tuned(tune),
+        "tuned": _tuned(facts.get("tune")),
         "method version": str(run.info.get("method", FIRST_METHOD)),
         **{
             f"setting {name.replace('_', '-')}": _field_text(value)
@@ -128,15 +126,13 @@ def candidate_facts(run: Run, name: str, *, called: str = "candidate") -> Facts:
 def other_facts(run: Run, variant: str) -> Facts:
     """Return informative facts, which never block a verdict."""
     variants = {one.name: one for one in run.study.variants}
-    owner = run.info.get("owner")
-    owner = owner if isinstance(owner, Mapping) else {}
-    machine = run.info.get("machine")
+    owner = table_of(run.info, "owner")
     blocks = sum(row.guards.blocks for row in run.comparisons)
     dirty = sum(row.guards.dirty for row in run.comparisons)
     return {
         "revision": revision_of_variant(run.info, variants[variant]) if variant in variants else "",
         "disturbed blocks": f"{dirty / blocks:.0%}" if blocks else UNKNOWN,
-        "load": str(machine.get("load", UNKNOWN)) if isinstance(machine, Mapping) else UNKNOWN,
+        "load": str(table_of(run.info, "machine").get("load", UNKNOWN)),
         "host": str(owner.get("host") or UNKNOWN),
         "boot id": str(owner.get("boot") or UNKNOWN),
         "time budget": f"{run.study.budget.time_s:g} s",
@@ -152,9 +148,7 @@ def differing_conditions(one: Run, other: Run) -> list[FactDifference]:
     facts, others = condition_facts(one), condition_facts(other)
     shared = [name for name in facts if name in others]
     return differing(
-        {name: facts[name] for name in shared},
-        {name: others[name] for name in shared},
-        blocks=True,
+        {name: facts[name] for name in shared}, {name: others[name] for name in shared}, blocks=True
     )
 
 

@@ -8,12 +8,11 @@ is faster. A row without support has a ratio and no verdict.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Literal
 
 from torchyard.core.comparison import Interval, Verdict
 
 Support = Literal["interleaved", "common baseline", "not supported"]
-SUPPORTS: Final[tuple[Support, ...]] = get_args(Support)
 """Measured in the same rounds of one run; both measured against the same baseline; neither."""
 
 Basis = Literal["pairs", "speedups", "times"]

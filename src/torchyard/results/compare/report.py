@@ -13,16 +13,9 @@ from torchyard import __version__
 from torchyard.core.comparison import Verdict
 from torchyard.core.records import encode
 from torchyard.presentation.chart_layout import speedup_axis
-from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.html_page import render_page
 from torchyard.presentation.safe_text import escaped, one_line
-from torchyard.presentation.tables import (
-    Cell,
-    csv_text,
-    escaped_cells,
-    json_text,
-    markdown_table,
-)
-from torchyard.presentation.wording import number_text
+from torchyard.presentation.tables import Cell, csv_text, escaped_cells, json_text, markdown_table
 from torchyard.results.compare.model import CrossComparison, CrossRow, FactDifference, SideNumbers
 from torchyard.results.compare.wording import (
     LEGEND,
@@ -339,15 +332,11 @@ def fact_table(heads: tuple[str, str, str], facts: Iterable[FactDifference]) -> 
 
 def compare_html(comparison: CrossComparison) -> str:
     """Render the HTML page."""
-    style = asset("report.css") + asset("compare.css")
-    engine = template_engine()
-    engine.filters["number"] = number_text
-    return engine.get_template("compare.html.j2").render(
+    return render_page(
+        *("compare.html.j2", "report.css", "compare.css"),
         title=f"{one_line(comparison.one.text)} vs {one_line(comparison.other.text)}",
         version=__version__,
         sides=side_lines(comparison),
-        style=style,
-        style_hash=fingerprint(style),
         sortable=False,
         **compare_values(comparison),
     )

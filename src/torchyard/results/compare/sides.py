@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torchyard.core.comparison import Comparison, Interval, VariantMetrics, Verdict
+from torchyard.core.comparison import Comparison, VariantMetrics, Verdict
 from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
 from torchyard.machine.identity import machine_name, machine_text
@@ -109,7 +109,7 @@ def numbers_of(sessions: Sequence[tuple[Run, Comparison]], variant: str) -> Side
         baseline=newest.baseline,
         time_ns=_geometric_mean(row.candidate_metrics.time_ns for row in rows),
         speedup=_geometric_mean(estimate.speedup for estimate in estimates),
-        interval=_only_interval(rows),
+        interval=estimates[0].interval if len(rows) == 1 and estimates else None,
         launches=sum(estimate.launches for estimate in estimates),
         sessions=len(rows),
         baseline_ns=_geometric_mean(row.baseline_metrics.time_ns for row in rows),
@@ -131,13 +131,6 @@ def _of_baseline(rows: Sequence[Comparison], variant: str) -> SideNumbers:
         memory_bytes=metrics.peak_memory_bytes,
         trusted=all(row.trusted for row in rows),
     )
-
-
-def _only_interval(rows: Sequence[Comparison]) -> Interval | None:
-    """Return the interval of a single session; several sessions have none."""
-    if len(rows) > 1 or rows[0].estimate is None:
-        return None
-    return rows[0].estimate.interval
 
 
 def _geometric_mean(values: Iterable[float | None]) -> float | None:
@@ -178,7 +171,9 @@ class Side:
 
 def choose_side(text: str, *, find: FindRun, beside: Side | None = None) -> Side:
     """Resolve the text to a side; `#VARIANT` alone refers to the run of `beside`."""
-    run_text, mark, variant = _split(text)
+    run_text, mark, variant = text.partition(VARIANT_MARK)
+    if mark and Path(text).expanduser().exists():
+        run_text, mark, variant = text, "", ""
     if mark and not variant:
         raise UsageError(f"{text!r} names no variant", hint="use RUN#VARIANT, such as latest#amp")
     if not run_text:
@@ -189,8 +184,12 @@ def choose_side(text: str, *, find: FindRun, beside: Side | None = None) -> Side
         runs = _runs(run_text, find)
     ordered = tuple(sorted(runs, key=lambda run: str(run.info.get("started") or "")))
     side = Side(text=text, runs=ordered, variant=variant or None)
-    if side.variant is not None:
-        _check_variant(side)
+    names = [variant.name for run in side.runs for variant in run.study.variants]
+    if side.variant is not None and side.variant not in names:
+        raise UsageError(
+            f"{side.text}: there is no variant {side.variant!r}",
+            hint=nearest_hint(side.variant, list(dict.fromkeys(names)), what="variant"),
+        )
     return side
 
 
@@ -231,12 +230,6 @@ def describe(side: Side, variants: tuple[str, ...]) -> CrossSide:
     )
 
 
-def _split(text: str) -> tuple[str, str, str]:
-    if VARIANT_MARK in text and Path(text).expanduser().exists():
-        return text, "", ""
-    return text.partition(VARIANT_MARK)
-
-
 def _runs(text: str, find: FindRun) -> tuple[Run, ...]:
     if text.startswith(BASELINE_PREFIX):
         return runs_of(read_baseline(text.removeprefix(BASELINE_PREFIX)))
@@ -244,12 +237,3 @@ def _runs(text: str, find: FindRun) -> tuple[Run, ...]:
     if path.is_file():
         return read_baseline_file(path)
     return (read_run(find(text)),)
-
-
-def _check_variant(side: Side) -> None:
-    names = [variant.name for run in side.runs for variant in run.study.variants]
-    if side.variant not in names:
-        raise UsageError(
-            f"{side.text}: there is no variant {side.variant!r}",
-            hint=nearest_hint(str(side.variant), list(dict.fromkeys(names)), what="variant"),
-        )

@@ -204,13 +204,12 @@ def _owner(fact: FactDifference) -> str:
 
 def _difference(fact: FactDifference, owner: str) -> str:
     name = fact.name.removeprefix(f"{owner} ") if owner != "machine" else ""
-    values = [_shortened(text) for text in (fact.one, fact.other)]
+    values = [
+        f"{text[:_LONGEST_VALUE]}…" if len(text) > _LONGEST_VALUE else text or "none"
+        for text in (fact.one, fact.other)
+    ]
     text = "unknown" if values == ["unknown", "unknown"] else f"{values[0]} vs {values[1]}"
     return f"{name} ({text})".strip()
-
-
-def _shortened(text: str) -> str:
-    return f"{text[:_LONGEST_VALUE]}…" if len(text) > _LONGEST_VALUE else text or "none"
 
 
 def _by_label(side: Side, variant: str) -> dict[str, Measured]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import Final, get_args
 
 from torchyard.core.comparison import TIME_RATIO_TOLERANCE, UNTRUSTED
 from torchyard.core.short_names import short_texts
@@ -15,30 +15,17 @@ from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import ABSENT, number_text, verdict_text
 from torchyard.results.compare.model import (
-    Basis,
     CrossComparison,
     CrossRow,
     CrossSide,
     SideNumbers,
-    SideState,
+    Support,
     Unpaired,
 )
 
 NO_VERDICT: Final = "no verdict"
 LEGEND: Final = "ratio: time of A / time of B; above 1, B is faster. Verdicts are about B."
 _SMALLEST_P: Final = 0.001
-_BASES: Final[dict[Basis, str]] = {
-    "pairs": "pairs",
-    "speedups": "speedups",
-    "times": "unpaired times, not interleaved",
-}
-_STATES: Final[dict[SideState, str]] = {
-    "measured": "measured",
-    "absent": "absent",
-    "failed": "failed",
-    "wrong": "wrong results",
-    "no number": "no number",
-}
 
 
 def with_short_names(comparison: CrossComparison) -> CrossComparison:
@@ -115,7 +102,8 @@ def notes_of_row(row: CrossRow) -> list[str]:
     notes = [f"{UNTRUSTED}: {one_line(reason)}" for reason in row.untrusted]
     notes += [one_line(reason) for reason in row.reasons]
     if row.support == "not supported":
-        notes.append(f"the ratio is of {_BASES[row.basis]}")
+        unpaired = "unpaired times, not interleaved"
+        notes.append(f"the ratio is of {unpaired if row.basis == 'times' else row.basis}")
     elif _times_disagree(row):
         notes.append(
             "the ratio is of the speedups within each run; the times of two runs are not paired"
@@ -134,14 +122,9 @@ def _times_disagree(row: CrossRow) -> bool:
 def counts_text(comparison: CrossComparison) -> str:
     """Return text such as `5 rows: 3 with a common baseline, 2 not supported; 1 cannot be compared`."""
     rows = comparison.rows
-    supports = {
-        "interleaved": "interleaved",
-        "common baseline": "with a common baseline",
-        "not supported": "not supported",
-    }
     parts = [
-        f"{count} {text}"
-        for support, text in supports.items()
+        f"{count} {'with a ' * (support == 'common baseline')}{support}"
+        for support in get_args(Support)
         if (count := sum(row.support == support for row in rows))
     ]
     untrusted = sum(not row.trusted for row in rows)
@@ -189,12 +172,8 @@ def assumption_text(comparison: CrossComparison) -> str:
 
 def unpaired_text(item: Unpaired) -> str:
     """Return why the workload cannot be compared."""
-    return one_line(item.why) or f"A: {state_text(item.one)}, B: {state_text(item.other)}"
-
-
-def state_text(state: SideState) -> str:
-    """Return the state of a side as text."""
-    return _STATES[state]
+    states = ["wrong results" if one == "wrong" else one for one in (item.one, item.other)]
+    return one_line(item.why) or f"A: {states[0]}, B: {states[1]}"
 
 
 def side_text(side: CrossSide) -> str:

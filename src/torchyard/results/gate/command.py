@@ -19,10 +19,10 @@ from torchyard.cli.output import (
     printable,
     write_file,
 )
+from torchyard.errors import GateFailed, TorchyardError, Untrustworthy, UsageError
 from torchyard.results.commands.options import find_run, percent, session_option
 
 if TYPE_CHECKING:
-    from torchyard.errors import TorchyardError
     from torchyard.results.compare.model import CrossComparison
     from torchyard.results.compare.sides import Side
     from torchyard.results.gate.decision import Gate
@@ -103,9 +103,7 @@ latest]
     "--markdown", type=FILE, metavar="FILE", help="Write a Markdown summary for a pull request."
 )
 @click.option(
-    "--step-summary",
-    is_flag=True,
-    help=f"Append the summary to the file in ${SUMMARY_VARIABLE}.",
+    "--step-summary", is_flag=True, help=f"Append the summary to the file in ${SUMMARY_VARIABLE}."
 )
 @click.option(
     "--why",
@@ -116,7 +114,6 @@ latest]
 @common_options
 def gate(run: str, as_json: bool, **options: Any) -> int:
     """Check a run against limits and return the exit code."""
-    from torchyard.errors import GateFailed, Untrustworthy
     from torchyard.results.compare.sides import choose_side
     from torchyard.results.gate.decision import run_gate
     from torchyard.results.gate.report import gate_json, gate_markdown, gate_text, gate_verdict
@@ -166,7 +163,6 @@ def _explain(outcome: GateOutcome, run: Run, *, as_json: bool) -> None:
 
 
 def _gate(options: dict[str, Any]) -> Gate:
-    from torchyard.errors import UsageError
     from torchyard.results.gate.decision import Gate
     from torchyard.results.gate.model import (
         GateLimit,
@@ -190,8 +186,7 @@ def _gate(options: dict[str, Any]) -> Gate:
     common = options["max_slowdown"] or table.max_slowdown
     if common is None and not limits:
         raise UsageError(
-            "no limit given",
-            hint="use --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE",
+            "no limit given", hint="use --max-slowdown 2%, --limit 'models/*=5%' or --limits FILE"
         )
     given = {**options, "on_missing": "fail" if options["require_all"] else None}
     actions = {item.name: given[item.name] or getattr(table, item.name) for item in fields(Policy)}
@@ -205,8 +200,6 @@ def _gate(options: dict[str, Any]) -> Gate:
 
 def _strict(limits: Gate, run: Run) -> Gate:
     """Make missing workloads fail the gate, for a run that did not finish."""
-    from torchyard.errors import UsageError
-
     if run.state == "running":
         raise UsageError(f"the run {run.id} is still running", hint="wait until it has finished")
     print_message(
@@ -242,8 +235,6 @@ def _baseline_text(text: str) -> str:
 
 def _summary_files(options: dict[str, Any]) -> list[tuple[Path, str, bool]]:
     """Return the output files of the summary, checked before the comparison."""
-    from torchyard.errors import UsageError
-
     files: list[tuple[Path, str, bool]] = []
     if options["markdown"] is not None:
         check_writable(options["markdown"], option="--markdown")

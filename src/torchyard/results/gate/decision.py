@@ -50,7 +50,7 @@ class Gate:
         """Return the limit of a workload; None if it has none."""
         max_slowdown = self.max_slowdown
         for limit in self.limits:
-            if _matches(label, limit.pattern):
+            if any(fnmatchcase(text, limit.pattern) for text in (label, label.partition(" ")[0])):
                 max_slowdown = limit.max_slowdown
         return max_slowdown
 
@@ -218,7 +218,3 @@ def _action(row: GateRow, policy: Policy) -> RowAction:
         "undecided": policy.on_undecided,
     }
     return actions.get(row.standing, "pass")
-
-
-def _matches(label: str, pattern: str) -> bool:
-    return fnmatchcase(label, pattern) or fnmatchcase(label.partition(" ")[0], pattern)

@@ -107,11 +107,6 @@ class GateOutcome:
         """Whether a workload with a limit is untrusted."""
         return any(row.action == "untrusted" for row in self.rows)
 
-    @property
-    def judged(self) -> int:
-        """Number of workloads that were checked against a limit."""
-        return sum(row.standing in {"crossed", "kept", "undecided"} for row in self.rows)
-
     def counts(self) -> dict[Standing, int]:
         """Return the number of rows by standing."""
         counts = {name: sum(row.standing == name for row in self.rows) for name in STANDINGS}

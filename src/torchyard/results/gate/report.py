@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Final
 
 from torchyard.core.records import encode
 from torchyard.core.short_names import short_texts
-from torchyard.core.units import format_percent
+from torchyard.core.units import format_count, format_percent
 from torchyard.presentation.safe_text import aligned, escaped, one_line
 from torchyard.presentation.tables import json_text, markdown_table
 from torchyard.presentation.wording import ABSENT
@@ -19,35 +20,20 @@ GATE_SCHEMA: Final = "torchyard.gate"
 GATE_SCHEMA_VERSION: Final = 1
 """Incremented when a key changes its meaning or is removed, not when keys are added."""
 
-_MARKS: Final[dict[RowAction, str]] = {
-    "fail": "❌",
-    "warn": "⚠️",
-    "pass": "✅",
-    "untrusted": "🚫",
-}
+_MARKS: Final[dict[RowAction, str]] = {"fail": "❌", "warn": "⚠️", "pass": "✅", "untrusted": "🚫"}
 """Marks in Markdown; a terminal shows the word."""
-_PLURAL: Final[dict[Standing, str]] = {
-    "crossed": "exceed their limit",
-    "failing": "fail or give wrong results",
-    "untrusted": "are untrusted",
-    "unsupported": "are not supported by the data",
-    "missing": "are missing",
-    "undecided": "are undecided",
-    "kept": "keep their limit",
-    "no limit": "have no limit",
-    "new": "are new",
+_STANDING_TEXTS: Final[dict[Standing, tuple[str, str]]] = {
+    "crossed": ("exceeds its limit", "exceed their limit"),
+    "failing": ("fails or gives wrong results", "fail or give wrong results"),
+    "untrusted": ("is untrusted", "are untrusted"),
+    "unsupported": ("is not supported by the data", "are not supported by the data"),
+    "missing": ("is missing", "are missing"),
+    "undecided": ("is undecided", "are undecided"),
+    "kept": ("keeps its limit", "keep their limit"),
+    "no limit": ("has no limit", "have no limit"),
+    "new": ("is new", "are new"),
 }
-_SINGULAR: Final[dict[Standing, str]] = {
-    "crossed": "exceeds its limit",
-    "failing": "fails or gives wrong results",
-    "untrusted": "is untrusted",
-    "unsupported": "is not supported by the data",
-    "missing": "is missing",
-    "undecided": "is undecided",
-    "kept": "keeps its limit",
-    "no limit": "has no limit",
-    "new": "is new",
-}
+"""Of one workload, and of several."""
 _WHAT: Final = {
     "speedup": "time, from paired measurements",
     "time": "time",
@@ -62,12 +48,15 @@ _HEADINGS: Final = ("", "workload", "change", "limit", "standing")
 def gate_verdict(outcome: GateOutcome) -> str:
     """Return one sentence, such as `gate failed: 1 workload exceeds its limit`."""
     word = gate_state(outcome)
-    if word == "passed":
-        return f"gate passed: {_counts(outcome)}"
-    action = "fail" if word == "failed" else "untrusted"
-    standings = [row.standing for row in outcome.rows if row.action == action]
-    parts = [_many(standing, standings.count(standing)) for standing in dict.fromkeys(standings)]
-    return f"gate {word}: {', '.join(parts)}"
+    counts = outcome.counts()
+    if word != "passed":
+        action = "fail" if word == "failed" else "untrusted"
+        counts = dict(Counter(row.standing for row in outcome.rows if row.action == action))
+    texts = [
+        f"{format_count(count, 'workload')} {_STANDING_TEXTS[standing][count > 1]}"
+        for standing, count in counts.items()
+    ]
+    return f"gate {word}: {', '.join(texts)}"
 
 
 def gate_state(outcome: GateOutcome) -> str:
@@ -109,7 +98,8 @@ def gate_markdown(outcome: GateOutcome) -> str:
     """Render a Markdown summary that a bot can post; names in it are escaped."""
     outcome = with_short_names(outcome)
     mark = {"failed": "❌", "untrusted": "🚫", "passed": "✅"}[gate_state(outcome)]
-    lines = [f"### {mark} {escaped(_capital(gate_verdict(outcome)))}", ""]
+    verdict = gate_verdict(outcome)
+    lines = [f"### {mark} {escaped(verdict[:1].upper() + verdict[1:])}", ""]
     rows = [(_MARKS[row.action], *map(escaped, _cells(outcome, row))) for row in outcome.rows]
     lines += [f"Change of {escaped(_what(outcome))}.", ""]
     lines += markdown_table(_HEADINGS, rows, right=(2, 3))
@@ -169,21 +159,7 @@ def _notes(outcome: GateOutcome) -> list[tuple[GateRow, str]]:
     ]
 
 
-def _counts(outcome: GateOutcome) -> str:
-    return ", ".join(_many(standing, count) for standing, count in outcome.counts().items())
-
-
-def _many(standing: Standing, count: int) -> str:
-    if count == 1:
-        return f"1 workload {_SINGULAR[standing]}"
-    return f"{count} workloads {_PLURAL[standing]}"
-
-
 def _what(outcome: GateOutcome) -> str:
     has_interval = outcome.metric in {"speedup", "time"}
     interval = f", with {outcome.confidence:.0%} confidence interval" if has_interval else ""
     return _WHAT[outcome.metric] + interval
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

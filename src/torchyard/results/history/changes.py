@@ -7,16 +7,15 @@ valid only for exactly the points they were computed from.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from torchyard.core.comparison import Interval
 from torchyard.core.records import decode, encode
@@ -37,6 +36,7 @@ from torchyard.results.model import (
 )
 
 if TYPE_CHECKING:
+    from torchyard.results.index.store import Store
     from torchyard.stats.change_points.detection import Rules
     from torchyard.stats.change_points.shape import Move
 
@@ -116,31 +116,22 @@ _Z_95: Final = 1.96
 """Half width of a 95 % confidence interval in standard errors."""
 
 
-class HistoryStore(Protocol):
-    """The methods of `results.index.store.Store` that are used here."""
-
-    def series(self, filters: RunFilter, metric: Metric) -> list[Series]:
-        """Return the matching series."""
-
-    def points(self, series: Series) -> list[SeriesPoint]:
-        """Return the points of a series, oldest first."""
-
-
 def histories(
-    store: HistoryStore,
+    store: Store,
     filters: RunFilter,
     metric: Metric = "speedup",
     *,
-    rules: Rules | None = None,
     with_untrusted: bool = False,
-    cache: ChangeCache | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> list[SeriesHistory]:
-    """Return every matching series with its changes in the requested period; raise NothingToDo if none matches."""
+    """Return every matching series with its changes in the requested period; raise NothingToDo if none matches.
+
+    `options` are those of `histories_of`.
+    """
     matching = store.series(filters, metric)
     if not matching and filters.workload:
         # A name without its mode means all modes: labels are `kernels/matmul inference`.
-        all_modes = dataclasses.replace(filters, workload=f"{filters.workload} *")
+        all_modes = replace(filters, workload=f"{filters.workload} *")
         matching = store.series(all_modes, metric)
     if not matching:
         what = f" of {filters.workload!r}" if filters.workload else ""
@@ -149,17 +140,31 @@ def histories(
             why=f"no matching run has a {metric} of it",
             hint="see the measured workloads with `torchyard results list --comparisons`",
         )
+
+    def points_of(series: Series) -> list[SeriesPoint]:
+        points = store.points(series)
+        return [point._replace(untrusted=False) for point in points] if with_untrusted else points
+
+    return [_in_period(one, filters) for one in histories_of(matching, points_of, **options)]
+
+
+def histories_of(
+    matching: Collection[Series],
+    points_of: Callable[[Series], Sequence[SeriesPoint]],
+    *,
+    rules: Rules | None = None,
+    cache: ChangeCache | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[SeriesHistory]:
+    """Return the series with their changes, corrected for the number of series."""
     cache = cache or ChangeCache()
     analyzed = []
     for number, series in enumerate(matching, start=1):
-        points = store.points(series)
-        if with_untrusted:
-            points = [point._replace(untrusted=False) for point in points]
-        analyzed.append(history_of(series, points, rules=rules, cache=cache))
+        analyzed.append(history_of(series, points_of(series), rules=rules, cache=cache))
         if progress is not None:
             progress(number, len(matching))
     cache.save()
-    return [_in_period(one, filters) for one in _adjusted(analyzed)]
+    return _adjusted(analyzed)
 
 
 def history_of(
@@ -170,7 +175,11 @@ def history_of(
     cache: ChangeCache | None = None,
 ) -> SeriesHistory:
     """Detect the changes of one series, without correction for other series."""
-    indices = [index for index, point in enumerate(points) if _is_usable(point)]
+    indices = [
+        index
+        for index, point in enumerate(points)
+        if not point.untrusted and math.isfinite(point.value) and point.value > 0.0
+    ]
     usable = [points[index] for index in indices]
     moves = _moves(series, usable, rules, cache or ChangeCache())
     return SeriesHistory(
@@ -183,11 +192,7 @@ def history_of(
 def ranked(series: Sequence[SeriesHistory]) -> list[SeriesHistory]:
     """Return the series that changed, largest change first."""
     changed = [one for one in series if one.changes]
-    return sorted(changed, key=lambda one: -_size(one.largest))
-
-
-def _is_usable(point: SeriesPoint) -> bool:
-    return not point.untrusted and math.isfinite(point.value) and point.value > 0.0
+    return sorted(changed, key=lambda one: -max(abs(math.log(c.ratio)) for c in one.changes))
 
 
 def _moves(
@@ -269,9 +274,9 @@ def _adjusted(series: list[SeriesHistory]) -> list[SeriesHistory]:
     for one in series:
         if not one.changes:
             next(adjusted)
-        changes = [dataclasses.replace(change, p_adjusted=next(adjusted)) for change in one.changes]
+        changes = [replace(change, p_adjusted=next(adjusted)) for change in one.changes]
         result.append(
-            dataclasses.replace(
+            replace(
                 one,
                 changes=tuple(c for c in changes if (c.p_adjusted or 0.0) <= FALSE_DISCOVERY_RATE),
                 weak=tuple(c for c in changes if (c.p_adjusted or 0.0) > FALSE_DISCOVERY_RATE),
@@ -285,15 +290,11 @@ def _in_period(one: SeriesHistory, filters: RunFilter) -> SeriesHistory:
         late_enough = not filters.since or change.after.started >= filters.since
         return late_enough and (not filters.until or change.before.started < filters.until)
 
-    return dataclasses.replace(
+    return replace(
         one,
         changes=tuple(change for change in one.changes if in_period(change)),
         weak=tuple(change for change in one.weak if in_period(change)),
     )
-
-
-def _size(change: ChangePoint | None) -> float:
-    return abs(math.log(change.ratio)) if change is not None else 0.0
 
 
 METRIC_NAMES: Final[dict[Metric, str]] = {
@@ -405,12 +406,9 @@ def when_text(point: SeriesPoint) -> str:
 def change_sentence(change: ChangePoint, metric: Metric) -> str:
     """Return a sentence such as `speedup: step change of -12.3% [...], worse, in a1b..c2d (p ...)`."""
     name = METRIC_NAMES[metric]
-    kind = "step change" if change.kind == "step" else f"drift over {_runs(change)} runs"
+    runs = change.last - change.position + 1
+    kind = "step change" if change.kind == "step" else f"drift over {runs} runs"
     return (
         f"{name}: {kind} of {change_size(change)} {change_interval(change)}, "
         f"{change.towards(metric)}, in {range_text(change)} (p {p_text(change)})"
     )
-
-
-def _runs(change: ChangePoint) -> int:
-    return math.floor(change.last - change.position + 1)

@@ -118,16 +118,12 @@ _UNITS: Final[dict[Metric, tuple[float, str]]] = {
 }
 
 
-def history_spec(history: SeriesHistory) -> dict[str, Any]:
-    """Return a layered Vega-Lite chart; external text is only in its data."""
-    metric = history.series.metric
-    scale, title = _UNITS[metric]
-    ends = _ends(history, scale)
-    dated, names = _point_names(history)
-    x = {
+def place_axis(*, dated: bool) -> dict[str, Any]:
+    """Return the axis of runs; the parameter `names` of the chart has their dates or revisions."""
+    return {
         "field": "place",
         "type": "quantitative",
-        "title": "date, oldest first" if dated else "revision, oldest first",
+        "title": f"{'date' if dated else 'revision'}, oldest first",
         "axis": {
             "grid": False,
             "tickMinStep": 1,
@@ -136,6 +132,15 @@ def history_spec(history: SeriesHistory) -> dict[str, Any]:
         },
         "scale": {"nice": False, "padding": 12},
     }
+
+
+def history_spec(history: SeriesHistory) -> dict[str, Any]:
+    """Return a layered Vega-Lite chart; external text is only in its data."""
+    metric = history.series.metric
+    scale, title = _UNITS[metric]
+    ends = _ends(history, scale)
+    dated, names = _point_names(history)
+    x = place_axis(dated=dated)
     y = {
         "type": "quantitative",
         "title": title,

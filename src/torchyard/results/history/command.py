@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import click
 
-from torchyard.cli.options import (
-    SectionedCommand,
-    chosen_format,
-    deliver,
-    report_options,
-    section,
-)
+from torchyard.cli.options import SectionedCommand, chosen_format, deliver, report_options, section
 from torchyard.cli.output import common_options, printable
 
 if TYPE_CHECKING:
@@ -62,11 +56,7 @@ _how = section("Output")
 @_which("--machine", default="", metavar="TEXT", help="Machine name.")
 @_which("--since", metavar="WHEN", help="Changes since: 2025-01-31, or 12h, 7d, 2w ago.")
 @_which("--until", metavar="WHEN", help="Changes before that time.")
-@_which(
-    "--least",
-    metavar="PERCENT",
-    help="Smallest reported change. [default: 0.5%]",
-)
+@_which("--least", metavar="PERCENT", help="Smallest reported change. [default: 0.5%]")
 @_which(
     "--alpha",
     metavar="PERCENT",

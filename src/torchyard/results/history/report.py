@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import indent, wrap
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torchyard import __version__
 from torchyard.core.records import encode
-from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.html_page import render_page
 from torchyard.presentation.safe_text import aligned, escaped, one_line, wrapped
 from torchyard.presentation.tables import csv_text, escaped_cells, json_text, markdown_table
 from torchyard.presentation.vega import inline_chart
@@ -33,9 +33,6 @@ from torchyard.results.history.changes import (
 )
 from torchyard.results.history.charts import history_description, history_spec, plot_lines
 from torchyard.results.model import ChangePoint, Metric, SeriesHistory
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
 
 CHANGE_HEADINGS: Final = ("", "kind", "size", "interval", "p", "revisions", "since")
 
@@ -175,25 +172,22 @@ _LAST_RUNS: Final = 50
 def history_page(histories: Sequence[SeriesHistory], metric: Metric) -> str:
     """Render the HTML page, with histories in the given order."""
     histories = with_short_names(histories)
-    style = asset("report.css") + asset("charts.css") + asset("history.css")
-    return (
-        template_engine()
-        .get_template("history.html.j2")
-        .render(
-            title=changed_title(histories, metric),
-            version=__version__,
-            method=METHOD,
-            rows=[_row(number, one) for number, one in enumerate(histories, start=1)],
-            undrawn=max(0, len(histories) - MOST_CHARTS),
-            last_runs=_LAST_RUNS,
-            style=style,
-            style_hash=fingerprint(style),
-        )
+    return render_page(
+        *("history.html.j2", "report.css", "charts.css", "history.css"),
+        title=changed_title(histories, metric),
+        version=__version__,
+        method=METHOD,
+        rows=[_row(number, one) for number, one in enumerate(histories, start=1)],
+        undrawn=max(0, len(histories) - MOST_CHARTS),
+        last_runs=_LAST_RUNS,
     )
 
 
 def _row(number: int, one: SeriesHistory) -> dict[str, Any]:
     metric = one.series.metric
+    chart: str = ""
+    if number <= MOST_CHARTS and one.points:
+        chart = inline_chart(history_spec(one), title="", description=history_description(one))
     return {
         "anchor": f"history-{number}",
         "title": series_title(one),
@@ -202,7 +196,7 @@ def _row(number: int, one: SeriesHistory) -> dict[str, Any]:
             {"towards": change.towards(metric), "cells": change_cells(change, metric)[1:]}
             for change in one.changes
         ],
-        "chart": _chart(one) if number <= MOST_CHARTS and one.points else "",
+        "chart": chart,
         "runs": [
             (
                 when_text(point),
@@ -215,7 +209,3 @@ def _row(number: int, one: SeriesHistory) -> dict[str, Any]:
         ],
         "more_runs": max(0, len(one.points) - _LAST_RUNS),
     }
-
-
-def _chart(one: SeriesHistory) -> Markup:
-    return inline_chart(history_spec(one), title="", description=history_description(one))

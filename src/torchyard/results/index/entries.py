@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.errors import NotAllowed, ResultsDamaged
-from torchyard.machine.identity import machine_name, machine_text
+from torchyard.machine.identity import machine_name, machine_text, table_of
 from torchyard.results.directory import COMPARISONS_FILE, RECORD_FILES, RUN_FILE, parse_utc
 from torchyard.results.index.database import VERDICTS
 from torchyard.results.model import METRICS, ComparisonEntry, Metric, RunEntry
@@ -131,7 +131,8 @@ def marks_in(home: Path) -> dict[str, str]:
         names = [
             name
             for name in os.listdir(home)  # noqa: PTH208 -- a path is made for each name otherwise
-            if name[0] != "." and (name.isascii() or _is_text(name))
+            # A name that is not valid UTF-8 cannot be written to JSON.
+            if name[0] != "." and (name.isascii() or name == _clean(name))
         ]
         # On a network file system each stat is a request: send several at once.
         threads = 1 if len(names) < _MIN_FOR_THREADS or is_local(home) else _THREADS
@@ -197,15 +198,6 @@ def full_mark(folder: Path) -> FullMark | None:
 def _aged(facts: os.stat_result, now: float) -> bool:
     # A copy may keep the old modification time; the change time is that of the copy.
     return all(abs(now - moment) > _SETTLING_S for moment in (facts.st_mtime, facts.st_ctime))
-
-
-def _is_text(name: str) -> bool:
-    """Return whether the name is valid UTF-8; other names cannot be written to JSON."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _has_records(folder: Path) -> bool:
@@ -306,11 +298,10 @@ def _damaged(folder: Path, error: ResultsDamaged) -> RunEntry:
         info: Mapping[str, Any] = read_info(folder)
     except (ResultsDamaged, OSError):
         info = {}
-    study = info.get("study")
     return RunEntry(
         id=_clean(folder.name),
         folder=str(folder),
-        study=_clean(study.get("name", "")) if isinstance(study, Mapping) else "",
+        study=_clean(table_of(info, "study").get("name", "")),
         state=_clean(info.get("state", "")),
         revision=_clean(info.get("revision") or ""),
         # The folder is a separate field; the message must not contain its path.
@@ -320,8 +311,7 @@ def _damaged(folder: Path, error: ResultsDamaged) -> RunEntry:
 
 
 def _facts(folder: Path, info: Mapping[str, Any]) -> dict[str, Any]:
-    targets = info.get("targets")
-    facts = targets.values() if isinstance(targets, Mapping) else ()
+    facts = table_of(info, "targets").values()
     torches = [str(fact.get("torch") or "") for fact in facts if isinstance(fact, Mapping)]
     notes = info.get("notes")
     finished = info.get("finished")
@@ -393,8 +383,10 @@ def delete_runs(cursor: sqlite3.Cursor, ids: Iterable[str]) -> int:
     for run in ids:
         row = cursor.execute("SELECT number, moment FROM runs WHERE id = ?", (run,)).fetchone()
         if row is not None:
-            _delete_comparisons(cursor, *row)
-            cursor.execute("DELETE FROM runs WHERE number = ?", (row[0],))
+            number, moment = row
+            cursor.execute("DELETE FROM comparisons WHERE moment = ? AND run = ?", (moment, number))
+            cursor.execute("DELETE FROM run_builds WHERE run = ?", (number,))
+            cursor.execute("DELETE FROM runs WHERE number = ?", (number,))
             count += 1
     return count
 
@@ -428,33 +420,19 @@ def insert_runs(cursor: sqlite3.Cursor, runs: Sequence[tuple[FullMark, Entries]]
         )
 
 
-def _delete_comparisons(cursor: sqlite3.Cursor, number: int, moment: int) -> None:
-    cursor.execute("DELETE FROM comparisons WHERE moment = ? AND run = ?", (moment, number))
-    cursor.execute("DELETE FROM run_builds WHERE run = ?", (number,))
-
-
 def _insert_run(cursor: sqlite3.Cursor, run: RunEntry, mark: FullMark, moment: int) -> int:
     row = {
-        "id": run.id,
+        **vars(run),
         "mark": mark.facts,
         "rows_mark": mark.rows,
         "settled": is_settled(mark, run),
         "moment": moment,
-        "study": run.study,
-        "state": run.state,
-        "started": run.started,
-        "finished": run.finished,
-        "machine": run.machine,
-        "machine_text": run.machine_text,
-        "torch": run.torch,
-        "revision": run.revision,
-        "torchyard": run.torchyard,
-        "verdicts": json.dumps([[verdict, count] for verdict, count in run.verdicts]),
+        "verdicts": json.dumps(run.verdicts),
         "verdict_bits": verdict_bits(verdict for verdict, _ in run.verdicts),
         "comparisons": run.comparisons,
         "notes": json.dumps(run.notes),
-        "damage": run.damage,
     }
+    del row["folder"]  # depends on where the results directory is mounted
     columns, parameters = ", ".join(row), ", ".join("?" * len(row))
     cursor.execute(f"INSERT INTO runs ({columns}) VALUES ({parameters})", tuple(row.values()))
     return int(cursor.lastrowid or 0)

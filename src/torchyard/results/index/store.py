@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
 from torchyard.core.records import nearest_hint
@@ -83,9 +82,8 @@ def refresh_index(
     if agreed:
         unread = sorted(indexed)
     else:
-        unread = sorted(
-            run for run, mark in marks.items() if not _is_current(indexed.get(run), mark)
-        )
+        current = {run: one.mark for run, one in indexed.items() if one.settled == 1}
+        unread = sorted(run for run, mark in marks.items() if current.get(run) != mark)
     added, changed = _read(connection, home, indexed, unread, progress)
     if not _agrees(connection, digest):
         _save_scan(connection, marks, digest)
@@ -103,10 +101,6 @@ def _agrees(connection: sqlite3.Connection, digest: str) -> bool:
 def _indexed_marks(connection: sqlite3.Connection, condition: str) -> dict[str, _IndexedMark]:
     rows = connection.execute(f"SELECT id, mark, rows_mark, settled FROM runs WHERE {condition}")  # noqa: S608
     return {run: _IndexedMark(*rest) for run, *rest in rows}
-
-
-def _is_current(indexed: _IndexedMark | None, mark: str) -> bool:
-    return indexed is not None and indexed.settled == 1 and indexed.mark == mark
 
 
 def _read(
@@ -128,7 +122,9 @@ def _read(
             continue  # just deleted: the next refresh removes it
         if run not in indexed:
             added += 1
-        elif indexed[run][:2] != mark[:2] or entries.run not in _entry(connection, home, run):
+        elif indexed[run][:2] != mark[:2] or entries.run not in find_runs(
+            connection, home, model.RunFilter(run=run)
+        ):
             changed += 1
         elif not is_settled(mark, entries.run):
             continue
@@ -147,11 +143,6 @@ def _insert(connection: sqlite3.Connection, batch: list[tuple[FullMark, Entries]
         with database.writing(connection) as cursor:
             insert_runs(cursor, batch)
         batch.clear()
-
-
-def _entry(connection: sqlite3.Connection, home: Path, run: str) -> list[model.RunEntry]:
-    entries = find_runs(connection, home, model.RunFilter(run=run))
-    return [entry for entry in entries if entry.id == run]
 
 
 def _save_scan(connection: sqlite3.Connection, marks: dict[str, str], digest: str) -> None:
@@ -202,12 +193,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
