@@ -11,6 +11,7 @@ import click
 
 from torchyard.cli import output
 from torchyard.cli.options import FILE, FOLDER, Count, SectionedCommand, Threads, section
+from torchyard.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
     from torchyard.profile.model import ToolProfile
@@ -204,8 +205,6 @@ def _plan(program: tuple[str, ...], options: dict[str, Any]) -> PlannedRun:
 
 
 def _knob(text: str) -> tuple[str, str]:
-    from torchyard.errors import UsageError
-
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise UsageError(
@@ -217,8 +216,6 @@ def _knob(text: str) -> tuple[str, str]:
 
 def _report_missing_tool(planned: PlannedRun, *, as_json: bool) -> int:
     """Print the command line on stdout and what is missing on stderr."""
-    from torchyard.errors import MissingTool
-
     error = MissingTool(
         f"--tool {planned.tool.name}: {planned.missing}",
         why="the command printed on stdout was not run",
@@ -253,7 +250,6 @@ def _command_record(planned: PlannedRun) -> dict[str, Any]:
 
 
 def _show_stored(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> int:
-    from torchyard.errors import UsageError
     from torchyard.profile.model import find_tool_profile, read_tool_profile
 
     if program or options["module"] or options["dry_run"]:

@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import UsageError
-from torchyard.results.directory import (
-    find_profile_file,
-    home_folder,
-    read_profile_file,
-)
+from torchyard.results.directory import find_profile_file, home_folder, read_profile_file
 
 FORMAT: Final = 1
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from torchyard.core.units import format_bytes, format_duration, format_percent
-from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.html_page import render_page
 from torchyard.presentation.safe_text import aligned, one_line, shortened
 from torchyard.profile.model import CostRow, CounterValue, ToolProfile
 
@@ -96,18 +96,14 @@ def row_cells(row: CostRow, profile: ToolProfile) -> dict[str, str]:
     }
 
 
-def _tool_and_version(profile: ToolProfile) -> str:
-    """Return name and version; most version strings begin with the name already."""
-    version = profile.tool_version
-    return version if version.startswith(profile.tool) else f"{profile.tool} {version}".strip()
-
-
 def run_facts(profile: ToolProfile) -> list[tuple[str, str]]:
     """Return the program, tool and totals as (label, text) pairs."""
+    # Most version strings begin with the name of the tool.
+    name = "" if profile.tool_version.startswith(profile.tool) else profile.tool
     rows = [
         ("program", " ".join(profile.program)),
         ("interpreter", profile.python),
-        ("tool", _tool_and_version(profile)),
+        ("tool", f"{name} {profile.tool_version}".strip()),
         ("started", profile.started),
     ]
     if profile.recorded_ns:
@@ -193,31 +189,24 @@ def _table(profile: ToolProfile, rows: tuple[CostRow, ...]) -> list[str]:
 
 def profile_page(profile: ToolProfile, *, files_at: str = "") -> str:
     """Return the page. `files_at` is the folder of the tool's files, relative to the page."""
-    style = asset("report.css") + asset("profile.css")
-    return (
-        template_engine()
-        .get_template("profile.html.j2")
-        .render(
-            profile=profile,
-            good=profile.state == "finished" and not profile.exit_code,
-            sentence=state_sentence(profile),
-            facts=run_facts(profile),
-            rows=[_page_row(row, profile) for row in profile.rows],
-            left_out=profile.rows_left_out,
-            shows=shown_columns(profile),
-            counters=[(one.name, counter_text(one)) for one in profile.counters],
-            stacks=[
-                (cost_text(one.cost, profile.unit), " › ".join(one.frames))
-                for one in profile.stacks
-            ],
-            files=[
-                {"name": file.name, "about": file.about, "link": _link(files_at, file.name)}
-                for file in profile.files
-            ],
-            how_to_open=HOW_TO_OPEN if opens_in_perfetto(profile) else "",
-            style=style,
-            style_hash=fingerprint(style),
-        )
+    return render_page(
+        *("profile.html.j2", "report.css", "profile.css"),
+        profile=profile,
+        good=profile.state == "finished" and not profile.exit_code,
+        sentence=state_sentence(profile),
+        facts=run_facts(profile),
+        rows=[_page_row(row, profile) for row in profile.rows],
+        left_out=profile.rows_left_out,
+        shows=shown_columns(profile),
+        counters=[(one.name, counter_text(one)) for one in profile.counters],
+        stacks=[
+            (cost_text(one.cost, profile.unit), " › ".join(one.frames)) for one in profile.stacks
+        ],
+        files=[
+            {"name": file.name, "about": file.about, "link": _link(files_at, file.name)}
+            for file in profile.files
+        ],
+        how_to_open=HOW_TO_OPEN if opens_in_perfetto(profile) else "",
     )
 
 

@@ -7,8 +7,6 @@ from typing import Final
 from torchyard.profile.tools import callgrind, gvprof, ncu, nsys, perf, rocprof, torch_profiler
 from torchyard.profile.tools.interface import Tool
 
-__all__ = ["TOOLS"]
-
 _ALL: Final[tuple[Tool, ...]] = (
     torch_profiler.TOOL,
     perf.TOOL,

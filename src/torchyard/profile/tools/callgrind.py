@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.errors import StepFailed
+from torchyard.process.programs import capture
 from torchyard.profile.model import Collected, CostRow, KeptFile
 from torchyard.profile.tools import interface
 
@@ -74,16 +75,12 @@ def collect(installed: interface.InstalledTool, job: interface.Job) -> Collected
     recorded = interface.recorded_steps_of(job)
     path = _counts(job)
     if path is None:
-        raise StepFailed(
-            "callgrind wrote no counts",
-            hint="see its log",
-            log=str(job.folder / LOG_FILE),
-        )
+        log = str(job.folder / LOG_FILE)
+        raise StepFailed("callgrind wrote no counts", hint="see its log", log=log)
     annotate = str(Path(installed.path).with_name("callgrind_annotate"))
     try:
-        done = interface.run_captured(
-            [annotate, "--threshold=100", "--auto=no", str(path)], limit_s=_ANNOTATE_LIMIT_S
-        )
+        words = [annotate, "--threshold=100", "--auto=no", str(path)]
+        done = capture(words, limit_s=_ANNOTATE_LIMIT_S)
         rows = annotated_rows(done.stdout)
         export_failure = f"{annotate}: {done.stderr.strip()}" if done.returncode else ""
     except (OSError, subprocess.SubprocessError) as error:
@@ -121,20 +118,15 @@ def annotated_rows(text: str) -> tuple[CostRow, ...]:
             continue
         library = _LIBRARY.search(row[2])
         place = row[2][: library.start()] if library else row[2]
-        file, function = _split(place)
+        # At the first colon: C++ names contain colons.
+        file, _, function = place.partition(":")
         where = file if file != "???" else library[1] if library else ""
-        key = (_RECURSION.sub("", function), where)
+        key = (_RECURSION.sub("", function or place), where if function else "")
         costs[key] = costs.get(key, 0.0) + float(row[1].replace(",", ""))
     rows = (
         CostRow(name=name, where=where, self_cost=cost) for (name, where), cost in costs.items()
     )
     return tuple(sorted(rows, key=lambda row: -row.self_cost))
-
-
-def _split(place: str) -> tuple[str, str]:
-    """Split `file:function` at the first colon; C++ names contain colons."""
-    file, _, function = place.partition(":")
-    return (file, function) if function else ("", place)
 
 
 TOOL: Final = interface.Tool(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from torchyard.errors import UsageError, WorkerFailed
+from torchyard.process.programs import capture
 from torchyard.profile.model import Collected, CostRow
 
 _QUERY_LIMIT_S: Final = 60.0
@@ -53,22 +55,6 @@ class TargetFacts:
         return None if self.torch_folder is None else str(Path(self.torch_folder) / "lib")
 
 
-def run_captured(
-    words: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a command without input and capture its output; raises OSError or SubprocessError."""
-    return subprocess.run(
-        words,
-        env=None if environment is None else dict(environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=limit_s,
-        check=False,
-    )
-
-
 def text_of(path: Path) -> str:
     """Return the text of a file that a tool wrote; empty if it cannot be read."""
     try:
@@ -80,7 +66,7 @@ def text_of(path: Path) -> str:
 def query_target(python: str, environment: Mapping[str, str]) -> TargetFacts:
     """Run the interpreter once and return its facts."""
     try:
-        done = run_captured([python, "-c", _QUERY], limit_s=_QUERY_LIMIT_S, environment=environment)
+        done = capture([python, "-c", _QUERY], variables=environment, limit_s=_QUERY_LIMIT_S)
         answer = json.loads(done.stdout.splitlines()[-1])
         places = answer["torch"]
         return TargetFacts(
@@ -234,22 +220,18 @@ def find_tool(tool: Tool, path: str) -> tuple[InstalledTool | None, str]:
         return None, f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
     program = str(paths[tool.programs[0]])
     try:
-        done = run_captured([program, *tool.version_words], limit_s=_VERSION_LIMIT_S)
+        done = capture([program, *tool.version_words], limit_s=_VERSION_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"{program} cannot be run: {error}"
     lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
     if done.returncode != 0:
         output = " / ".join(lines[:3]) or "no output"
         return None, f"{program} exited with code {done.returncode}: {output}"
-    return InstalledTool(path=program, version=_version_line(lines)), ""
-
-
-def _version_line(lines: list[str]) -> str:
-    """Return the line with the version; some tools print a banner before it."""
-    for line in lines:
-        if any(char.isdigit() for char in line) and "copyright" not in line.lower():
-            return line
-    return lines[0] if lines else ""
+    # Some tools print a banner before the version.
+    numbered = [
+        line for line in lines if re.search(r"\d", line) and "copyright" not in line.lower()
+    ]
+    return InstalledTool(path=program, version=next(iter((*numbered, *lines)), "")), ""
 
 
 def library_path(job: Job) -> tuple[tuple[str, str], ...]:
@@ -294,11 +276,7 @@ def step_range_command(
         "tool": "range",
         "switch": switch,
         "output": str(job.folder / RANGE_FILE),
-        "tool_options": {
-            "skip_steps": options.skip_steps,
-            "warm_steps": options.warm_steps,
-            "active_steps": options.active_steps,
-        },
+        "tool_options": {name: getattr(options, name) for name in STEPS},
     }
     path = str(job.folder / PLAN_FILE)
     return job.inside_worker(path), ((path, json.dumps(plan)),)
@@ -365,7 +343,7 @@ def query_kernels(
 ) -> tuple[tuple[CostRow, ...], tuple[str, ...]]:
     """Run a tool's export command; return its kernels, and notes if it failed or has none."""
     try:
-        done = run_captured(command, limit_s=limit_s)
+        done = capture(command, limit_s=limit_s)
     except (OSError, subprocess.SubprocessError) as error:
         return (), (f"cannot export the {tool} report: {error}",)
     rows = kernel_rows(done.stdout.splitlines(), columns)
@@ -395,7 +373,8 @@ def kernel_rows(lines: Iterable[str], columns: Columns) -> tuple[CostRow, ...]:
             continue
         try:
             times[name] = times.get(name, 0.0) + float(time) * scale
-            calls[name] = calls.get(name, 0) + _calls(row, columns)
+            count = row.get(columns.calls, "0") if columns.calls else "1"
+            calls[name] = calls.get(name, 0) + int(count.replace(",", ""))
         except ValueError:
             continue
     rows = (
@@ -408,7 +387,3 @@ def kernel_rows(lines: Iterable[str], columns: Columns) -> tuple[CostRow, ...]:
 def nanoseconds(unit: str) -> float:
     """Return the length of a time unit in nanoseconds; 1 for an unknown unit."""
     return _SCALES.get(unit.strip().lower(), 1.0)
-
-
-def _calls(row: dict[str, str], columns: Columns) -> int:
-    return 1 if columns.calls is None else int(row.get(columns.calls, "0").replace(",", ""))

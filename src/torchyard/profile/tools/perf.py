@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from torchyard.errors import MissingTool, NotAllowed, StepFailed
+from torchyard.process.programs import capture
 from torchyard.profile.model import Collected, CostRow, CounterValue, KeptFile, StackCost
 from torchyard.profile.tools.interface import (
     InstalledTool,
     Job,
     Tool,
     ToolCommand,
-    run_captured,
     text_of,
     thread_variables,
 )
@@ -209,10 +209,8 @@ def command(program: str, job: Job) -> ToolCommand:
 def check(installed: InstalledTool, _job: Job) -> None:
     """Raise NotAllowed with a suggested fix if the kernel denies access."""
     try:
-        done = run_captured(
-            [installed.path, "stat", "--event", SAMPLED_EVENT, "--", "true"],
-            limit_s=_PROBE_LIMIT_S,
-        )
+        probe = [installed.path, "stat", "--event", SAMPLED_EVENT, "--", "true"]
+        done = capture(probe, limit_s=_PROBE_LIMIT_S)
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingTool(f"cannot run {installed.path}: {error}", hint=TOOL.package) from error
     if done.returncode == 0 and "<not supported>" not in done.stderr:

@@ -109,8 +109,7 @@ def _trace(folder: Path) -> tuple[KeptFile, ...]:
         return ()
     return (
         KeptFile(
-            name=TRACE_FILE,
-            about="Chrome trace; open it at ui.perfetto.dev or in chrome://tracing",
+            name=TRACE_FILE, about="Chrome trace; open it at ui.perfetto.dev or in chrome://tracing"
         ),
     )
 
