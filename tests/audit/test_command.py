@@ -82,7 +82,7 @@ def test_a_damaged_audit_to_compare_with(capsys: Capture, tmp_path: Path) -> Non
     damaged.write_text("{")
     ended = call(capsys, "machine", "audit", "--against", str(damaged))
     assert ended.code == 8
-    assert "cannot read the audit" in ended.err
+    assert "damaged.json, line 1: not JSON" in ended.err
 
 
 def test_cores_that_are_not_there(capsys: Capture) -> None:

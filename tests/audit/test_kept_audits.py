@@ -67,7 +67,7 @@ def test_no_kept_audit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no audit at") as caught:
         read_audit(tmp_path / "none.json")
     assert "torchyard machine audit" in caught.value.hint
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(UsageError, match="no audit at"):
         read_audit(tmp_path)
 
 

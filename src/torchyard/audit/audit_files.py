@@ -9,26 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from torchyard.audit.model import (
-    Audit,
-    AuditChange,
-    AuditLaunch,
-    effects_of,
-    log_levels_of,
-    spreads_of,
-)
+from torchyard.audit.model import Audit, AuditChange, effects_of, log_levels_of, spreads_of
 from torchyard.audit.variation import change_between, change_within
 from torchyard.core.records import decode, encode
 from torchyard.errors import ResultsDamaged, TorchyardError, UsageError
-from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_json
-from torchyard.results.directory import home_folder
-from torchyard.results.plausibility import check_format
+from torchyard.results.directory import home_folder, read_stored
 
 FORMAT: Final = 1
 """Increased when an older Torchyard would misread a file."""
+_AGAIN: Final = "measure again, or use another file"
 
 
 def audits_home() -> Path:
@@ -53,20 +45,13 @@ def write_audit(audit: Audit, path: Path) -> None:
 
 def read_audit(path: Path) -> Audit:
     """Read an audit from a file."""
+    absent = UsageError(f"no audit at {path}", hint="create one with `torchyard machine audit`")
+    document = read_stored(path, what="an audit", newest=FORMAT, hint=_AGAIN, absent=absent)
     try:
-        document = read_json(path)
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"no audit at {path}", hint="create one with `torchyard machine audit`"
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"cannot read {path}: {error.strerror or error}",
-            hint="create an audit with `torchyard machine audit`",
-        ) from error
-    except ValueError as error:
-        raise _damaged(path, f"it is not valid JSON: {error}") from error
-    return _audit_in(document, path)
+        # Keys that a newer version added are ignored.
+        return decode(Audit, document.get("audit"), where="audit", strict=False)
+    except TorchyardError as error:
+        raise ResultsDamaged(f"{path} is not an audit", why=error.what, hint=_AGAIN) from error
 
 
 def latest_audit(home: Path) -> Path | None:
@@ -83,23 +68,6 @@ def _age(path: Path) -> tuple[str, int]:
     return time, int(number) if number.isdecimal() else 1
 
 
-def _audit_in(document: Any, path: Path) -> Audit:
-    if not isinstance(document, dict) or "audit" not in document:
-        raise _damaged(path, "it contains no audit")
-    check_format(path, document, FORMAT)
-    try:
-        # Keys that a newer version added are ignored.
-        return decode(Audit, document["audit"], where="audit", strict=False)
-    except TorchyardError as error:
-        raise _damaged(path, error.what) from error
-
-
-def _damaged(path: Path, why: str) -> ResultsDamaged:
-    return ResultsDamaged(
-        f"cannot read the audit {path}", why=why, hint="measure again, or use another file"
-    )
-
-
 WITHIN: Final = "within launches"
 BETWEEN: Final = "between launches"
 UNPAIRED: Final = "without pairing"
@@ -111,7 +79,9 @@ def changes_between(before: Sequence[Audit], after: Sequence[Audit]) -> tuple[Au
     A level that moved between two audits of one state is noise of that state, so levels are not
     centred for each audit.
     """
-    one, other = _launches(before), _launches(after)
+    one, other = (
+        [launch for audit in audits for launch in audit.launches] for audits in (before, after)
+    )
     return (
         change_within(WITHIN, spreads_of(one), spreads_of(other)),
         change_between(BETWEEN, effects_of(one), effects_of(other)),
@@ -121,28 +91,16 @@ def changes_between(before: Sequence[Audit], after: Sequence[Audit]) -> tuple[Au
 
 def differences(before: Audit, after: Audit) -> tuple[str, ...]:
     """Return what else differs, so that the change may have another cause."""
-    texts: list[str] = []
-    for name, one, other in (
-        ("kernel", before.kernel, after.kernel),
-        ("threads", str(before.threads), str(after.threads)),
-        ("cores", _cores(before), _cores(after)),
-    ):
-        if one != other:
-            texts.append(f"{name}: {one} before, {other} after")
-    for what, pairs in (("target", before.target), ("machine", before.machine)):
-        then = dict(pairs)
-        now = dict(after.target if what == "target" else after.machine)
-        texts.extend(
-            f"{name}: {then[name]} before, {now[name]} after"
-            for name in then
-            if name in now and name != "load" and then[name] != now[name]
-        )
-    return tuple(texts)
+    pairs = zip(_conditions(before), _conditions(after), strict=True)
+    return tuple(
+        f"{name}: {then[name]} before, {now[name]} after"
+        for then, now in pairs
+        for name in then
+        if name in now and name != "load" and then[name] != now[name]
+    )
 
 
-def _launches(audits: Sequence[Audit]) -> list[AuditLaunch]:
-    return [launch for audit in audits for launch in audit.launches]
-
-
-def _cores(audit: Audit) -> str:
-    return ",".join(map(str, audit.cores)) or "not pinned"
+def _conditions(audit: Audit) -> tuple[dict[str, str], ...]:
+    cores = ",".join(map(str, audit.cores)) or "not pinned"
+    own = {"kernel": audit.kernel, "threads": str(audit.threads), "cores": cores}
+    return own, dict(audit.target), dict(audit.machine)

@@ -20,9 +20,10 @@ from torchyard.cli.output import (
     printable,
     write_file,
 )
+from torchyard.errors import TorchyardError, Untrustworthy, UsageError
 
 if TYPE_CHECKING:
-    from torchyard.audit.model import Audit, EarlierSpread
+    from torchyard.audit.model import Audit, AuditChange, EarlierSpread
     from torchyard.audit.noise_audit import AuditPlan
 
 
@@ -62,11 +63,7 @@ blocks were disturbed.
     metavar="PYTHON|build:NAME",
     help="Interpreter with torch: a path, a virtual environment or a build.  [default: this one]",
 )
-@click.option(
-    "--threads",
-    type=Threads(),
-    help="Number of torch threads.  [default: one per core]",
-)
+@click.option("--threads", type=Threads(), help="Number of torch threads.  [default: one per core]")
 @click.option(
     "--cores",
     metavar="LIST|auto",
@@ -106,10 +103,16 @@ def audit(
     as_json: bool,
 ) -> int:
     """Audit this machine."""
-    from torchyard.audit.audit_files import audits_home, new_audit_path, read_audit, write_audit
+    from torchyard.audit.audit_files import (
+        audits_home,
+        changes_between,
+        differences,
+        new_audit_path,
+        read_audit,
+        write_audit,
+    )
     from torchyard.audit.noise_audit import AuditPlan
     from torchyard.cli.invoke import INTERRUPTED
-    from torchyard.errors import Untrustworthy
 
     earlier_path = None if against is None else _earlier(against)
     earlier = None if earlier_path is None else read_audit(earlier_path)
@@ -126,13 +129,27 @@ def audit(
     measured, interrupted = _measure(plan, quiet=quiet)
     path = keep or new_audit_path(measured, audits_home())
     write_audit(measured, path)
-    report = _Report(measured, earlier, earlier_path, () if silent else _earlier_spreads())
+    changes = () if earlier is None else changes_between([earlier], [measured])
+    others = () if earlier is None else differences(earlier, measured)
+    title = "" if earlier is None else f"Compared with the audit of {earlier.started}"
     if html is not None:
-        write_file(html, report.page(), option="--html")
+        from torchyard.audit.report_html import audit_page
+
+        page = audit_page(measured, changes=changes, changes_title=title, differences=others)
+        write_file(html, page, option="--html")
+    spreads = () if silent else _earlier_spreads()
     if as_json and not silent:
-        print_json({**report.document(), "kept": str(path)})
+        document: dict[str, object] = {
+            "audit": measured,
+            "complaints": measured.complaints,
+            "earlier_comparisons": spreads,
+        }
+        if earlier is not None:
+            against_record = {"changes": changes, "differences": others}
+            document["against"] = {"file": str(earlier_path), **against_record}
+        print_json({**document, "kept": str(path)})
     elif not silent:
-        print_data(printable(report.text()))
+        print_data(printable(_text(measured, spreads, changes, title, others)))
     if not quiet and not silent:
         print_message(f"saved: {path}")
         if html is not None:
@@ -142,62 +159,21 @@ def audit(
     return Untrustworthy.exit_code if measured.complaints else 0
 
 
-class _Report:
-    """One audit, alone or compared with an earlier one."""
+def _text(
+    audit: Audit,
+    spreads: tuple[EarlierSpread, ...],
+    changes: tuple[AuditChange, ...],
+    title: str,
+    differences: tuple[str, ...],
+) -> str:
+    from torchyard.audit.report import audit_text, change_text, earlier_text
 
-    def __init__(
-        self,
-        audit: Audit,
-        earlier: Audit | None,
-        earlier_path: Path | None,
-        spreads: tuple[EarlierSpread, ...],
-    ) -> None:
-        from torchyard.audit.audit_files import changes_between, differences
-
-        self._audit = audit
-        self._path = earlier_path
-        self._spreads = spreads
-        self._changes = () if earlier is None else changes_between([earlier], [audit])
-        self._differences = () if earlier is None else differences(earlier, audit)
-        self._title = "" if earlier is None else f"Compared with the audit of {earlier.started}"
-
-    def text(self) -> str:
-        from torchyard.audit.report import audit_text, change_text, earlier_text
-
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TEXT_WIDTH
-        text = audit_text(self._audit, width=max(40, width))
-        text += "\n" + earlier_text(self._spreads, width=max(40, width))
-        if self._changes:
-            text += "\n" + change_text(
-                self._changes, title=self._title, differences=self._differences, width=width
-            )
-        return text
-
-    def page(self) -> str:
-        from torchyard.audit.report_html import audit_page
-
-        return audit_page(
-            self._audit,
-            changes=self._changes,
-            changes_title=self._title,
-            differences=self._differences,
-        )
-
-    def document(self) -> dict[str, object]:
-        from torchyard.core.records import encode
-
-        document: dict[str, object] = {
-            "audit": encode(self._audit),
-            "complaints": list(self._audit.complaints),
-            "earlier_comparisons": encode(self._spreads),
-        }
-        if self._path is not None:
-            document["against"] = {
-                "file": str(self._path),
-                "changes": encode(self._changes),
-                "differences": list(self._differences),
-            }
-        return document
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TEXT_WIDTH
+    width = max(40, width)
+    text = f"{audit_text(audit, width=width)}\n{earlier_text(spreads, width=width)}"
+    if changes:
+        text += "\n" + change_text(changes, title=title, differences=differences, width=width)
+    return text
 
 
 def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
@@ -220,7 +196,6 @@ def _measure(plan: AuditPlan, *, quiet: bool) -> tuple[Audit, bool]:
 def _earlier_spreads() -> tuple[EarlierSpread, ...]:
     """Return the spread between launches of earlier comparisons; the audit does not depend on it."""
     from torchyard.audit.variation import earlier_spread
-    from torchyard.errors import TorchyardError
     from torchyard.results.commands.options import fresh_store
 
     try:
@@ -244,7 +219,6 @@ def _cores(text: str | None) -> tuple[int, ...]:
 
 def _earlier(text: str) -> Path:
     from torchyard.audit.audit_files import audits_home, latest_audit
-    from torchyard.errors import UsageError
 
     if text != _LAST:
         return Path(text)

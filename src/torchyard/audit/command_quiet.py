@@ -14,7 +14,7 @@ import click
 
 from torchyard.cli.options import Number, SectionedCommand, all_options, section
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
-from torchyard.errors import UsageError
+from torchyard.errors import NotAllowed, NothingToDo, StepFailed, UsageError
 from torchyard.machine.command_options import (
     machine_at,
     quiet_options,
@@ -250,11 +250,7 @@ def _user(
     from torchyard.machine.model import QuietRequest
     from torchyard.machine.quieting.apply_settings import dry_run as dry_run_as_root
     from torchyard.machine.quieting.apply_settings import survey
-    from torchyard.machine.quieting.quiet_run import (
-        process_settings,
-        run_command,
-        shell_line,
-    )
+    from torchyard.machine.quieting.quiet_run import process_settings, run_command, shell_line
 
     settings = process_settings(machine, request)
     line = shell_line(settings, command or ("COMMAND",))
@@ -331,7 +327,6 @@ def _print(document: dict[str, Any], *, to_stderr: bool) -> None:
 
 def _report_restore(restored: Restored | None) -> int:
     """Report what could not be restored, and return the exit code for that."""
-    from torchyard.errors import StepFailed
     from torchyard.machine.report import restored_text
 
     if restored is None:
@@ -346,8 +341,6 @@ def _report_restore(restored: Restored | None) -> int:
 
 def _exit_code(applied: AppliedSettings) -> int:
     """Return 4 if every write was refused, 3 if no knob is available here, else 0."""
-    from torchyard.errors import NotAllowed, NothingToDo
-
     if not any(state.settings for state in applied.knobs):
         return NothingToDo.exit_code
     good = any(change.state in ("written", "already so") for change in applied.changes)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -113,20 +113,15 @@ def _amounts_by_block(
         ended_ns = block.started_ns + block.wall_ns
         amounts: dict[NoiseSource, float] = defaultdict(float)
         first = max(0, bisect_right(starts, block.started_ns) - 1)
-        for sample in _until(samples[first:], ended_ns):
+        for sample in samples[first:]:
+            if sample.started_ns >= ended_ns:
+                break
             shared_ns = min(ended_ns, sample.ended_ns) - max(block.started_ns, sample.started_ns)
             if shared_ns > 0:
                 for source, amount in sample.amounts.items():
                     amounts[source] += amount * shared_ns / max(1, block.wall_ns)
         amounts_by_block.append(dict(amounts))
     return amounts_by_block
-
-
-def _until(samples: Iterable[LoadSample], ended_ns: int) -> Iterable[LoadSample]:
-    for sample in samples:
-        if sample.started_ns >= ended_ns:
-            return
-        yield sample
 
 
 def _excess(blocks: Sequence[Block]) -> list[float]:
@@ -203,7 +198,11 @@ def audit_of(data: AuditData) -> Audit:
         resolvable=resolvable,
         assumptions=_assumptions(data, launches, launch_s),
         disturbances=find_disturbances(data.blocks, data.samples),
-        watched=_watched(data),
+        watched=(
+            ("load samples", str(len(data.samples))),
+            ("cost of sampling", f"{data.monitor_cost:.1%} of a core"),
+            *((name, UNAVAILABLE + why) for name, why in data.unavailable.items()),
+        ),
         series=tuple(
             BlockPoint(
                 at_s=_since_first_s(data.blocks, block),
@@ -308,14 +307,6 @@ def _assumptions(
     return tuple(assumptions)
 
 
-def _watched(data: AuditData) -> tuple[tuple[str, str], ...]:
-    return (
-        ("load samples", str(len(data.samples))),
-        ("cost of sampling", f"{data.monitor_cost:.1%} of a core"),
-        *((name, UNAVAILABLE + why) for name, why in data.unavailable.items()),
-    )
-
-
 KERNEL: Final = Workload(suite="kernels", name="layered-mlp", parameters=(("layers", 10),))
 """Takes 1.3 ms with one thread on a Neoverse N1. Has 2 MB of weights, so that caches and pages
 matter as they do in larger programs."""
@@ -395,6 +386,8 @@ class AuditRun:
         return self._audit(comparison, interrupted=True)
 
     def _audit(self, comparison: Comparison, *, interrupted: bool) -> Audit:
+        hello = self._recorder.target
+        versions = [(name, str(hello[name])) for name in ("python", "torch") if name in hello]
         return audit_of(
             AuditData(
                 started=self._started,
@@ -402,7 +395,7 @@ class AuditRun:
                 interrupted=interrupted,
                 label=self._plan.label,
                 machine=tuple(self._facts.items()),
-                target=_target_facts(self._plan.target, self._recorder.target),
+                target=(("interpreter", self._plan.target.python), *versions),
                 kernel=KERNEL.label,
                 threads=self._threads,
                 cores=self._cores,
@@ -478,11 +471,6 @@ def _own_cores() -> tuple[int, ...]:
     """Return the affinity of this process; empty if it may run on all CPUs."""
     own_cpus = os.sched_getaffinity(0)
     return tuple(sorted(own_cpus)) if len(own_cpus) < (os.cpu_count() or 1) else ()
-
-
-def _target_facts(target: Target, hello: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    versions = ((name, str(hello[name])) for name in ("python", "torch") if name in hello)
-    return (("interpreter", target.python), *versions)
 
 
 @contextmanager

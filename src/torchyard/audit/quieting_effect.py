@@ -65,11 +65,7 @@ class EffectRun:
     """Measures the effects of quieting; `effects` is valid at any time, also after an interrupt."""
 
     def __init__(
-        self,
-        machine: Machine,
-        plan: EffectPlan,
-        *,
-        on_step: Callable[[str], None] = lambda _: None,
+        self, machine: Machine, plan: EffectPlan, *, on_step: Callable[[str], None] = lambda _: None
     ) -> None:
         self.effects: list[QuietingEffect] = []
         self.audits: list[Audit] = []

@@ -37,10 +37,7 @@ def verdict_sentence(audit: Audit) -> str:
     """Say in one sentence whether the machine is quiet enough."""
     if audit.complaints:
         return f"Too noisy: {', and '.join(audit.complaints)}."
-    resolvable = audit.in_minutes(NOISY_MINUTES)
-    smallest = None if resolvable is None else resolvable.difference
-    shown = ABSENT if smallest is None else format_percent(smallest)
-    return f"Quiet enough: {NOISY_MINUTES} minutes resolve a difference of {shown}."
+    return f"Quiet enough: {NOISY_MINUTES} minutes resolve a difference of {_difference(audit)}."
 
 
 def number_rows(audit: Audit) -> list[tuple[str, str]]:
@@ -107,16 +104,11 @@ def source_text(disturbance: Disturbance) -> str:
     """`process cc1plus used 93% of a core`."""
     what = one_line(disturbance.what)
     amount = _amount_text(disturbance)
-    subject = {
-        "torchyard": what,
-        "steal": what,
-        "interrupt time": what,
-    }.get(disturbance.kind, f"{one_line(disturbance.kind)} {what}")
+    named = disturbance.kind in ("torchyard", "steal", "interrupt time")
+    subject = what if named or disturbance.what == SHORT_LIVED else f"{disturbance.kind} {what}"
     verb = "occurred" if disturbance.unit == "per second" else "used"
     if disturbance.kind in ("steal", "interrupt time"):
         verb = "took"
-    if disturbance.what == SHORT_LIVED:
-        subject = what
     if disturbance.kind.startswith("waiting for"):
         subject, verb = what, f"was {one_line(disturbance.kind)}"
     if disturbance.kind in ("page moves", "swap"):
@@ -218,7 +210,8 @@ def audit_text(audit: Audit, *, width: int = 100) -> str:
         lines.append(f"Interrupted after {audit.measured_s:.0f} s.")
     lines.append("")
     for name, text in number_rows(audit):
-        lines += _row(name, text, width)
+        first, rest = f"{name:<{_NAME_WIDTH}} ", " " * (_NAME_WIDTH + 1)
+        lines += _wrapped(text, width, first=first, rest=rest)
     lines.append("")
     if audit.disturbances:
         heading = "Noise sources (active at the same time; not proven to be the cause):"
@@ -292,10 +285,6 @@ def earlier_text(spreads: Sequence[EarlierSpread], *, width: int = 100) -> str:
     return "\n".join([*wrapped(title, width), indent(table, "  ")]) + "\n"
 
 
-def _row(name: str, text: str, width: int) -> list[str]:
-    return _wrapped(text, width, first=f"{name:<{_NAME_WIDTH}} ", rest=" " * (_NAME_WIDTH + 1))
-
-
 def _wrapped(text: str, width: int, *, first: str = "", rest: str) -> list[str]:
     return wrapped(one_line(text), width, first=first, rest=rest)
 
@@ -324,7 +313,9 @@ def effects_text(effects: Sequence[QuietingEffect], *, user: bool) -> str:
         title = f"{effect.what} (changed: {knobs})"
         table = change_text(effect.changes, title=title, names=("plain", "quieted"))
         lines += ["", table.rstrip()]
-        lines.append(f"  resolves in {NOISY_MINUTES} minutes: {_resolves(effect)}")
+        plain = " and ".join(map(_difference, effect.plain))
+        resolves = f"{plain} plain, {_difference(effect.quieted)} quieted"
+        lines.append(f"  resolves in {NOISY_MINUTES} minutes: {resolves}")
         if effect.unsteady:
             lines.append(
                 f"  NOT PROVEN: the plain audits differ ({', '.join(effect.unsteady)}); "
@@ -355,11 +346,6 @@ def effect_sentence(effect: QuietingEffect, *, user: bool) -> str:
         return "; ".join(texts) + "."
     cause = "process settings have no effect" if user else "it has no effect"
     return f"no significant change: {cause}, or the audits were too short."
-
-
-def _resolves(effect: QuietingEffect) -> str:
-    before = " and ".join(_difference(audit) for audit in effect.plain)
-    return f"{before} plain, {_difference(effect.quieted)} quieted"
 
 
 def _difference(audit: Audit) -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from types import SimpleNamespace
 from typing import Final
 
 from torchyard.audit.model import Audit, AuditChange
@@ -23,7 +24,7 @@ from torchyard.audit.report import (
 )
 from torchyard.core.units import format_percent
 from torchyard.presentation.chart_layout import round_step
-from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.html_page import render_page
 from torchyard.presentation.safe_text import one_line
 
 WIDTH: Final = 800
@@ -62,44 +63,11 @@ class Axis:
         return [number * step for number in range(first, last + 1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlocksChart:
-    """Block times in the order they were measured."""
+def blocks_chart(audit: Audit) -> SimpleNamespace | None:
+    """Return the chart of block times in the order they were measured; None if there are none.
 
-    height: int
-    launches: tuple[tuple[float, float], ...]
-    """Left end and width of each launch."""
-    points: tuple[tuple[float, float, str], ...]
-    """x, y and the classes of a mark: side, dirty, beyond."""
-    y_ticks: tuple[tuple[float, str], ...]
-    x_ticks: tuple[tuple[float, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchesChart:
-    """Median and spread of the pairs of each launch."""
-
-    height: int
-    zero: float
-    rows: tuple[tuple[float, float, float, float, str], ...]
-    """x, left end, right end, y, and the text of a launch."""
-    ticks: tuple[tuple[float, str], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurveChart:
-    """Smallest resolvable difference by minutes of measuring."""
-
-    height: int
-    line: str
-    band: str
-    points: tuple[tuple[float, float, str], ...]
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-
-
-def blocks_chart(audit: Audit) -> BlocksChart | None:
-    """Return the chart of block times; None if nothing was measured."""
+    Launches are (left end, width), points (x, y, classes: side, dirty, beyond).
+    """
     if not audit.series:
         return None
     middle = audit.time_ns or median(point.time_ns for point in audit.series)
@@ -108,7 +76,7 @@ def blocks_chart(audit: Audit) -> BlocksChart | None:
     last_s = max(1e-3, *(point.at_s for point in audit.series), audit.measured_s)
     x = Axis(low=0.0, high=last_s, start=64, end=WIDTH - 8)
     y = Axis(low=-min(reach, 1.0), high=reach, start=_BLOCKS_HEIGHT - 28, end=10)
-    return BlocksChart(
+    return SimpleNamespace(
         height=_BLOCKS_HEIGHT,
         launches=tuple(
             (x.place(one.began_s), round(x.place(one.ended_s) - x.place(one.began_s), 2))
@@ -129,8 +97,11 @@ def blocks_chart(audit: Audit) -> BlocksChart | None:
     )
 
 
-def launches_chart(audit: Audit) -> LaunchesChart | None:
-    """Return the chart of launches; None if no launch has a clean pair."""
+def launches_chart(audit: Audit) -> SimpleNamespace | None:
+    """Return the chart of median and spread of launches; None if no launch has a clean pair.
+
+    Rows are (x, left end, right end, y, text).
+    """
     launches = [
         (number, launch.effect, launch.spread or 0.0)
         for number, launch in enumerate(audit.launches, start=1)
@@ -152,7 +123,7 @@ def launches_chart(audit: Audit) -> LaunchesChart | None:
         )
         for place, (number, effect, spread) in enumerate(launches)
     )
-    return LaunchesChart(
+    return SimpleNamespace(
         height=len(launches) * step + 40,
         zero=x.place(0.0),
         rows=rows,
@@ -160,7 +131,7 @@ def launches_chart(audit: Audit) -> LaunchesChart | None:
     )
 
 
-def curve_chart(audit: Audit) -> CurveChart | None:
+def curve_chart(audit: Audit) -> SimpleNamespace | None:
     """Return the chart of resolvable differences; None if none is known."""
     curve = [
         (one.minutes, one.difference, one.interval)
@@ -176,7 +147,7 @@ def curve_chart(audit: Audit) -> CurveChart | None:
     y = Axis(low=0.0, high=top * 1.05, start=_CURVE_HEIGHT - 28, end=10)
     upper = [(m, i.high) for m, _, i in curve if i is not None]
     lower = [(m, i.low) for m, _, i in reversed(curve) if i is not None]
-    return CurveChart(
+    return SimpleNamespace(
         height=_CURVE_HEIGHT,
         line=_path([(x.place(m), y.place(d)) for m, d, _ in curve]),
         band=_path([(x.place(m), y.place(value)) for m, value in (*upper, *lower)], closed=True),
@@ -217,32 +188,26 @@ def audit_page(
     differences: Sequence[str] = (),
 ) -> str:
     """Return the HTML page; with `changes`, also the comparison with another audit."""
-    style = asset("report.css") + asset("audit.css")
-    return (
-        template_engine()
-        .get_template("audit.html.j2")
-        .render(
-            audit=audit,
-            verdict=verdict_sentence(audit),
-            good=not audit.complaints,
-            numbers=number_rows(audit),
-            width=WIDTH,
-            blocks=blocks_chart(audit),
-            launches=launches_chart(audit),
-            curve=curve_chart(audit),
-            disturbances=[
-                {
-                    "text": source_text(one),
-                    "share": share_text(one),
-                    "slower": slower_text(one),
-                    "advice": one_line(one.advice),
-                }
-                for one in audit.disturbances
-            ],
-            changes=change_rows(changes),
-            changes_title=one_line(changes_title),
-            differences=differences,
-            style=style,
-            style_hash=fingerprint(style),
-        )
+    return render_page(
+        *("audit.html.j2", "report.css", "audit.css"),
+        audit=audit,
+        verdict=verdict_sentence(audit),
+        good=not audit.complaints,
+        numbers=number_rows(audit),
+        width=WIDTH,
+        blocks=blocks_chart(audit),
+        launches=launches_chart(audit),
+        curve=curve_chart(audit),
+        disturbances=[
+            {
+                "text": source_text(one),
+                "share": share_text(one),
+                "slower": slower_text(one),
+                "advice": one_line(one.advice),
+            }
+            for one in audit.disturbances
+        ],
+        changes=change_rows(changes),
+        changes_title=one_line(changes_title),
+        differences=differences,
     )

@@ -136,9 +136,7 @@ def _interval(log: _Log | None) -> Interval | None:
 
 
 def _change(
-    name: str,
-    spreads: tuple[Spread, Spread],
-    logs: tuple[_Log | None, _Log | None],
+    name: str, spreads: tuple[Spread, Spread], logs: tuple[_Log | None, _Log | None]
 ) -> AuditChange:
     before, after = (spread.sd for spread in spreads)
     log_before, log_after = logs
