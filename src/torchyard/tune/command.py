@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from torchyard.cli.output import (
     print_result,
     write_file,
 )
+from torchyard.errors import Untrustworthy, UsageError
 
 if TYPE_CHECKING:
     from torchyard.bench.request import WorkloadChoice
@@ -74,9 +76,7 @@ _OPTIONS = (
     *DEVICE_OPTIONS,
     *PLACE_OPTIONS,
     _search(
-        "--space",
-        metavar="default|FILE.toml",
-        help="Search space of settings. [default: default]",
+        "--space", metavar="default|FILE.toml", help="Search space of settings. [default: default]"
     ),
     _search(
         "--goal",
@@ -135,7 +135,9 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
     """Race settings for a workload."""
     from torchyard.bench.target_checks import check_devices
     from torchyard.cli.invoke import INTERRUPTED
-    from torchyard.errors import Untrustworthy
+    from torchyard.core.study import Study
+    from torchyard.results.directory import new_run_folder
+    from torchyard.tune.folder import RaceFolder, races_home
     from torchyard.tune.report import race_text, space_text
     from torchyard.tune.round_times import RoundTimes
 
@@ -151,13 +153,15 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
         print_result(record, space_text(race), as_json=as_json)
         return 0
     if folder is None:
-        check_devices([_as_study(race)])
-        folder = _new_folder(options["run_dir"])
+        here = Study(name="tune", baseline=race.default, candidates=(), workloads=(race.workload,))
+        check_devices([here])
+        folder = RaceFolder.create(options["run_dir"] or new_run_folder(races_home()))
         folder.write(race)
     times = RoundTimes(import_s=race.import_s)
     _warn_about_short_budget(race, times, time.monotonic() - began_s)
     race, interrupted = _run(folder, race, times, began_s=began_s, quiet=options["quiet"])
-    text = race_text(race, program=_program(workload, options))
+    program = workload if options["program"] and workload else "PROGRAM.py"
+    text = race_text(race, program=("python", program))
     print_result({"race": race, "folder": str(folder.folder)}, text, as_json=as_json)
     _write(race, folder, html=options["html"], env_file=options["env_file"])
     if not options["quiet"]:
@@ -172,7 +176,6 @@ def tune(workload: str | None, as_json: bool, **options: Any) -> int:
 
 def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | None, Race]:
     """Return a new race, or a stored one to resume with its folder."""
-    from torchyard.errors import UsageError
     from torchyard.tune.folder import RaceFolder, read_race
     from torchyard.tune.space import plan_race, with_budget
 
@@ -209,15 +212,7 @@ def _begin(workload: str | None, options: dict[str, Any]) -> tuple[RaceFolder | 
     return None, race
 
 
-def _as_study(race: Race) -> Study:
-    from torchyard.core.study import Study
-
-    return Study(name="tune", baseline=race.default, candidates=(), workloads=(race.workload,))
-
-
 def _study(workload: str, options: dict[str, Any]) -> Study:
-    from dataclasses import replace
-
     from torchyard.bench.commands.options import request_of_study_options, spec_of_option
     from torchyard.bench.study_assembly import assemble
     from torchyard.bench.workload_text import choose_workload
@@ -235,7 +230,6 @@ def _study(workload: str, options: dict[str, Any]) -> Study:
 
 def _chosen_program(text: str) -> WorkloadChoice:
     from torchyard.bench.request import WorkloadChoice
-    from torchyard.errors import UsageError
 
     path = Path(text).expanduser().absolute()
     if not path.is_file():
@@ -249,20 +243,10 @@ def _seconds(text: str) -> float:
     return float(CHECKS["time"].read(text, where="--budget"))
 
 
-def _new_folder(run_dir: Path | None) -> RaceFolder:
-    from torchyard.results.directory import new_run_folder
-    from torchyard.tune.folder import RaceFolder, races_home
-
-    return RaceFolder.create(run_dir or new_run_folder(races_home()))
-
-
 def _with_likely_winners_first(race: Race) -> Race:
     """Order the choices by what earlier races and runs show."""
-    from dataclasses import replace
-
     from torchyard.results.commands.options import fresh_store
-    from torchyard.tune.folder import races_home
-    from torchyard.tune.prior import known_speedups, ordered_choices
+    from torchyard.tune.folder import known_speedups, ordered_choices, races_home
 
     with fresh_store() as store:
         speedups = known_speedups(race, races=races_home(), store=store)
@@ -295,8 +279,6 @@ def _run(
     with show_progress(ComparisonCollector(), quiet=quiet) as listener:
 
         def within_race(event: Event) -> None:
-            from dataclasses import replace
-
             if event.kind in ("phase", "look", "launch", "warning"):
                 listener(replace(event, fraction=min(0.99, rounds.elapsed_s / race.budget_s)))
 
@@ -312,10 +294,6 @@ def _run(
             return run.run(), False
         except KeyboardInterrupt:
             return run.race, True
-
-
-def _program(workload: str | None, options: dict[str, Any]) -> tuple[str, ...]:
-    return ("python", workload) if options["program"] and workload else ("python", "PROGRAM.py")
 
 
 def _write(race: Race, folder: RaceFolder, *, html: Path | None, env_file: Path | None) -> None:

@@ -4,23 +4,30 @@
     `heats/NNN/`    an ordinary run folder of one round
     cache/          compiled artifacts, kept until the race ends
 
-A race that was killed resumes from its finished rounds.
+A race that was killed resumes from its finished rounds. Earlier races of the same workload, and runs
+in the index whose candidate has the name of a choice, order the choices of a new race, likely winners
+first. Only the order depends on them: a choice is recommended from the launches of the race alone.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torchyard.core.records import encode
-from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.files.safe_reading import LARGEST_ROWS_BYTES, read_json, unreadable_error
+from torchyard.errors import TorchyardError, UsageError
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.results.directory import create_folder, home_folder
-from torchyard.results.plausibility import check_format, decode_stored
-from torchyard.tune.model import RACE_FORMAT, Race
+from torchyard.results.directory import create_folder, home_folder, read_stored
+from torchyard.results.model import RunFilter
+from torchyard.results.plausibility import decode_stored
+from torchyard.tune.model import DEFAULT_NAME, RACE_FORMAT, Choice, Race
+
+if TYPE_CHECKING:
+    from torchyard.results.index.store import Store
 
 RACE_FILE: Final = "race.json"
 HEATS_FOLDER: Final = "heats"
@@ -70,21 +77,12 @@ class RaceFolder:
 def read_race(folder: Path) -> Race:
     """Read the race in a folder."""
     path = folder.absolute() / RACE_FILE
-    try:
-        record = read_json(path, largest_bytes=LARGEST_ROWS_BYTES)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(
-            f"{folder} is not a race folder",
-            why=f"it contains no {RACE_FILE}",
-            hint="use the folder that `torchyard tune` printed",
-        ) from error
-    except OSError as error:
-        raise unreadable_error(path, error) from error
-    except ValueError as error:
-        raise ResultsDamaged(
-            f"{path}: not JSON", why=str(error), hint="restore the file from a backup"
-        ) from error
-    check_format(path, record if isinstance(record, dict) else {}, RACE_FORMAT)
+    absent = UsageError(
+        f"{folder} is not a race folder",
+        why=f"it contains no {RACE_FILE}",
+        hint="use the folder that `torchyard tune` printed",
+    )
+    record = read_stored(path, what="a race", newest=RACE_FORMAT, absent=absent)
     return _with_times(decode_stored(Race, record, place=path))
 
 
@@ -99,3 +97,61 @@ def _with_times(race: Race) -> Race:
         )
         before_s = race_round.ended_s
     return replace(race, heats=tuple(heats))
+
+
+MAX_RACES: Final = 20
+"""The newest races that are opened."""
+_ALIKE: Final = attrgetter("workload", "default.backend", "default.precision", "goal")
+"""What two races must have in common."""
+
+
+def ordered_choices(choices: Sequence[Choice], speedups: Mapping[str, float]) -> list[Choice]:
+    """Return the choices, likely winners first; those with long preparation last.
+
+    A known speedup replaces the typical one. Ties keep the order of the space.
+    """
+    return sorted(choices, key=lambda one: (one.takes_long, -speedups.get(one.name, one.typical)))
+
+
+def known_speedups(race: Race, *, races: Path, store: Store | None = None) -> dict[str, float]:
+    """Return speedups of choices on this workload by name, from `races` and the index."""
+    speedups = _from_index(race, store) if store is not None else {}
+    return speedups | _from_races(race, races)
+
+
+def _from_races(race: Race, races: Path) -> dict[str, float]:
+    try:
+        folders = sorted(path for path in races.iterdir() if (path / RACE_FILE).is_file())
+    except OSError:
+        return {}
+    speedups: dict[str, float] = {}
+    for folder in folders[-MAX_RACES:]:
+        try:
+            earlier = read_race(folder)
+        except TorchyardError:
+            continue
+        if _ALIKE(earlier) != _ALIKE(race):
+            continue
+        for race_round in earlier.heats:
+            if race_round.against == DEFAULT_NAME and race_round.stage != "confirm":
+                speedups.update(
+                    (one.contender, one.speedup)
+                    for one in race_round.found
+                    if one.speedup is not None and not one.untrusted
+                )
+    return speedups
+
+
+def _from_index(race: Race, store: Store) -> dict[str, float]:
+    if race.goal != "latency":
+        return {}
+    names = {choice.name for choice in race.space.choices}
+    query = RunFilter(
+        workload=race.workload.label, device=race.workload.device, baseline=race.default.backend
+    )
+    entries = sorted(store.comparisons(query), key=lambda entry: entry.started)
+    return {
+        entry.candidate: entry.speedup
+        for entry in entries
+        if entry.candidate in names and entry.speedup is not None and entry.launches
+    }

@@ -22,7 +22,6 @@ GOALS: Final[tuple[Goal, ...]] = get_args(Goal)
 Stage = Literal["glance", "single", "joined", "shares", "confirm"]
 """Stages of a race. `glance`: screening, one launch of each choice; `single`: choices alone; `joined`:
 choices combined; `shares`: each choice removed; `confirm`: the result on new launches."""
-STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 STAGE_LABELS: Final[dict[Stage, str]] = {
     "glance": "screening",
     "single": "single settings",

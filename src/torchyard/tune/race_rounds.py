@@ -153,11 +153,8 @@ class RaceRounds:
     def _take_stored(self, stage: Stage, against: str, names: tuple[str, ...]) -> RaceRound | None:
         """Return and remove the first stored round with this stage, baseline and contenders."""
         for race_round in self._stored:
-            if (race_round.stage, race_round.against, race_round.contenders) == (
-                stage,
-                against,
-                names,
-            ):
+            key = (race_round.stage, race_round.against, race_round.contenders)
+            if key == (stage, against, names):
                 self._stored.remove(race_round)
                 return race_round
         return None
@@ -198,14 +195,16 @@ def _result(race_round: RaceRound, run: Run, contenders: Sequence[Contender]) ->
             continue
         against_ns = row.baseline_metrics.time_ns or against_ns
         paired = pair_blocks(blocks, race_round.against, contender.name)
+        interval = row.estimate.interval if row.estimate is not None else None
+        failed = row.failure
         outcomes.append(
             RoundOutcome(
                 contender=contender,
                 effects=tuple(float(one) for one in launch_effects(paired.medians)),
                 pair_floor=pair_floor(paired.medians),
                 withheld="; ".join(row.estimate.withheld) if row.estimate is not None else "",
-                surely_slower=_surely_slower(row),
-                failure=_failure(row),
+                surely_slower=interval is not None and interval.high < 1.0,
+                failure=f"{failed.kind} ({failed.phase}): {failed.message}" if failed else "",
                 wrong=_wrong(row, contender),
                 accuracy=row.accuracy,
                 time_ns=row.candidate_metrics.time_ns,
@@ -213,17 +212,6 @@ def _result(race_round: RaceRound, run: Run, contenders: Sequence[Contender]) ->
             )
         )
     return RoundResult(race_round=race_round, outcomes=tuple(outcomes), against_ns=against_ns)
-
-
-def _surely_slower(row: Comparison) -> bool:
-    interval = row.estimate.interval if row.estimate is not None else None
-    return interval is not None and interval.high < 1.0
-
-
-def _failure(row: Comparison) -> str:
-    if row.failure is None:
-        return ""
-    return f"{row.failure.kind} ({row.failure.phase}): {row.failure.message}"
 
 
 def _wrong(row: Comparison, contender: Contender) -> str:

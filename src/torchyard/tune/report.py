@@ -14,7 +14,7 @@ from typing import Any, Final
 from torchyard.core.comparison import Interval
 from torchyard.core.short_names import short_label
 from torchyard.core.units import format_duration
-from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.presentation.html_page import render_page
 from torchyard.presentation.safe_text import aligned, one_line
 from torchyard.presentation.vega import inline_chart
 from torchyard.tune.model import DEFAULT_NAME, Race, Standing
@@ -310,10 +310,7 @@ def standings_spec(race: Race) -> dict[str, Any]:
         "field": "kind",
         "type": "nominal",
         "title": None,
-        "scale": {
-            "domain": list(kinds),
-            "range": list(kinds.values()),
-        },
+        "scale": {"domain": list(kinds), "range": list(kinds.values())},
         "legend": {"orient": "bottom"},
     }
     return {
@@ -346,38 +343,33 @@ def standings_spec(race: Race) -> dict[str, Any]:
 
 def race_page(race: Race) -> str:
     """Return the HTML page of a race."""
-    style = asset("report.css") + asset("charts.css") + asset("race.css")
-    choices = {choice.name: choice for choice in race.space.choices}
-    winner = race.winner
-    outside = winner is not None and is_set_outside(winner, race.default)
-    return (
-        template_engine()
-        .get_template("race.html.j2")
-        .render(
-            race=race,
-            workload=short_label(race.workload),
-            verdict=verdict_line(race).splitlines(),
-            won=winner is not None,
-            measured=format_duration(race.elapsed_s * 1e9),
-            choices=choices,
-            standings=sorted(last_standings(race), key=lambda one: -(one.speedup or 0.0)),
-            chart=_race_chart(race),
-            forest=_forest(race),
-            environment=environment_file(winner, race.default) if winner and outside else "",
-            shell=shell_line(winner, race.default, ("python", "PROGRAM.py"))
-            if winner and outside
-            else "",
-            code=[] if winner is None else code_lines(winner),
-            study="" if winner is None else study_text(winner, race.default),
-            style=style,
-            style_hash=fingerprint(style),
+    winner, program = race.winner, ("python", "PROGRAM.py")
+    outside = winner if winner is not None and is_set_outside(winner, race.default) else None
+    return render_page(
+        *("race.html.j2", "report.css", "charts.css", "race.css"),
+        race=race,
+        workload=short_label(race.workload),
+        verdict=verdict_line(race).splitlines(),
+        won=winner is not None,
+        measured=format_duration(race.elapsed_s * 1e9),
+        choices={choice.name: choice for choice in race.space.choices},
+        standings=sorted(last_standings(race), key=lambda one: -(one.speedup or 0.0)),
+        chart=_race_chart(race) if race.heats else "",
+        forest=inline_chart(
+            standings_spec(race),
+            title="Final speedup of each configuration, with 95 % confidence intervals",
+            description="Final speedup of each configuration with its interval; the numbers are in the table.",
         )
+        if last_standings(race)
+        else "",
+        environment=environment_file(outside, race.default) if outside else "",
+        shell=shell_line(outside, race.default, program) if outside else "",
+        code=[] if winner is None else code_lines(winner),
+        study="" if winner is None else study_text(winner, race.default),
     )
 
 
 def _race_chart(race: Race) -> object:
-    if not race.heats:
-        return ""
     speedups = ", ".join(
         f"{one.contender} {one.speedup:.3f}" for one in last_standings(race) if one.speedup
     )
@@ -387,14 +379,4 @@ def _race_chart(race: Race) -> object:
         description=one_line(
             f"Speedup of each configuration over the default over time: {speedups}"
         ),
-    )
-
-
-def _forest(race: Race) -> object:
-    if not last_standings(race):
-        return ""
-    return inline_chart(
-        standings_spec(race),
-        title="Final speedup of each configuration, with 95 % confidence intervals",
-        description="Final speedup of each configuration with its interval; the numbers are in the table.",
     )

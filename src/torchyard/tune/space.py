@@ -21,9 +21,11 @@ from torchyard.bench.target_checks import inspect_target
 from torchyard.bench.variant_text import check_cores, check_memory
 from torchyard.core.number_checks import max_threads
 from torchyard.core.records import decode
-from torchyard.core.study import Scalar, Study, Variant, Workload
+from torchyard.core.study import Study, Variant, Workload
 from torchyard.core.toml_file import parse_toml, read_text_file
 from torchyard.errors import NothingToDo, UsageError
+from torchyard.machine.system.cores import Topology
+from torchyard.machine.system.file_tree import FileTree
 from torchyard.process.start import find_library
 from torchyard.tune.model import DEFAULT_NAME, Choice, Goal, Missing, Race, Space
 
@@ -62,7 +64,10 @@ def context_of(
     return RaceContext(
         architecture=platform.machine(),
         cores=len(cores),
-        physical_cores=_physical(cores),
+        # All logical cores if the topology is unknown.
+        physical_cores=sum(
+            not set(core).isdisjoint(cores) for core in Topology.read(FileTree()).physical
+        ),
         nodes=tuple(nodes.values()),
         node_ids=tuple(nodes),
         glibc=platform.libc_ver()[1] if platform.libc_ver()[0] == "glibc" else "",
@@ -81,18 +86,6 @@ def _openmp_kinds(library: str) -> tuple[str, ...]:
     if library.startswith("libiomp"):
         return ("intel",)
     return ("llvm",) if library.startswith("libomp") else ()
-
-
-def _physical(cores: list[int]) -> int:
-    """Return the number of physical cores; all logical ones if the topology is unknown."""
-    groups = set()
-    for core in cores:
-        path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-        try:
-            groups.add(path.read_text(encoding="ascii").strip())
-        except OSError:
-            return len(cores)
-    return max(1, len(groups))
 
 
 def usable_nodes(
@@ -189,7 +182,8 @@ def load_space(text: str) -> SpaceFile:
     if text == DEFAULT:
         raw = resources.files("torchyard.tune").joinpath("spaces/default.toml").read_text("utf-8")
     else:
-        raw = _read(Path(text).expanduser())
+        hint = "use `default` or the path of a TOML file"
+        raw = read_text_file(Path(text).expanduser(), what="space", hint=hint)
     try:
         space = decode(SpaceFile, parse_toml(raw, where=text), where="")
     except UsageError as error:
@@ -226,10 +220,6 @@ def read_space(text: str, context: RaceContext, *, with_changes: bool = False) -
             hint="install a missing package, or use another space",
         )
     return Space(name=space_file.name or path.stem, choices=tuple(choices), missing=tuple(missing))
-
-
-def _read(path: Path) -> str:
-    return read_text_file(path, what="space", hint="use `default` or the path of a TOML file")
 
 
 def _check(table: ChoiceTable, where: str, seen: set[str]) -> None:
@@ -310,18 +300,19 @@ def _made(table: ChoiceTable, context: RaceContext, folder: Path, where: str) ->
                 dimension=table.dimension, name=table.name, why="the target already loads it"
             )
         preload = (str(library_path),)
+    variables = {key: _filled(str(value), context) for key, value in table.variables.items()}
     return Choice(
         dimension=table.dimension,
         name=table.name,
         about=table.about,
-        variables=_variables(table.variables, context),
+        variables=tuple(sorted(variables.items())),
         preload=preload,
         threads=_threads(table.threads, context),
         cores=check_cores(_filled(table.cores, context), where=f"{where}.cores"),
         memory=check_memory(_filled(table.memory, context), where=f"{where}.memory"),
         instances=_instances(table.instances, context),
         backend=table.backend,
-        options=_sorted(table.options),
+        options=tuple(sorted(table.options.items())),
         code=table.code,
         changes_results=table.changes_results,
         takes_long=table.takes_long,
@@ -334,12 +325,6 @@ def _library(name: str, folder: Path) -> Path | None:
         return find_library(name)
     path = folder / Path(name).expanduser()
     return path if path.is_file() else None
-
-
-def _variables(
-    variables: Mapping[str, str | int], context: RaceContext
-) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, _filled(str(value), context)) for key, value in variables.items()))
 
 
 def _filled(text: str, context: RaceContext) -> str:
@@ -364,10 +349,6 @@ def _threads(setting: int | str | None, context: RaceContext) -> int | None:
     if setting == "node":
         return len(context.nodes[0]) if context.nodes else context.cores
     return int(setting) if setting is not None else None
-
-
-def _sorted(options: Mapping[str, Scalar]) -> tuple[tuple[str, Scalar], ...]:
-    return tuple(sorted(options.items()))
 
 
 def _version(text: str) -> tuple[int, ...]:

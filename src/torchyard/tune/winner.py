@@ -5,17 +5,17 @@ Values are quoted for their destination: names and paths can come from a user's 
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 from collections.abc import Sequence
+from typing import Any
+
+import tomli_w
 
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.study import Environment, Variant
 from torchyard.machine.system.cores import cores_of
 from torchyard.tune.model import Contender
 
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _INTEROP = "TORCHYARD_INTEROP_THREADS"
 """Understood by the Torchyard worker only; programs use `Choice.code`."""
 
@@ -49,7 +49,7 @@ def environment_file(winner: Contender, default: Variant) -> str:
     starts = [shlex.join(_start(environment, part)) for part in range(environment.instances)]
     lines += [f"# start it with: {start} PROGRAM" for start in starts if start]
     lines += [f"# in the program: {line}" for line in code_lines(winner)]
-    return "\n".join(_one_line(line) for line in lines) + "\n"
+    return "\n".join(" ".join(line.splitlines()) for line in lines) + "\n"
 
 
 def shell_line(winner: Contender, default: Variant, program: Sequence[str]) -> str:
@@ -91,43 +91,17 @@ def study_text(winner: Contender, default: Variant) -> str:
     if environment != default.environment:
         parts.append("tuned")
     for key, value in variant.options:
-        parts.append(key if value is True else f"{key}={_scalar(value)}")
-    lines = [
-        f"baseline = {_text(default.backend)}",
-        f"candidates = [{_text('+'.join(parts))}]",
-    ]
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        parts.append(key if value is True else f"{key}={text}")
+    study: dict[str, Any] = {"baseline": default.backend, "candidates": ["+".join(parts)]}
     if environment != default.environment:
-        lines += ["", "[environments.tuned]"]
-        if environment.threads is not None:
-            lines.append(f"threads = {environment.threads}")
-        if environment.cores:
-            lines.append(f"cores = {_text(environment.cores)}")
-        if environment.memory:
-            lines.append(f"memory = {_text(environment.memory)}")
-        if environment.instances > 1:
-            lines.append(f"instances = {environment.instances}")
-        if environment.preload:
-            lines.append(f"preload = [{', '.join(map(_text, environment.preload))}]")
-        if environment.variables:
-            inside = ", ".join(
-                f"{_key(key)} = {_text(value)}" for key, value in environment.variables
-            )
-            lines.append(f"variables = {{ {inside} }}")
-    return "\n".join(lines) + "\n"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
-def _text(value: str) -> str:
-    """Return a TOML basic string, which has the escapes of JSON."""
-    return json.dumps(value, ensure_ascii=True).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _text(name)
-
-
-def _scalar(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        tuned = {
+            "threads": environment.threads,
+            "cores": environment.cores,
+            "memory": environment.memory,
+            "instances": environment.instances if environment.instances > 1 else None,
+            "preload": list(environment.preload),
+            "variables": dict(environment.variables),
+        }
+        study["environments"] = {"tuned": {key: value for key, value in tuned.items() if value}}
+    return tomli_w.dumps(study)

@@ -29,12 +29,7 @@ WARM_S: Final = 3.0
 
 
 def run_perf_test(
-    study: Study,
-    *,
-    folder: Path,
-    command: Sequence[str],
-    iterations: int,
-    listener: Listener,
+    study: Study, *, folder: Path, command: Sequence[str], iterations: int, listener: Listener
 ) -> PerfTest:
     """Measure both workloads of the study, then profile the operators of the last one."""
     peak, why_not = _peak(study, listener)

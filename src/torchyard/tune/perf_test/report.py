@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchyard.core.comparison import Comparison, VariantMetrics
 from torchyard.core.short_names import with_short_workloads
 from torchyard.core.units import format_duration, format_flops
 from torchyard.presentation.safe_text import aligned, one_line, shortened
@@ -32,40 +31,20 @@ def perf_text(test: PerfTest, *, width: int = 120) -> str:
 def _rates(test: PerfTest) -> str:
     rows: list[Sequence[str]] = [("workload", "settings", "time", "rate", "of peak")]
     for comparison in test.comparisons:
-        for name, metrics in _sides(comparison):
-            rows.append(
-                (
-                    comparison.workload.label,
-                    name,
-                    "" if metrics.time_ns is None else format_duration(metrics.time_ns),
-                    _rate(metrics),
-                    _share(metrics, test),
-                )
-            )
+        for name, metrics in (
+            (comparison.baseline, comparison.baseline_metrics),
+            (comparison.candidate, comparison.candidate_metrics),
+        ):
+            time = "" if metrics.time_ns is None else format_duration(metrics.time_ns)
+            rate = metrics.flops_per_second
+            shown = "" if rate is None else format_flops(rate, per_second=True)
+            share = f"{rate / test.peak.flops_per_second:.0%}" if rate and test.peak else ""
+            rows.append((comparison.workload.label, name, time, shown, share))
     text = aligned(rows)
     if test.peak is None:
         return f"{text}\n\nshare of peak unavailable: {one_line(test.peak_why_not)}"
     peak = format_flops(test.peak.flops_per_second, per_second=True)
     return f"{text}\n\npeak of this machine: {peak}, measured {test.peak.measured}"
-
-
-def _sides(comparison: Comparison) -> list[tuple[str, VariantMetrics]]:
-    return [
-        (comparison.baseline, comparison.baseline_metrics),
-        (comparison.candidate, comparison.candidate_metrics),
-    ]
-
-
-def _rate(metrics: VariantMetrics) -> str:
-    rate = metrics.flops_per_second
-    return "" if rate is None else format_flops(rate, per_second=True)
-
-
-def _share(metrics: VariantMetrics, test: PerfTest) -> str:
-    rate = metrics.flops_per_second
-    if rate is None or test.peak is None:
-        return ""
-    return f"{rate / test.peak.flops_per_second:.0%}"
 
 
 def _verdicts(test: PerfTest) -> list[str]:
