@@ -395,7 +395,7 @@ def test_blocks_lie_inside_the_picture_and_far_ones_at_its_edge() -> None:
     assert len(chart.launches) == 6
     lefts = [left for left, _ in chart.launches]
     assert lefts == sorted(lefts)
-    assert ("0%" in dict(map(reversed, chart.y_ticks))) is True  # type: ignore[arg-type]
+    assert ("0%" in dict(map(reversed, chart.y_ticks))) is True
 
 
 def test_each_launch_is_a_row() -> None:

@@ -12,7 +12,6 @@ from tests.results.history.sample_history import MemoryStore, points_of, series_
 from torchyard.errors import NothingToDo
 from torchyard.results.history.changes import (
     FALSE_DISCOVERY_RATE,
-    CachedChanges,
     ChangeCache,
     digest_of,
     histories,
@@ -204,6 +203,7 @@ def test_damaged_entries_are_ignored(tmp_path: Path) -> None:
         "text",
         {"nonsense": 1},
         {**document["series"][key], "settled": {"upto": "x"}},
+        {**document["series"][key], "settled_points": "x"},
         {**document["series"][key], "digest": digest_of(points), "found": [{"kind": "jump"}]},
     ):
         (tmp_path / "changes.json").write_text(json.dumps({"format": 1, "series": {key: entry}}))
@@ -212,10 +212,12 @@ def test_damaged_entries_are_ignored(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_cache_only_costs_time(tmp_path: Path) -> None:
+    points = points_of(40, step_at=25)
     memory = ChangeCache(tmp_path / "none" / "changes.json")
-    memory.put("a", CachedChanges(digest="x", found=[]))
+    before = grown(memory, points, 40)
     memory.save()
-    assert memory.get("a") == CachedChanges(digest="x", found=[])
+    assert grown(memory, points, 40) == before
+    assert not (tmp_path / "none").exists()
 
 
 def test_digests_tell_points_apart() -> None:

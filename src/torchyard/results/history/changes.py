@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -42,43 +42,29 @@ if TYPE_CHECKING:
 
 _FORMAT: Final = 1
 """Incremented when the format of the cache or the detection method changes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CachedChanges:
-    """Cached changes of a series."""
-
-    digest: str
-    """Digest of all analyzed points."""
-    found: Any
-    """The changes, as plain values."""
-    settled_points: int = 0
-    settled_digest: str = ""
-    settled: Any = None
-    """The part of the analysis that later points do not affect."""
+_ENTRY_KEYS: Final = {"digest", "found", "settled_points", "settled_digest", "settled"}
 
 
 class ChangeCache:
-    """Cache of detected changes, in memory and optionally in a file."""
+    """Cache of detected changes, in memory and optionally in a file.
+
+    Entries have the digest of all analyzed points, the changes found as plain values, and the part of
+    the analysis that later points do not affect (`settled`) with the number and digest of its points.
+    """
 
     def __init__(self, place: Path | None = None) -> None:
         self.place = place
         self._entries = _read(place) if place is not None else {}
         self._changed = False
 
-    def get(self, key: str) -> CachedChanges | None:
-        """Return the cached changes of a series."""
+    def get(self, key: str) -> dict[str, Any]:
+        """Return the entry of a series; empty if there is none."""
         entry = self._entries.get(key)
-        if not isinstance(entry, dict):
-            return None
-        try:
-            return CachedChanges(**entry)
-        except TypeError:
-            return None
+        return entry if isinstance(entry, dict) and entry.keys() == _ENTRY_KEYS else {}
 
-    def put(self, key: str, entry: CachedChanges) -> None:
-        """Cache the changes of a series; `save` writes them to the file."""
-        self._entries[key] = dict(vars(entry))
+    def put(self, key: str, entry: dict[str, Any]) -> None:
+        """Cache the entry of a series; `save` writes it to the file."""
+        self._entries[key] = entry
         self._changed = True
 
     def save(self) -> None:
@@ -201,37 +187,35 @@ def _moves(
     key = "\n".join([*map(str, encode(series).values()), repr(rules)])
     digest = digest_of(points)
     cached = cache.get(key)
-    if cached is not None and cached.digest == digest and not cached.found:
+    is_current = cached.get("digest") == digest
+    if is_current and not cached["found"]:
         return []
     # Loads numpy, so only if needed.
     from torchyard.stats.change_points.detection import Settled, find_moves, settle
     from torchyard.stats.change_points.shape import Move
 
     settled = Settled()
-    if cached is not None:
-        try:
-            if cached.digest == digest:
-                return [decode(Move, move, where="changes", strict=False) for move in cached.found]
-            if cached.settled_digest == digest_of(points[: cached.settled_points]):
-                settled = decode(Settled, cached.settled, where="changes", strict=False)
-        except UsageError:
-            settled = Settled()
+    try:
+        if is_current:
+            return [decode(Move, move, where="changes", strict=False) for move in cached["found"]]
+        if cached and cached["settled_digest"] == digest_of(points[: cached["settled_points"]]):
+            settled = decode(Settled, cached["settled"], where="changes", strict=False)
+    except (UsageError, TypeError):
+        settled = Settled()
     values = [point.value for point in points]
     errors = [_error(point) for point in points]
     settled = settle(values, errors, settled=settled, rules=rules)
     moves = find_moves(values, errors, settled=settled, rules=rules)
     # The settled part also depends on some points after it.
     rests_on = settled.rests_on
-    cache.put(
-        key,
-        CachedChanges(
-            digest=digest,
-            found=encode(moves),
-            settled_points=rests_on,
-            settled_digest=digest_of(points[:rests_on]),
-            settled=encode(settled),
-        ),
-    )
+    entry = {
+        "digest": digest,
+        "found": encode(moves),
+        "settled_points": rests_on,
+        "settled_digest": digest_of(points[:rests_on]),
+        "settled": encode(settled),
+    }
+    cache.put(key, entry)
     return moves
 
 
