@@ -113,7 +113,7 @@ CPU_CASES = [
         *(f"matmul {place} 2" for place in ("blocks.0.attention", "blocks.0.down")),
         *(f"fallback {place} 1" for place in ("blocks.1.act", "blocks.0.attention")),
         *("slow blocks.1.norm 1", "slow blocks.0.down 1", "sleep head 10"),
-        *("break blocks.1.act 3", "work blocks.1.norm 20"),
+        *("break blocks.1.act 3", "break blocks.0.attention 5", "work blocks.1.norm 20"),
     ),
     *_cases(
         MIXED,

@@ -7,11 +7,20 @@ from pathlib import Path
 import pytest
 
 from tests.why.synthetic import rounds, source
+from torchyard.core.roofline import MachinePeak, StreamRate
 from torchyard.core.study import Workload
-from torchyard.why.analysis import slow_code
+from torchyard.why.analysis import slow_code, with_shares
 from torchyard.why.attribution import attribute
-from torchyard.why.model import Ablation, Attribution, CompilePhase
-from torchyard.why.page import attribution_page, waterfall
+from torchyard.why.flame_graph import flame_graph
+from torchyard.why.model import (
+    Ablation,
+    Attribution,
+    CompilePhase,
+    MemorySite,
+    SoftwareDifference,
+    Work,
+)
+from torchyard.why.page import attribution_page, excerpts, waterfall
 from torchyard.why.report import attribution_text, headline, shown_parts
 from torchyard.why.storage import load, save
 
@@ -93,7 +102,8 @@ def test_page_escapes_text_and_draws_the_waterfall(result: Attribution) -> None:
     assert "<b>net</b>" not in page
     assert "&lt;b&gt;net&lt;/b&gt;" in page
     assert "eager-kernel=op" in page
-    assert page.count("<rect") == len(shown_parts(result)) + 2 + 1
+    frames = len(flame_graph(result).frames)
+    assert page.count("<rect") == len(shown_parts(result)) + 2 + 1 + frames
 
 
 def test_waterfall_ends_at_the_candidate(result: Attribution) -> None:
@@ -134,3 +144,106 @@ def test_a_gpu_is_named_in_text_and_page(result: Attribution) -> None:
         assert "Times of operators are GPU time." in text
         assert "idle gaps: the GPU waits for the host" in text
         assert "host time outside of operators" not in text
+
+
+SITE = MemorySite(name="Linear act: op", sources=(SLOW,), baseline_bytes=0, candidate_bytes=4 << 20)
+DIFFERENT = SoftwareDifference(group="library", name="libgomp", baseline="<1>", candidate="2")
+
+
+def test_memory_and_software_are_shown_and_escaped(result: Attribution) -> None:
+    both = replace(result, memory=(SITE,), software=(DIFFERENT,), links=("act: <may>",))
+    text = attribution_text(both, width=160)
+    assert "at its peak (single reading): eager 0 B -> inductor 4.00 MiB" in text
+    assert "+4.00 MiB (0 B -> 4.00 MiB) Linear act: op, model.py:2: line 2" in text
+    assert "library libgomp: <1> -> 2" in text
+    page = attribution_page(both)
+    assert "<may>" not in page
+    assert "act: &lt;may&gt;" in page
+    assert "&lt;1&gt;" in page
+    for absent in ("Memory that an iteration holds", "Software that differs"):
+        assert absent not in attribution_text(result)
+
+
+def peak(flops_per_second: float, bytes_per_second: float) -> MachinePeak:
+    return MachinePeak(
+        machine="m",
+        device="cpu",
+        precision="float32",
+        threads=1,
+        flops_per_second=flops_per_second,
+        bytes_per_second=bytes_per_second,
+        products=(),
+        streams=(
+            StreamRate(kind="copy", working_set_bytes=1 << 20, bytes_per_second=bytes_per_second),
+        ),
+        torch_version="2.13",
+        measured="2026-01-01",
+    )
+
+
+def test_shares_are_those_of_each_sides_own_time_and_bytes() -> None:
+    eager, fused = Work(flops=0.0, moved_bytes=4e6), Work(flops=0.0, moved_bytes=2e6)
+    made = attribute(
+        Workload(suite="models", name="net"),
+        "eager",
+        "inductor",
+        rounds(TIMES, {**TIMES, SLOW: 900.0}),
+        work=({SLOW: eager}, {SLOW: fused}),
+    )
+    part = with_shares(
+        next(one for one in made.parts if SLOW in one.sources), peak(1e9, 16e9), peak(1e9, 8e9)
+    )
+    assert part.baseline_work is not None
+    assert part.candidate_work is not None
+    assert part.baseline_work.share == pytest.approx(4e6 / part.baseline_ns * 1e9 / 16e9)
+    assert part.candidate_work.share == pytest.approx(2e6 / part.candidate_ns * 1e9 / 8e9)
+    assert part.candidate_work.bound == "memory"
+    unknown = with_shares(part, None, None)
+    assert unknown.baseline_work == part.baseline_work
+    others = [one for one in made.parts if SLOW not in one.sources]
+    assert {one.baseline_work for one in others} == {None}
+
+
+def test_bytes_of_a_generated_kernel_replace_those_of_its_operators() -> None:
+    measured = [
+        replace(
+            one,
+            candidate=replace(
+                one.candidate,
+                rows=tuple(
+                    replace(row, moved_bytes=1e6) if SLOW in row.sources else row
+                    for row in one.candidate.rows
+                ),
+            ),
+        )
+        for one in rounds(TIMES, {**TIMES, SLOW: 900.0})
+    ]
+    eager = {source: Work(flops=10.0, moved_bytes=4e6) for source in TIMES}
+    workload = Workload(suite="models", name="net")
+    made = attribute(workload, "eager", "inductor", measured, work=(eager, eager))
+    part = next(one for one in made.parts if SLOW in one.sources)
+    assert part.baseline_work == Work(flops=10.0, moved_bytes=4e6)
+    assert part.candidate_work is not None
+    assert part.candidate_work.flops == 10.0
+    assert part.candidate_work.moved_bytes == pytest.approx(1e6)
+
+
+def test_a_missing_peak_is_stated(result: Attribution) -> None:
+    missing = replace(result, peak_command="torchyard machine peak --threads 1")
+    for text in (attribution_text(missing, width=160), attribution_page(missing)):
+        assert "unavailable: no stored peak; measure it with: torchyard machine peak" in text
+    assert "no stored peak" not in attribution_text(result)
+
+
+def test_excerpts_are_those_of_unchanged_files(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text("".join(f"line {number}\n" for number in range(1, 21)))
+    here = source("act", "op", line=10, file=str(path))
+    ((name, text),) = excerpts([here, here])
+    assert name == "model.py:10"
+    assert text.splitlines()[0] == "     7 line 7"
+    assert ">   10 line 10" in text.splitlines()
+    assert len(text.splitlines()) == 7
+    path.write_text("edited\n" * 30)
+    assert excerpts([here]) == []
+    assert excerpts([replace(here, file=str(tmp_path / "missing.py"))]) == []

@@ -10,11 +10,14 @@ from typing import Final
 
 from torchyard.core.comparison import WITHOUT_SPEED, Comparison, VariantMetrics
 from torchyard.core.events import Listener
+from torchyard.core.roofline import MachinePeak, attainment_of
 from torchyard.core.study import Study, Variant
 from torchyard.errors import NothingToDo
 from torchyard.why.attribution import attribute
 from torchyard.why.measurement import AttributionSession, Measurement
-from torchyard.why.model import Attribution, CompilePhase
+from torchyard.why.memory import memory_sites
+from torchyard.why.model import Attribution, CompilePhase, Part, Work
+from torchyard.why.software import library_links, software_differences
 
 _PARTIAL: Final = "incomplete: further launches were planned"
 MOST_CODE: Final = 3
@@ -81,7 +84,7 @@ def attribution_of(
         baseline.name,
         candidate.name,
         measurement.rounds,
-        work=measurement.work,
+        work=[measurement.work.get(one.name, {}) for one in (baseline, candidate)],
         notes=[*measurement.notes, *notes, *_state_notes(row), *_disagreement(row, measurement)],
     )
     facts = [
@@ -89,13 +92,50 @@ def attribution_of(
         for variant in (baseline, candidate)
         for fact in compiler_facts(variant, measurement.metrics.get(variant.name))
     ]
+    peaks = [measurement.peaks.get(one.name) for one in (baseline, candidate)]
+    result = replace(result, parts=tuple(with_shares(part, *peaks) for part in result.parts))
+    if baseline.name in measurement.software and candidate.name in measurement.software:
+        one, other = (measurement.software[side.name] for side in (baseline, candidate))
+        different = software_differences(one, other)
+        links = library_links(result.parts, one, other, different)
+        result = replace(
+            result,
+            software=different,
+            links=tuple(f"{part.name}: {text}" for part, text in links),
+        )
     return replace(
         result,
+        peak_command=measurement.peak_command,
+        memory=memory_sites(
+            result.parts,
+            *(measurement.memory.get(one.name, ()) for one in (baseline, candidate)),
+        ),
         facts=(*facts, *library_calls(result)),
         code=slow_code(result, measurement.code),
         compile_phases=compile_phases(
             *(measurement.phases.get(one.name, {}) for one in (baseline, candidate))
         ),
+    )
+
+
+def with_shares(part: Part, baseline: MachinePeak | None, candidate: MachinePeak | None) -> Part:
+    """Return the part with the shares of the measured peaks that its sides reach."""
+    return replace(
+        part,
+        baseline_work=_with_share(part.baseline_work, part.baseline_ns, baseline),
+        candidate_work=_with_share(part.candidate_work, part.candidate_ns, candidate),
+    )
+
+
+def _with_share(work: Work | None, time_ns: float, peak: MachinePeak | None) -> Work | None:
+    if work is None or peak is None or time_ns <= 0.0:
+        return work
+    metrics = VariantMetrics(
+        time_ns=time_ns, flops=work.flops or None, moved_bytes=work.moved_bytes or None
+    )
+    attained = attainment_of(metrics, peak)
+    return (
+        work if attained is None else replace(work, share=attained.roof_share, bound=attained.bound)
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median, stdev
 from typing import Final
@@ -70,11 +70,11 @@ def attribute(
     candidate: str,
     rounds: Sequence[MeasuredRound],
     *,
-    work: dict[Source, Work] | None = None,
+    work: Sequence[Mapping[Source, Work]] = ({}, {}),
     facts: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> Attribution:
-    """Return the contributions over all launches."""
+    """Return the contributions over all launches; `work` is that of eager code, for both sides."""
     kept = usable_rounds(rounds)
     sides = ([one.baseline for one in kept], [one.candidate for one in kept])
     total_ns = fmean(side.plain_ns for side in sides[0])
@@ -92,7 +92,7 @@ def attribute(
     estimates = [_estimate([launch.parts[key] for launch in measured], total_ns) for key in keys]
     adjusted = _adjusted_p(estimates, total_ns)
     parts = [
-        _part(key, one, adjusted_p, groups, sides, total_ns, work or {}, on_gpu=on_gpu)
+        _part(key, one, adjusted_p, groups, sides, total_ns, work, on_gpu=on_gpu)
         for key, one, adjusted_p in zip(keys, estimates, adjusted, strict=True)
     ]
     untrusted = _why_untrusted(rounds)
@@ -262,7 +262,7 @@ def _part(
     groups: Groups,
     sides: tuple[list[MeasuredSide], list[MeasuredSide]],
     total_ns: float,
-    work: dict[Source, Work],
+    work: Sequence[Mapping[Source, Work]],
     *,
     on_gpu: bool,
 ) -> Part:
@@ -279,7 +279,7 @@ def _part(
     named = adjusted_p <= ALPHA and abs(difference_ns) >= SMALLEST_SHARE * total_ns
     return Part(
         kind=kind,
-        name=_name(kind, sources),
+        name=part_name(kind, sources),
         baseline_ns=estimate.baseline_ns,
         candidate_ns=estimate.candidate_ns,
         low_ns=estimate.low_ns,
@@ -290,12 +290,36 @@ def _part(
         sources=sources,
         baseline_kernels=kernels[0],
         candidate_kernels=kernels[1],
-        flops=sum(work[one].flops for one in sources if one in work),
-        moved_bytes=sum(work[one].moved_bytes for one in sources if one in work),
+        baseline_work=_work(key, sides[0], groups, sources, work[0]),
+        candidate_work=_work(key, sides[1], groups, sources, work[1]),
     )
 
 
-def _name(kind: PartKind, sources: Sequence[Source]) -> str:
+def _work(
+    key: Key,
+    side: Sequence[MeasuredSide],
+    groups: Groups,
+    sources: Sequence[Source],
+    work: Mapping[Source, Work],
+) -> Work | None:
+    """Return the work of a part on one side: of its generated kernels where known, else of eager code."""
+    rows = [
+        row
+        for block in side
+        for row in block.rows
+        if row.moved_bytes and groups.group_of(row) == key
+    ]
+    generated = {source for row in rows for source in row.sources}
+    known = [work[one] for one in sources if one in work]
+    moved_bytes = sum(row.calls * row.moved_bytes for row in rows) / max(1, len(side))
+    moved_bytes += sum(
+        work[one].moved_bytes for one in sources if one in work and one not in generated
+    )
+    flops = sum(one.flops for one in known)
+    return Work(flops=flops, moved_bytes=moved_bytes) if flops or moved_bytes else None
+
+
+def part_name(kind: PartKind, sources: Sequence[Source]) -> str:
     """Return a name such as `LayerNorm blocks.*.norm: native_layer_norm`."""
     if kind == "host":
         return "host time outside of operators"

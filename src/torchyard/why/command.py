@@ -81,7 +81,7 @@ Exit code 6: the machine was too noisy; the numbers must not be used.
     "--html",
     type=FILE,
     metavar="FILE",
-    help="Write a self-contained HTML page with a waterfall chart.",
+    help="Write a self-contained HTML page with a waterfall chart and a flame graph.",
 )
 @click.option(
     "--traces",

@@ -13,17 +13,24 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
-from torchyard.bench.launch import LaunchProcesses, draw_launch, threads_of
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch, threads_of
 from torchyard.bench.launch_templates import LaunchTemplates, may_fork
 from torchyard.bench.preparation import PreparationState, compile_variant, measure_metrics, warm_up
+from torchyard.bench.roofline.machine_peak import find_peak, machine_of
+from torchyard.bench.roofline.report import peak_command
 from torchyard.core.comparison import VariantMetrics
 from torchyard.core.events import Event, Listener
+from torchyard.core.roofline import MachinePeak
 from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
+from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.guards import block_check
 from torchyard.process.templates import TemplatePool
+from torchyard.why.memory import Allocation
 from torchyard.why.model import MeasuredRound, MeasuredSide, OperatorRow, Source, Work
+from torchyard.why.software import Software
+from torchyard.worker.wire import phase_of
 
 FEWEST_LAUNCHES: Final = 2
 FEWEST_ROUNDS: Final = 4
@@ -45,7 +52,15 @@ class Measurement:
     """What the launches so far returned."""
 
     rounds: list[MeasuredRound] = field(default_factory=list)
-    work: dict[Source, Work] = field(default_factory=dict)
+    work: dict[str, dict[Source, Work]] = field(default_factory=dict)
+    """Work of eager code by variant."""
+    peaks: dict[str, MachinePeak] = field(default_factory=dict)
+    """Measured peak of the device by variant, where one is stored."""
+    peak_command: str = ""
+    """Command that measures a peak that is not stored."""
+    memory: dict[str, tuple[Allocation, ...]] = field(default_factory=dict)
+    software: dict[str, Software] = field(default_factory=dict)
+    """Empty if both variants run in the same process."""
     metrics: dict[str, VariantMetrics] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
     """Compile time in seconds by variant and phase."""
@@ -165,6 +180,7 @@ class AttributionSession:
                 rounds += 1
             if number == 0:
                 self._read_code(processes)
+                self._read_facts(processes)
 
     def _iterations(self, variant: Variant) -> int:
         iteration_ns = max(self._prepared.iteration_ns[variant.name], 1.0)
@@ -189,6 +205,42 @@ class AttributionSession:
             answer = self._ask(processes, candidate, "kernel_code", names=names)
             self.measurement.code = {str(name): str(text) for name, text in answer["code"]}
 
+    def _read_facts(self, processes: LaunchProcesses) -> None:
+        """Read memory, software and the measured peak of both variants, once."""
+        facts, device = read_facts(), self._workload.device
+        for variant in self._variants:
+            hello = processes.hellos[variant.process_key]
+            threads = threads_of(variant, self._settings) if device == "cpu" else 0
+            machine, torch_version = machine_of(facts, hello, device), str(hello.get("torch", ""))
+            peak = find_peak(
+                machine, device, variant.precision, threads, torch_version=torch_version
+            )
+            if peak is not None:
+                self.measurement.peaks[variant.name] = peak
+            else:
+                self.measurement.peak_command = peak_command(device, variant.precision, threads)
+            answer = self._ask_or_note(processes, variant, "memory-sites")
+            self.measurement.memory[variant.name] = tuple(
+                Allocation.of(fields) for fields in answer.get("sites", ())
+            )
+            if processes.several_processes:
+                answer = self._ask_or_note(processes, variant, "software")
+                if answer:
+                    self.measurement.software[variant.name] = Software.of(answer, variant.target)
+
+    def _ask_or_note(
+        self, processes: LaunchProcesses, variant: Variant, verb: str
+    ) -> dict[str, Any]:
+        """Ask for something that the result can do without; a failure becomes a note."""
+        try:
+            return self._ask(processes, variant, verb, variant=variant.name)
+        except VariantFailed as failed:
+            if not failed.process_alive:
+                raise
+            note = f"{variant.name}: {phase_of(verb)} is unavailable: {failed.failure.message}"
+            self.measurement.notes.append(note)
+            return {}
+
     def _trace_of(self, variant: Variant) -> str:
         """Return the path of the trace of this block; empty if there is one, or none is wanted."""
         if self._traces is None:
@@ -204,7 +256,7 @@ class AttributionSession:
         answer = self._ask(processes, variant, "sources", variant=variant.name)
         for fields, flops, moved_bytes in answer["work"]:
             work = Work(flops=float(flops), moved_bytes=float(moved_bytes))
-            self.measurement.work.setdefault(Source.of(fields), work)
+            self.measurement.work.setdefault(variant.name, {})[Source.of(fields)] = work
         why_not = str(answer["kernels_why_not"])
         note = f"{variant.name}: kernels are not related to source operators: {why_not}"
         if why_not and note not in self.measurement.notes:
@@ -286,11 +338,12 @@ class AttributionSession:
 
 
 def _row(fields: list[Any]) -> OperatorRow:
-    name, sources, duration_ns, calls, nested = fields
+    name, sources, duration_ns, calls, nested, moved_bytes = fields
     return OperatorRow(
         name=str(name),
         sources=tuple(Source.of(one) for one in sources),
         duration_ns=float(duration_ns),
         calls=float(calls),
         nested=float(nested),
+        moved_bytes=float(moved_bytes),
     )

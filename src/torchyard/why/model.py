@@ -49,6 +49,8 @@ class OperatorRow:
     calls: float
     nested: float = 0.0
     """Events that the profiler recorded inside; recording them is part of the duration."""
+    moved_bytes: float = 0.0
+    """Bytes that one call of a generated kernel moves; 0 if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +78,15 @@ class MeasuredRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Arithmetic and memory traffic of a source operator in eager code."""
+    """Arithmetic and memory traffic per iteration."""
 
     flops: float
     moved_bytes: float
+    """Inputs and outputs of each operator; of a generated kernel, what it does not keep inside."""
+    share: float | None = None
+    """Share of the roofline bound that was reached; None without a measured peak."""
+    bound: str = ""
+    """What limits it: `arithmetic`, `memory` or `cache`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +121,39 @@ class Part:
     sources: tuple[Source, ...] = ()
     baseline_kernels: tuple[Kernel, ...] = ()
     candidate_kernels: tuple[Kernel, ...] = ()
-    flops: float = 0.0
-    moved_bytes: float = 0.0
+    baseline_work: Work | None = None
+    candidate_work: Work | None = None
 
     @property
     def difference_ns(self) -> float:
         """Candidate minus baseline."""
         return self.candidate_ns - self.baseline_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySite:
+    """Bytes that a part holds when the memory of an iteration is largest."""
+
+    name: str
+    sources: tuple[Source, ...]
+    baseline_bytes: int
+    candidate_bytes: int
+
+    @property
+    def difference_bytes(self) -> int:
+        """Candidate minus baseline."""
+        return self.candidate_bytes - self.baseline_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareDifference:
+    """A fact about the software of the two sides that differs."""
+
+    group: str
+    """Where it comes from: `build record`, `torch` or `library`."""
+    name: str
+    baseline: str
+    candidate: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +237,14 @@ class Attribution:
     """In the order of execution; empty if no side is compiled."""
     code: tuple[tuple[str, str], ...] = ()
     """Name and generated code of the candidate's kernels with the largest loss, largest first."""
+    memory: tuple[MemorySite, ...] = ()
+    """Sites of both sides, each at its own peak: a single reading, largest difference first."""
+    peak_command: str = ""
+    """Command that measures the peak of this machine; empty if it is stored."""
+    software: tuple[SoftwareDifference, ...] = ()
+    """Empty if both sides run in the same process."""
+    links: tuple[str, ...] = ()
+    """Named parts with the libraries that serve or may serve their operators, where those differ."""
     format: int = FORMAT_VERSION
 
     @property

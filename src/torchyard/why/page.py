@@ -1,27 +1,37 @@
-"""Format an attribution as one self-contained HTML page with a waterfall chart."""
+"""Format an attribution as one self-contained HTML page with a waterfall chart and a flame graph."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from torchyard.core.short_names import short_label
 from torchyard.presentation.chart_layout import round_step
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
-from torchyard.why.model import Attribution, Part
+from torchyard.why.flame_graph import flame_graph
+from torchyard.why.model import Attribution, Part, Source
 from torchyard.why.report import (
     PHASES_METHOD,
     headline,
     kernel_list,
+    memory_headline,
     method_line,
+    peak_line,
     places,
     seconds_text,
     shown_parts,
+    site_line,
     time_unit,
+    work_line,
 )
 
 WIDTH: Final = 800
+MOST_EXCERPTS: Final = 3
+AROUND: Final = 3
+"""Lines before and after a source line in an excerpt."""
 _ROW: Final = 34
 _TOP: Final = 8
 _TICKS: Final = 6
@@ -65,7 +75,11 @@ def attribution_page(result: Attribution) -> str:
             title=f"Why: {short_label(result.workload)}",
             answer=headline(result),
             method=method_line(result),
+            peak=peak_line(result) if result.peak_command else "",
             chart=waterfall(result, parts, rest),
+            flame=flame_graph(result),
+            memory=memory_headline(result),
+            sites=[site_line(site) for site in result.memory],
             rows=[_row(part, result, scale, unit) for part in parts],
             rest=_rest(rest, scale),
             total=_amount(result.difference_ns, scale),
@@ -167,23 +181,29 @@ def _row(part: Part, result: Attribution, scale: float, unit: str) -> dict[str, 
             )
             if kernels
         ],
-        "rates": _rates(part, result),
+        "rates": work_line(part, result),
+        "excerpts": excerpts(part.sources) if part.named else [],
     }
 
 
-def _rates(part: Part, result: Attribution) -> list[str]:
-    """Return FLOP/s and bytes/s of both sides, for the work of the eager operators."""
-    lines = []
-    for name, time_ns in (
-        (result.baseline, part.baseline_ns),
-        (result.candidate, part.candidate_ns),
-    ):
-        if part.kind == "operators" and time_ns > 0.0 and (part.flops or part.moved_bytes):
-            lines.append(
-                f"{name}: {part.flops / time_ns:.3g} GFLOP/s, "
-                f"{part.moved_bytes / time_ns:.3g} GB/s of eager traffic"
+def excerpts(sources: Sequence[Source]) -> list[tuple[str, str]]:
+    """Return file name and lines around each source line; none from a file that was edited since."""
+    shown: dict[tuple[str, int], str] = {}
+    for source in sources:
+        key = (source.file, source.line)
+        if not source.file or key in shown or len(shown) == MOST_EXCERPTS:
+            continue
+        try:
+            lines = Path(source.file).read_text("utf-8", "replace").splitlines()
+        except (OSError, ValueError):
+            continue
+        if source.line <= len(lines) and lines[source.line - 1].strip() == source.text:
+            first = max(1, source.line - AROUND)
+            shown[key] = "\n".join(
+                f"{'>' if number == source.line else ' '} {number:4} {lines[number - 1]}"
+                for number in range(first, min(len(lines), source.line + AROUND) + 1)
             )
-    return lines
+    return [(f"{Path(file).name}:{line}", text) for (file, line), text in shown.items()]
 
 
 def _rest(rest: list[Part], scale: float) -> tuple[int, str] | None:

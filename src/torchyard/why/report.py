@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.core.short_names import short_label
-from torchyard.core.units import format_count
+from torchyard.core.units import format_bandwidth, format_bytes, format_count, format_flops
 from torchyard.presentation.safe_text import one_line, wrapped
-from torchyard.why.model import Ablation, Attribution, CompilePhase, Kernel, Part, Source
+from torchyard.why.model import (
+    Ablation,
+    Attribution,
+    CompilePhase,
+    Kernel,
+    MemorySite,
+    Part,
+    SoftwareDifference,
+    Source,
+    Work,
+)
 
 MOST_PARTS: Final = 8
 LARGEST_SHARE: Final = 2.0
@@ -17,6 +27,9 @@ LARGEST_SHARE: Final = 2.0
 _MOST_KERNELS: Final = 3
 _MOST_LINES: Final = 3
 PHASES_METHOD: Final = "single reading, empty caches"
+_MOST_SITES: Final = 6
+_MOST_DIFFERENCES: Final = 20
+_LONGEST_FACT: Final = 160
 
 
 def attribution_text(result: Attribution, *, width: int = 100) -> str:
@@ -37,6 +50,21 @@ def attribution_text(result: Attribution, *, width: int = 100) -> str:
     times = _times(result.baseline_ns, result.candidate_ns, scale)
     total = _amount(result.difference_ns, scale)
     lines.append(f"{total:>{amount}} {unit}  sum of all parts: {times} {unit}")
+    if result.links:
+        lines += ["", "Libraries of the parts:"]
+        for text in result.links:
+            lines += wrapped(one_line(text), width, first="  ", rest="      ")
+    if result.software:
+        lines += ["", f"Software that differs, {result.baseline} -> {result.candidate}:"]
+        for different in result.software[:_MOST_DIFFERENCES]:
+            text = one_line(software_line(different))
+            lines += wrapped(text, width, first="  ", rest="      ")
+        if len(result.software) > _MOST_DIFFERENCES:
+            lines.append(f"  {len(result.software) - _MOST_DIFFERENCES} more: see --json")
+    if result.memory:
+        lines += ["", *wrapped(memory_headline(result), width)]
+        for site in shown_sites(result):
+            lines += wrapped(one_line(site_line(site)), width, first="  ", rest="      ")
     if result.facts:
         lines += ["", "Compiler:"]
         for fact in result.facts:
@@ -49,6 +77,8 @@ def attribution_text(result: Attribution, *, width: int = 100) -> str:
         for one in result.ablations:
             lines += wrapped(one_line(ablation_line(one)), width, first="  ", rest="      ")
     lines += ["", *wrapped(method_line(result), width)]
+    if result.peak_command:
+        lines += wrapped(peak_line(result), width)
     for note in result.notes:
         lines += wrapped(f"note: {one_line(note)}", width, rest="  ")
     return "\n".join(lines) + "\n"
@@ -73,6 +103,74 @@ def headline(result: Attribution) -> str:
     share = first.difference_ns / result.difference_ns if result.difference_ns else 0.0
     portion = f" ({share:.0%} of the difference)" if 0.0 < share <= LARGEST_SHARE else ""
     return f"{text} Largest contribution: {first.name}{portion}."
+
+
+def software_line(one: SoftwareDifference) -> str:
+    """Return a fact that differs: `library libgomp: of GCC 10.2.1 -> of GCC 14.2.1`."""
+    sides = [
+        side if len(side) <= _LONGEST_FACT else side[: _LONGEST_FACT - 3] + "..."
+        for side in (one.baseline, one.candidate)
+    ]
+    return f"{one.group} {one.name}: {sides[0]} -> {sides[1]}"
+
+
+def memory_headline(result: Attribution) -> str:
+    """Return the peaks of both sides."""
+    totals = [
+        format_bytes(sum(sizes))
+        for sizes in (
+            [site.baseline_bytes for site in result.memory],
+            [site.candidate_bytes for site in result.memory],
+        )
+    ]
+    return (
+        f"Memory that an iteration holds at its peak (single reading): {result.baseline} {totals[0]} -> "
+        f"{result.candidate} {totals[1]}"
+    )
+
+
+def shown_sites(result: Attribution) -> list[MemorySite]:
+    """Return the sites with the largest differences; without one, those that hold most."""
+    different = [site for site in result.memory if site.difference_bytes]
+    return (different or list(result.memory))[:_MOST_SITES]
+
+
+def site_line(site: MemorySite) -> str:
+    """Return a site: `+4.00 MiB (0 B -> 4.00 MiB) Linear up: addmm, model.py:7: ...`."""
+    sign = "-" if site.difference_bytes < 0 else "+"
+    lines = places(site.sources)
+    where = f", {lines[0]}" if lines else ""
+    more = f" and {format_count(len(lines) - 1, 'other line')}" if lines[1:] else ""
+    return (
+        f"{sign}{format_bytes(abs(site.difference_bytes))} ({format_bytes(site.baseline_bytes)} -> "
+        f"{format_bytes(site.candidate_bytes)}) {site.name}{where}{more}"
+    )
+
+
+def work_line(part: Part, result: Attribution) -> str:
+    """Return the rates of both sides, with the share of the roofline bound; empty if unknown."""
+    sides = (
+        (result.baseline, part.baseline_work, part.baseline_ns),
+        (result.candidate, part.candidate_work, part.candidate_ns),
+    )
+    return "; ".join(
+        f"{name}: {_rates(work, time_ns)}"
+        for name, work, time_ns in sides
+        if work is not None and time_ns > 0.0
+    )
+
+
+def _rates(work: Work, time_ns: float) -> str:
+    texts = []
+    if work.flops:
+        rate = format_flops(work.flops * 1e9 / time_ns, per_second=True)
+        texts.append(f"{format_flops(work.flops)} at {rate}")
+    if work.moved_bytes:
+        rate = format_bandwidth(work.moved_bytes * 1e9 / time_ns)
+        texts.append(f"{format_bytes(work.moved_bytes)} at {rate}")
+    if work.share is not None:
+        texts.append(f"{work.share:.0%} of the roofline bound ({work.bound})")
+    return ", ".join(texts)
 
 
 def phase_line(phase: CompilePhase, result: Attribution) -> str:
@@ -109,6 +207,13 @@ def method_line(result: Attribution) -> str:
         f"95 % confidence intervals. Slowdown by the profiler: {result.baseline} "
         f"{max(0.0, result.baseline_overhead):.1%}, {result.candidate} "
         f"{max(0.0, result.candidate_overhead):.1%}."
+    )
+
+
+def peak_line(result: Attribution) -> str:
+    """Return why there are no shares of the roofline bound, and what to do."""
+    return one_line(
+        f"Share of the roofline bound: unavailable: no stored peak; measure it with: {result.peak_command}"
     )
 
 
@@ -166,6 +271,8 @@ def _part_lines(
         if kernels:
             text = f"{name}: {kernel_list(kernels, scale, unit)}"
             lines += wrapped(one_line(text), width, first=indent, rest=indent + "    ")
+    if part.named and (text := work_line(part, result)):
+        lines += wrapped(one_line(text), width, first=indent, rest=indent + "    ")
     return [*lines, ""]
 
 

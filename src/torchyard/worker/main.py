@@ -74,6 +74,8 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "compile_phases": lambda: _attribution(service).compile_phases(),
         "kernel_code": lambda **fields: _attribution(service).kernel_code(**fields),
         "sources": lambda **fields: _attribution(service).sources(**fields),
+        "software": lambda **fields: _attribution(service).software(**fields),
+        "memory-sites": lambda **fields: _attribution(service).memory(**fields),
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "reduce-capture": lambda **fields: _reduction(service).capture(**fields),
         "reduce-lengths": lambda **fields: _reduction(service).lengths(**fields),

@@ -64,6 +64,8 @@ PHASES = {
     "kernel_code": "the reading of generated code",
     "sources": "the recording of operators",
     "instrumented": "an instrumented block",
+    "memory-sites": "the memory of one iteration",
+    "software": "the list of libraries",
     "list": "the listing of workloads",
     "backends": "the listing of backends",
     "peak": "the peak rate measurement",

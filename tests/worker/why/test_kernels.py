@@ -38,7 +38,8 @@ kernels = [v for m in PyCodeCache.modules for k, v in vars(m).items() if k.start
 restored = output_code.CompiledFxGraph.__call__.__name__ == "__call__" and not any(
     type(kernel).__name__ == "function" and kernel.__name__ == "call" for kernel in kernels
 )
-print(json.dumps({"why_not": why_not, "rows": answer["rows"], "restored": restored}))
+memory = attribution.memory("one")
+print(json.dumps({"why_not": why_not, "rows": answer["rows"], "restored": restored, "memory": memory}))
 """
 
 
@@ -77,6 +78,13 @@ def test_generated_kernels_and_library_calls(tmp_path: Path) -> None:
         assert ("forward", "blocks.*", "sigmoid") in sources(answer, "cpp_")
         assert ("forward", "blocks.*.up", "addmm") in sources(answer, "aten::addmm")
         assert ("forward", "", "sort") in sources(answer, "aten::sort")
+        moved = {row[-1] for row in answer["rows"] if row[0].startswith("cpp_fused_native_layer")}
+        norm_bytes = 4 * (2 * 8 * 32 + 2 * 32)  # input, output, weight and bias
+        assert max(moved) == pytest.approx(norm_bytes, rel=0.2)
+        assert all(row[-1] == 0 for row in answer["rows"] if not row[0].startswith("cpp_"))
+        allocated = {name: size for name, _, size in answer["memory"]["sites"]}
+        assert sum(allocated.values()) == answer["memory"]["peak_bytes"] >= 4 * 8 * 32
+        assert set(allocated) - {""}, allocated
 
 
 def test_code_of_a_triton_kernel() -> None:

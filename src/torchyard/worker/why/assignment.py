@@ -116,7 +116,7 @@ class Assignment:
             unit = operator.unit
             self._modules.setdefault((unit.file, unit.line), set()).add(unit.module)
         self._graphs = {
-            name: [KernelCall(call.name, self._with_paths(call.units)) for call in calls]
+            name: [call._replace(units=self._with_paths(call.units)) for call in calls]
             for name, calls in graphs.items()
         }
         self._labels = labels
@@ -132,6 +132,11 @@ class Assignment:
         longer = [one for one in modules if not unit.module or one.endswith("." + unit.module)]
         is_known = unit.module in modules or len(longer) != 1
         return unit if is_known else unit._replace(module=longer[0])
+
+    def kernel_bytes(self) -> Dict[Row, float]:
+        """Return the bytes that each generated kernel moves, where they are known."""
+        calls = [call for graph in self._graphs.values() for call in graph]
+        return {(call.name, call.units): call.moved_bytes for call in calls if call.moved_bytes}
 
     def iteration(self, event: Event) -> None:
         """Assign the events of one iteration; the rest of its duration is host time."""

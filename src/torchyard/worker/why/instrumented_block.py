@@ -142,8 +142,14 @@ def run_instrumented(
     for event, _ in kept:
         assignment.iteration(event)
     count = max(1, len(kept))
+    kernel_bytes = assignment.kernel_bytes()
     rows = [
-        [name, [list(unit) for unit in units], *(number / count for number in numbers)]
+        [
+            name,
+            [list(unit) for unit in units],
+            *(number / count for number in numbers),
+            kernel_bytes.get((name, units), 0.0),
+        ]
         for (name, units), numbers in assignment.times.items()
     ]
     return {

@@ -40,6 +40,8 @@ class KernelCall(NamedTuple):
 
     name: str
     units: Tuple[Unit, ...]
+    moved_bytes: float = 0.0
+    """Bytes that it reads and writes, without those that stay inside; 0 if unknown."""
 
 
 class GeneratedCode:
@@ -94,7 +96,8 @@ class GeneratedCode:
         units = {_unit_of(origin, phase) for origin in origins if origin.op == "call_function"}
         computing = {unit for unit in units if not is_view(unit.operator)}
         calls = self._graphs.setdefault(id(graph), (graph, []))[1]
-        calls.append(KernelCall(name, tuple(sorted(computing or units))))
+        moved_bytes = _moved_bytes(schedule) if isinstance(schedule, list) else 0.0
+        calls.append(KernelCall(name, tuple(sorted(computing or units)), moved_bytes))
 
     def calls(self) -> Dict[str, List[KernelCall]]:
         """Return the calls of each generated module that is loaded, and keep them on disk."""
@@ -156,12 +159,31 @@ def _read_calls(path: str) -> Dict[str, List[KernelCall]]:
         with open(path, encoding="utf-8") as file:
             return {
                 module: [
-                    KernelCall(name, tuple(Unit(*unit) for unit in units)) for name, units in calls
+                    KernelCall(name, tuple(Unit(*unit) for unit in units), moved_bytes)
+                    for name, units, moved_bytes in calls
                 ]
                 for module, calls in json.load(file).items()
             }
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
+
+
+def _moved_bytes(schedule: List[Any]) -> float:
+    """Return the bytes of all buffers that a kernel reads or writes; each counts once.
+
+    A buffer that only the kernel itself uses is never stored.
+    """
+    nodes = [one for one in schedule if hasattr(one, "get_read_write_buffer_accesses")]
+    names = {one.get_name() for one in nodes}
+    sizes: Dict[str, float] = {}
+    for node in nodes:
+        accesses = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
+        for buffer, size in accesses.items():
+            written = node.scheduler.name_to_buf.get(buffer)
+            users = {user.get_name() for user in written.users} if written is not None else {""}
+            if users - names:
+                sizes[buffer] = max(float(size), sizes.get(buffer, 0.0))
+    return sum(sizes.values())
 
 
 def _unit_of(node: Any, phase: str) -> Unit:

@@ -8,6 +8,8 @@ from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.why.compile_phases import CompileTimer
 from torchyard.worker.why.instrumented_block import reserve_memory, run_instrumented
 from torchyard.worker.why.kernels import GeneratedCode
+from torchyard.worker.why.memory import peak_by_site
+from torchyard.worker.why.software import facts, primitives_of
 from torchyard.worker.why.sources import SourceRecorder, TracedOperator, Unit
 
 
@@ -55,6 +57,19 @@ class AttributionService:
         why_not = self._code.why_not if compiled else ""
         work = [[list(unit), flops, moved] for unit, (flops, moved) in totals.items()]
         return {"work": work, "kernels_why_not": why_not}
+
+    def memory(self, variant: str) -> Dict[str, Any]:
+        """Return the memory at the peak of one iteration by allocation site."""
+        operators = self._operators.get(variant, [])
+        return peak_by_site(self._service.runner(variant), operators, self._code)
+
+    def software(self, variant: str) -> Dict[str, Any]:
+        """Return build settings, loaded libraries, and the primitives of oneDNN in one iteration."""
+        primitives = [
+            [None if unit is None else list(unit), kind, implementation]
+            for unit, kind, implementation in primitives_of(self._service.runner(variant))
+        ]
+        return {**facts(), "primitives": primitives}
 
     def kernel_code(self, names: List[str]) -> Dict[str, Any]:
         """Return the generated code of these kernels."""
