@@ -105,6 +105,20 @@ def test_equal_versions_of_different_files_differ() -> None:
     assert (difference.baseline, difference.candidate) == ("0.3.20 (100 B)", "0.3.20 (101 B)")
 
 
+def test_switches_are_compared_by_meaning() -> None:
+    sides = [
+        software(flags=f"-O2, USE_MKLDNN={one}, USE_CUDA={two}")
+        for one, two in (("1", "0"), ("ON", "OFF"), ("ON", "ON"))
+    ]
+    assert software_differences(sides[0], sides[1]) == ()
+    (difference,) = software_differences(sides[1], sides[2])
+    assert (difference.name, difference.baseline, difference.candidate) == (
+        "USE_CUDA",
+        "none",
+        "ON",
+    )
+
+
 def test_two_copies_of_a_runtime_are_both_shown() -> None:
     other = software(libraries=(("libgomp", "of GCC 10", 1), ("libgomp", "of GCC 14", 2)))
     texts = {one.name: one.candidate for one in software_differences(software(), other)}
@@ -126,7 +140,11 @@ def test_other_operators_are_not_linked_with_a_blas() -> None:
 
 
 def test_parts_that_are_not_significant_are_not_linked() -> None:
-    assert links(software(), NEW_BLAS, part(MATMUL, named=False)) == []
+    silent = part(MATMUL, named=False)
+    assert links(software(), NEW_BLAS, silent) == []
+    ran = replace(NEW_BLAS, primitives=((MATMUL, "matmul", "gemm:acl"),))
+    assert links(ran, ran, silent) == []
+    assert links(software(), ran, silent) == ["oneDNN executed nothing -> 1x matmul (gemm:acl)"]
 
 
 def test_reported_primitives_are_evidence() -> None:

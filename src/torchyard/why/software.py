@@ -21,8 +21,10 @@ from torchyard.why.model import Part, SoftwareDifference, Source
 NONE: Final = "none"
 RECORD, TORCH, LIBRARY = "build record", "torch", "library"
 _FLAGS: Final = "CXX_FLAGS"
-_IGNORED: Final = frozenset({"TORCH_VERSION"})
-"""Settings that repeat another one."""
+_IGNORED: Final = frozenset({"TORCH_VERSION", "COMMIT_SHA", "CXX_COMPILER", "MKL_NUM_THREADS"})
+"""Settings that repeat another one, and a variable that only some versions of torch report."""
+_OFF: Final = frozenset({"OFF", "0", "FALSE", ""})
+_ON: Final = frozenset({"ON", "1", "TRUE"})
 _BLAS: Final = (
     *("libopenblas", "libmkl", "libblis", "libnvpl", "libatlas", "libflexiblas", "libblas"),
     *("mkl", "BLAS_INFO"),
@@ -142,7 +144,7 @@ def software_differences(baseline: Software, candidate: Software) -> tuple[Softw
     differences = []
     for group, one, other in groups:
         for name in dict.fromkeys((*one, *other)):
-            texts = one.get(name) or NONE, other.get(name) or NONE
+            texts = _value(name, one), _value(name, other)
             if texts[0] == texts[1] or name in _IGNORED:
                 continue
             if name == _FLAGS and NONE not in texts:
@@ -151,6 +153,14 @@ def software_differences(baseline: Software, candidate: Software) -> tuple[Softw
                 SoftwareDifference(group=group, name=name, baseline=texts[0], candidate=texts[1])
             )
     return tuple(differences)
+
+
+def _value(name: str, facts: Mapping[str, str]) -> str:
+    """Return a fact; switches have the same words in all versions of torch."""
+    text = facts.get(name, "")
+    if name.startswith("USE_"):
+        return NONE if text in _OFF else "ON" if text in _ON else text
+    return text or NONE
 
 
 def _only_words(one: str, other: str) -> tuple[str, str]:
@@ -166,22 +176,27 @@ def library_links(
     candidate: Software,
     differences: Sequence[SoftwareDifference],
 ) -> Iterator[tuple[Part, str]]:
-    """Yield each named part with what serves or may serve its operators, where that differs."""
+    """Yield parts with what serves or may serve their operators, where that differs.
+
+    Other parts than named ones only with evidence: what may serve them explains nothing.
+    """
     for part in parts:
-        if not part.named or part.kind != "operators":
+        if part.kind != "operators":
             continue
         kinds = [one for one in CLASSES if _has_operator(one, part.sources)]
         ran = [_primitives(side, part, kinds) for side in (baseline, candidate)]
         texts = []
         if ran[0] != ran[1]:
             texts.append(f"oneDNN executed {_counted(ran[0])} -> {_counted(ran[1])}")
+        elif not part.named:
+            continue
         elif ran[0]:
             texts.append(f"oneDNN executed {_counted(ran[0])} on both sides")
         names = _ONEDNN if ran[0] or ran[1] else ()
         if not (ran[0] and ran[1]):
             names = (*names, *(name for one in kinds for name in one.libraries))
         own = not kinds and not names
-        served = _texts(differences, _OWN if own else names)
+        served = _texts(differences, _OWN if own else names) if part.named else []
         if served:
             verb = "computed by torch itself, may depend on" if own else "may be served by"
             texts.append(f"{verb} {', '.join(served)}")

@@ -19,7 +19,10 @@ from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.why.sources import SourceRecorder, Unit
 
-_NAME = re.compile(r"^(lib[A-Za-z0-9_+]+?)(?:-[\w.]*)?\.so(?:\.([\d.]+))?$")
+_NAME = re.compile(r"^(lib[A-Za-z0-9_+]+?)(?:-[\w.-]*)?\.so(?:\.([\d.]+))?$")
+"""`libgomp-98df74fd.so.1.0.0`: the name and number without the digest that wheels add."""
+_SAME = {"libopenblasp": "libopenblas", "libopenblaso": "libopenblas"}
+"""Names of builds of one library with different threads."""
 _OWN = ("libtorch", "libc10", "libshm", "libcaffe2")
 """Libraries of torch, whose version is that of torch."""
 _TEXTS = {
@@ -59,7 +62,7 @@ def loaded_libraries() -> List[Tuple[str, str, int]]:
     for path in paths:
         match = _NAME.match(os.path.basename(path))
         if match and not match.group(1).startswith(_OWN):
-            name, number = match.groups()
+            name, number = _SAME.get(match.group(1), match.group(1)), match.group(2)
             with contextlib.suppress(OSError):
                 size_bytes = os.path.getsize(path)
                 libraries.append((name, _version(name, path) or number or "", size_bytes))
