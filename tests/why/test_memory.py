@@ -18,11 +18,12 @@ def allocation(size: int, *sources: object, name: str = "op") -> Allocation:
 def test_sites_are_joined_by_part_and_sorted_by_difference() -> None:
     parts = attribute(Workload(suite="models", name="net"), "a", "b", rounds(TIMES, TIMES)).parts
     baseline = [allocation(10, NORM), allocation(20, NORM), allocation(100, UP)]
-    candidate = [allocation(100, UP), allocation(7)]
+    candidate = [allocation(100, UP), allocation(7, name=""), allocation(6, name="aten::clone")]
     sites = memory_sites(parts, baseline, candidate)
     assert [(site.name, site.baseline_bytes, site.candidate_bytes) for site in sites] == [
         ("Linear norm: op", 30, 0),
         ("operators without a known source", 0, 7),
+        ("aten::clone without a known source", 0, 6),
         ("Linear up: op", 100, 100),
     ]
     assert sum(site.baseline_bytes for site in sites) == 130

@@ -86,7 +86,7 @@ def test_facts_that_differ_are_listed_once() -> None:
         for one in software_differences(software(), other)
     }
     assert texts == {
-        "torch": ("torch", "2.6.0", "2.13.0"),
+        "version": ("torch", "2.6.0", "2.13.0"),
         "compiler": ("torch", "GCC 11.2", "GCC 13.3"),
         "CXX_FLAGS": ("torch", "-O2", "-O3"),
         "libopenblas": ("library", "0.3.20 (100 B)", "0.3.29 (100 B)"),

@@ -34,6 +34,6 @@ def test_the_software_of_both_targets_is_compared(tmp_path: Path) -> None:
         shown = done.stdout
     result = json.loads(shown)["attribution"]
     versions = {one["name"]: one for one in result["software"] if one["group"] == "torch"}
-    assert versions["torch"]["baseline"] != versions["torch"]["candidate"]
+    assert versions["version"]["baseline"] != versions["version"]["candidate"]
     assert any(one["group"] == "library" for one in result["software"])
     assert result["memory"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchyard.why.attribution import part_name
-from torchyard.why.model import MemorySite, Part, PartKind, Source
+from torchyard.why.model import MemorySite, Part, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,7 @@ def memory_sites(
     for side, allocations in enumerate((baseline, candidate)):
         for one in allocations:
             known = [names[source] for source in one.sources if source in names]
-            kind: PartKind = "operators" if one.sources else "unattributed"
-            name = known[0] if known else part_name(kind, one.sources)
+            name = known[0] if known else _own_name(one)
             sizes.setdefault(name, [0, 0])[side] += one.size_bytes
             sources.setdefault(name, set()).update(one.sources)
     sites = [
@@ -58,3 +57,9 @@ def memory_sites(
     return tuple(
         sorted(sites, key=lambda one: (-abs(one.difference_bytes), -one.baseline_bytes, one.name))
     )
+
+
+def _own_name(one: Allocation) -> str:
+    if one.sources:
+        return part_name("operators", one.sources)
+    return f"{one.name} without a known source" if one.name else part_name("unattributed", ())

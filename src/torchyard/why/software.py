@@ -93,7 +93,7 @@ class Software:
     def of(cls, answer: Mapping[str, Any], target: Target) -> Software:
         """Return the software of a worker's answer."""
         settings = parse_show(str(answer["show"])) | parse_parallel_info(str(answer["parallel"]))
-        own = {"torch": answer["torch"], "torch commit": answer["git"], "Python": answer["python"]}
+        own = {"version": answer["torch"], "commit": answer["git"], "Python": answer["python"]}
         libraries: dict[str, list[str]] = {}
         for name, version, size_bytes in answer["libraries"]:
             text = (
