@@ -31,6 +31,8 @@ SETTINGS: Final[tuple[tuple[str, str, Scalar], ...]] = (
     ("C++ instead of Python wrapper", "inductor.cpp_wrapper", True),
 )
 MOST_OPERATORS: Final = 3
+SMALLEST_SHARE: Final = 0.01
+"""Operators of parts that lose less than this share of the candidate's time are not tried."""
 _LIBRARY: Final = frozenset(
     {"mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward", "linear"}
 )
@@ -78,8 +80,9 @@ def changes_of(candidate: Variant, result: Attribution) -> list[Change]:
 def operators_to_keep(parts: Sequence[Part]) -> list[str]:
     """Return the operators of the parts that the compiler makes slower, most costly first."""
     names: list[str] = []
+    limit_ns = SMALLEST_SHARE * sum(part.candidate_ns for part in parts)
     for part in sorted(parts, key=lambda one: -one.difference_ns):
-        if part.kind != "operators" or part.difference_ns <= 0.0:
+        if part.kind != "operators" or part.difference_ns <= max(0.0, limit_ns):
             continue
         operators = sorted({source.operator for source in part.sources} - _LIBRARY)
         text = ",".join(operators)
