@@ -121,11 +121,9 @@ def peak_by_site(
         call()
         runner.model.forget_gradients()
         runner.synchronize()
-        with (
-            code.labelled(labels),
-            profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
-            torch.autograd.profiler.record_function(ITERATION),
-        ):
+        profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        iteration = torch.autograd.profiler.record_function(ITERATION)
+        with code.labelled(labels), profiler, iteration:
             call()
             runner.synchronize()
     runner.model.forget_gradients()

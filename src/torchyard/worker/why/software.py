@@ -78,11 +78,8 @@ def _version(name: str, path: str) -> str:
             return (report() or b"").decode("utf-8", "replace").replace("OpenBLAS ", "", 1).strip()
     pattern = _TEXTS.get(name)
     if pattern is not None:
-        with (
-            contextlib.suppress(OSError, ValueError),
-            open(path, "rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
+        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             match = pattern.search(content)
             if match:
                 return _PREFIXES.get(name, "") + match.group(1).decode("ascii", "replace")
