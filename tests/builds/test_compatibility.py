@@ -246,8 +246,8 @@ class TestCuda:
         assert (toolkit.driver_least, toolkit.driver_own) == ("525.60.13", "550.54.14")
 
     def test_rocm_notes_by_version(self) -> None:
-        assert len(rocm_notes("6.2.41133")) == 3
-        assert len(rocm_notes("7.13.0")) == 2
+        assert len(rocm_notes("6.2.41133")) == 2
+        assert len(rocm_notes("7.13.0")) == 1
 
 
 class TestCheckVersions:
@@ -269,8 +269,7 @@ class TestCheckVersions:
             "cuda": "13.0.88",
         }
         facts = release_facts("pytorch", "2.13")
-        variables = {"USE_SYSTEM_NCCL": "ON"}
-        assert check_versions(facts, found, architecture="x86_64", variables=variables) == ()
+        assert check_versions(facts, found, architecture="x86_64") == ()
 
     def test_preferred_ranges_only_warn(self) -> None:
         findings = check_versions(release_facts("pytorch", "2.10"), {"gcc": "10.4.0"})
@@ -278,14 +277,6 @@ class TestCheckVersions:
 
     def test_missing_tools_are_not_checked(self) -> None:
         assert check_versions(release_facts("pytorch", "2.8"), {}) == ()
-
-    @pytest.mark.parametrize("release", ["2.8", "2.11", "2.13", "2.15"])
-    def test_cuda_builds_clone_nccl(self, release: str) -> None:
-        facts = release_facts("pytorch", release)
-        (finding,) = check_versions(facts, {"cuda": "13.2"})
-        assert "NCCL" in finding.what
-        for variables in ({"USE_NCCL": "OFF"}, {"USE_SYSTEM_NCCL": "ON"}):
-            assert check_versions(facts, {"cuda": "13.2"}, variables=variables) == ()
 
     def test_cmake_4_blocks_old_releases_until_the_variable_is_set(self) -> None:
         facts = release_facts("pytorch", "2.6")
@@ -303,12 +294,12 @@ class TestCheckVersions:
         assert "3.23.0" in finding.what
 
     def test_options_that_are_off_disable_some_findings(self) -> None:
-        facts = release_facts("pytorch", "2.7.1")
-        (finding,) = check_versions(facts, {})
-        assert "NCCL" in finding.what
-        assert check_versions(facts, {}, variables={"USE_NCCL": "OFF"}) == ()
-        assert check_versions(facts, {}, variables={"USE_SYSTEM_NCCL": "ON"}) == ()
-        assert check_versions(release_facts("pytorch", "2.8"), {}) == ()
+        facts = release_facts("pytorch", "2.4")
+        gcc = {"gcc": "13.2.0"}
+        (finding,) = check_versions(facts, gcc, architecture="x86_64")
+        assert "FBGEMM" in finding.what
+        off = {"USE_FBGEMM": "OFF"}
+        assert check_versions(facts, gcc, architecture="x86_64", variables=off) == ()
 
     def test_a_report_is_a_warning_that_says_so(self) -> None:
         found = {"cmake": "3.30.2", "ninja": "1.11.1"}

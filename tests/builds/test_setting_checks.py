@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.commands.run import build_request
+from torchyard.builds.plan import Command, WriteFile
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe_file import ResolvedBuild, resolve
 from torchyard.errors import UsageError
@@ -68,6 +70,7 @@ def test_lists_are_changed_and_keep_their_other_entries() -> None:
 def test_the_gcc_folder_of_rocm_follows_the_chosen_gcc(tmp_path: Path) -> None:
     def flags(*settings: str) -> str:
         request = build_request("pytorch", "rocm", "", ("environment.use=conda", *settings), "")
+        request = replace(request, machine="x86_64")
         plan = make_plan(request, home=BuildsDirectory(folder=tmp_path), environ={})
         step = next(step for step in plan.steps if step.name == "pytorch/build")
         return dict(step.variables)["HIPCC_COMPILE_FLAGS_APPEND"]
@@ -76,5 +79,58 @@ def test_the_gcc_folder_of_rocm_follows_the_chosen_gcc(tmp_path: Path) -> None:
     assert flags().endswith("/x86_64-conda-linux-gnu/13.3.0")
     chosen = flags(f"{key}-=gcc_linux-64", f"{key}+=gcc_linux-64=14.2.0")
     assert chosen.endswith("/x86_64-conda-linux-gnu/14.2.0")
+    assert flags("environment.gcc=12.4.0").endswith("/x86_64-conda-linux-gnu/12.4.0")
     with pytest.raises(UsageError, match="exact version of gcc"):
         flags(f"{key}-=gcc_linux-64", f"{key}+=gcc_linux-64=14")
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda", "rocm"])
+def test_a_variant_of_the_development_stack(variant: str, tmp_path: Path) -> None:
+    resolved = build("dev-stack", "environment.use=conda", variant=variant)
+    torch, vision, audio, bench = resolved.components
+    assert bench.name == "torchbench"
+    assert torch.options["USE_CUDA"] is (variant == "cuda")
+    assert torch.options["USE_ROCM"] is (variant == "rocm")
+    assert vision.options["FORCE_CUDA"] is (variant != "cpu")
+    assert audio.options["USE_CUDA"] is (variant == "cuda")
+    # The environment that all share has what PyTorch's recipe needs.
+    conda = resolved.environment.conda.packages
+    assert ("cuda-toolkit={cuda}" in conda) == (variant == "cuda")
+    assert ("/opt/rocm/bin" in resolved.environment.path) == (variant == "rocm")
+    plan = make_plan(
+        build_request("dev-stack", variant, "", ("environment.use=conda",), ""),
+        home=BuildsDirectory(folder=tmp_path),
+        environ={"PATH": ""},
+    )
+    assert plan.name == f"dev-stack-main-{variant}"
+
+
+def test_one_setting_for_the_toolkit_and_one_for_gcc(tmp_path: Path) -> None:
+    words = ("environment.cuda=12.6.3", "environment.gcc=12")
+    request = build_request("dev-stack", "cuda", "", words, "")
+    plan = make_plan(request, home=BuildsDirectory(folder=tmp_path), environ={"PATH": ""})
+    for name in ("pytorch/build", "torchvision/build"):
+        step = next(step for step in plan.steps if step.name == name)
+        variables = dict(step.variables)
+        assert (variables["CC"], variables["CXX"]) == ("gcc-12", "g++-12")
+        assert variables["CUDAHOSTCXX"] == "g++-12"
+        assert variables["PATH"].startswith("/usr/local/cuda-12.6/bin:")
+    torch = next(step for step in plan.steps if step.name == "pytorch/build")
+    assert dict(torch.variables)["CUDA_HOME"] == "/usr/local/cuda-12.6"
+
+
+def test_pip_does_not_install_over_conda(tmp_path: Path) -> None:
+    words = ("environment.use=conda",)
+    request = build_request("pytorch", "cuda", "2.4.0", words, "")
+    plan = make_plan(request, home=BuildsDirectory(folder=tmp_path), environ={"PATH": ""})
+    (packages,) = (step for step in plan.steps if step.name == "environment/packages")
+    command = packages.actions[-1]
+    assert isinstance(command, Command)
+    names = [text.partition("=")[0].rstrip("<>") for text in command.argv]
+    assert "numpy" in names
+    assert not {"cmake", "ninja", "pip"} & set(names[names.index("--") :])
+    (environment,) = (step for step in plan.steps if step.name == "environment/python")
+    texts = [action.text for action in environment.actions if isinstance(action, WriteFile)]
+    assert '"cmake=3.26"' in texts[0]
+    assert '"python>=3.8,<3.13"' in texts[0]
+    assert any("cmake" in note and "conda, not by pip" in note for note in plan.notes)

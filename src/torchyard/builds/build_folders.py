@@ -13,7 +13,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -56,9 +56,12 @@ class BuildsDirectory:
         """Return the folder given by TORCHYARD_HOME or the XDG base directory rules."""
         return BuildsDirectory(folder=home_folder())
 
-    def source(self, recipe: Recipe) -> Path:
-        """Return the folder of a fetched source; sources described differently have their own."""
-        text = json.dumps(encode(recipe.source), sort_keys=True)
+    def source(self, recipe: Recipe, downloads: Sequence[str] = ()) -> Path:
+        """Return the folder of a fetched source; sources described differently have their own.
+
+        `downloads` are the projects that are downloaded into it.
+        """
+        text = json.dumps(encode(recipe.source), sort_keys=True) + "".join(downloads)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         version = re.sub(r"[^A-Za-z0-9._+-]", "-", recipe.version) or "unversioned"
         return self.folder / "sources" / f"{recipe.name}-{version}-{digest}"
@@ -128,6 +131,10 @@ class BuildFolder:
     def edited(self, component: str) -> Path:
         """Marker file: the working copy was edited and rebuilt."""
         return self.folder / "steps" / f"{component}.edited"
+
+    def restored(self, component: str) -> Path:
+        """Key of the build cache from which a component was restored; missing if it was compiled."""
+        return self.folder / "steps" / f"{component}.restored"
 
     def compilers(self, component: str) -> Path:
         """Versions of the compilers that made the objects of a component."""

@@ -239,6 +239,7 @@ def python_steps(context: BuilderContext) -> tuple[Step, ...]:
             needs=needs,
             variables=variables,
             compiles=True,
+            network=table.online,
             creates=(dist,),
         )
     )

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from torchyard.builds.recipe import Recipe
@@ -187,8 +188,29 @@ def accepted_fingerprints(plan: Plan) -> Mapping[str, tuple[str, ...]]:
     return {name: (digest, first[name]) for name, digest in current.items()}
 
 
+def portable_fingerprints(plan: Plan, places: Mapping[str, str]) -> Mapping[str, str]:
+    """Return fingerprints that are equal on machines that differ only in the given folders.
+
+    `places` maps folders (of builds, of sources) to the names that replace them. Where a source comes
+    from does not count: the caller adds its identity.
+    """
+
+    def content(step: Step) -> dict[str, Any]:
+        variables = tuple(pair for pair in step.variables if pair[0] != "HOME")
+        return _content(replace(step, variables=variables))
+
+    steps = tuple(
+        replace(step, counts=step.counts and not step.name.endswith("/fetch"))
+        for step in plan.steps
+    )
+    return _digests(replace(plan, steps=steps), content, "portable:", places)
+
+
 def _digests(
-    plan: Plan, content_of: Callable[[Step], dict[str, Any]], prefix: str
+    plan: Plan,
+    content_of: Callable[[Step], dict[str, Any]],
+    prefix: str,
+    places: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     digests: dict[str, str] = {}
     counting = {step.name for step in plan.steps if step.counts}
@@ -199,6 +221,8 @@ def _digests(
                 del action["text"]
         content["needs"] = [digests[name] for name in step.needs if name in counting]
         text = json.dumps(content, sort_keys=True)
+        for folder, name in places.items():
+            text = text.replace(folder, name)
         digests[step.name] = prefix + hashlib.sha256(text.encode()).hexdigest()
     return digests
 

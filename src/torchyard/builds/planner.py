@@ -18,13 +18,19 @@ from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.builders import BUILDERS, BuilderContext, model_of
 from torchyard.builds.compatibility import release_facts
 from torchyard.builds.environments import plan_environment
+from torchyard.builds.environments.conda import COMPILER_TRIPLES, conda_platform
 from torchyard.builds.environments.model import EnvironmentPlan, join_paths
 from torchyard.builds.meter.compiler_launcher import meter_actions
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, Verify
-from torchyard.builds.recipe import Recipe, fill_placeholders
+from torchyard.builds.recipe import EnvironmentTable, Recipe, fill_placeholders
 from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, patch_checksum, resolve
 from torchyard.builds.sandbox import abilities
 from torchyard.builds.sources import fetch_actions
+from torchyard.builds.sources.configure_downloads import (
+    configure_downloads,
+    download_actions,
+    download_variables,
+)
 from torchyard.builds.sources.fetch_plan import FetchPlace
 from torchyard.errors import UsageError
 
@@ -35,6 +41,7 @@ def fetch_place(component: Component, home: BuildsDirectory) -> FetchPlace:
         destination=Path(component.source),
         downloads=home.downloads,
         where=f"{component.name}: source",
+        complete=lambda tree: download_actions(component.recipe, str(tree), home.downloads),
     )
 
 
@@ -126,18 +133,13 @@ def make_plan(
     build = resolved or resolve(request)
     name = name or default_name(build)
     folder = home.build(name)
-    top = fill_placeholders(
-        replace(build.recipe, components=()),
-        _placeholder_values(build.recipe, home, folder, request.machine, build.components),
-        where=build.recipe.name,
-        only="environment",
-    )
     environment = plan_environment(
-        top.environment,
+        filled_environment(build, home=home, name=name, machine=request.machine),
         folder=folder.folder,
         packages=_packages(build),
         where=f"{build.recipe.name}: environment",
         environ=os.environ if environ is None else environ,
+        python_range=_python_range(build),
     )
     context = _PlanContext(
         home=home, folder=folder, environment=environment, machine=request.machine
@@ -174,6 +176,23 @@ def make_plan(
         notes=(*environment.notes, *_network_notes()),
         missing=environment.missing,
     )
+
+
+def filled_environment(
+    build: ResolvedBuild, *, home: BuildsDirectory, name: str, machine: str
+) -> EnvironmentTable:
+    """Return the environment of a build with all placeholders replaced."""
+    values = _placeholder_values(build.recipe, home, home.build(name), machine, build.components)
+    recipe = replace(build.recipe, components=())
+    return fill_placeholders(recipe, values, where=recipe.name, only="environment").environment
+
+
+def _python_range(build: ResolvedBuild) -> str:
+    """Return the Python versions of the first component in the compatibility table."""
+    for recipe in build.components:
+        if recipe.builder == "python" and recipe.known_release:
+            return release_facts(recipe.known_release, recipe.version).needs.get("python", "")
+    return ""
 
 
 def _network_notes() -> tuple[str, ...]:
@@ -218,12 +237,19 @@ def _placeholder_values(
         "version": recipe.version,
         "release": ".".join(recipe.version.split(".")[:2]),
         "variant": recipe.variant,
-        "source": str(home.source(_with_source(recipe))),
+        "source": str(
+            home.source(_with_source(recipe), [item.name for item in configure_downloads(recipe)])
+        ),
         "tree": str(folder.tree(recipe.name)),
     }
     environment = recipe.environment
-    if any("{gcc}" in value for value in environment.variables.values()):
-        names["gcc"] = _conda_gcc(environment.conda.packages, f"{recipe.name}: environment.conda")
+    names["conda-platform"] = conda_platform(machine)
+    names["conda-triple"] = COMPILER_TRIPLES.get(names["conda-platform"], "")
+    names["cuda-folder"] = "/usr/local/cuda" + "".join(
+        f"-{part}" for part in [".".join(environment.cuda.split(".")[:2])] if part
+    )
+    versions = {"cuda": environment.cuda, "gcc": _gcc_version(recipe)}
+    names |= {key: value for key, value in versions.items() if value}
     for part in components:
         if part.name in recipe.needs:
             names |= {
@@ -234,16 +260,22 @@ def _placeholder_values(
     return names
 
 
-def _conda_gcc(packages: Iterable[str], where: str) -> str:
-    """Return the version of conda's gcc, which is the name of its folder in `lib/gcc/TRIPLE`."""
-    for package in packages:
-        match = _CONDA_GCC.match(package)
-        if match is not None:
-            return match[1]
-    raise UsageError(
-        f"{where}: {{gcc}} requires an exact version of gcc in `packages`",
-        hint="write gcc_linux-64=13.3.0, with three numbers",
-    )
+def _gcc_version(recipe: Recipe) -> str:
+    """Return the version of gcc: that of conda's package, else `gcc` of the environment.
+
+    For conda, it is also the name of the folder in `lib/gcc/TRIPLE`, which a flag may name.
+    """
+    environment = recipe.environment
+    named = [text for text in environment.conda.packages if text.startswith("gcc_linux-")]
+    if environment.use != "conda" or not named or "{gcc}" in named[0]:
+        return environment.gcc
+    match = _CONDA_GCC.match(named[0])
+    if match is None and any("{gcc}" in value for value in environment.variables.values()):
+        raise UsageError(
+            f"{recipe.name}: environment.conda: a flag requires the exact version of gcc",
+            hint="write gcc_linux-64=13.3.0, with three numbers, or set environment.gcc",
+        )
+    return match[1] if match is not None else environment.gcc
 
 
 def _with_source(recipe: Recipe) -> Recipe:
@@ -306,6 +338,7 @@ def _variables(component: Component, environment: EnvironmentPlan) -> tuple[tupl
     """Return the variables of the environment and the component, with the prefix if it needs it."""
     values = dict(environment.variables)
     values.update(component.recipe.environment.variables)
+    values.update(download_variables(component.recipe, component.tree))
     if component.needs:
         prefix = component.prefix
         for name, folder in (

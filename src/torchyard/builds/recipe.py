@@ -140,9 +140,15 @@ class EnvironmentTable:
     """Version (`3.12`) or path of the interpreter; empty means Torchyard's, or the root's."""
     base: str = ""
     """Interpreter, or `build:NAME`, whose packages (e.g. torch) the build uses unchanged."""
+    cuda: str = ""
+    """Version of the CUDA toolkit (`12.8.0`): {cuda} in packages and paths follows from it."""
+    gcc: str = ""
+    """Version of gcc (`13.3.0` for conda, else `13`): compilers, {gcc} and flags follow from it."""
     venv: VenvTable = field(default_factory=VenvTable)
     conda: CondaTable = field(default_factory=CondaTable)
     debian_root: DebianRootTable = field(default_factory=DebianRootTable)
+    system_packages: tuple[str, ...] = ()
+    """Debian packages that exported images contain in addition, such as an allocator."""
     variables: dict[str, str] = field(default_factory=dict)
     """Set in all steps and in the activation script; may use {placeholders}."""
     path: tuple[str, ...] = ()
@@ -199,6 +205,8 @@ class PythonTable:
     """How options are passed to the project: as environment variables or in CMAKE_ARGS."""
     build_folder: str = "build"
     """Folder of CMakeCache.txt and object files, relative to the source tree."""
+    online: bool = False
+    """Allow network access in the build step, for projects that download while they build."""
     compiles_with: Literal["compiler", "cmake"] = "compiler"
     """`cmake` if CMake starts the compilers, so that the meter can be its compiler launcher."""
 
@@ -271,6 +279,8 @@ class ComponentTable:
     """Name of a shipped recipe, or path relative to this file."""
     variant: str = ""
     """Empty means the recipe's default variant."""
+    variants: dict[str, str] = field(default_factory=dict)
+    """Variant of the stack -> variant of the component; takes precedence over `variant`."""
     version: str = ""
     """Empty means the recipe's version."""
     needs: tuple[str, ...] = ()
@@ -294,6 +304,8 @@ class Recipe:
     """Build system; `torchbench` installs the requirements of a model, `none` only fetches and checks."""
     needs: tuple[str, ...] = ()
     """Recipes to build first; this one finds their files in the prefix."""
+    architectures: tuple[str, ...] = ()
+    """Processor architectures, as in `uname -m`, that it can be built for; empty means any."""
     source: SourceTable = field(default_factory=SourceTable)
     environment: EnvironmentTable = field(default_factory=EnvironmentTable)
     options: dict[str, Scalar] = field(default_factory=dict)
@@ -311,6 +323,8 @@ class Recipe:
     """Disk space for source, object files and result."""
     cpu_seconds: float = 0.0
     """CPU time of all compiles on a recent server core, for the first estimate; 0 means unknown."""
+    jobs: int = 0
+    """Most parallel jobs of this component, whatever `--jobs` says; 0 means no limit of its own."""
     job_memory_mib: int = 1024
     """Peak memory of a typical compile job, used until measured on this machine."""
     heavy: dict[str, int] = field(default_factory=dict)

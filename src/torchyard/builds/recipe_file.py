@@ -12,7 +12,7 @@ import hashlib
 import platform
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from torchyard.builds.compatibility import release_facts
-from torchyard.builds.recipe import ComponentTable, EnvironmentTable, Recipe, Scalar
+from torchyard.builds.environments.conda import conda_platform
+from torchyard.builds.recipe import (
+    ComponentTable,
+    CondaTable,
+    EnvironmentTable,
+    Recipe,
+    Scalar,
+)
 from torchyard.builds.setting_checks import changed_list, check_setting, split_variant
 from torchyard.core.records import decode, nearest_hint
 from torchyard.core.toml_file import MAX_DEPTH, parse_toml, read_toml
@@ -29,6 +36,7 @@ from torchyard.errors import UsageError
 
 _KEY_PART: Final = re.compile(r'"([^"]*)"|([^."]+)')
 _CONDITIONS: Final = ("release", "source", "environment", "machine", "variant")
+_VERSIONS: Final = ("version", "environment.python", "environment.cuda", "environment.gcc")
 _FIELDS: Final = {field.name.replace("_", "-") for field in fields(Recipe)}
 
 
@@ -57,8 +65,9 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
         if not isinstance(error.__cause__, tomllib.TOMLDecodeError):
             raise
         value = raw
-    # A version such as 2.10 must not become the number 2.1.
-    return component, rest, raw if isinstance(value, float) else value
+    # A version such as 2.10 must not become the number 2.1, nor `environment.gcc=12` a number.
+    is_version = isinstance(value, float) or (isinstance(value, int) and rest in _VERSIONS)
+    return component, rest, raw if is_version else value
 
 
 def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str, Any]:
@@ -81,6 +90,13 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
             if choice.version:  # the user's choice takes precedence
                 rest.pop("version", None)
             _overlay(result, rest)
+    # Before the settings, which add and remove packages by name.
+    conda = result.get("environment", {}).get("conda", {})
+    if isinstance(conda, dict) and isinstance(conda.get("packages"), list):
+        platform_name = conda_platform(choice.machine)
+        conda["packages"] = [
+            str(text).replace("{conda-platform}", platform_name) for text in conda["packages"]
+        ]
     _apply_settings(result, choice.settings, where)
     return result
 
@@ -368,6 +384,7 @@ def resolve(request: BuildRequest) -> ResolvedBuild:
                     hint="remove one, or give its recipe file another `name`",
                 )
             parts[recipe.name] = recipe
+        top = replace(top, environment=_shared_environment(top, parts.values()))
     else:
         parts[top.name] = top
     _add_needed(parts, request)
@@ -386,14 +403,48 @@ def resolve(request: BuildRequest) -> ResolvedBuild:
 
 def _part(table: ComponentTable, request: BuildRequest, top: Recipe) -> Recipe:
     file = load_recipe_file(table.recipe, folder=Path(top.folder))
+    # The conditions of a component see the environment that all components share.
+    shared = {
+        f"environment.{key}": value
+        for key in ("use", "cuda", "gcc")
+        if (value := getattr(top.environment, key))
+    }
     recipe = read_recipe(
         file,
-        variant=table.variant,
+        variant=table.variants.get(top.variant, table.variant),
         version=table.version,
-        settings={**table.settings, **request.settings.get(file.name, {})},
+        settings={**shared, **table.settings, **request.settings.get(file.name, {})},
         machine=request.machine,
     )
     return replace(recipe, needs=tuple(dict.fromkeys((*recipe.needs, *table.needs))))
+
+
+def _shared_environment(top: Recipe, parts: Iterable[Recipe]) -> EnvironmentTable:
+    """Return the environment of a stack with what the recipes of its components need in it."""
+    tables = [top.environment, *(part.environment for part in parts)]
+
+    def joined(values: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(item for value in values for item in value))
+
+    own = top.environment
+    root = replace(
+        own.debian_root,
+        packages=joined(table.debian_root.packages for table in tables),
+        build_dependencies_of=joined(table.debian_root.build_dependencies_of for table in tables),
+    )
+    return replace(
+        own,
+        cuda=next((table.cuda for table in tables if table.cuda), ""),
+        gcc=next((table.gcc for table in tables if table.gcc), ""),
+        path=joined(table.path for table in tables),
+        include=joined(table.include for table in tables),
+        libraries=joined(table.libraries for table in tables),
+        conda=CondaTable(
+            channels=joined(table.conda.channels for table in tables),
+            packages=joined(table.conda.packages for table in tables),
+        ),
+        debian_root=root,
+    )
 
 
 def _add_needed(parts: dict[str, Recipe], request: BuildRequest) -> None:

@@ -278,6 +278,8 @@ class ComponentRecord:
     """Relative to the prefix."""
     edited: bool = False
     """The working copy was edited and rebuilt: the source alone does not identify the result."""
+    reused: str = ""
+    """Key of the build cache that it was restored from; empty if it was compiled."""
     verified: VerifyReport | None = None
 
 

@@ -17,7 +17,7 @@ _BUILDER_TABLES: Final = ("cmake", "python", "scons", "make")
 _STACK_KEYS: Final = ("version", "variant", "environment", "components", "disk-gib", "summary")
 _ENVIRONMENT_TABLES: Final = ("conda", "debian-root")
 _OF_THE_WHOLE_BUILD: Final = (
-    *("python", "base", "path", "include", "libraries"),
+    *("python", "base", "cuda", "gcc", "path", "include", "libraries"),
     *_ENVIRONMENT_TABLES,
 )
 """Keys of `environment` that are read from the requested recipe only."""

@@ -168,7 +168,7 @@ class TestHostCompiler:
         (finding,) = machine.examine(cuda(), only="nvcc-host")
         assert finding.severity == "blocks"
         assert "does not accept gcc 14.2.0" in finding.what
-        assert finding.fix == "apt-get install g++-13 && export CUDAHOSTCXX=/usr/bin/g++-13"
+        assert finding.fix == "apt-get install g++-13, and --set environment.gcc=13"
 
     def test_an_older_one_that_is_here_is_offered(self, machine: FakeMachine) -> None:
         machine.nvcc("12.4.131")
@@ -201,3 +201,18 @@ class TestHostCompiler:
         machine.nvcc("11.8.89")
         machine.gpp("12.2.0", name="c++")
         assert severities(machine.examine(only="nvcc-host")) == ["blocks"]
+
+
+def test_the_systems_nccl(machine: FakeMachine) -> None:
+    machine.good_tools()
+    machine.nvcc("12.8.61")
+    recipe = Recipe(
+        name="pytorch",
+        known_release="pytorch",
+        version="2.9.0",
+        options={"USE_CUDA": True, "USE_SYSTEM_NCCL": True, "TORCH_CUDA_ARCH_LIST": "9.0"},
+    )
+    found = [f for f in machine.examine(recipe, only="nvidia") if "nccl.h" in f.what]
+    assert [finding.severity for finding in found] == ["blocks"]
+    machine.file("usr/include/nccl.h")
+    assert not [f for f in machine.examine(recipe, only="nvidia") if "nccl.h" in f.what]

@@ -16,7 +16,14 @@ from torchyard.builds.doctor.search_paths import (
     parse_search_list,
     read_search_list,
 )
-from torchyard.builds.recipe import EnvironmentTable, PrepareCommand, Recipe, Scalar
+from torchyard.builds.recipe import (
+    CondaTable,
+    EnvironmentTable,
+    PrepareCommand,
+    Recipe,
+    Scalar,
+    VenvTable,
+)
 
 
 def libstdcxx(folder: Path, newest: int) -> Path:
@@ -442,3 +449,17 @@ class TestRocm:
         machine.variables["ROCM_PATH"] = str(machine.folder / "none")
         findings = machine.examine(rocm_recipe(), only="rocm")
         assert findings[0].what.endswith("is not a folder")
+
+
+def test_a_conda_environment_without_blas(machine: FakeMachine) -> None:
+    def findings(*packages: str, pip: tuple[str, ...] = ()) -> list[str]:
+        table = EnvironmentTable(
+            use="conda", conda=CondaTable(packages=packages), venv=VenvTable(packages=pip)
+        )
+        recipe = Recipe(
+            name="pytorch", known_release="pytorch", version="2.13.0", environment=table
+        )
+        return [finding.what for finding in machine.examine(recipe, only="blas")]
+
+    assert findings("cmake") == ["the conda environment has no BLAS"]
+    assert findings("cmake", "openblas") == findings("cmake", pip=("mkl-static",)) == []

@@ -391,3 +391,85 @@ class TestCudnn:
 
     def test_none(self, machine: FakeMachine) -> None:
         assert cudnn_version(machine.context()) == ""
+
+
+class TestArchitecture:
+    def test_a_recipe_for_another_processor(self, machine: FakeMachine) -> None:
+        arm = Recipe(name="arm-compute-library", architectures=("aarch64",))
+        (finding,) = machine.examine(arm, only="architecture")
+        assert finding.severity == "blocks"
+        assert "is for aarch64, but this machine is x86_64" in finding.what
+        assert machine.examine(arm, only="architecture", architecture="aarch64") == ()
+        assert machine.examine(TORCH, only="architecture") == ()
+
+    def test_mpi_without_its_compiler(self, machine: FakeMachine) -> None:
+        recipe = Recipe(name="pytorch", version="2.6.0", options={"USE_MPI": True})
+        (finding,) = machine.examine(recipe, only="architecture")
+        assert (finding.severity, "mpicc" in finding.what) == ("blocks", True)
+        assert finding.fix.startswith("apt-get install libopenmpi-dev")
+        machine.says("mpicc", "gcc 12")
+        assert machine.examine(recipe, only="architecture") == ()
+
+
+class TestReleases:
+    def test_a_release_before_the_table_is_refused(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        old = Recipe(name="pytorch", known_release="pytorch", version="1.8.1", builder="python")
+        (finding,) = machine.examine(old, only="versions")
+        assert finding.what == "pytorch 1.8.1 is not supported: the oldest release is 2.4"
+        assert finding.severity == "blocks"
+        newer = Recipe(name="pytorch", known_release="pytorch", version="2.99.0", builder="python")
+        assert "blocks" not in severities(machine.examine(newer, only="versions"))
+
+    def test_the_python_of_a_conda_environment(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+
+        def findings(version: str, *packages: str) -> list[str]:
+            table = EnvironmentTable(
+                use="conda", python=version, conda=CondaTable(packages=packages)
+            )
+            recipe = Recipe(
+                name="pytorch",
+                known_release="pytorch",
+                version="2.4.0",
+                builder="python",
+                environment=table,
+            )
+            return [f.what for f in machine.examine(recipe, only="versions") if "python" in f.what]
+
+        assert findings("3.14") == ["python 3.14 does not fit pytorch 2.4"]
+        assert findings("", "python=3.14") == ["python 3.14 does not fit pytorch 2.4"]
+        assert findings("3.12") == findings("") == []
+
+    @pytest.mark.parametrize("tool", ["conda", "micromamba"])
+    def test_a_missing_conda_is_not_a_package(self, machine: FakeMachine, tool: str) -> None:
+        plan = machine.plan(TORCH, commands=(Command(argv=(tool, "create")),))
+        (finding,) = machine.examine(plan=plan, only="programs")
+        assert "Miniforge" in finding.fix
+        assert "py-rattler" in finding.fix
+        assert "apt-get" not in finding.fix
+
+
+class TestPackageNames:
+    @pytest.mark.parametrize(
+        ("release", "command"),
+        [
+            ("ID=debian", "apt-get install g++"),
+            ("ID=ubuntu\nID_LIKE=debian", "apt-get install g++"),
+            ('ID="rocky"\nID_LIKE="rhel centos fedora"', "dnf install gcc-c++"),
+            ('ID="opensuse-leap"\nID_LIKE="suse opensuse"', "zypper install gcc-c++"),
+            ("ID=arch", "pacman -S gcc"),
+            ("ID=alpine", "apk add g++"),
+            ("ID=nixos", "install g++ with the package manager of this distribution"),
+        ],
+    )
+    def test_of_the_distribution(self, machine: FakeMachine, release: str, command: str) -> None:
+        machine.file("etc/os-release", f"{release}\n")
+        assert machine.examine(TORCH, only="compilers")[1].fix == command
+
+    def test_a_package_that_apt_does_not_have(self, machine: FakeMachine) -> None:
+        machine.program("apt-cache", 'case "$*" in *" gcc") exit 0 ;; *) exit 100 ;; esac')
+        fix = machine.examine(TORCH, only="compilers")[1].fix
+        assert fix.startswith("apt-get install g++ (the package lists of this machine have no g++")
+        machine.program("apt-cache", "exit 100")  # no lists at all
+        assert machine.examine(TORCH, only="compilers")[1].fix == "apt-get install g++"

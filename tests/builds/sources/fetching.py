@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
-from torchyard.builds.plan import AptSources, Command, Download, SdistDownload
+from torchyard.builds.plan import Action, AptSources, Command, Download, SdistDownload, WriteFile
 from torchyard.builds.recipe import SourceTable
 from torchyard.builds.record import SourceIdentity
 from torchyard.builds.running.steps import perform_fetch
@@ -38,6 +39,9 @@ def carry_out(plan: FetchPlan, folder: Path) -> list[str]:
             said += ended.stdout.splitlines()
             if ended.returncode != 0:
                 raise CommandFailed(ended.stdout)
+        elif isinstance(action, WriteFile):
+            Path(action.path).parent.mkdir(parents=True, exist_ok=True)
+            Path(action.path).write_text(action.text)
         else:
             assert isinstance(action, Download | SdistDownload | AptSources)
             perform_fetch(action, progress=said.append)
@@ -52,8 +56,15 @@ class Place:
         self.destination = folder / "sources" / "the source"
         self.part = folder / "sources" / "the source.part"
         self.destination.parent.mkdir(parents=True)
-        self._place = FetchPlace(
-            destination=self.destination, downloads=self.downloads, where="source"
+        self.complete: Callable[[Path], tuple[Action, ...]] = lambda _: ()
+
+    @property
+    def _place(self) -> FetchPlace:
+        return FetchPlace(
+            destination=self.destination,
+            downloads=self.downloads,
+            where="source",
+            complete=self.complete,
         )
 
     def plan(self, source: SourceTable) -> FetchPlan:

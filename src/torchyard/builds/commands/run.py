@@ -34,6 +34,8 @@ Examples:
   torchyard build torchvision --base .venv
   torchyard build torchvision --version 0.21.0 --base build:pytorch-2.6.0-trimmed
   torchyard build arm-stack --set pytorch/version=2.5.0 --keep-going
+  torchyard build pytorch --variant cuda --set environment.cuda=12.8.0 --set environment.gcc=13
+  torchyard build arm-stack --build-cache /shared/finished
   torchyard build arm-stack --plan --format dockerfile > Dockerfile
 
 Build from a recipe: a shipped recipe by name, your own by path. Finished steps are not repeated; an
@@ -132,6 +134,12 @@ def _base_python(text: str) -> str:
     show_default=True,
     help="Compiler cache; it is tested first and not used if it does not work.",
 )
+@_how(
+    "--build-cache",
+    default="",
+    metavar="FOLDER",
+    help="Reuse finished components of this folder, and store new ones in it.",
+)
 @_how("--no-doctor", is_flag=True, help="Skip the check of prerequisites.")
 @_out("--plan", "plan_only", is_flag=True, help="Print the plan and exit.")
 @_out(
@@ -161,6 +169,7 @@ def run(
     keep_going: bool,
     jobs: str,
     cache: str,
+    build_cache: str,
     no_doctor: bool,
     plan_only: bool,
     plan_format: str,
@@ -178,6 +187,7 @@ def run(
         name=name,
         jobs=jobs,
         cache=cache,
+        build_cache=build_cache,
         lock_file=locked,
         selection=Selection(force=force, start_from=(start_from,) if start_from else (), only=only),
         keep_going=keep_going,

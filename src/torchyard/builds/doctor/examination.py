@@ -30,6 +30,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check("memory", "memory for each compile", capacity.examine_memory),
     Check("disk", "disk space for the build and for TMPDIR", capacity.examine_disk),
     Check("programs", "programs that fetch and build", toolchain.examine_programs),
+    Check("architecture", "processor architecture and MPI", toolchain.examine_architecture),
     Check("compilers", "compilers, by compiling a program", toolchain.examine_compilers),
     Check("python-headers", "headers of the interpreter", toolchain.examine_python_headers),
     Check("source-folder", "submodules of a source folder", configuration.examine_submodules),

@@ -10,6 +10,7 @@ from typing import Final
 
 from packaging.version import Version
 
+from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import (
     cuda_toolkit,
     parse_version,
@@ -19,6 +20,7 @@ from torchyard.builds.compatibility import (
 )
 from torchyard.builds.doctor.context import DoctorContext, Tool
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
+from torchyard.builds.doctor.packages import install_command
 from torchyard.builds.recipe import Recipe
 
 _NAMED_ARCHITECTURES: Final = {
@@ -55,6 +57,7 @@ def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
     if nvcc.version:
         cards = _cards(context)
         yield from _driver(context, nvcc)
+        yield from _system_nccl(context)
         yield from _architectures(context, nvcc, cards)
 
 
@@ -68,6 +71,25 @@ def _conflicting_toolkits(context: DoctorContext, nvcc: Tool) -> Iterator[Doctor
             why="CMake would fail with `Found two conflicting CUDA installs`",
             fix=f"export CUDA_HOME={home} PATH={home}/bin:$PATH",
         )
+
+
+def _system_nccl(context: DoctorContext) -> Iterator[DoctorFinding]:
+    for recipe, _ in context.pytorch_recipes():
+        settings = context.settings(recipe)
+        if not cmake_bool(settings.get("USE_SYSTEM_NCCL", "")):
+            continue
+        names = ("NCCL_INCLUDE_DIR", "NCCL_ROOT", "NCCL_ROOT_DIR", "CUDA_HOME", "CONDA_PREFIX")
+        folders = [Path(settings[name]) for name in names if settings.get(name)]
+        folders += [context.system("usr"), context.system("usr/local/cuda")]
+        if not any(
+            (folder / place / "nccl.h").is_file() for folder in folders for place in ("include", "")
+        ):
+            yield blocker(
+                "USE_SYSTEM_NCCL is on, but nccl.h was not found",
+                why=f"searched in {', '.join(map(str, folders))}",
+                fix="--set environment.variables.NCCL_ROOT=FOLDER, or omit USE_SYSTEM_NCCL: NCCL is then"
+                " fetched with the source",
+            )
 
 
 def _driver(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
@@ -233,7 +255,7 @@ def examine_nvcc_host(context: DoctorContext) -> Iterator[DoctorFinding]:
         f" `unsupported GNU version!`{', but ' + _OVERRIDE + ' is set' if overridden else ''}",
         fix=f"export CUDAHOSTCXX={shlex.quote(older.path)}"
         if older
-        else f"apt-get install g++-{limit} && export CUDAHOSTCXX=/usr/bin/g++-{limit}",
+        else f"{install_command(context, f'g++-{limit}')}, and --set environment.gcc={limit}",
     )
 
 

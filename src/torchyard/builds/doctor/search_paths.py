@@ -18,6 +18,7 @@ from typing import Final
 from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.doctor.context import DoctorContext
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
+from torchyard.builds.doctor.packages import install_command
 from torchyard.builds.recipe import Recipe
 
 
@@ -56,13 +57,13 @@ _LIBRARIES: Final = {
     "nvpl": "libnvpl_blas_core.*",
 }
 _PACKAGES: Final = {
-    "openblas": "apt-get install libopenblas-dev",
-    "mkl": "pip install mkl-static mkl-include",
-    "generic": "apt-get install libblas-dev liblapack-dev",
-    "atlas": "apt-get install libatlas-base-dev",
-    "blis": "apt-get install libblis-dev",
-    "flexiblas": "apt-get install libflexiblas-dev",
+    "openblas": ("libopenblas-dev",),
+    "generic": ("libblas-dev", "liblapack-dev"),
+    "atlas": ("libatlas-base-dev",),
+    "blis": ("libblis-dev",),
+    "flexiblas": ("libflexiblas-dev",),
 }
+_FIXES: Final = {"mkl": """--set 'environment.venv.packages+=["mkl-static", "mkl-include"]'"""}
 _NAMED_BY: Final = ("OpenBLAS_HOME", "MKLROOT", "INTEL_MKL_DIR", "CONDA_PREFIX")
 _EIGEN: Final = {"eigen", ""}
 
@@ -70,6 +71,7 @@ _EIGEN: Final = {"eigen", ""}
 def examine_blas(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check the requested BLAS."""
     if context.tools_come_later:
+        yield from _conda_blas(context)
         return
     for recipe, _ in context.pytorch_recipes():
         requested = str(recipe.options.get("BLAS", "") or context.variables.get("BLAS", ""))
@@ -83,18 +85,38 @@ def _check_blas(context: DoctorContext, recipe: Recipe, requested: str) -> Itera
             yield warning(
                 "no BLAS was found",
                 why="PyTorch silently falls back to Eigen: slow matrix products and no LAPACK",
-                fix="apt-get install libopenblas-dev, and --set BLAS=OpenBLAS",
+                fix=f"{install_command(context, 'libopenblas-dev')}, and --set BLAS=OpenBLAS",
             )
         return
     built_first = name in recipe.needs or any(other.name == name for other in context.recipes)
+    # pip installs MKL into the environment, which does not exist yet.
+    built_first |= (
+        not context.environment_made and f"{name}-static" in recipe.environment.venv.packages
+    )
     if name not in _LIBRARIES or built_first:
         return
     if not _is_installed(context, recipe, name):
         yield blocker(
             f"BLAS={requested}, but {_LIBRARIES[name]} was not found",
             why=f"the configure step would fail with `Preferred BLAS ({requested}) cannot be found`",
-            fix=_PACKAGES.get(name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"),
+            fix=install_command(context, *_PACKAGES[name])
+            if name in _PACKAGES
+            else _FIXES.get(name, f"install {requested} and add its folder to CMAKE_PREFIX_PATH"),
         )
+
+
+def _conda_blas(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check that a conda environment which does not exist yet will have a BLAS."""
+    if context.environment_kind != "conda" or context.environment is None:
+        return
+    for recipe, _ in context.pytorch_recipes():
+        packages = (*context.environment.conda.packages, *recipe.environment.venv.packages)
+        if not any(re.search(r"mkl|blas|blis|lapack", package) for package in packages):
+            yield warning(
+                "the conda environment has no BLAS",
+                why="PyTorch silently falls back to Eigen: slow matrix products and no LAPACK",
+                fix="--set environment.conda.packages+=openblas --set BLAS=OpenBLAS",
+            )
 
 
 def _is_installed(context: DoctorContext, recipe: Recipe, name: str) -> bool:

@@ -8,7 +8,6 @@ oneDNN and Arm Compute Library.
 from __future__ import annotations
 
 import re
-import shlex
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
 
 from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import (
@@ -36,7 +36,10 @@ from torchyard.builds.doctor.context import (
     installed_versions,
 )
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
+from torchyard.builds.doctor.packages import install_command
 from torchyard.builds.environments.base_interpreter import find_interpreter, find_program
+from torchyard.builds.environments.conda import HOW_TO_INSTALL
+from torchyard.builds.environments.conda import TOOLS as CONDA_TOOLS
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 from torchyard.errors import UsageError
@@ -63,10 +66,12 @@ def found_versions(context: DoctorContext, recipe: Recipe) -> dict[str, str]:
         return debian_toolchain(table.debian_root.suite)
     versions = _machine_versions(context)
     if table.use == "conda" and not context.environment_made:
-        for tool, version in _conda_versions(table.conda.packages).items():
+        for tool, version in {"python": "", **_conda_versions(table.conda.packages)}.items():
             versions.pop(tool, None)
             if version:
                 versions[tool] = version
+        if re.fullmatch(r"\d+(\.\d+)+", table.python):
+            versions["python"] = table.python
     elif not context.environment_made:
         for tool in environment_brings(context):
             versions.pop(tool, None)
@@ -181,6 +186,17 @@ def examine_versions(context: DoctorContext) -> Iterator[DoctorFinding]:
     for recipe in context.recipes:
         facts = context.facts(recipe)
         if facts is None:
+            continue
+        oldest = known_releases(facts.project)[0]
+        version = parse_version(recipe.version)
+        if version is not None and version < Version(oldest):
+            yield blocker(
+                f"{facts.project} {recipe.version} is not supported: the oldest release is {oldest}",
+                why="its Python, compilers and packages are not in the version table. Sources of the 1.x"
+                " series need Python 3.9 or older, gcc 10 or older and CUDA 11 or older",
+                fix=f"--version {oldest}.0; build an older release in an environment of its time"
+                " by its own instructions, and measure it with --target PATH",
+            )
             continue
         versions = found_versions(context, recipe)
         yield from check_versions(
@@ -322,7 +338,7 @@ def examine_compilers(context: DoctorContext) -> Iterator[DoctorFinding]:
             yield blocker(
                 f"{variable} is {named}, which does not exist" if named else f"no {package}",
                 why="nothing can be compiled",
-                fix=f"unset {variable}" if named else f"apt-get install {package}",
+                fix=f"unset {variable}" if named else install_command(context, package),
             )
     if context.cxx is not None:
         yield from _compile_probe(context, context.cxx)
@@ -345,7 +361,7 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
                 severity="blocks" if required else "warns",
                 what=f"{cxx.path} cannot build a program with OpenMP",
                 why="without OpenMP, PyTorch uses only one core",
-                fix=_openmp_fix(cxx),
+                fix=_openmp_fix(context, cxx),
                 detail=_last_lines(failed),
             )
             return
@@ -355,7 +371,7 @@ def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]
             fix = "install a newer compiler and set CC and CXX to it"
         else:
             what = f"{cxx.path} cannot build a small program"
-            fix = "reinstall it: apt-get install --reinstall g++ libc6-dev"
+            fix = f"reinstall it: {install_command(context, 'g++', 'libc6-dev')}"
         yield blocker(
             what,
             why="tested with CXXFLAGS and LDFLAGS of the build",
@@ -376,11 +392,10 @@ def _build(context: DoctorContext, cxx: Tool, folder: Path, *flags: str) -> Prog
     return None if ran.exit_code == 0 and "torchyard4950" in ran.text else ran
 
 
-def _openmp_fix(cxx: Tool) -> str:
+def _openmp_fix(context: DoctorContext, cxx: Tool) -> str:
     if cxx.family == "clang":
-        major = cxx.version.split(".")[0]
-        return f"apt-get install libomp-{major}-dev"
-    return "apt-get install libgomp1, or use gcc: CC=gcc CXX=g++"
+        return install_command(context, f"libomp-{cxx.version.split('.')[0]}-dev")
+    return f"{install_command(context, 'libgomp1')}, or use gcc: CC=gcc CXX=g++"
 
 
 def _last_lines(output: ProgramOutput) -> tuple[str, ...]:
@@ -388,13 +403,26 @@ def _last_lines(output: ProgramOutput) -> tuple[str, ...]:
     return tuple(lines[-_SHOWN_LINES:])
 
 
-_DEBIAN_PACKAGES: Final = {
-    "dpkg-source": "dpkg-dev",
-    "ninja": "ninja-build",
-    "nvcc": "nvidia-cuda-toolkit",
-    "xz": "xz-utils",
-    "ld.lld": "lld",
-}
+def examine_architecture(context: DoctorContext) -> Iterator[DoctorFinding]:
+    """Check the processor architecture and MPI."""
+    for recipe in context.recipes:
+        if recipe.architectures and context.architecture not in recipe.architectures:
+            name = f"{recipe.name} {recipe.variant}".strip()
+            yield blocker(
+                f"{name} is for {' and '.join(recipe.architectures)}, but this machine is"
+                f" {context.architecture}",
+                why="its kernels use instructions that this processor does not have",
+                fix="choose another variant or recipe: torchyard build recipes",
+            )
+        mpi = cmake_bool(str(recipe.options.get("USE_MPI", "")))
+        if mpi and not context.tools_come_later and context.toolbox.find_path("mpicc") is None:
+            yield blocker(
+                "USE_MPI is on, but mpicc was not found",
+                why="PyTorch silently builds without MPI if CMake does not find it",
+                fix=f"{install_command(context, 'mpicc')}, or --set {recipe.name}/USE_MPI=false",
+            )
+
+
 _SOURCES: Final = {
     "git": ("git",),
     "debian": ("apt-get", "dpkg-source"),
@@ -435,7 +463,7 @@ def _missing_for_plan(context: DoctorContext, plan: Plan) -> Iterator[DoctorFind
             if Toolbox(search_path=search).find_path(program) is None:
                 missing[program] = step.name
     for program, step_name in missing.items():
-        yield _missing(program, f"the step {step_name} runs it")
+        yield _missing(context, program, f"the step {step_name} runs it")
 
 
 def _missing_for_recipe(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFinding]:
@@ -447,14 +475,16 @@ def _missing_for_recipe(context: DoctorContext, recipe: Recipe) -> Iterator[Doct
         needed += _BUILDERS.get(recipe.builder, ())
     for program in needed:
         if context.toolbox.find(program) is None and program not in environment_brings(context):
-            yield _missing(program, f"the recipe {recipe.name} needs it")
+            yield _missing(context, program, f"the recipe {recipe.name} needs it")
 
 
-def _missing(program: str, why: str) -> DoctorFinding:
+def _missing(context: DoctorContext, program: str, why: str) -> DoctorFinding:
     plain = Path(program).name
-    fix = f"apt-get install {shlex.quote(_DEBIAN_PACKAGES.get(plain, plain))}"
+    fix = install_command(context, plain)
     if plain == "apt-get":
         fix = "use a machine with apt, or another source: --set source.use=git"
+    elif plain in CONDA_TOOLS:
+        fix = HOW_TO_INSTALL
     elif plain in _PIP_NAMES:
         fix += f", or pip install {plain}"
     return blocker(f"{program} is missing", why=why, fix=fix)
@@ -490,7 +520,7 @@ def _no_interpreter(context: DoctorContext, recipe: Recipe) -> Iterator[DoctorFi
         return
     fix = "--set environment.python=VERSION"
     if re.fullmatch(r"3\.\d+", named):
-        fix = f"apt-get install python{named}-venv python{named}-dev, or {fix}"
+        fix = f"{install_command(context, f'python{named}-venv', f'python{named}-dev')}, or {fix}"
     yield blocker(
         f"there is no interpreter {named}", why="the environment is created from it", fix=fix
     )
@@ -513,5 +543,5 @@ def _headers(context: DoctorContext, python: str) -> Iterator[DoctorFinding]:
         yield blocker(
             f"{python} has no headers",
             why=f"{folder}/Python.h is missing, and extension modules include it",
-            fix=f"apt-get install python{version}-dev",
+            fix=install_command(context, f"python{version}-dev"),
         )

@@ -34,10 +34,12 @@ def plan_environment(
     packages: tuple[str, ...],
     where: str,
     environ: Mapping[str, str] | None = None,
+    python_range: str = "",
 ) -> EnvironmentPlan:
     """Return the plan of the environment; changes nothing.
 
     `packages` are the pip requirements of all components; `where` names the table in errors.
+    `python_range` are the versions of Python from which an installer may choose.
     """
     request = EnvironmentRequest(
         table=table,
@@ -45,6 +47,7 @@ def plan_environment(
         packages=packages,
         where=where,
         environ=os.environ if environ is None else environ,
+        python_range=python_range,
     )
     plan = ENVIRONMENTS[table.use](request)
     return replace(plan, notes=(*plan.notes, *dropped_notes(request.environ)))

@@ -1,17 +1,21 @@
-"""A conda environment, created by pixi, micromamba, mamba or conda, whichever is installed.
+"""A conda environment, created by pixi, micromamba, mamba, conda or the library py-rattler.
 
 It is described by an environment.yml, or by a pixi.toml for pixi.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import platform
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from packaging.utils import canonicalize_name
 
 from torchyard.builds.environments.base_interpreter import find_program
 from torchyard.builds.environments.model import (
@@ -22,6 +26,7 @@ from torchyard.builds.environments.model import (
     ordered_variables,
     packages_steps,
     pip_installer,
+    required_packages,
 )
 from torchyard.builds.plan import Action, Command, Step, Variables, WriteFile
 from torchyard.errors import UsageError
@@ -31,6 +36,7 @@ _PACKAGE: Final = re.compile(
     r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)"
     r"\s*(?P<version>[=<>!~][=<>!~|,.*+A-Za-z0-9_ -]*|[0-9*][|,.*+A-Za-z0-9_<>=! -]*)?"
 )
+_REQUIREMENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ANACONDA_MAIN: Final = "main"
 """Name of the channel `defaults` in pixi."""
 _WRITTEN_BY: Final = (
@@ -147,9 +153,18 @@ def _quoted(text: str) -> str:
 
 TOOLS: Final = ("pixi", "micromamba", "mamba", "conda")
 """In order of preference, fastest first."""
+_RATTLER: Final = "py-rattler"
+_RATTLER_PROGRAM: Final = str(Path(__file__).resolve().with_name("rattler_client.py"))
+HOW_TO_INSTALL: Final = (
+    "pip install py-rattler (in the environment of Torchyard), or install Miniforge: curl -LO"
+    " https://github.com/conda-forge/miniforge/releases/latest/download/Miniforge3-Linux-$(uname"
+    " -m).sh && sh Miniforge3-Linux-$(uname -m).sh -b -p ~/miniforge3 && export"
+    " PATH=~/miniforge3/bin:$PATH"
+)
+"""No distribution has a package of conda."""
 
 _DEFAULT_CHANNELS: Final = ("conda-forge",)
-_COMPILER_TRIPLES: Final = {
+COMPILER_TRIPLES: Final = {
     "linux-64": "x86_64-conda-linux-gnu",
     "linux-aarch64": "aarch64-conda-linux-gnu",
     "linux-ppc64le": "powerpc64le-conda-linux-gnu",
@@ -165,12 +180,15 @@ def plan_conda(request: EnvironmentRequest) -> EnvironmentPlan:
             hint='use = "venv" creates an environment with that base',
         )
     packages = _packages(request)
+    request, owned = _without_conda_packages(request, packages)
     tool, path = _tool(request)
     prefix = str(request.folder / "env")
     python = f"{prefix}/bin/python"
     variables = _variables(request, packages, prefix)
     installer = pip_installer(python)
     notes = [f"the environment is created by {tool}"] if path else []
+    if owned:
+        notes.append(f"installed by conda, not by pip: {', '.join(owned)}")
     if any(package.channel == "defaults" for package in packages):
         notes.append("the channel `defaults` is subject to Anaconda's terms of use")
     return EnvironmentPlan(
@@ -181,18 +199,43 @@ def plan_conda(request: EnvironmentRequest) -> EnvironmentPlan:
             *packages_steps(request, installer, variables),
         ),
         variables=variables,
-        missing=() if path else (f"one of {', '.join(TOOLS)}",),
+        missing=() if path else (f"one of {', '.join(TOOLS)} ({HOW_TO_INSTALL})",),
         notes=tuple(notes),
     )
 
 
 def _tool(request: EnvironmentRequest) -> tuple[str, str]:
-    """Return name and path of the tool; `conda` without a path if none is installed."""
+    """Return name and path of the tool; `conda` without a path if none is installed.
+
+    py-rattler is a library: the interpreter of Torchyard runs it.
+    """
     for name in TOOLS:
         path = find_program(name, request.environ)
         if path:
             return name, path
+    if importlib.util.find_spec("rattler") is not None:
+        return _RATTLER, sys.executable
     return "conda", ""
+
+
+def _without_conda_packages(
+    request: EnvironmentRequest, packages: Sequence[CondaPackage]
+) -> tuple[EnvironmentRequest, tuple[str, ...]]:
+    """Return the request without the pip requirements that conda installs, and their names.
+
+    Each tool has one owner: pip would install another version over that of conda.
+    """
+    names = {canonicalize_name(package.name) for package in packages}
+    kept, owned = [], []
+    for text in required_packages(request):
+        match = _REQUIREMENT_NAME.match(text)
+        name = canonicalize_name(match[0]) if match else ""
+        if name in names:
+            owned.append(name)
+        else:
+            kept.append(text)
+    table = replace(request.table, venv=replace(request.table.venv, packages=()))
+    return replace(request, table=table, packages=tuple(kept)), tuple(dict.fromkeys(owned))
 
 
 def _packages(request: EnvironmentRequest) -> tuple[CondaPackage, ...]:
@@ -221,7 +264,7 @@ def _python_package(request: EnvironmentRequest) -> CondaPackage:
             f"{request.where}.python: {version!r} is not a version",
             hint="conda installs its own Python: give a version, such as 3.12",
         )
-    return CondaPackage(name="python", version=f"={version}" if version else "")
+    return CondaPackage(name="python", version=f"={version}" if version else request.python_range)
 
 
 def _python_step(
@@ -246,11 +289,13 @@ def _python_step(
         )
     else:
         file = str(request.folder / "environment.yml")
-        verb = ("create", "--yes") if tool == "micromamba" else ("env", "create")
+        verbs = {"micromamba": ("create", "--yes"), _RATTLER: (_RATTLER_PROGRAM,)}
         actions = (
             WriteFile(path=file, text=environment_yaml(channels, packages)),
             remove,
-            Command(argv=(path, *verb, "--file", file, "--prefix", prefix)),
+            Command(
+                argv=(path, *verbs.get(tool, ("env", "create")), "--file", file, "--prefix", prefix)
+            ),
         )
     return Step(
         name=f"{COMPONENT}/python",
@@ -294,7 +339,7 @@ def _compilers(packages: Sequence[CondaPackage], prefix: str) -> Variables:
     """Return the variables that activating gcc_linux-64 and gxx_linux-64 would set."""
     names = {package.name for package in packages}
     variables: dict[str, str] = {}
-    for platform_name, triple in _COMPILER_TRIPLES.items():
+    for platform_name, triple in COMPILER_TRIPLES.items():
         if f"gcc_{platform_name}" in names:
             variables["CC"] = f"{prefix}/bin/{triple}-gcc"
         if f"gxx_{platform_name}" in names:

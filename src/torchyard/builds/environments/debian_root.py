@@ -19,6 +19,7 @@ from torchyard.builds.environments.model import (
     pip_installer,
     python_variables,
     resolv_conf_command,
+    system_gcc,
 )
 from torchyard.builds.plan import Command, Step, Variables, WriteFile
 from torchyard.builds.recipe import DebianRootTable
@@ -109,7 +110,8 @@ def _debian_packages_step(
     """Return the step that installs Debian packages; it completes an interrupted dpkg run first."""
     version = request.table.python if _VERSION.fullmatch(request.table.python) else ""
     python = (f"python{version}-dev", f"python{version}-venv") if version else ()
-    packages = tuple(sorted({*TOOL_PACKAGES, *python, *table.packages}))
+    gcc = system_gcc(request.table.gcc) if request.table.gcc else ()
+    packages = tuple(sorted({*TOOL_PACKAGES, *python, *gcc, *table.packages}))
     stamp = "/var/lib/torchyard/debian-packages"
     actions = [
         resolv_conf_command(root),

@@ -117,6 +117,8 @@ class EnvironmentRequest:
     """Name of the table in errors, such as `pytorch: environment`."""
     environ: Mapping[str, str]
     """The environment variables of the Torchyard process."""
+    python_range: str = ""
+    """Python versions that the components support, such as `>=3.9,<3.14`; empty if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +162,9 @@ def ordered_variables(
     table = request.table
     values = dict(base_variables(request.environ))
     values["PATH"] = join_paths(*table.path, *programs, values["PATH"])
+    if table.gcc and table.use != "conda":
+        gcc, cxx = system_gcc(table.gcc)
+        values |= {"CC": gcc, "CXX": cxx, "CUDAHOSTCXX": cxx}
     values.update(more)
     for name, folders in (
         ("CMAKE_PREFIX_PATH", tuple(prefixes)),
@@ -171,6 +176,12 @@ def ordered_variables(
             values[name] = join_paths(*folders)
     values.update(table.variables)
     return tuple(values.items())
+
+
+def system_gcc(version: str) -> tuple[str, str]:
+    """Return the names of gcc and g++ of a version; Debian's packages have the same names."""
+    major = version.partition(".")[0]
+    return f"gcc-{major}", f"g++-{major}"
 
 
 def resolv_conf_command(root: str) -> Command:

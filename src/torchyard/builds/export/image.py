@@ -32,7 +32,6 @@ from torchyard.builds.export.image_base import (
     system_packages,
 )
 from torchyard.builds.export.shell import (
-    JOB_VARIABLES,
     Difference,
     ExportFacts,
     check_commands,
@@ -45,6 +44,7 @@ from torchyard.builds.export.shell import (
     without_own_steps,
     wrapped,
 )
+from torchyard.builds.meter.compile_costs import JOB_VARIABLES
 from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, WriteFile
 
 T = TypeVar("T")

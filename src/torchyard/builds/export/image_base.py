@@ -11,7 +11,7 @@ from typing import Final
 from torchyard.builds.cmake_cache import cmake_bool
 from torchyard.builds.compatibility import debian_toolchain
 from torchyard.builds.environments.conda import TOOLS
-from torchyard.builds.environments.model import SYSTEM_PATH
+from torchyard.builds.environments.model import SYSTEM_PATH, system_gcc
 from torchyard.builds.export.shell import ExportFacts
 from torchyard.builds.plan import AptSources, Command, Component, Plan, SdistDownload, Step
 from torchyard.builds.recipe import Recipe, SourceTable
@@ -23,7 +23,8 @@ _IMAGE_NAME: Final = re.compile(r"[A-Za-z0-9][\w./:@-]*", re.ASCII)
 _PYTHON: Final = re.compile(r"python(3\.\d+)")
 _DEFAULT_SUITE: Final = "trixie"
 _SUITES: Final = ("trixie", "bookworm")
-_CUDA_IMAGE: Final = "nvidia/cuda:12.8.1-devel-ubuntu24.04"
+_CUDA_IMAGE: Final = "nvidia/cuda:{}-devel-ubuntu24.04"
+_RELEASE_DOTS: Final = 2
 _ROCM_IMAGE: Final = "rocm/dev-ubuntu-24.04:6.4.4-complete"
 
 CONDA_PROGRAMS: Final = {
@@ -90,12 +91,16 @@ def choose_base(plan: Plan, facts: ExportFacts) -> ImageBase:
         return ImageBase(name=_ROCM_IMAGE, why=why)
     if "CUDA_HOME" in outside:
         why = "assumed to have CUDA in /usr/local/cuda; choose another image for another CUDA"
-        return ImageBase(name=_CUDA_IMAGE, why=why)
+        versions = (part.recipe.environment.cuda for part in plan.components)
+        version = next((item for item in versions if item.count(".") == _RELEASE_DOTS), "12.8.1")
+        return ImageBase(name=_CUDA_IMAGE.format(version), why=why)
     version = _python_version(plan)
     if not version:
         return ImageBase(name=f"debian:{_DEFAULT_SUITE}-slim", why="a current Debian")
     for suite in _SUITES:
-        if debian_toolchain(suite).get("python", "").startswith(f"{version}."):
+        tools = debian_toolchain(suite)
+        too_old = int(_gcc(plan) or 0) > int(tools.get("gcc", "0").partition(".")[0])
+        if tools.get("python", "").startswith(f"{version}.") and not too_old:
             why = f"its Python is {version}, as in the plan"
             return ImageBase(name=f"debian:{suite}-slim", why=why)
     why = f"Python {version} as in the plan, on Debian {_DEFAULT_SUITE}"
@@ -151,7 +156,16 @@ def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
         names.append("bzip2")
     if any(_is_on(part.recipe, "USE_MPI") for part in plan.components):
         names += ["libopenmpi-dev", "openmpi-bin"]
-    return tuple(sorted(names))
+    names += [name for part in plan.components for name in part.recipe.environment.system_packages]
+    if gcc := _gcc(plan):
+        names += system_gcc(gcc)
+    return tuple(sorted(set(names)))
+
+
+def _gcc(plan: Plan) -> str:
+    """Return the major version of the system's gcc that the plan names; empty if it names none."""
+    compilers = {value for step in plan.steps for name, value in step.variables if name == "CC"}
+    return next((name[4:] for name in sorted(compilers) if re.fullmatch(r"gcc-\d+", name)), "")
 
 
 def _system_toolkits(plan: Plan) -> set[str]:
@@ -236,6 +250,16 @@ def refuse_foreign_python(plan: Plan) -> None:
                 f"{plan.name} needs packages of this machine, which an image does not have",
                 why="its environment has a base",
                 hint=f"{fix}; or export a script",
+            )
+        if any(
+            "rattler_client.py" in word
+            for a in step.actions
+            if isinstance(a, Command)
+            for word in a.argv
+        ):
+            raise UsageError(
+                f"{plan.name} creates its environment with py-rattler of this machine",
+                hint="put micromamba, mamba, conda or pixi on PATH; the image then installs it",
             )
     system = SYSTEM_PATH.split(":")
     for component in plan.components:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from torchyard.builds import plan as plans
 from torchyard.builds.export.shell import (
     Difference,
     ExportedFile,
@@ -16,20 +17,7 @@ from torchyard.builds.export.shell import (
     shared_by_most,
     wrapped,
 )
-from torchyard.builds.plan import (
-    Action,
-    AptSources,
-    Command,
-    Component,
-    Download,
-    Plan,
-    SdistDownload,
-    Step,
-    Variables,
-    Verify,
-    WriteFile,
-    fingerprints,
-)
+from torchyard.builds.plan import Action, Command, Component, Plan, Step, Variables, fingerprints
 from torchyard.core.records import encode
 from torchyard.core.units import format_bytes
 
@@ -150,22 +138,22 @@ def _actions(plan: Plan, step: Step) -> Iterator[str]:
 
 
 def _other(plan: Plan, action: Action) -> list[str]:
-    if isinstance(action, WriteFile):
+    if isinstance(action, plans.WriteFile):
         return _file(action)
-    if isinstance(action, Download):
+    if isinstance(action, plans.Download):
         return [f"download {action.url}", f"  to {action.path}", f"  with sha256 {action.sha256}"]
-    if isinstance(action, SdistDownload):
+    if isinstance(action, plans.SdistDownload):
         checksum = f"sha256 {action.sha256}" if action.sha256 else "the checksum of the index"
         what = f"download the source distribution {action.name} {action.version} from the package index"
         return [what, f"  to {action.path}", f"  with {checksum}"]
-    if isinstance(action, AptSources):
+    if isinstance(action, plans.AptSources):
         suite = action.suite or "the suites of this machine"
         kind = ", with source packages" if action.sources else ""
         what = (
             f"write an apt configuration for {suite}{kind}, with mirrors and keys of this machine"
         )
         return [what, f"  to {action.folder}"]
-    return _verify(plan, action) if isinstance(action, Verify) else []
+    return _verify(plan, action) if isinstance(action, plans.Verify) else []
 
 
 def _command(plan: Plan, step: Step, command: Command) -> list[str]:
@@ -188,7 +176,7 @@ def _reasons(plan: Plan, step: Step, command: Command) -> list[str]:
     ]
 
 
-def _file(action: WriteFile) -> list[str]:
+def _file(action: plans.WriteFile) -> list[str]:
     content = action.text.encode(errors="surrogateescape")
     digest = hashlib.sha256(content).hexdigest()[:16]
     program = ", executable" if action.executable else ""
@@ -204,7 +192,7 @@ def _file(action: WriteFile) -> list[str]:
     return lines
 
 
-def _verify(plan: Plan, action: Verify) -> list[str]:
+def _verify(plan: Plan, action: plans.Verify) -> list[str]:
     table = plan.component(action.component).recipe.verify
     checks = [
         *((f"import {table.import_name}",) if table.import_name else ()),

@@ -392,9 +392,6 @@ def own_variables(step: Step, command: Command) -> Variables:
     return tuple(pair for pair in command.variables if common.get(pair[0]) != pair[1])
 
 
-JOB_VARIABLES: Final = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL")
-"""Both are needed: some projects read the first; CMake, make and SCons steps the second."""
-
 _INDENT: Final = "    "
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.export.shell import (
-    JOB_VARIABLES,
     Difference,
     ExportedFile,
     ExportFacts,
@@ -29,6 +28,7 @@ from torchyard.builds.export.shell import (
     step_statements,
     without_own_steps,
 )
+from torchyard.builds.meter.compile_costs import JOB_VARIABLES
 from torchyard.builds.plan import Plan, Step, fingerprints
 
 if TYPE_CHECKING:

@@ -456,6 +456,8 @@ def _gib(mib: int) -> str:
     return f"{mib / _GIB_MIB:.1f} GiB" if mib >= _GIB_MIB else f"{mib} MiB"
 
 
+JOB_VARIABLES: Final = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL")
+"""Read by setup.py of PyTorch and torch.utils.cpp_extension; by CMake and scikit-build-core."""
 _GENERIC: Final = "generic"
 _JOBS: Final = re.compile(r"[0-9]{1,9}")
 _MIN_REPORTED_S: Final = 60.0
@@ -500,11 +502,8 @@ def with_jobs(
         limits=limits,
     )
     estimate = _estimate(plan, history, choice.jobs)
-    # setup.py of PyTorch and torch.utils.cpp_extension read MAX_JOBS; CMake and scikit-build-core
-    # read the other one.
     variables = {
-        "MAX_JOBS": str(choice.jobs),
-        "CMAKE_BUILD_PARALLEL_LEVEL": str(choice.jobs),
+        **dict.fromkeys(JOB_VARIABLES, str(choice.jobs)),
         # torch.utils.cpp_extension would run a compiler cache before the meter, which treats the
         # meter of each build as another compiler and never hits.
         "TORCH_NO_COMPILER_WRAPPER": "1",

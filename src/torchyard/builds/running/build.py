@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,12 +33,13 @@ from torchyard.builds.meter.compiler_launcher import CacheDecision, choose_cache
 from torchyard.builds.plan import (
     BuildEvent,
     BuildListener,
+    Component,
     Plan,
     Step,
     Verify,
     fingerprints,
 )
-from torchyard.builds.planner import make_plan
+from torchyard.builds.planner import filled_environment, make_plan
 from torchyard.builds.recipe_file import BuildRequest, ResolvedBuild, resolve
 from torchyard.builds.record import (
     RecipeIdentity,
@@ -47,6 +49,7 @@ from torchyard.builds.record import (
     read_earlier,
     write_record,
 )
+from torchyard.builds.running.build_cache import BuildCache, is_replaced
 from torchyard.builds.running.compile_progress import CompileMonitor
 from torchyard.builds.running.recording import RecordInputs, make_record
 from torchyard.builds.running.runner import (
@@ -92,6 +95,7 @@ class BuildSession:
         default_factory=dict
     )
     _cache_lock: threading.Lock = field(default_factory=threading.Lock)
+    _reused: dict[str, bool] = field(default_factory=dict)
 
     @property
     def plan(self) -> Plan:
@@ -170,6 +174,8 @@ class BuildSession:
     def _performer(
         self, step: Step, variables: Mapping[str, str], on_output: Callable[[bytes], None]
     ) -> StepPerformer:
+        if self._build_cache is not None and is_replaced(step) and self._restored(step.component):
+            step = replace(step, actions=())
         return StepPerformer(
             step=step,
             folder=self.folder,
@@ -179,11 +185,49 @@ class BuildSession:
             guard=self._guard,
         )
 
+    @cached_property
+    def _build_cache(self) -> BuildCache | None:
+        selected = self.choices.selection
+        if not self.choices.build_cache or selected.force or selected.only or selected.start_from:
+            return None
+        folder = Path(self.choices.build_cache).expanduser().absolute()
+        return BuildCache(folder=folder, home=self.planned.home)
+
+    def _restored(self, name: str) -> bool:
+        """Whether a component is restored from the build cache, which is done once."""
+        assert self._build_cache is not None  # noqa: S101  # checked by the caller
+        with self._cache_lock:
+            if name not in self._reused:
+                part = self.plan.component(name)
+                key = self._build_cache.key(self.plan, part)
+                entry, why = self._build_cache.find(key, self.plan) if key else (None, "")
+                self.folder.restored(name).unlink(missing_ok=True)
+                if entry is not None:
+                    self._build_cache.restore(entry, self.plan, part)
+                    why = f"restored from {entry.build_folder}, stored {entry.stored}"
+                if why:
+                    prefix = "build cache" if entry is not None else "build cache not used"
+                    self.listener(BuildEvent(kind="note", step=name, text=f"{prefix}: {why}"))
+                self._reused[name] = entry is not None
+            return self._reused[name]
+
+    def _store(self, part: Component, run: RunInTarget) -> None:
+        """Store a verified component in the build cache, unless it came from there."""
+        cache = self._build_cache
+        if cache is None or self.folder.restored(part.name).exists():
+            return
+        key = cache.key(self.plan, part)
+        why = (
+            cache.store(key, self.plan, part, run) if key else "it is of a kind that is not stored"
+        )
+        text = f"build cache: not stored: {why}" if why else f"build cache: stored as {key[:12]}"
+        self.listener(BuildEvent(kind="note", step=part.name, text=text))
+
     @contextmanager
     def _guard(self, performer: StepPerformer) -> Iterator[None]:
         """Remove objects of other compilers, and lock a source that other builds may share."""
         step = performer.step
-        note = discard_other_objects(self.plan, step)
+        note = discard_other_objects(self.plan, step) if step.actions else ""
         if note:
             self.listener(BuildEvent(kind="note", step=step.name, text=note))
         what = step.name.partition("/")[2]
@@ -215,6 +259,7 @@ class BuildSession:
             )
         if not report.good:
             raise _verification_error(report, action.report)
+        self._store(component, run)
 
     def _cache_for(self, step: Step) -> tuple[CacheDecision, tuple[str, ...]]:
         recipe = self.plan.component(step.component).recipe
@@ -265,6 +310,8 @@ class BuildChoices:
     name: str = ""
     jobs: str = "auto"
     cache: str = "auto"
+    build_cache: str = ""
+    """Folder of finished components to reuse; empty for none."""
     lock_file: str = ""
     selection: Selection = field(default_factory=Selection)
     keep_going: bool = False
@@ -322,6 +369,8 @@ def plan_build(request: BuildRequest, choices: BuildChoices) -> PlannedBuild:
     if lock is not None:
         resolved = apply_lock(resolved, lock)
     plan = make_plan(request, home=home, name=choices.name, resolved=resolved)
+    table = filled_environment(resolved, home=home, name=plan.name, machine=request.machine)
+    resolved = replace(resolved, recipe=replace(resolved.recipe, environment=table))
     plan = with_compilers(plan, resolved.environment.use)
     plan, jobs = with_jobs(plan, parse_jobs(choices.jobs), home=home, limits=read_limits())
     return PlannedBuild(

@@ -19,6 +19,7 @@ from typing import Final
 
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.meter.compile_costs import (
+    JOB_VARIABLES,
     CurvePoint,
     History,
     JobChoice,
@@ -379,6 +380,8 @@ class CompileMonitor:
         )
         variables |= step_variables(log=log, table=table)
         variables |= self.plan.runner_variables
+        if 0 < recipe.jobs < self.choice.jobs:
+            variables |= dict.fromkeys(JOB_VARIABLES, str(recipe.jobs))
         if decision.choice is not None:
             running.counts = read_counts(decision.choice, variables=variables, before=before)
             running.cache_log = self.folder.meter / f"{step.component}.cache"

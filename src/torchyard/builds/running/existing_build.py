@@ -362,6 +362,8 @@ def rebuild_component(
     choices = _earlier_choices(name, jobs=jobs)
     planned = _plan_existing(name, choices)
     part = select_components(planned.plan, (component,) if component else ())[-1]
+    # A component from the build cache has no objects.
+    from_configure |= planned.home.build(name).restored(part.name).exists()
     steps = component_build_steps(planned.plan, part.name, from_configure=from_configure)
     selection = Selection(start_from=steps[:1]) if dependents else Selection(only=steps)
     mark = planned.home.build(name).edited(part.name)

@@ -121,6 +121,9 @@ def _component(
         wheels=_wheels(folder.dist(part.name)),
         prefix_files=_prefix_files(part),
         edited=_is_edited(part, folder),
+        reused=folder.restored(part.name).read_text()
+        if folder.restored(part.name).exists()
+        else "",
         verified=_report(folder.report(part.name)),
     )
 

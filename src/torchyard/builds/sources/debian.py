@@ -81,7 +81,7 @@ def fetch_actions(table: DebianSource, place: FetchPlace) -> FetchPlan:
         on_this_machine("sh", "-c", script, folder=place.part / "files"),
         on_this_machine("sh", "-c", unpack, folder=place.part),
         *keep_files(place.destination),
-        *move_to_destination(place.destination, place.part / "tree"),
+        *move_to_destination(place, place.part / "tree"),
     )
     what = "upstream archive only" if table.upstream_only else "with Debian's patches"
     return FetchPlan(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -38,6 +39,8 @@ class FetchPlace:
     """Folder of archives and apt state, shared by all builds."""
     where: str
     """The recipe's table of the source, for errors: `pytorch: source.git`."""
+    complete: Callable[[Path], tuple[Action, ...]] = lambda _: ()
+    """Return the actions that download into a tree what its configure step would download."""
 
     @property
     def part(self) -> Path:
@@ -59,10 +62,11 @@ def recreate_part_folder(destination: Path) -> tuple[Command, ...]:
     )
 
 
-def move_to_destination(destination: Path, tree: Path) -> tuple[Command, ...]:
-    """Return commands that move the finished tree to its destination atomically."""
-    part = part_of(destination)
+def move_to_destination(place: FetchPlace, tree: Path) -> tuple[Action, ...]:
+    """Return actions that complete a tree and move it to its destination atomically."""
+    part, destination = place.part, place.destination
     commands = (
+        *place.complete(tree),
         on_this_machine("rm", "-rf", "--", str(destination)),
         on_this_machine("mv", "-T", "--", str(tree), str(destination)),
     )

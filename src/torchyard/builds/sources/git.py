@@ -11,7 +11,7 @@ import shlex
 import subprocess
 from pathlib import Path, PurePosixPath
 
-from torchyard.builds.plan import Command
+from torchyard.builds.plan import Command, WriteFile
 from torchyard.builds.recipe import GitSource
 from torchyard.builds.record import SourceIdentity
 from torchyard.builds.sources.fetch_plan import (
@@ -41,11 +41,14 @@ def is_dirty(tree: Path) -> bool:
 
 
 def submodule_commits(tree: Path) -> dict[str, str]:
-    """Return path -> checked-out commit of all submodules, recursively."""
+    """Return path -> checked-out commit of all submodules, recursively, and of clones beside them."""
     print_commit = 'printf "%s\\t%s\\n" "$displaypath" "$(git rev-parse HEAD)"'
     text = git_output(tree, "submodule", "--quiet", "foreach", "--recursive", print_commit) or ""
     pairs = (line.rpartition("\t") for line in text.splitlines())
-    return {path: commit for path, _, commit in pairs if path}
+    commits = {path: commit for path, _, commit in pairs if path}
+    # A submodule has a file .git, a clone (NCCL) a folder.
+    clones = sorted(item.parent for item in tree.glob("third_party/*/.git") if item.is_dir())
+    return commits | {str(clone.relative_to(tree)): commit_of(clone) for clone in clones}
 
 
 def git_output(tree: Path, *arguments: str) -> str | None:
@@ -128,7 +131,7 @@ def fetch_actions(table: GitSource, place: FetchPlace) -> FetchPlan:
             _git_command(place.part, "init", "-q"),
             _git_command(place.part, "remote", "add", "--", "origin", url),
             _script(place.part, _steps(table, place.where)),
-            *move_to_destination(place.destination, place.part),
+            *move_to_destination(place, place.part),
         ),
     )
 
@@ -139,6 +142,8 @@ def update_actions(table: GitSource, place: FetchPlace) -> FetchPlan:
     if _COMMIT.fullmatch(table.ref) or table.ref.startswith("refs/tags/"):
         return nothing_to_update("git", f"{table.ref} is not a branch")
     checkout = f"{without_credentials(url)} at {table.ref}"
+    more = place.complete(place.part)
+    downloads = [shlex.join(action.argv) for action in more if isinstance(action, Command)]
     script = _UPDATE.format(
         tree=shlex.quote(str(place.destination)),
         part=shlex.quote(str(place.part)),
@@ -147,12 +152,15 @@ def update_actions(table: GitSource, place: FetchPlace) -> FetchPlan:
         no_branch=shlex.quote(f"nothing to update: {table.ref} is no branch"),
         at_tip=shlex.quote(f"nothing to update: {checkout} is at the tip"),
         # A submodule that was removed in the new revision leaves its folder behind.
-        steps="\n".join((*_steps(table, place.where), "git clean -ffdxq")),
+        steps="\n".join((*_steps(table, place.where), "git clean -ffdxq", *downloads)),
     )
     return FetchPlan(
         kind="git",
         summary=f"update git {checkout}",
-        actions=(_script(place.destination.parent, [script]),),
+        actions=(
+            *(action for action in more if isinstance(action, WriteFile)),
+            _script(place.destination.parent, [script]),
+        ),
     )
 
 

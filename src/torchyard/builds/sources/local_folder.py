@@ -30,7 +30,7 @@ def fetch_actions(table: FolderSource, place: FetchPlace) -> FetchPlan:
         actions=(
             *recreate_part_folder(place.destination),
             on_this_machine("cp", "-a", "--reflink=auto", "--", f"{folder}/.", str(place.part)),
-            *move_to_destination(place.destination, place.part),
+            *move_to_destination(place, place.part),
         ),
         # The command does not depend on the content; this input makes the step run again.
         inputs=(("folder", tree_digest(folder)),),

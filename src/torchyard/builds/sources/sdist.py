@@ -41,7 +41,7 @@ def fetch_actions(table: SdistSource, place: FetchPlace) -> FetchPlan:
             SdistDownload(name=table.name, version=table.version, path=str(archive), sha256=sha256),
             unpack_command(archive, part=place.part, strip=1),
             *keep_files(place.destination),
-            *move_to_destination(place.destination, place.part / "tree"),
+            *move_to_destination(place, place.part / "tree"),
         ),
     )
 

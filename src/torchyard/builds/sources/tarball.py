@@ -41,7 +41,7 @@ def fetch_actions(table: TarballSource, place: FetchPlace) -> FetchPlan:
             Download(url=url, path=str(archive), sha256=sha256),
             *recreate_part_folder(place.destination),
             unpack_command(archive, part=place.part, strip=table.strip),
-            *move_to_destination(place.destination, place.part / "tree"),
+            *move_to_destination(place, place.part / "tree"),
         ),
     )
 

@@ -1,0 +1,123 @@
+"""What the configure step of a release would download, fetched in the fetch step instead.
+
+Reads configure_downloads.toml. The program `download_for_configure.py` reads the pinned versions from
+the source tree, so that they are those of the release.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from torchyard.builds.cmake_cache import cmake_bool, cmake_value
+from torchyard.builds.compatibility import parse_version, version_in_range
+from torchyard.builds.plan import Action, Command, WriteFile
+from torchyard.builds.recipe import Recipe
+from torchyard.core.records import decode, encode
+
+_TABLE: Final = Path(__file__).with_name("configure_downloads.toml")
+_PROGRAM: Final = Path(__file__).with_name("download_for_configure.py")
+_BRANCH: Final = "9999"
+"""A branch counts as newer than all releases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigureDownload:
+    """One project that a build would download; the keys of the table."""
+
+    name: str
+    project: str
+    releases: str
+    kind: Literal["git", "aotriton"]
+    url: str
+    folder: str
+    """Where the build looks for it, below the source tree."""
+    cmake_file: str
+    why: str
+    pins: tuple[str, ...] = ()
+    """Files of the source tree with the tag to check out; the first one that exists is used."""
+    variable: str = ""
+    """Variable that names the folder to the build; empty if the build finds it by itself."""
+    unless_off: tuple[str, ...] = ()
+    unless_all_off: tuple[str, ...] = ()
+    unless_set: tuple[str, ...] = ()
+    only_on: tuple[str, ...] = ()
+    options: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    format: int
+    download: tuple[ConfigureDownload, ...]
+
+
+@cache
+def all_configure_downloads() -> tuple[ConfigureDownload, ...]:
+    """Return the whole table."""
+    text = _TABLE.read_text(encoding="utf-8")
+    return decode(_Table, tomllib.loads(text), where=_TABLE.name).download
+
+
+def configure_downloads(recipe: Recipe) -> tuple[ConfigureDownload, ...]:
+    """Return what the build of a recipe would download, with its options and variables."""
+    settings = {
+        **recipe.environment.variables,
+        **{name: cmake_value(value) for name, value in recipe.options.items()},
+    }
+    release = recipe.version if parse_version(recipe.version) else _BRANCH
+
+    def on(name: str) -> bool:
+        return settings.get(name, "") != "" and cmake_bool(settings[name]) is not False
+
+    def off(name: str) -> bool:
+        return cmake_bool(settings.get(name, "ON")) is False
+
+    return tuple(
+        item
+        for item in all_configure_downloads()
+        if item.project == recipe.known_release
+        and version_in_range(item.releases, release)
+        and not any(off(name) for name in item.unless_off)
+        and not (item.unless_all_off and all(off(name) for name in item.unless_all_off))
+        and not any(on(name) for name in item.unless_set)
+        and all(on(name) for name in item.only_on)
+        and all(settings.get(name, "") in values for name, values in item.options.items())
+    )
+
+
+def download_actions(recipe: Recipe, tree: str, programs: Path) -> tuple[Action, ...]:
+    """Return the actions that download everything into a source tree; empty if there is nothing."""
+    wanted = configure_downloads(recipe)
+    if not wanted:
+        return ()
+    program = str(programs / _PROGRAM.name)
+    cuda = recipe.environment.cuda.partition(".")[0] or "12"
+    request = [
+        {
+            **{key: encode(item)[key] for key in ("name", "kind", "url", "folder", "cmake_file")},
+            "pins": [pin.replace("{cuda}", cuda) for pin in item.pins],
+        }
+        for item in wanted
+    ]
+    rocm = recipe.environment.variables.get("ROCM_PATH", "/opt/rocm")
+    return (
+        WriteFile(path=program, text=_PROGRAM.read_text(encoding="utf-8"), fingerprinted=False),
+        Command(
+            argv=("python3", program, tree, json.dumps(request), rocm),
+            variables=(("GIT_TERMINAL_PROMPT", "0"), ("LC_ALL", "C.UTF-8")),
+            inside_root=False,
+        ),
+    )
+
+
+def download_variables(recipe: Recipe, tree: str) -> dict[str, str]:
+    """Return the variables that name the downloaded folders to the build."""
+    return {
+        item.variable: f"{tree}/{item.folder}"
+        for item in configure_downloads(recipe)
+        if item.variable
+    }

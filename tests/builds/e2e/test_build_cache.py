@@ -1,0 +1,158 @@
+"""The build cache: a component that was compiled once is reused, checked, and moved."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.builds.e2e.build_cli import Cli, call
+from tests.builds.e2e.projects import library, write
+
+pytestmark = pytest.mark.long
+
+PKG_CONFIG = """
+configure_file(tiny.pc.in tiny.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/tiny.pc DESTINATION lib/pkgconfig)
+set_target_properties(tiny PROPERTIES INSTALL_RPATH "${CMAKE_INSTALL_PREFIX}/lib")
+"""
+
+
+class Machines:
+    """Several homes that share a cache folder and a source, like machines with a network disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cache = folder / "cache"
+        self.source = library(folder / "source")
+        with (self.source / "CMakeLists.txt").open("a") as file:
+            file.write(PKG_CONFIG)
+        write(self.source, {"tiny.pc.in": "prefix=@CMAKE_INSTALL_PREFIX@\nName: tiny\n"})
+
+    def cli(self, name: str) -> Cli:
+        return Cli(home=self.folder / name)
+
+    def words(self, *more: str, name: str = "tiny") -> tuple[str, ...]:
+        return (
+            *("generic", "--name", name, "--set", f"source.folder.path={self.source}"),
+            *("--set", 'verify.files=["lib/libtiny.so", "include/tiny.h"]', "--cache", "none"),
+            *("--build-cache", str(self.cache), *more),
+        )
+
+    def entries(self) -> list[Path]:
+        return sorted(self.cache.glob("*/entry.json"))
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Machines:
+    return Machines(tmp_path)
+
+
+def test_reused_after_clean_and_on_another_machine(machines: Machines) -> None:
+    first = machines.cli("first-machine")
+    ended = first.build(*machines.words())
+    assert "build cache: stored as" in ended.err
+    assert first.compiled("tiny") != []
+    # After `clean`.
+    first.build("clean", "tiny", "--level", "tree")
+    ended = first.build(*machines.words())
+    assert "build cache: restored from" in ended.err
+    assert first.compiled("tiny") == []
+    # On another machine, whose folders have shorter names; then the first one is gone.
+    second = machines.cli("two")
+    ended = second.build(*machines.words(name="t"))
+    shutil.rmtree(first.home)
+    assert "build cache: restored from" in ended.err
+    assert second.compiled("t") == []
+    prefix = second.folder("t") / "prefix"
+    assert (
+        call(prefix / "lib/libtiny.so", "tiny_one"),
+        call(prefix / "lib/libtiny.so", "tiny_two"),
+    ) == (1, 2)
+    assert f"prefix={prefix}\n" in (prefix / "lib/pkgconfig/tiny.pc").read_text()
+    assert str(first.home).encode() not in (prefix / "lib/libtiny.so").read_bytes()
+    assert second.record("t")["components"][0]["reused"] == machines.entries()[0].parent.name
+    # All steps are done; nothing runs again.
+    assert "nothing to do" in second.build(*machines.words(name="t")).out
+
+
+def test_another_option_source_or_compiler_is_another_component(machines: Machines) -> None:
+    cli = machines.cli("one")
+    cli.build(*machines.words())
+    cli.build(*machines.words("--set", "LOUD=true", name="loud"))
+    assert call(cli.folder("loud") / "prefix/lib/libtiny.so", "tiny_two") == 200
+    (machines.source / "two.c").write_text("int tiny_two(void) { return 77; }\n")
+    cli.build(*machines.words(name="edit"))
+    assert call(cli.folder("edit") / "prefix/lib/libtiny.so", "tiny_two") == 77
+    cli.build(*machines.words("--set", "CMAKE_C_FLAGS=-O1", name="flags"))
+    assert len(machines.entries()) == 4
+
+
+def test_a_damaged_entry_is_not_used(machines: Machines) -> None:
+    first = machines.cli("one")
+    first.build(*machines.words())
+    (entry,) = machines.entries()
+    with (entry.parent / "files.tar").open("r+b") as file:
+        file.seek(1000)
+        file.write(b"damage")
+    ended = machines.cli("two").build(*machines.words())
+    assert "build cache not used: the checksum of its archive is wrong" in ended.err
+    assert call(machines.cli("two").folder("tiny") / "prefix/lib/libtiny.so", "tiny_one") == 1
+
+
+def test_a_path_that_does_not_fit_is_not_patched(machines: Machines) -> None:
+    machines.cli("a").build(*machines.words())
+    longer = machines.cli("a-home-with-a-much-longer-name")
+    ended = longer.build(*machines.words())
+    assert "contains the path of its build" in ended.err
+    assert longer.compiled("tiny") != []
+
+
+def test_a_restored_component_can_be_rebuilt(machines: Machines) -> None:
+    machines.cli("one").build(*machines.words())
+    second = machines.cli("two")
+    second.build(*machines.words())
+    tree = second.folder("tiny") / "trees/generic"
+    (tree / "one.c").write_text("int tiny_one(void) { return 11; }\n")
+    second.build("rebuild", "tiny")
+    assert call(second.folder("tiny") / "prefix/lib/libtiny.so", "tiny_one") == 11
+    # Edited working copies are not stored.
+    assert len(machines.entries()) == 1
+
+
+def test_an_entry_cannot_write_outside_the_build(machines: Machines, tmp_path: Path) -> None:
+    import hashlib
+    import io
+    import tarfile
+
+    machines.cli("one").build(*machines.words())
+    (path,) = machines.entries()
+    with tarfile.open(path.parent / "files.tar", "w") as archive:
+        member = tarfile.TarInfo("prefix/../../../../evil")
+        member.size = 1
+        archive.addfile(member, io.BytesIO(b"x"))
+    entry = json.loads(path.read_text())
+    entry["sha256"] = hashlib.sha256((path.parent / "files.tar").read_bytes()).hexdigest()
+    path.write_text(json.dumps(entry))
+    ended = machines.cli("two").build(*machines.words(), code=5)
+    assert "unsafe name" in ended.err
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_wheel_is_reused_and_installed(machines: Machines, tools: Path) -> None:
+    from tests.builds.e2e.projects import python_project
+
+    del tools
+    project = python_project(machines.folder / "project", "setuptools")
+    words = (
+        *("generic", "--variant", "python", "--name", "wheel", "--cache", "none"),
+        *("--set", f"source.folder.path={project}", "--build-cache", str(machines.cache)),
+    )
+    first, second = machines.cli("one"), machines.cli("two")
+    first.build(*words)
+    ended = second.build(*words)
+    assert "build cache: restored from" in ended.err
+    assert second.compiled("wheel") == []
+    assert list((second.folder("wheel") / "wheels").glob("*.whl"))
