@@ -16,6 +16,7 @@ from torchyard.builds import recipe as grammar
 from torchyard.builds.diagnosis.signature import load_signatures, worded
 from torchyard.builds.doctor.examination import CHECKS
 from torchyard.builds.recipe_file import load_recipe_file, shipped_recipes
+from torchyard.builds.sources.configure_downloads import all_configure_downloads
 
 _TABLES: tuple[tuple[str, type[Any]], ...] = (
     ("Top level", grammar.Recipe),
@@ -69,8 +70,16 @@ one component of a stack.
 
 Strings may contain `{version}`, `{name}`, `{variant}`, `{machine}`, the paths `{source}`, `{tree}`, `{prefix}`,
 `{wheels}`, `{env}`, `{root}`, `{folder}` (of the build) and `{python}`, and for each recipe in `needs`
-`{needs.NAME.tree}`, `{needs.NAME.prefix}` and `{needs.NAME.version}`. `[source]` supports `{version}` only.
+`{needs.NAME.tree}`, `{needs.NAME.prefix}` and `{needs.NAME.version}`. `{cuda}` and `{gcc}` are the versions of the
+environment, `{cuda-folder}` the folder of the system's toolkit, `{conda-platform}` (linux-64) and `{conda-triple}` the names
+of this machine in conda packages. `[source]` supports `{version}` only.
 Smoke tests, `summary` and `why` are not expanded.
+"""
+
+_DOWNLOADS_HEAD = """\
+These projects are downloaded by the build itself, which has no network access, so the fetch step downloads them, in
+the version that the source pins. Submodules (gloo, kineto, sleef, composable_kernel, FlashAttention, ...) are fetched with the
+source.
 """
 
 _RECIPES_HEAD = """\
@@ -197,6 +206,14 @@ def versions_page(written_by: str) -> str:
         lines.append(_row(version, *limits, item.get("driver-own", "")))
     lines += ["", "| compute capabilities | toolkits |", "|---|---|", *_capabilities(raw["cuda"])]
     lines += ["", "## ROCm\n", *(f"- `{item['versions']}`: {item['note']}" for item in raw["rocm"])]
+    lines += ["", "## Downloads of the configure step\n", _DOWNLOADS_HEAD]
+    lines += ["| what | releases | fetched unless | why |", "|---|---|---|---|"]
+    for entry in all_configure_downloads():
+        unless = [f"{name}=0" for name in entry.unless_off] + [
+            f"{name}=1" for name in entry.unless_set
+        ]
+        unless += [" and ".join(f"{name}=0" for name in entry.unless_all_off)]
+        lines.append(_row(entry.name, entry.releases, " or ".join(filter(None, unless)), entry.why))
     lines += ["", "## Known bad combinations\n"]
     lines += ["| what | when | fix |", "|---|---|---|"]
     for item in raw["bad"]:

@@ -102,7 +102,12 @@ def test_a_library_is_built_by_the_tools_of_the_environment(
         *("generic", "--name", "tiny", "--cache", "none", "--no-doctor"),
         *("--set", f"source.folder.path={source}", "--set", "environment.use=conda"),
         *("--set", f"environment.conda.channels={json.dumps([channel.url])}"),
-        *("--set", f"environment.conda.packages={packages}"),
+        *(
+            "--set",
+            f"environment.conda.packages={packages}",
+            "--set",
+            f"environment.python={PYTHON}",
+        ),
         # pip must not install another CMake over that of conda.
         *("--set", 'environment.venv.packages=["cmake>=3.18", "ninja"]'),
     )

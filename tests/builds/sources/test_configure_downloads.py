@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from tests.builds.sources.fetching import CommandFailed, Place
 from tests.builds.sources.file_server import FileServer, Reply
 from torchyard.builds.build_folders import BuildsDirectory
 from torchyard.builds.compatibility import known_releases
+from torchyard.builds.plan import Command
 from torchyard.builds.planner import make_plan
 from torchyard.builds.recipe import GitSource, Scalar, SourceTable
 from torchyard.builds.recipe_file import BuildRequest, load_recipe_file, read_recipe
@@ -31,9 +31,9 @@ from torchyard.builds.sources.configure_downloads import (
     configure_downloads,
     download_actions,
 )
-from torchyard.builds.sources.download_for_configure import aotriton_files
+from torchyard.builds.sources.download_aotriton import aotriton_files
 
-PROGRAM = Path(module.__file__).with_name("download_for_configure.py")
+PROGRAM = Path(module.__file__).with_name("download_aotriton.py")
 SOURCE_VARIABLE = "TORCHYARD_TEST_PYTORCH_SOURCE"
 PIN = ".ci/docker/ci_commit_pins/nccl-cu12.txt"
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -162,43 +162,35 @@ def test_a_missing_tag_fails_the_fetch(place: Place, upstream: Path) -> None:
     assert not place.destination.exists()
 
 
-def run_program(
-    tree: Path, request: Mapping[str, object], rocm: Path
-) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(PROGRAM), str(tree), json.dumps([request]), str(rocm)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+def clone(tree: Path) -> subprocess.CompletedProcess[str]:
+    recipe = read_recipe(
+        load_recipe_file("pytorch"), variant="cuda", version="2.9.0", machine="x86_64"
+    )
+    command = download_actions(recipe, str(tree), tree)[0]
+    assert isinstance(command, Command)
+    return subprocess.run(command.argv, cwd=tree, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("pin", ["--upload-pack=touch x", "", "a b"])
+@pytest.mark.parametrize("pin", ["--upload-pack=touch x", "", "a b", "v1\nv2"])
 def test_a_pin_file_cannot_pass_options_to_git(pin: str, tmp_path: Path) -> None:
-    (tmp_path / "pin").write_text(pin)
-    request = {
-        "name": "x",
-        "kind": "git",
-        "url": "u",
-        "folder": "f",
-        "cmake_file": "",
-        "pins": ["pin"],
-    }
-    ended = run_program(tmp_path, request, tmp_path)
+    write(tmp_path, {PIN: pin})
+    ended = clone(tmp_path)
     assert ended.returncode == 1
     assert "does not contain a tag" in ended.stderr
 
 
 def test_a_tree_without_the_pin_needs_no_download(tmp_path: Path) -> None:
-    request = {
-        "name": "x",
-        "kind": "git",
-        "url": "u",
-        "folder": "f",
-        "cmake_file": "",
-        "pins": ["pin"],
-    }
-    ended = run_program(tmp_path, request, tmp_path)
+    ended = clone(tmp_path)
     assert (ended.returncode, ended.stdout) == (
         0,
-        "x: not pinned by this tree, so not downloaded\n",
+        "nccl: not pinned by this tree, so not downloaded\n",
     )
+
+
+def test_a_tree_that_has_it_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, {PIN: "v2", "third_party/nccl/Makefile": "mine"})
+    assert clone(tmp_path).stdout == "nccl: third_party/nccl is in the source tree\n"
+    assert (tmp_path / "third_party/nccl/Makefile").read_text() == "mine"
 
 
 # --- AOTriton ------------------------------------------------------------------------------------
@@ -241,18 +233,13 @@ class RocmTree:
         (self.rocm / ".info/version").write_text(rocm)
         name = "/0.8b/aotriton-0.8b-manylinux_2_28_x86_64-rocm6.3-shared.tar.gz"
         server.replies[name] = Reply(body=body)
-        self.request = {
-            "name": "aotriton",
-            "kind": "aotriton",
-            "url": server.address,
-            "pins": [],
-            "folder": "third_party/aotriton",
-            "cmake_file": "cmake/External/aotriton.cmake",
-        }
+        self.address = server.address
         (self.tree / "third_party").mkdir()
 
     def download(self) -> subprocess.CompletedProcess[str]:
-        return run_program(self.tree, self.request, self.rocm)
+        words = ("third_party/aotriton", "cmake/External/aotriton.cmake", self.address)
+        argv = [sys.executable, str(PROGRAM), str(self.tree), *words, str(self.rocm)]
+        return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 def test_aotriton_for_this_rocm(tmp_path: Path, server: FileServer) -> None:
@@ -290,6 +277,16 @@ def test_without_rocm_the_message_says_what_to_do(tmp_path: Path, server: FileSe
     tree = RocmTree(tmp_path, server, b"", rocm="6.3")
     (tree.rocm / ".info/version").unlink()
     assert "install ROCm" in tree.download().stderr
+
+
+def test_a_tree_without_aotriton_or_without_its_archive(tmp_path: Path, server: FileServer) -> None:
+    tree = RocmTree(tmp_path, server, b"", rocm="6.3")
+    file = tree.tree / "cmake/External/aotriton.cmake"
+    file.write_text("ExternalProject_Add(aotriton GIT_REPOSITORY x)\n")
+    ended = tree.download()
+    assert (ended.returncode, "AOTRITON_INSTALLED_PREFIX" in ended.stderr) == (1, True)
+    file.unlink()
+    assert tree.download().returncode == 0
 
 
 @pytest.mark.parametrize(

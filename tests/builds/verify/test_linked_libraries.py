@@ -21,6 +21,7 @@ from torchyard.builds.plan import Component
 from torchyard.builds.record import CheckFinding
 from torchyard.builds.verify.linked_libraries import check_libraries, read_links, real_paths
 from torchyard.builds.verify.target_python import EnvironmentFolders, Subject
+from torchyard.builds.verify.verification import perform_verify
 
 pytestmark = needs_gcc
 ORIGIN = "$ORIGIN"
@@ -72,6 +73,22 @@ def test_a_library_that_is_not_found(component: Component, tmp_path: Path) -> No
     assert found.level == "failure"
     assert found.what == "libpart.so needs libgone.so.3, which was not found"
     assert found.why == "a dependency of a library that libpart.so needs"
+
+
+def test_the_driver_is_not_missing_on_a_machine_without_a_gpu(
+    component: Component, tmp_path: Path
+) -> None:
+    driver = make_library(tmp_path / "gone/libcuda.so.1", soname="libcuda.so.1")
+    make_library(prefix_library(component), needs=[driver])
+
+    def levels(devices: Path) -> list[str]:
+        report = perform_verify(component, root="", run=run_here, device_folder=devices)
+        return [found.level for found in report.findings if "libcuda" in found.what]
+
+    assert levels(tmp_path / "no-devices") == ["warning"]
+    (tmp_path / "devices").mkdir()
+    (tmp_path / "devices/nvidiactl").touch()
+    assert levels(tmp_path / "devices") == ["failure"]
 
 
 def test_an_older_copy_without_the_required_version(component: Component, tmp_path: Path) -> None:

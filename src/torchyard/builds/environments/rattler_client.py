@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -60,4 +61,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the end of the interpreter: threads of py-rattler 0.28 may crash in it after a complete
+    # installation (seen in 1 of 8 runs).
+    os._exit(code)

@@ -147,6 +147,8 @@ def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
         if python and not conda and not base.has_python:
             names += ["python3-dev", "python3-venv"]
     actions = [action for step in plan.steps for action in step.actions]
+    if any(isinstance(action, Command) and action.argv[0] == "python3" for action in actions):
+        names.append("python3")
     if any(isinstance(action, AptSources) for action in actions):
         names.append("dpkg-dev")
     sdists = any(isinstance(action, SdistDownload) for action in actions)

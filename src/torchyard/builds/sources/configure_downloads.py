@@ -1,26 +1,41 @@
 """What the configure step of a release would download, fetched in the fetch step instead.
 
-Reads configure_downloads.toml. The program `download_for_configure.py` reads the pinned versions from
-the source tree, so that they are those of the release.
+Reads configure_downloads.toml. The versions are read from files of the source tree, so that they are
+those of the release.
 """
 
 from __future__ import annotations
 
-import json
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
 from torchyard.builds.cmake_cache import cmake_bool, cmake_value
 from torchyard.builds.compatibility import parse_version, version_in_range
-from torchyard.builds.plan import Action, Command, WriteFile
+from torchyard.builds.plan import Action, WriteFile
 from torchyard.builds.recipe import Recipe
-from torchyard.core.records import decode, encode
+from torchyard.builds.sources.fetch_plan import on_this_machine
+from torchyard.core.records import decode
 
 _TABLE: Final = Path(__file__).with_name("configure_downloads.toml")
-_PROGRAM: Final = Path(__file__).with_name("download_for_configure.py")
+_AOTRITON: Final = Path(__file__).with_name("download_aotriton.py")
+_CLONE: Final = """\
+folder=$1 url=$2; shift 2
+for pin; do
+  [ -f "$pin" ] || continue
+  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi
+  tag=$(cat "$pin")
+  case $tag in
+    ''|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;
+  esac
+  rm -rf "$folder"
+  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit
+  exit 0
+done
+echo "$0: not pinned by this tree, so not downloaded"
+"""
 _BRANCH: Final = "9999"
 """A branch counts as newer than all releases."""
 
@@ -91,27 +106,19 @@ def configure_downloads(recipe: Recipe) -> tuple[ConfigureDownload, ...]:
 
 def download_actions(recipe: Recipe, tree: str, programs: Path) -> tuple[Action, ...]:
     """Return the actions that download everything into a source tree; empty if there is nothing."""
-    wanted = configure_downloads(recipe)
-    if not wanted:
-        return ()
-    program = str(programs / _PROGRAM.name)
+    actions: list[Action] = []
     cuda = recipe.environment.cuda.partition(".")[0] or "12"
-    request = [
-        {
-            **{key: encode(item)[key] for key in ("name", "kind", "url", "folder", "cmake_file")},
-            "pins": [pin.replace("{cuda}", cuda) for pin in item.pins],
-        }
-        for item in wanted
-    ]
     rocm = recipe.environment.variables.get("ROCM_PATH", "/opt/rocm")
-    return (
-        WriteFile(path=program, text=_PROGRAM.read_text(encoding="utf-8"), fingerprinted=False),
-        Command(
-            argv=("python3", program, tree, json.dumps(request), rocm),
-            variables=(("GIT_TERMINAL_PROMPT", "0"), ("LC_ALL", "C.UTF-8")),
-            inside_root=False,
-        ),
-    )
+    for item in configure_downloads(recipe):
+        pins = (pin.replace("{cuda}", cuda) for pin in item.pins)
+        argv = ("sh", "-c", _CLONE, item.name, item.folder, item.url, *pins)
+        if item.kind == "aotriton":
+            program = str(programs / _AOTRITON.name)
+            text = _AOTRITON.read_text(encoding="utf-8")
+            actions.append(WriteFile(path=program, text=text, fingerprinted=False))
+            argv = ("python3", program, ".", item.folder, item.cmake_file, item.url, rocm)
+        actions.append(replace(on_this_machine(*argv), folder=tree))
+    return tuple(actions)
 
 
 def download_variables(recipe: Recipe, tree: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from torchyard.builds.record import CheckFinding, CheckResult, FindingLevel, LinkedLibrary
-from torchyard.builds.verify.target_python import RunInTarget, Subject
+from torchyard.builds.verify.target_python import RunInTarget, Subject, has_device
 
 _MOST_ENTRIES: Final = 100_000
 """A damaged file may lack the entry that ends the dynamic section."""
@@ -62,6 +62,7 @@ def _folders(texts: list[str]) -> tuple[str, ...]:
     return tuple(folder for text in texts for folder in text.split(":") if folder)
 
 
+_DRIVER: Final = re.compile(r"libcuda\.so|libnvidia-|libnvcuvid\.so")
 _LINK: Final = re.compile(r"\s+(?P<name>\S.*?) => (?P<path>/.*?|not found)(?: \(0x[0-9a-f]+\))?")
 # Message of the loader: FILE: OTHER: version `GLIBCXX_3.4.32' not found (required by FILE)
 _VERSION: Final = re.compile(
@@ -219,7 +220,7 @@ def check_libraries(subject: Subject) -> CheckResult:
         )
         checked = ()
     for library in checked:
-        findings += _unresolved(library)
+        findings += _unresolved(subject, library)
         findings += _build_tree_paths(subject, library)
     findings += _wrong_prefix(subject, checked)
     findings += _runtime_findings(subject, checked)
@@ -246,10 +247,21 @@ def _matches(subject: Subject, pattern: str) -> list[str]:
     return matches
 
 
-def _unresolved(library: CheckedLibrary) -> Iterator[CheckFinding]:
+def _unresolved(subject: Subject, library: CheckedLibrary) -> Iterator[CheckFinding]:
     name = PurePath(library.path).name
     for link in library.links:
-        if not link.path:
+        if (
+            not link.path
+            and _DRIVER.match(link.name)
+            and not has_device("cuda", subject.device_folder)
+        ):
+            yield _finding(
+                "warning",
+                f"{name} needs {link.name} of the NVIDIA driver, which this machine does not have",
+                why="the driver is installed where the result is used",
+                fix="",
+            )
+        elif not link.path:
             direct = link.name in library.dynamic.needed
             yield _finding(
                 "failure",

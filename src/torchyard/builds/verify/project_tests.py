@@ -23,6 +23,7 @@ from torchyard.builds.verify.target_python import (
     SnippetOutcome,
     Subject,
     TargetPython,
+    has_device,
     last_lines,
 )
 from torchyard.errors import MissingTool, UsageError
@@ -152,18 +153,6 @@ def make_account(
         crashes=tuple(how for _, how in crashes),
         timed_out=timed_out,
     )
-
-
-_DEVICE_FILES: Final = {
-    "cuda": ("nvidiactl", "nvidia[0-9]*", "dxg", "nvhost-gpu"),
-    "rocm": ("kfd",),
-}
-"""Device -> names below /dev; dxg is WSL, nvhost-gpu is Jetson."""
-
-
-def has_device(device: str, folder: Path) -> bool:
-    """Whether the machine has such a device, working or not: a bad driver must fail the test."""
-    return any(next(folder.glob(name), None) for name in _DEVICE_FILES[device])
 
 
 def check_smoke(subject: Subject) -> CheckResult:

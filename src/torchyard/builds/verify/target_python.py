@@ -392,3 +392,15 @@ def _answer(outcome: SnippetOutcome, target: TargetPython, problem: str) -> dict
             hint="recreate the environment: torchyard build ... --force",
         )
     return outcome.answer
+
+
+_DEVICE_FILES: Final = {
+    "cuda": ("nvidiactl", "nvidia[0-9]*", "dxg", "nvhost-gpu"),
+    "rocm": ("kfd",),
+}
+"""Device -> names below /dev; dxg is WSL, nvhost-gpu is Jetson."""
+
+
+def has_device(device: str, folder: Path) -> bool:
+    """Whether the machine has such a device, working or not: a bad driver must fail the test."""
+    return any(next(folder.glob(name), None) for name in _DEVICE_FILES[device])

@@ -14,8 +14,8 @@ USER root
 RUN set -eu; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -- build-essential \
-        ca-certificates cmake curl git libopenmpi-dev ninja-build openmpi-bin patch pkg-config unzip \
-        xz-utils; \
+        ca-certificates cmake curl git libgoogle-perftools-dev libopenmpi-dev ninja-build \
+        openmpi-bin patch pkg-config unzip xz-utils; \
     rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/torchyard/arm-stack-2.5.0

@@ -40,8 +40,8 @@ RUN set -eu; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
     /opt/torchyard/pytorch-2.13.0-cuda/env/bin/python -m pip install --no-input \
         --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
-        'sympy>=1.13.3' 'setuptools>=77.0.3,<82' 'cmake>=3.27' ninja numpy packaging pyyaml requests \
-        six build
+        'sympy>=1.13.3' six 'setuptools>=77.0.3,<82' 'cmake>=3.27' ninja numpy packaging pyyaml \
+        requests build
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at v2.13.0
 RUN set -eu; \
@@ -49,9 +49,9 @@ RUN set -eu; \
     unset VIRTUAL_ENV PYTHONNOUSERSITE CMAKE_PREFIX_PATH LIBRARY_PATH LD_LIBRARY_PATH CUDA_HOME; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
-    rm -rf -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4.part; \
-    mkdir -p -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4.part; \
-    cd /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4.part; \
+    rm -rf -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6.part; \
+    mkdir -p -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6.part; \
+    cd /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6.part; \
     GIT_TERMINAL_PROMPT=0 git init -q; \
     GIT_TERMINAL_PROMPT=0 git remote add -- origin https://github.com/pytorch/pytorch; \
     GIT_TERMINAL_PROMPT=0 sh -c 'set -eu'"$nl"\
@@ -70,19 +70,58 @@ RUN set -eu; \
 '  rm -rf .git/modules'"$nl"\
 '  git submodule update --init --recursive'"$nl"\
 '}'; \
+    sh -c 'folder=$1 url=$2; shift 2'"$nl"\
+'for pin; do'"$nl"\
+'  [ -f "$pin" ] || continue'"$nl"\
+'  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi'"$nl"\
+'  tag=$(cat "$pin")'"$nl"\
+'  case $tag in'"$nl"\
+'    '"'"''"'"'|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;'"$nl"\
+'  esac'"$nl"\
+'  rm -rf "$folder"'"$nl"\
+'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit'"$nl"\
+'  exit 0'"$nl"\
+done"$nl"\
+'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
+'' nccl third_party/nccl https://github.com/NVIDIA/nccl .ci/docker/ci_commit_pins/nccl-cu12.txt \
+        .ci/docker/ci_commit_pins/nccl.txt .ci/docker/ci_commit_pins/nccl-cu12.txt; \
+    sh -c 'folder=$1 url=$2; shift 2'"$nl"\
+'for pin; do'"$nl"\
+'  [ -f "$pin" ] || continue'"$nl"\
+'  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi'"$nl"\
+'  tag=$(cat "$pin")'"$nl"\
+'  case $tag in'"$nl"\
+'    '"'"''"'"'|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;'"$nl"\
+'  esac'"$nl"\
+'  rm -rf "$folder"'"$nl"\
+'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit'"$nl"\
+'  exit 0'"$nl"\
+done"$nl"\
+'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
+'' eigen third_party/eigen https://gitlab.com/libeigen/eigen third_party/eigen_pin.txt; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
-    rm -rf -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4; \
-    mv -T -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4.part \
-        /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4
+    rm -rf -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6; \
+    mv -T -- /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6.part \
+        /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6
 
 # pytorch/tree: make the working copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \
     rm -rf /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch.part \
         /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch; \
     mkdir -p /opt/torchyard/pytorch-2.13.0-cuda/trees; \
-    cp -a --reflink=auto /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-a35c2a6407f4 \
+    cp -a --reflink=auto /opt/torchyard/pytorch-2.13.0-cuda/sources/pytorch-2.13.0-ac23494491b6 \
         /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch.part; \
+    cd /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch.part; \
+    sh -c 'cat >torchyard-six.cmake <<'"'"'END'"'"''"$nl"\
+'if(NOT DEFINED CACHE{PYTHON_SIX_SOURCE_DIR})'"$nl"\
+'  execute_process(COMMAND python -c "import os, six; print(os.path.dirname(six.__file__))"'"$nl"\
+'    OUTPUT_VARIABLE SIX OUTPUT_STRIP_TRAILING_WHITESPACE)'"$nl"\
+'  set(PYTHON_SIX_SOURCE_DIR "${SIX}" CACHE STRING "six of the environment")'"$nl"\
+'endif()'"$nl"\
+END; \
+    cd /opt/torchyard/pytorch-2.13.0-cuda; \
     mv /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch.part \
         /opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch
 
@@ -95,8 +134,8 @@ RUN set -eu; \
     export USE_CCACHE=0; \
     export USE_CUDA=1; \
     export USE_ROCM=0; \
-    export USE_MAGMA=1; \
     export TORCH_CUDA_ARCH_LIST='8.0;9.0+PTX'; \
+    export CMAKE_PROJECT_INCLUDE=/opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch/torchyard-six.cmake; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.13.0-cuda/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.13.0-cuda; \

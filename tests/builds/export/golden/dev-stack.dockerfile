@@ -37,8 +37,8 @@ RUN set -eu; \
     cd /opt/torchyard/dev-stack-main; \
     /opt/torchyard/dev-stack-main/env/bin/python -m pip install --no-input \
         --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
-        'sympy>=1.13.3' numpy pillow ninja 'cmake<4' 'scikit-build-core>=1.0' 'cmake>=3.27' \
-        packaging pyyaml requests six 'setuptools<82' wheel cmake
+        'sympy>=1.13.3' six numpy pillow ninja 'cmake<4' 'scikit-build-core>=1.0' 'cmake>=3.27' \
+        packaging pyyaml requests 'setuptools<82' wheel cmake
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at main
 RUN set -eu; \
@@ -46,9 +46,9 @@ RUN set -eu; \
     unset VIRTUAL_ENV PYTHONNOUSERSITE; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
     cd /opt/torchyard/dev-stack-main; \
-    rm -rf -- /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f.part; \
-    mkdir -p -- /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f.part; \
-    cd /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f.part; \
+    rm -rf -- /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74.part; \
+    mkdir -p -- /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74.part; \
+    cd /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74.part; \
     GIT_TERMINAL_PROMPT=0 git init -q; \
     GIT_TERMINAL_PROMPT=0 git remote add -- origin https://github.com/pytorch/pytorch; \
     GIT_TERMINAL_PROMPT=0 sh -c 'set -eu'"$nl"\
@@ -63,20 +63,59 @@ RUN set -eu; \
 'else git checkout -q --detach main -- || missing main; fi'"$nl"\
 'git submodule --quiet sync --recursive'"$nl"\
 'git submodule update --init --recursive'; \
+    sh -c 'folder=$1 url=$2; shift 2'"$nl"\
+'for pin; do'"$nl"\
+'  [ -f "$pin" ] || continue'"$nl"\
+'  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi'"$nl"\
+'  tag=$(cat "$pin")'"$nl"\
+'  case $tag in'"$nl"\
+'    '"'"''"'"'|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;'"$nl"\
+'  esac'"$nl"\
+'  rm -rf "$folder"'"$nl"\
+'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit'"$nl"\
+'  exit 0'"$nl"\
+done"$nl"\
+'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
+'' nccl third_party/nccl https://github.com/NVIDIA/nccl .ci/docker/ci_commit_pins/nccl-cu12.txt \
+        .ci/docker/ci_commit_pins/nccl.txt .ci/docker/ci_commit_pins/nccl-cu12.txt; \
+    sh -c 'folder=$1 url=$2; shift 2'"$nl"\
+'for pin; do'"$nl"\
+'  [ -f "$pin" ] || continue'"$nl"\
+'  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi'"$nl"\
+'  tag=$(cat "$pin")'"$nl"\
+'  case $tag in'"$nl"\
+'    '"'"''"'"'|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;'"$nl"\
+'  esac'"$nl"\
+'  rm -rf "$folder"'"$nl"\
+'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit'"$nl"\
+'  exit 0'"$nl"\
+done"$nl"\
+'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
+'' eigen third_party/eigen https://gitlab.com/libeigen/eigen third_party/eigen_pin.txt; \
     cd /opt/torchyard/dev-stack-main; \
-    rm -rf -- /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f; \
-    mv -T -- /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f.part \
-        /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f
+    rm -rf -- /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74; \
+    mv -T -- /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74.part \
+        /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74
 
 # pytorch/tree: make the working copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/env; \
     cd /opt/torchyard/dev-stack-main; \
     rm -rf /opt/torchyard/dev-stack-main/trees/pytorch.part \
         /opt/torchyard/dev-stack-main/trees/pytorch; \
     mkdir -p /opt/torchyard/dev-stack-main/trees; \
-    cp -a --reflink=auto /opt/torchyard/dev-stack-main/sources/pytorch-main-d7c111bd715f \
+    cp -a --reflink=auto /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74 \
         /opt/torchyard/dev-stack-main/trees/pytorch.part; \
+    cd /opt/torchyard/dev-stack-main/trees/pytorch.part; \
+    sh -c 'cat >torchyard-six.cmake <<'"'"'END'"'"''"$nl"\
+'if(NOT DEFINED CACHE{PYTHON_SIX_SOURCE_DIR})'"$nl"\
+'  execute_process(COMMAND python -c "import os, six; print(os.path.dirname(six.__file__))"'"$nl"\
+'    OUTPUT_VARIABLE SIX OUTPUT_STRIP_TRAILING_WHITESPACE)'"$nl"\
+'  set(PYTHON_SIX_SOURCE_DIR "${SIX}" CACHE STRING "six of the environment")'"$nl"\
+'endif()'"$nl"\
+END; \
+    cd /opt/torchyard/dev-stack-main; \
     mv /opt/torchyard/dev-stack-main/trees/pytorch.part /opt/torchyard/dev-stack-main/trees/pytorch
 
 # Number of compile jobs; empty for one per core.
@@ -87,6 +126,7 @@ RUN set -eu; \
     export CMAKE_PREFIX_PATH=/opt/torchyard/dev-stack-main/env; \
     export BUILD_TEST=0; \
     export USE_CCACHE=0; \
+    export CMAKE_PROJECT_INCLUDE=/opt/torchyard/dev-stack-main/trees/pytorch/torchyard-six.cmake; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/dev-stack-main/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     mkdir -p -- /opt/torchyard/dev-stack-main/trees; \

@@ -14,7 +14,7 @@ USER root
 RUN set -eu; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -- build-essential \
-        bzip2 ca-certificates cmake curl git ninja-build patch pkg-config unzip xz-utils; \
+        bzip2 ca-certificates cmake curl git ninja-build patch pkg-config python3 unzip xz-utils; \
     rm -rf /var/lib/apt/lists/*
 
 # Assumed: micromamba can be downloaded here; the newest release is used.
@@ -39,11 +39,12 @@ ENV ROCM_PATH="/opt/rocm"
 ENV HIP_PLATFORM="amd"
 ENV HIP_CLANG_PATH="/opt/rocm/llvm/bin"
 ENV HIPCC_COMPILE_FLAGS_APPEND="--gcc-install-dir=/opt/torchyard/pytorch-2.6.0-rocm/env/lib/gcc/x86_64-conda-linux-gnu/13.3.0"
+ENV AOTRITON_INSTALLED_PREFIX="/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/third_party/aotriton"
 
 # environment/python: create the conda environment with micromamba
 RUN set -eu; \
     unset CONDA_PREFIX PYTHONNOUSERSITE CC CXX CMAKE_PREFIX_PATH CPATH LIBRARY_PATH LD_LIBRARY_PATH \
-        ROCM_PATH HIP_PLATFORM HIP_CLANG_PATH HIPCC_COMPILE_FLAGS_APPEND; \
+        ROCM_PATH HIP_PLATFORM HIP_CLANG_PATH HIPCC_COMPILE_FLAGS_APPEND AOTRITON_INSTALLED_PREFIX; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
     export CONDA_ALWAYS_YES=true; \
     export MAMBA_ALWAYS_YES=true; \
@@ -54,7 +55,7 @@ RUN set -eu; \
         '  - "conda-forge"' \
         '  - "nodefaults"' \
         dependencies: \
-        '  - "python"' \
+        '  - "python>=3.9,<3.14"' \
         '  - "gcc_linux-64=13.3.0"' \
         '  - "gxx_linux-64=13.3.0"' \
         '  - "zlib"' \
@@ -73,21 +74,23 @@ RUN set -eu; \
 
 # environment/packages: install the Python packages
 RUN set -eu; \
+    unset AOTRITON_INSTALLED_PREFIX; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     /opt/torchyard/pytorch-2.6.0-rocm/env/bin/python -m pip install --no-input \
         --disable-pip-version-check -- filelock 'typing-extensions>=4.10' networkx jinja2 fsspec \
-        sympy==1.13.1 'setuptools<80' wheel astunparse numpy ninja pyyaml 'cmake>=3.18,<4' requests
+        sympy==1.13.1 six mkl-static mkl-include 'setuptools<80' wheel astunparse numpy pyyaml \
+        requests
 
 # pytorch/fetch: fetch git https://github.com/pytorch/pytorch at v2.6.0
 RUN set -eu; \
     nl=$(printf '\nx'); nl=${nl%x}; \
     unset CONDA_PREFIX PYTHONNOUSERSITE CC CXX CMAKE_PREFIX_PATH CPATH LIBRARY_PATH LD_LIBRARY_PATH \
-        ROCM_PATH HIP_PLATFORM HIP_CLANG_PATH HIPCC_COMPILE_FLAGS_APPEND; \
+        ROCM_PATH HIP_PLATFORM HIP_CLANG_PATH HIPCC_COMPILE_FLAGS_APPEND AOTRITON_INSTALLED_PREFIX; \
     export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
-    rm -rf -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909.part; \
-    mkdir -p -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909.part; \
-    cd /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909.part; \
+    rm -rf -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b.part; \
+    mkdir -p -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b.part; \
+    cd /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b.part; \
     GIT_TERMINAL_PROMPT=0 git init -q; \
     GIT_TERMINAL_PROMPT=0 git remote add -- origin https://github.com/pytorch/pytorch; \
     GIT_TERMINAL_PROMPT=0 sh -c 'set -eu'"$nl"\
@@ -106,21 +109,146 @@ RUN set -eu; \
 '  rm -rf .git/modules'"$nl"\
 '  git submodule update --init --recursive'"$nl"\
 '}'; \
+    mkdir -p -- /opt/torchyard/pytorch-2.6.0-rocm/downloads; \
+    printf '%s\n' \
+        '"""Download AOTriton into a source tree, as its configure step would: TREE FOLDER CMAKE-FILE URL ROCM.' \
+        '' \
+        'A program without dependencies: it runs in the fetch step, before an environment exists, and in' \
+        'exported scripts.' \
+        '"""' \
+        '' \
+        'from __future__ import annotations' \
+        '' \
+        'import hashlib' \
+        'import os' \
+        'import re' \
+        'import shutil' \
+        'import sys' \
+        'import tarfile' \
+        'import urllib.request' \
+        'from pathlib import Path' \
+        '' \
+        '_VERSION_FILE = ".ci/docker/aotriton_version.txt"' \
+        '_OTHERWISE = (' \
+        '    "set AOTRITON_INSTALLED_PREFIX to an installed AOTriton, or USE_FLASH_ATTENTION=0 and"' \
+        '    " USE_MEM_EFF_ATTENTION=0"' \
+        ')' \
+        '' \
+        '' \
+        'def number(text: str) -> tuple[int, ...]:' \
+        '    """Return the version number in `rocm6.2` as a tuple."""' \
+        '    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])' \
+        '' \
+        '' \
+        'def aotriton_files(cmake: str, pinned: str, rocm: tuple[int, ...]) -> list[tuple[str, str]]:' \
+        '    """Return (path below the URL, SHA-256) of the archives that a release downloads for a ROCm.' \
+        '' \
+        '    `pinned` is the text of aotriton_version.txt, which older releases have; newer ones have lists in the' \
+        '    CMake file.' \
+        '    """' \
+        '    if Path(_VERSION_FILE).name in cmake:' \
+        '        words = pinned.split()' \
+        '        fields = 5' \
+        '        if len(words) < fields:' \
+        '            return []' \
+        '        version, platform, name, _, checksum = words[:fields]' \
+        '        return [(f"{version}/aotriton-{version}-{platform}_x86_64-{name}-shared.tar.gz", checksum)]' \
+        '    text = re.sub(r"#[^\n]*", "", cmake)' \
+        '    settings = re.findall(r"\bset\s*\(\s*(\w+)\s+([^)]*)\)", text)' \
+        '    values = {name: re.findall(r'"'"'[^\s"]+'"'"', words) for name, words in settings}' \
+        '    versions = values.get("__AOTRITON_ROCM_LIST", [])' \
+        '    platforms = values.get("__AOTRITON_MANYLINUX_LIST", [])' \
+        '    checksums = values.get("__AOTRITON_SHA256_LIST", [])' \
+        '    if not versions or not len(versions) == len(platforms) == len(checksums):' \
+        '        return []' \
+        '    # The newest one that is not newer than the ROCm of the system, else the first.' \
+        '    fitting = [index for index, name in enumerate(versions) if number(name) <= rocm]' \
+        '    index = max(fitting, key=lambda item: number(versions[item]), default=0)' \
+        '    version, ending = values["__AOTRITON_VER"][0], values["__AOTRITON_Z"][0]' \
+        '    name = f"aotriton-{version}-{platforms[index]}_x86_64-{versions[index]}-shared.tar.{ending}"' \
+        '    files = [(f"{version}/{name}", checksums[index])]' \
+        '    images = values.get("__AOTRITON_IMAGE_LIST", [])' \
+        '    sums = values.get("__AOTRITON_IMAGE_SHA256_LIST", [])' \
+        '    for image, checksum in zip(images, sums):  # noqa: B905  # `strict` came with Python 3.10' \
+        '        files.append((f"{version}/aotriton-{version}-images-{image}.tar.{ending}", checksum))' \
+        '    return files' \
+        '' \
+        '' \
+        'def main(tree: str, place: str, cmake_file: str, url: str, rocm: str) -> None:' \
+        '    """Download and unpack the archives for this ROCm."""' \
+        '    folder, cmake, pinned = Path(tree, place), Path(tree, cmake_file), Path(tree, _VERSION_FILE)' \
+        '    if not cmake.is_file():' \
+        '        sys.stdout.write("aotriton: not used by this tree, so not downloaded\n")' \
+        '        return' \
+        '    version = Path(rocm, ".info", "version")' \
+        '    if not version.is_file():' \
+        '        sys.exit(f"{version} is missing: install ROCm, or {_OTHERWISE}")' \
+        '    files = aotriton_files(' \
+        '        cmake.read_text(encoding="utf-8"),' \
+        '        pinned.read_text(encoding="utf-8") if pinned.is_file() else "",' \
+        '        number(version.read_text(encoding="utf-8")),' \
+        '    )' \
+        '    if not files:' \
+        '        sys.exit(f"{cmake_file} lists no archive of AOTriton: {_OTHERWISE}")' \
+        '    part = folder.with_name(folder.name + ".part")' \
+        '    shutil.rmtree(part, ignore_errors=True)' \
+        '    part.mkdir(parents=True)' \
+        '    archive = part / "archive"' \
+        '    for name, checksum in files:' \
+        '        sys.stdout.write(f"aotriton: {url}/{name}\n")' \
+        '        with urllib.request.urlopen(f"{url}/{name}") as answer, archive.open("wb") as out:  # noqa: S310' \
+        '            shutil.copyfileobj(answer, out)' \
+        '        actual = hashlib.sha256(archive.read_bytes()).hexdigest()' \
+        '        if actual != checksum:' \
+        '            sys.exit(f"{name} has the SHA-256 {actual}, but the source says {checksum}")' \
+        '        unpack(archive, part)' \
+        '        archive.unlink()' \
+        '    # The archives contain one folder.' \
+        '    (part / "aotriton").rename(folder)' \
+        '    part.rmdir()' \
+        '' \
+        '' \
+        'def unpack(archive: Path, folder: Path) -> None:' \
+        '    """Unpack an archive whose names stay below the folder."""' \
+        '    with tarfile.open(archive) as tar:' \
+        '        for member in tar.getmembers():' \
+        '            target = os.path.normpath(Path(member.name).parent / member.linkname)' \
+        '            for name in (member.name, target if member.issym() else member.linkname):' \
+        '                if name.startswith(("/", "..")) or ".." in name.split("/"):' \
+        '                    sys.exit(f"the archive contains the unsafe name {name}")' \
+        '        tar.extractall(folder)  # noqa: S202  # checked above' \
+        '' \
+        '' \
+        'if __name__ == "__main__":' \
+        '    main(*sys.argv[1:])' \
+        >/opt/torchyard/pytorch-2.6.0-rocm/downloads/download_aotriton.py.part; \
+    mv -T -- /opt/torchyard/pytorch-2.6.0-rocm/downloads/download_aotriton.py.part \
+        /opt/torchyard/pytorch-2.6.0-rocm/downloads/download_aotriton.py; \
+    python3 /opt/torchyard/pytorch-2.6.0-rocm/downloads/download_aotriton.py . third_party/aotriton \
+        cmake/External/aotriton.cmake https://github.com/ROCm/aotriton/releases/download /opt/rocm; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
-    rm -rf -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909; \
-    mv -T -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909.part \
-        /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909
+    rm -rf -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b; \
+    mv -T -- /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b.part \
+        /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b
 
 # pytorch/tree: make the working copy
 RUN set -eu; \
+    nl=$(printf '\nx'); nl=${nl%x}; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     rm -rf /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch.part \
         /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch; \
     mkdir -p /opt/torchyard/pytorch-2.6.0-rocm/trees; \
-    cp -a --reflink=auto /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-a57480682909 \
+    cp -a --reflink=auto /opt/torchyard/pytorch-2.6.0-rocm/sources/pytorch-2.6.0-9218ae85848b \
         /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch.part; \
     cd /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch.part; \
     /opt/torchyard/pytorch-2.6.0-rocm/env/bin/python tools/amd_build/build_amd.py; \
+    sh -c 'cat >torchyard-six.cmake <<'"'"'END'"'"''"$nl"\
+'if(NOT DEFINED CACHE{PYTHON_SIX_SOURCE_DIR})'"$nl"\
+'  execute_process(COMMAND python -c "import os, six; print(os.path.dirname(six.__file__))"'"$nl"\
+'    OUTPUT_VARIABLE SIX OUTPUT_STRIP_TRAILING_WHITESPACE)'"$nl"\
+'  set(PYTHON_SIX_SOURCE_DIR "${SIX}" CACHE STRING "six of the environment")'"$nl"\
+'endif()'"$nl"\
+END; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
     mv /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch.part \
         /opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch
@@ -138,6 +266,7 @@ RUN set -eu; \
     export USE_FBGEMM=0; \
     export PYTORCH_ROCM_ARCH=gfx90a; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
+    export CMAKE_PROJECT_INCLUDE=/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/torchyard-six.cmake; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
@@ -155,6 +284,7 @@ RUN set -eu; \
     export USE_FBGEMM=0; \
     export PYTORCH_ROCM_ARCH=gfx90a; \
     export CMAKE_POLICY_VERSION_MINIMUM=3.5; \
+    export CMAKE_PROJECT_INCLUDE=/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/torchyard-six.cmake; \
     export SKBUILD_BUILD_DIR=/opt/torchyard/pytorch-2.6.0-rocm/trees/pytorch/build; \
     export MAX_JOBS="${JOBS:-$(nproc)}" CMAKE_BUILD_PARALLEL_LEVEL="${JOBS:-$(nproc)}"; \
     cd /opt/torchyard/pytorch-2.6.0-rocm; \
@@ -221,6 +351,11 @@ RUN set -eu; \
         '/opt/torchyard/pytorch-2.6.0-rocm/env/bin/python -I -c '"'"'import torch' \
         'a = torch.randn(20, 20, dtype=torch.float64)' \
         'torch.testing.assert_close(torch.linalg.inv(a) @ a, torch.eye(20, dtype=torch.float64))'"'"'' \
+        '/opt/torchyard/pytorch-2.6.0-rocm/env/bin/python -I -c '"'"'import torch' \
+        'assert torch.version.hip, "built without ROCm"'"'"'' \
+        '/opt/torchyard/pytorch-2.6.0-rocm/env/bin/python -I -c '"'"'import torch' \
+        'assert torch.cuda.is_available(), "no device, or the driver is too old"' \
+        'assert torch.ones(4, device="cuda").sum().item() == 4'"'"'' \
         >/opt/torchyard/pytorch-2.6.0-rocm/check.sh.part; \
     chmod +x -- /opt/torchyard/pytorch-2.6.0-rocm/check.sh.part; \
     mv -T -- /opt/torchyard/pytorch-2.6.0-rocm/check.sh.part \

@@ -1,59 +1,25 @@
-"""Download into a source tree what its configure step would download: TREE REQUESTS ROCM.
+"""Download AOTriton into a source tree, as its configure step would: TREE FOLDER CMAKE-FILE URL ROCM.
 
 A program without dependencies: it runs in the fetch step, before an environment exists, and in
-exported scripts. A project that the tree does not pin is not needed, and skipped with a message.
+exported scripts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import urllib.request
 from pathlib import Path
-from typing import Any
 
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _VERSION_FILE = ".ci/docker/aotriton_version.txt"
-
-
-def main(tree: str, requests: str, rocm: str) -> None:
-    """Download every requested project."""
-    for request in json.loads(requests):
-        folder = Path(tree, request["folder"])
-        if folder.is_dir() and any(folder.iterdir()):
-            say(f"{request['name']}: {request['folder']} is in the source tree")
-        elif request["kind"] == "git":
-            clone(Path(tree), request, folder)
-        else:
-            download_aotriton(Path(tree), request, folder, Path(rocm))
-
-
-def say(text: str) -> None:
-    """Print a line at once, before the output of git."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def clone(tree: Path, request: dict[str, Any], folder: Path) -> None:
-    """Clone the tag that the first existing pin file names."""
-    pins = [name for name in request["pins"] if (tree / name).is_file()]
-    if not pins:
-        say(f"{request['name']}: not pinned by this tree, so not downloaded")
-        return
-    tag = (tree / pins[0]).read_text(encoding="utf-8").strip()
-    if not _TAG.fullmatch(tag):
-        sys.exit(f"{pins[0]} does not contain a tag: {tag[:80]!r}")
-    say(f"{request['name']}: {request['url']} at {tag}")
-    shutil.rmtree(folder, ignore_errors=True)
-    command = ("git", "clone", "--quiet", "--depth", "1", "--branch", tag, "--", request["url"])
-    if subprocess.run((*command, str(folder)), check=False).returncode:
-        sys.exit(f"git cannot clone {request['url']} at {tag}, which {pins[0]} names")
+_OTHERWISE = (
+    "set AOTRITON_INSTALLED_PREFIX to an installed AOTriton, or USE_FLASH_ATTENTION=0 and"
+    " USE_MEM_EFF_ATTENTION=0"
+)
 
 
 def number(text: str) -> tuple[int, ...]:
@@ -95,29 +61,29 @@ def aotriton_files(cmake: str, pinned: str, rocm: tuple[int, ...]) -> list[tuple
     return files
 
 
-def download_aotriton(tree: Path, request: dict[str, Any], folder: Path, rocm: Path) -> None:
-    """Download and unpack the archives of AOTriton."""
-    cmake, pinned = tree / request["cmake_file"], tree / _VERSION_FILE
-    texts = [path.read_text(encoding="utf-8") if path.is_file() else "" for path in (cmake, pinned)]
-    try:
-        rocm_version = number((rocm / ".info" / "version").read_text(encoding="utf-8"))
-    except OSError:
-        sys.exit(
-            f"{rocm}/.info/version is missing: install ROCm, or set AOTRITON_INSTALLED_PREFIX,"
-            " or USE_FLASH_ATTENTION=0 and USE_MEM_EFF_ATTENTION=0"
-        )
-    files = aotriton_files(texts[0], texts[1], rocm_version)
-    if not files:
-        say("aotriton: no archive is listed in this tree, so nothing is downloaded")
+def main(tree: str, place: str, cmake_file: str, url: str, rocm: str) -> None:
+    """Download and unpack the archives for this ROCm."""
+    folder, cmake, pinned = Path(tree, place), Path(tree, cmake_file), Path(tree, _VERSION_FILE)
+    if not cmake.is_file():
+        sys.stdout.write("aotriton: not used by this tree, so not downloaded\n")
         return
+    version = Path(rocm, ".info", "version")
+    if not version.is_file():
+        sys.exit(f"{version} is missing: install ROCm, or {_OTHERWISE}")
+    files = aotriton_files(
+        cmake.read_text(encoding="utf-8"),
+        pinned.read_text(encoding="utf-8") if pinned.is_file() else "",
+        number(version.read_text(encoding="utf-8")),
+    )
+    if not files:
+        sys.exit(f"{cmake_file} lists no archive of AOTriton: {_OTHERWISE}")
     part = folder.with_name(folder.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     archive = part / "archive"
     for name, checksum in files:
-        say(f"aotriton: {request['url']}/{name}")
-        url = f"{request['url']}/{name}"
-        with urllib.request.urlopen(url) as answer, archive.open("wb") as out:  # noqa: S310
+        sys.stdout.write(f"aotriton: {url}/{name}\n")
+        with urllib.request.urlopen(f"{url}/{name}") as answer, archive.open("wb") as out:  # noqa: S310
             shutil.copyfileobj(answer, out)
         actual = hashlib.sha256(archive.read_bytes()).hexdigest()
         if actual != checksum:
