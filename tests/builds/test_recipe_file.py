@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -463,3 +467,35 @@ def test_every_shipped_recipe_resolves(name: str, machine: str) -> None:
     names = [part.name for part in build.components]
     for index, part in enumerate(build.components):
         assert all(need in names[:index] for need in part.needs)
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs CMake")
+def test_six_is_named_to_a_subproject(tmp_path: Path) -> None:
+    """NNPACK, a subproject, downloads six unless a CMake variable names its folder."""
+    recipe = read_recipe(load_recipe_file("pytorch"), variant="cpu-x86", machine="x86_64")
+    (prepare,) = recipe.prepare
+    tree = tmp_path / "tree"
+    (tree / "nnpack").mkdir(parents=True)
+    subprocess.run(prepare.run, cwd=tree, check=True)
+    (tree / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.18)\nproject(top NONE)\nadd_subdirectory(nnpack)\n"
+    )
+    (tree / "nnpack/CMakeLists.txt").write_text(
+        "project(nnpack NONE)\nif(NOT DEFINED PYTHON_SIX_SOURCE_DIR)\n"
+        '  message(FATAL_ERROR "downloads six")\nendif()\n'
+        'message(STATUS "six in <${PYTHON_SIX_SOURCE_DIR}>")\n'
+    )
+    programs, packages = tmp_path / "bin", tmp_path / "packages"
+    programs.mkdir()
+    packages.mkdir()
+    (packages / "six.py").touch()
+    (programs / "python").symlink_to(sys.executable)
+    variables = {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(packages)}
+    include = str(recipe.options["CMAKE_PROJECT_INCLUDE"]).replace("{tree}", str(tree))
+
+    def configure(*options: str) -> subprocess.CompletedProcess[str]:
+        argv = ["cmake", "-S", str(tree), "-B", str(tmp_path / "build"), *options]
+        return subprocess.run(argv, env=variables, capture_output=True, text=True, check=False)
+
+    assert "downloads six" in configure().stderr
+    assert f"six in <{packages}>" in configure(f"-DCMAKE_PROJECT_INCLUDE={include}").stdout

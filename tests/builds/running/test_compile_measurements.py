@@ -272,3 +272,14 @@ def test_a_real_compile_is_seen(tmp_path: Path) -> None:
         "a.o"
     ]
     assert os.access(tmp_path / "a.o", os.R_OK)
+
+
+@pytest.mark.parametrize(("limit", "jobs"), [(0, "2"), (1, "1"), (2, "2"), (8, "2")])
+def test_a_component_may_have_fewer_jobs_than_the_build(
+    limit: int, jobs: str, tmp_path: Path
+) -> None:
+    workspace = Workspace(tmp_path, compiling("build"), jobs=limit)
+    variables = workspace.watch.begin(workspace.plan.steps[0], time.time())
+    assert variables["MAX_JOBS"] == jobs
+    # The slots of the meter are those of the whole build.
+    assert variables["TORCHYARD_METER_JOBS"] == "2"

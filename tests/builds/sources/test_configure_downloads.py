@@ -346,7 +346,7 @@ _FETCHES = re.compile(
 
 
 def test_no_other_cmake_file_downloads(tree: Path) -> None:
-    """Whoever adds a download to a release must add it to the table."""
+    """A download that a release adds must be added to the table."""
     files = [
         *tree.glob("cmake/**/*.cmake"),
         tree / "CMakeLists.txt",

@@ -411,7 +411,7 @@ def examine_architecture(context: DoctorContext) -> Iterator[DoctorFinding]:
             yield blocker(
                 f"{name} is for {' and '.join(recipe.architectures)}, but this machine is"
                 f" {context.architecture}",
-                why="its kernels use instructions that this processor does not have",
+                why="the recipe supports no other processor architecture",
                 fix="choose another variant or recipe: torchyard build recipes",
             )
         mpi = cmake_bool(str(recipe.options.get("USE_MPI", "")))

@@ -29,8 +29,8 @@ def read_environment(text: str) -> dict[str, list[str]]:
 async def create(text: str, prefix: Path) -> int:
     """Solve the specifications, download the packages and link them into the prefix."""
     # Only this program has the dependency.
-    from rattler import Channel, VirtualPackage, install, solve  # type: ignore[import-not-found]
-    from rattler.exceptions import SolverError  # type: ignore[import-not-found]
+    from rattler import Channel, VirtualPackage, install, solve
+    from rattler.exceptions import SolverError
 
     lists = read_environment(text)
     channels = [Channel(name) for name in lists["channels"] if name != "nodefaults"]
