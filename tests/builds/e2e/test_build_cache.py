@@ -156,3 +156,52 @@ def test_a_wheel_is_reused_and_installed(machines: Machines, tools: Path) -> Non
     assert "build cache: restored from" in ended.err
     assert second.compiled("wheel") == []
     assert list((second.folder("wheel") / "wheels").glob("*.whl"))
+
+
+USER = """\
+cmake_minimum_required(VERSION 3.18)
+project(user C)
+set(CMAKE_INSTALL_RPATH "${CMAKE_INSTALL_PREFIX}/lib")
+find_library(TINY tiny REQUIRED)
+add_library(user SHARED user.c)
+target_link_libraries(user PRIVATE ${TINY})
+install(TARGETS user LIBRARY DESTINATION lib)
+"""
+STACK = """\
+version = "1.0"
+[environment]
+use = "current"
+[[components]]
+recipe = "./tiny.toml"
+[[components]]
+recipe = "./user.toml"
+needs = ["tiny"]
+"""
+
+
+def test_a_stack_is_moved(machines: Machines) -> None:
+    """The second library finds the first one by its RPATH, in the folder of the new build."""
+    recipes = {
+        name: f"builder = 'cmake'\nversion = '1.0'\n[source.folder]\npath = '{source}'\n"
+        f"[environment]\nuse = 'current'\n[verify]\nlibraries = ['lib/lib{name}.so']\n"
+        for name, source in (("tiny", machines.source), ("user", machines.folder / "user"))
+    }
+    code = "int tiny_two(void);\nint user_value(void) { return tiny_two() + 40; }\n"
+    write(machines.folder / "user", {"CMakeLists.txt": USER, "user.c": code})
+    texts = {f"{name}.toml": text for name, text in recipes.items()}
+    write(machines.folder, {"both.toml": STACK, **texts})
+    words = (str(machines.folder / "both.toml"), "--cache", "none", "--name", "both")
+    cache = ("--build-cache", str(machines.cache))
+    first, second = machines.cli("first-machine"), machines.cli("second")
+    first.build(*words, *cache)
+    assert len(machines.entries()) == 2
+    ended = second.build(*words, *cache)
+    assert ended.err.count("build cache: restored from") == 2
+    shutil.rmtree(first.home)
+    assert call(second.folder("both") / "prefix/lib/libuser.so", "user_value") == 42
+    # A change of the first library also compiles the second one again.
+    (machines.source / "two.c").write_text("int tiny_two(void) { return 60; }\n")
+    third = machines.cli("third")
+    ended = third.build(*words, *cache)
+    assert "restored" not in ended.err
+    assert call(third.folder("both") / "prefix/lib/libuser.so", "user_value") == 100

@@ -75,9 +75,11 @@ class BuildCache:
         own = [step for step in plan.steps if step.component == part.name]
         editable = recipe.builder == "python" and recipe.python.install == "editable"
         in_tree = recipe.builder == "cmake" and not recipe.cmake.install
-        if recipe.builder not in _BUILDERS or editable or in_tree or recipe.environment.base:
+        if recipe.builder not in _BUILDERS or editable or in_tree:
             return ""
-        if build.edited(part.name).exists():
+        # Packages of a base are not known here; its constraints are a variable of every step.
+        based = any(name == "PIP_CONSTRAINT" for step in own for name, _ in step.variables)
+        if based or build.edited(part.name).exists():
             return ""
         places = {item.source: f"@source {item.name}" for item in plan.components}
         places |= {plan.folder: "@build", str(self.home.folder): "@home"}
