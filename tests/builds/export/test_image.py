@@ -293,3 +293,16 @@ def test_smoke_tests_wait_for_a_gpu(tmp_path: Path) -> None:
     assert "torch.cuda.is_available()" not in post
     assert "[ -e /dev/nvidiactl ] || " in test
     assert "torch.cuda.is_available()" in test
+
+
+def test_an_arm_image_with_a_chosen_gcc_and_an_allocator(tmp_path: Path) -> None:
+    settings = {"": {"environment.gcc": "14"}}
+    request = BuildRequest(recipe="arm-stack", settings=settings, machine="aarch64")
+    home = BuildsDirectory(folder=tmp_path)
+    plan = make_plan(request, home=home, environ={"PATH": ""})
+    (file,) = export_plan(plan, "dockerfile", replace(FACTS, home=str(tmp_path)))
+    build, runtime = file.text.split(" AS runtime")
+    assert {"gcc-14", "g++-14", "libgoogle-perftools-dev"} <= set(build.split())
+    assert "trixie" in build, "bookworm has no gcc 14"
+    assert "libgoogle-perftools-dev" in runtime
+    assert 'ENV CC="gcc-14"' in build

@@ -158,10 +158,16 @@ def system_packages(plan: Plan, base: ImageBase) -> tuple[str, ...]:
         names.append("bzip2")
     if any(_is_on(part.recipe, "USE_MPI") for part in plan.components):
         names += ["libopenmpi-dev", "openmpi-bin"]
-    names += [name for part in plan.components for name in part.recipe.environment.system_packages]
+    names += extra_packages(plan)
     if gcc := _gcc(plan):
         names += system_gcc(gcc)
     return tuple(sorted(set(names)))
+
+
+def extra_packages(plan: Plan) -> tuple[str, ...]:
+    """Return the Debian packages that recipes add to an image."""
+    parts = (part.recipe.environment.system_packages for part in plan.components)
+    return tuple(dict.fromkeys(name for names in parts for name in names))
 
 
 def _gcc(plan: Plan) -> str:

@@ -22,6 +22,7 @@ from torchyard.builds.export.image import (
     package_statements,
     source_list_statements,
 )
+from torchyard.builds.export.image_base import extra_packages
 from torchyard.builds.export.shell import (
     ExportedFile,
     ExportFacts,
@@ -153,6 +154,7 @@ def _runtime(image: Image) -> list[str]:
         names.append("python3")
     if "openmpi-bin" in image.packages:
         names.append("openmpi-bin")
+    names += extra_packages(image.plan)
     lines = ["", *_from(image, "runtime"), _run(package_statements(tuple(sorted(names))))]
     lines += [_copy(path, path, stage="build") for path in image.kept]
     if image.gpu:

@@ -548,7 +548,7 @@ USER root
 RUN set -eu; \
     apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -- libgomp1 \
-        openmpi-bin; \
+        libgoogle-perftools-dev openmpi-bin; \
     rm -rf /var/lib/apt/lists/*
 COPY --from=build ["/opt/torchyard/arm-stack-2.5.0/trees/arm-compute-library", "/opt/torchyard/arm-stack-2.5.0/trees/arm-compute-library"]
 COPY --from=build ["/opt/torchyard/arm-stack-2.5.0/prefix", "/opt/torchyard/arm-stack-2.5.0/prefix"]
