@@ -187,6 +187,33 @@ def test_a_tree_without_the_pin_needs_no_download(tmp_path: Path) -> None:
     )
 
 
+def test_eigen_is_required_only_where_it_is_the_blas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in GIT_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "url.file:///nonexistent/.insteadOf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://gitlab.com/")
+    write(tmp_path, {"third_party/eigen_pin.txt": "5.0.0"})
+
+    def code(settings: dict[str, Scalar]) -> int:
+        recipe = read_recipe(
+            load_recipe_file("pytorch"),
+            variant="cpu",
+            version="2.9.0",
+            settings=settings,
+            machine="aarch64",
+        )
+        (command,) = download_actions(recipe, str(tmp_path), tmp_path)
+        assert isinstance(command, Command)
+        return subprocess.run(command.argv, cwd=tmp_path, check=False).returncode
+
+    assert code({}) == 0
+    assert code({"BLAS": "Eigen"}) == 1
+    assert not (tmp_path / "third_party/eigen").exists()
+
+
 def test_a_tree_that_has_it_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path, {PIN: "v2", "third_party/nccl/Makefile": "mine"})
     assert clone(tmp_path).stdout == "nccl: third_party/nccl is in the source tree\n"

@@ -22,7 +22,7 @@ from torchyard.core.records import decode
 _TABLE: Final = Path(__file__).with_name("configure_downloads.toml")
 _AOTRITON: Final = Path(__file__).with_name("download_aotriton.py")
 _CLONE: Final = """\
-folder=$1 url=$2; shift 2
+folder=$1 url=$2 optional=$3; shift 3
 for pin; do
   [ -f "$pin" ] || continue
   if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi
@@ -31,8 +31,10 @@ for pin; do
     ''|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;
   esac
   rm -rf "$folder"
-  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit
-  exit 0
+  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" && exit
+  rm -rf "$folder"
+  if [ -n "$optional" ]; then echo "$0: not downloaded; $optional"; exit; fi
+  exit 1
 done
 echo "$0: not pinned by this tree, so not downloaded"
 """
@@ -55,6 +57,8 @@ class ConfigureDownload:
     why: str
     pins: tuple[str, ...] = ()
     """Files of the source tree with the tag to check out; the first one that exists is used."""
+    optional: str = ""
+    """When it is needed, if it may also be missing; empty if the build fails without it."""
     variable: str = ""
     """Variable that names the folder to the build; empty if the build finds it by itself."""
     unless_off: tuple[str, ...] = ()
@@ -111,7 +115,7 @@ def download_actions(recipe: Recipe, tree: str, programs: Path) -> tuple[Action,
     rocm = recipe.environment.variables.get("ROCM_PATH", "/opt/rocm")
     for item in configure_downloads(recipe):
         pins = (pin.replace("{cuda}", cuda) for pin in item.pins)
-        argv = ("sh", "-c", _CLONE, item.name, item.folder, item.url, *pins)
+        argv = ("sh", "-c", _CLONE, item.name, item.folder, item.url, item.optional, *pins)
         if item.kind == "aotriton":
             program = str(programs / _AOTRITON.name)
             text = _AOTRITON.read_text(encoding="utf-8")

@@ -63,7 +63,7 @@ RUN set -eu; \
 'else git checkout -q --detach main -- || missing main; fi'"$nl"\
 'git submodule --quiet sync --recursive'"$nl"\
 'git submodule update --init --recursive'; \
-    sh -c 'folder=$1 url=$2; shift 2'"$nl"\
+    sh -c 'folder=$1 url=$2 optional=$3; shift 3'"$nl"\
 'for pin; do'"$nl"\
 '  [ -f "$pin" ] || continue'"$nl"\
 '  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi'"$nl"\
@@ -72,13 +72,15 @@ RUN set -eu; \
 '    '"'"''"'"'|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;'"$nl"\
 '  esac'"$nl"\
 '  rm -rf "$folder"'"$nl"\
-'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit'"$nl"\
-'  exit 0'"$nl"\
+'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" && exit'"$nl"\
+'  rm -rf "$folder"'"$nl"\
+'  if [ -n "$optional" ]; then echo "$0: not downloaded; $optional"; exit; fi'"$nl"\
+'  exit 1'"$nl"\
 done"$nl"\
 'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
-'' nccl third_party/nccl https://github.com/NVIDIA/nccl .ci/docker/ci_commit_pins/nccl-cu12.txt \
+'' nccl third_party/nccl https://github.com/NVIDIA/nccl '' .ci/docker/ci_commit_pins/nccl-cu12.txt \
         .ci/docker/ci_commit_pins/nccl.txt .ci/docker/ci_commit_pins/nccl-cu12.txt; \
-    sh -c 'folder=$1 url=$2; shift 2'"$nl"\
+    sh -c 'folder=$1 url=$2 optional=$3; shift 3'"$nl"\
 'for pin; do'"$nl"\
 '  [ -f "$pin" ] || continue'"$nl"\
 '  if [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then echo "$0: $folder is in the source tree"; exit; fi'"$nl"\
@@ -87,11 +89,14 @@ done"$nl"\
 '    '"'"''"'"'|-*|*[!A-Za-z0-9._/+-]*) echo "$pin does not contain a tag" >&2; exit 1 ;;'"$nl"\
 '  esac'"$nl"\
 '  rm -rf "$folder"'"$nl"\
-'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" || exit'"$nl"\
-'  exit 0'"$nl"\
+'  GIT_TERMINAL_PROMPT=0 git clone -q --depth 1 --branch "$tag" -- "$url" "$folder" && exit'"$nl"\
+'  rm -rf "$folder"'"$nl"\
+'  if [ -n "$optional" ]; then echo "$0: not downloaded; $optional"; exit; fi'"$nl"\
+'  exit 1'"$nl"\
 done"$nl"\
 'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
-'' eigen third_party/eigen https://gitlab.com/libeigen/eigen third_party/eigen_pin.txt; \
+'' eigen third_party/eigen https://gitlab.com/libeigen/eigen \
+        'it is needed only if no BLAS is installed' third_party/eigen_pin.txt; \
     cd /opt/torchyard/dev-stack-main; \
     rm -rf -- /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74; \
     mv -T -- /opt/torchyard/dev-stack-main/sources/pytorch-main-67ab981e8c74.part \
