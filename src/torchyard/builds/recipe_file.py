@@ -91,11 +91,13 @@ def merged(table: Mapping[str, Any], choice: Choice, *, where: str) -> dict[str,
                 rest.pop("version", None)
             _overlay(result, rest)
     # Before the settings, which add and remove packages by name.
-    conda = result.get("environment", {}).get("conda", {})
+    environment = result.get("environment")
+    conda = environment.get("conda") if isinstance(environment, dict) else None
     if isinstance(conda, dict) and isinstance(conda.get("packages"), list):
-        platform_name = conda_platform(choice.machine)
+        name = conda_platform(choice.machine)
         conda["packages"] = [
-            str(text).replace("{conda-platform}", platform_name) for text in conda["packages"]
+            item.replace("{conda-platform}", name) if isinstance(item, str) else item
+            for item in conda["packages"]
         ]
     _apply_settings(result, choice.settings, where)
     return result
