@@ -1,7 +1,9 @@
-"""How often `torchyard reduce` finds a planted slow operator, on random models.
+"""How often `torchyard reduce` finds a planted operator, on random models.
 
-Run as `python -m benchmarks.reduce_truth [MODELS [FIRST_SEED]]`. Each model is a chain of 12 random operators, one
-of which takes 0.5 to 3 ms longer in the candidate: a backend that runs the graph operator by operator.
+Run as `python -m benchmarks.reduce_truth [MODELS [FIRST_SEED [EFFECT]]]`. Each model is a chain of 12 random
+operators, one of which differs in the candidate, a backend that runs the graph operator by operator: it takes 0.5 to
+3 ms longer (`slow`), has wrong results (`wrong`), or allocates 1 MB (`memory`). By default there are also a quarter
+as many models of the last two effects.
 A reduction is right if at most 3 operators remain and the planted one is among them. All models run in
 this process; dimensions are not shortened.
 """
@@ -20,6 +22,7 @@ from tests.reduce.planted_model import model_text
 from torchyard.core.records import encode
 from torchyard.core.study import FILE_SUITE, Workload
 from torchyard.errors import TorchyardError
+from torchyard.reduce.model import Metric
 from torchyard.reduce.search import ReductionSearch, Round, Sizes
 from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.reduce.service import ReductionService
@@ -28,9 +31,13 @@ MOST_LEFT = 3
 SECONDS = 300.0
 
 
-def reduce_one(seed: int) -> tuple[bool, str]:
+METRICS: dict[str, Metric] = {"slow": "time", "wrong": "wrong", "memory": "memory"}
+
+
+def reduce_one(seed: int, effect: str) -> tuple[bool, str]:
     """Return whether the reduction of a model is right, and a line about it."""
-    text, planted = model_text(seed)
+    text, planted = model_text(seed, effect)
+    metric = METRICS[effect]
     started_s = time.monotonic()
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.py"
@@ -45,11 +52,13 @@ def reduce_one(seed: int) -> tuple[bool, str]:
         reduction = ReductionService(service)
 
         def measure(units: Sequence[int], sizes: Sizes, rounds: int) -> list[Round]:
-            answer = reduction.times("eager", "planted", list(units), list(sizes), rounds)
+            answer = reduction.measure(metric, "eager", "planted", list(units), list(sizes), rounds)
             return [(a, b, c, d) for a, b, c, d in answer["rounds"]]
 
         operators = reduction.capture("planted")["operators"]
-        search = ReductionSearch(len(operators), measure, seconds=SECONDS, listener=lambda _: None)
+        search = ReductionSearch(
+            len(operators), measure, seconds=SECONDS, listener=lambda _: None, metric=metric
+        )
         try:
             search.run(lambda _: [])
         except TorchyardError as error:
@@ -64,13 +73,19 @@ def reduce_one(seed: int) -> tuple[bool, str]:
 def main() -> None:
     models = int(sys.argv[1]) if len(sys.argv) > 1 else 24
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    counts = {"slow": models, "wrong": max(5, models // 4), "memory": max(5, models // 4)}
+    if len(sys.argv) > 3:
+        counts = {sys.argv[3]: models}
     torch.set_num_threads(1)
-    right = 0
-    for seed in range(first, first + models):
-        is_right, line = reduce_one(seed)
-        right += is_right
-        print(f"{'right' if is_right else 'wrong'} {line}", flush=True)
-    print(f"{right} of {models} models: at most {MOST_LEFT} operators with the planted one")
+    for effect, count in counts.items():
+        right = 0
+        for seed in range(first, first + count):
+            is_right, line = reduce_one(seed, effect)
+            right += is_right
+            print(f"{'found' if is_right else 'lost '} {effect:<6} {line}", flush=True)
+        print(
+            f"{effect}: {right} of {count} models: at most {MOST_LEFT} operators with the planted one"
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""A simulated range of revisions, searched by the code of `torchyard bisect`."""
+"""Simulated programs, and a range of their revisions, searched by the code of `torchyard bisect`."""
 
 from __future__ import annotations
 
 import math
 import random
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torchyard.bisect.ends import Experiment, Listener
 from torchyard.bisect.model import Outcome, Revision, RevisionFailed, Round, State
 from torchyard.bisect.search import Search, search_budget
 from torchyard.core.block import Block, GuardReading
@@ -17,21 +19,69 @@ RUN_S = 1.0
 
 
 @dataclass(kw_only=True)
-class SimulatedRange:
-    """Revisions whose log times are known, with noise of each run and of each round."""
+class SimulatedPrograms:
+    """Programs that are named by a number, with noise of each run and of each round."""
 
-    levels: Sequence[float]
     seed: int
     noise_sd: float = 0.01
     round_sd: float = 0.0
-    slow_share: float = 0.0
-    """Share of runs that something else on the machine slows down by 50 %."""
-    broken: frozenset[int] = frozenset()
+    failures: bool = False
     runs: int = 0
     chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
+
+    @abstractmethod
+    def value(self, name: str) -> float:
+        """Run a program once: return its time without the effect of the round, or whether it fails."""
+
+    def measure(self, revisions: Sequence[Revision], number: int) -> Round:
+        common = 0.0 if self.failures else self.chance.gauss(0.0, self.round_sd)
+        values = [self.value(one.commit) * math.exp(common) for one in revisions]
+        blocks = tuple(
+            Block(
+                launch=number,
+                round=0,
+                position=position,
+                variant=one.commit,
+                seat=0,
+                inner=1,
+                samples_ns=(value,),
+                started_ns=0,
+                wall_ns=round(RUN_S * 1e9),
+                guard=GuardReading(),
+                whole_process=True,
+            )
+            for position, (one, value) in enumerate(zip(revisions, values, strict=True))
+        )
+        return Round(blocks=blocks, took_s=RUN_S * len(blocks))
+
+    def experiment(
+        self, time_s: float, state: State | None = None, listener: Listener = lambda *_: None
+    ) -> Experiment:
+        state = State() if state is None else state
+        return Experiment(
+            state=state,
+            measure=self.measure,
+            record=state.add,
+            budget=search_budget(time_s=time_s, margin=0.01),
+            listener=listener,
+            failures=self.failures,
+        )
+
+
+@dataclass(kw_only=True)
+class SimulatedRange(SimulatedPrograms):
+    """Revisions whose log times are known."""
+
+    levels: Sequence[float]
+    slow_share: float = 0.0
+    """Share of runs that something else on the machine slows down by 50 %."""
+    broken: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.revisions = [
             Revision(commit=f"{index:040x}", subject=f"change {index}")
             for index in range(len(self.levels))
@@ -42,47 +92,20 @@ class SimulatedRange:
         slow = 0.4 if self.chance.random() < self.slow_share else 0.0
         return self.levels[index] + self.chance.gauss(0.0, self.noise_sd) + slow
 
-    def measure(self, revisions: Sequence[Revision], number: int) -> Round:
-        common = self.chance.gauss(0.0, self.round_sd)
-        blocks = []
-        for position, one in enumerate(revisions):
-            index = int(one.commit, 16)
-            if index in self.broken:
-                raise RevisionFailed(one.commit, "exit code 1")
-            time_ns = RUN_S * 1e9 * math.exp(common + self.log_time(index))
-            blocks.append(
-                Block(
-                    launch=number,
-                    round=0,
-                    position=position,
-                    variant=one.commit,
-                    seat=0,
-                    inner=1,
-                    samples_ns=(time_ns,),
-                    started_ns=0,
-                    wall_ns=round(time_ns),
-                    guard=GuardReading(),
-                    whole_process=True,
-                )
-            )
-        return Round(blocks=tuple(blocks), took_s=RUN_S * len(blocks))
+    def value(self, name: str) -> float:
+        index = int(name, 16)
+        if index in self.broken:
+            raise RevisionFailed(name, "exit code 1")
+        return RUN_S * 1e9 * math.exp(self.log_time(index))
 
     def search(
         self,
         *,
         time_s: float = 600.0,
         state: State | None = None,
-        listener: Callable[..., None] = lambda *_: None,
+        listener: Listener = lambda *_: None,
     ) -> Outcome:
-        state = State() if state is None else state
-        return Search(
-            self.revisions,
-            state,
-            measure=self.measure,
-            record=state.add,
-            budget=search_budget(time_s=time_s, margin=0.01),
-            listener=listener,
-        ).run()
+        return Search(self.revisions, self.experiment(time_s, state, listener)).run()
 
 
 def step(change: int, size: float, count: int = 65) -> list[float]:

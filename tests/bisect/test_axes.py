@@ -75,13 +75,13 @@ def test_settings_files_with_values(capsys: Capture, tmp_path: Path) -> None:
     assert [one["name"] for one in document["settings"]] == ["speed"]
 
 
-def make_wheel(folder: Path, version: str, body: str) -> None:
-    name = f"tinypackage-{version}"
+def make_wheel(folder: Path, version: str, body: str, package: str = "tinypackage") -> None:
+    name = f"{package}-{version}"
     with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("tinypackage.py", body)
+        wheel.writestr(f"{package}.py", body)
         info = f"{name}.dist-info"
         wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tinypackage\nVersion: {version}\n"
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
         )
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -264,6 +264,39 @@ def test_page_and_issue_text_of_settings(capsys: Capture, tmp_path: Path) -> Non
 def test_options_that_are_refused(capsys: Capture, options: list[str]) -> None:
     ended = bisect(capsys, *options, "--command", "true")
     assert ended.code == 2, ended.err
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--command", "true", "--workload", "kernels/softmax"], "one of --command and --workload"),
+        ([], "one of --command and --workload"),
+        (["--command", "true", "--metric", "accuracy"], "--metric accuracy needs --workload"),
+        (["--command", "true", "--metric", "compile-time"], "needs --workload"),
+        (["--command", "true", "--why"], "--why needs --workload"),
+        (["--command", "true", "--variant", "inductor"], "--variant needs --workload"),
+        (["--workload", "kernels/softmax", "--metric", "printed"], "does not apply to --workload"),
+        (["--workload", "kernels/softmax", "--metric", "memory", "--why"], "not apply to --why"),
+        (["--workload", "kernels/softmax", "--metric", "compile-time"], "eager code is not"),
+        (["--workload", "kernels/no-such-kernel"], "no-such-kernel"),
+        (["--workload", "kernels/softmax", "--with", "numpy<2"], "--with has no effect"),
+    ],
+)
+def test_options_of_workloads_that_are_refused(
+    capsys: Capture, options: list[str], text: str
+) -> None:
+    ended = bisect(capsys, "--settings", "A=1", "A=2", *options)
+    assert ended.code == 2, ended.err
+    assert text in ended.err
+
+
+def test_further_packages_of_releases(capsys: Capture, wheels: Path) -> None:
+    make_wheel(wheels, "7.0", "PLUS = 7\n", package="otherpackage")
+    command = "{python} -c 'import otherpackage, tinypackage; assert otherpackage.PLUS == 7'"
+    options = ["--releases", "tinypackage:1.0..1.5", "--metric", "printed", "--command", command]
+    assert bisect(capsys, *options).code == 5
+    document = found(bisect(capsys, *options, "--with", "otherpackage>=7", "--json"))
+    assert [one["commit"] for one in document["candidates"]][-1] == "1.3"
 
 
 def test_equal_settings(capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""Random models with one operator that a backend makes slow."""
+"""Random models with one operator that a backend makes slow, wrong, or use more memory."""
 
 from __future__ import annotations
 
@@ -33,17 +33,32 @@ from torch._dynamo import register_backend
 
 @register_backend(name={backend!r})
 def planted(graph_module, inputs):
-    class Slow(torch.fx.Interpreter):
+    class Planted(torch.fx.Interpreter):
         def run_node(self, n):
+            value = super().run_node(n)
             name = getattr(n.target, "__name__", str(n.target))
-            if name == {planted!r}:
-                end = time.thread_time() + {seconds}
-                while time.thread_time() < end:
-                    pass
-            return super().run_node(n)
+            return value if name != {planted!r} else {effect}(value, {seconds})
 
-    slow = Slow(graph_module)
-    return lambda *args: slow.run(*args)
+    interpreter = Planted(graph_module)
+    return lambda *args: interpreter.run(*args)
+
+
+def slow(value, seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return value
+
+
+def wrong(value, _):
+    if isinstance(value, torch.Tensor):
+        return value + 0.05 * torch.cos(37.0 * value) if value.is_floating_point() else value
+    return tuple(wrong(one, _) for one in value)
+
+
+def memory(value, _):
+    torch.ones(1 << 18)
+    return value
 
 
 class Net(torch.nn.Module):
@@ -62,8 +77,8 @@ def net():
 """
 
 
-def model_text(seed: int) -> tuple[str, str]:
-    """Return a model file and the planted operator."""
+def model_text(seed: int, effect: str = "slow") -> tuple[str, str]:
+    """Return a model file and the planted operator; the effect is slow, wrong or memory."""
     chance = random.Random(f"model/{seed}")
     planted = chance.choice(list(OPERATORS))
     others = [one for one in OPERATORS if one != planted]
@@ -72,6 +87,7 @@ def model_text(seed: int) -> tuple[str, str]:
     text = MODEL.format(
         backend=f"planted_{seed}",
         planted=planted,
+        effect=effect,
         seconds=chance.uniform(0.0005, 0.003),
         steps="\n".join(f"        x = {OPERATORS[one]}" for one in steps),
     )

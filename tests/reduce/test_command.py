@@ -22,8 +22,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def write_model(tmp_path: Path, planted: str) -> None:
-    text = MODEL.format(backend="planted", planted=planted, seconds=0.004, steps=STEPS)
+def write_model(tmp_path: Path, planted: str, effect: str = "slow") -> None:
+    text = MODEL.format(
+        backend="planted", planted=planted, effect=effect, seconds=0.004, steps=STEPS
+    )
     (tmp_path / "model.py").write_text(text, encoding="utf-8")
 
 

@@ -11,17 +11,16 @@ so a search resumes where it was interrupted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from torchyard.bench.outcome import Spent, make_estimate
 from torchyard.bench.program_session import MIN_PAIRS
-from torchyard.bisect.ends import EndsComparison, log_values
+from torchyard.bisect.ends import EndsComparison, Experiment, log_values
 from torchyard.bisect.failures import failed_runs, log_evidence
-from torchyard.bisect.model import Record, Revision, RevisionFailed, Skipped, State
+from torchyard.bisect.model import Revision, RevisionFailed, Skipped
 from torchyard.bisect.posterior import Effect
-from torchyard.bisect.search import Measure
 from torchyard.core.comparison import Estimate
 from torchyard.core.study import Budget
 from torchyard.errors import StepFailed
@@ -101,38 +100,17 @@ def set_name(bits: int, count: int) -> str:
 class DeltaSearch:
     """A search over the settings that differ between good and bad."""
 
-    def __init__(
-        self,
-        count: int,
-        state: State,
-        *,
-        measure: Measure,
-        record: Callable[[Record], None],
-        budget: Budget,
-        listener: Callable[[str], None],
-        failures: bool = False,
-        quantity: str = "time",
-    ) -> None:
-        """`count` settings differ; `record` stores a record and adds it to `state`."""
+    def __init__(self, count: int, experiment: Experiment) -> None:
+        """`count` settings differ."""
         self._count = count
         self._all = (1 << count) - 1
-        self._state = state
-        self._measure = measure
-        self._record = record
-        self._budget = budget
-        self._listener = listener
-        self._failures = failures
+        self._experiment = experiment
+        self._state = experiment.state
+        self._budget = experiment.budget
+        self._failures = experiment.failures
         self._tests: dict[int, SetTest] = {}
         self._current: tuple[int, ...] = tuple(range(count))
-        self._ends = EndsComparison(
-            self._name(0),
-            self._name(self._all),
-            state,
-            record=record,
-            budget=budget,
-            failures=failures,
-            quantity=quantity,
-        )
+        self._ends = EndsComparison(self._name(0), self._name(self._all), experiment)
 
     def run(self) -> SettingsOutcome:
         """Search until the set is minimal or the time is used up."""
@@ -226,7 +204,7 @@ class DeltaSearch:
                 raise _TimeUp
             what = f"test {len(self._tests) + 1}" if other else "confirmation"
             shown = f"{len(_indices(bits))} of {self._count} settings"
-            self._listener(f"{what}: {shown}, pair {rounds + 1}")
+            self._experiment.listener(f"{what}: {shown}, pair {rounds + 1}", None)
             self._round(tuple(names))
         return False
 
@@ -294,13 +272,13 @@ class DeltaSearch:
         return self._ratio(bits, 0, CONFIRMING, final, self._budget.alpha)
 
     def _pair(self, number: int) -> None:
-        self._listener(f"pair {number} of good and bad")
+        self._experiment.listener(f"pair {number} of good and bad", None)
         self._round((self._name(0), self._name(self._all)))
 
     def _round(self, names: Sequence[str]) -> None:
         revisions = [Revision(commit=name, subject="") for name in sorted(names)]
         try:
-            self._record(self._measure(revisions, len(self._state.rounds)))
+            self._experiment.record(self._experiment.measure(revisions, len(self._state.rounds)))
         except RevisionFailed as failure:
             if failure.commit in {self._name(0), self._name(self._all)}:
                 side = "good" if failure.commit == self._name(0) else "bad"
@@ -309,7 +287,7 @@ class DeltaSearch:
                     why=failure.why,
                     hint="check --command and --settings",
                 ) from failure
-            self._record(Skipped(commit=failure.commit, why=failure.why))
+            self._experiment.record(Skipped(commit=failure.commit, why=failure.why))
 
     def _name(self, bits: int) -> str:
         return set_name(bits, self._count)

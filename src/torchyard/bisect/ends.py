@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from torchyard.bench.outcome import Spent, make_estimate
 from torchyard.bench.program_session import MIN_PAIRS
 from torchyard.bisect.failures import failed_runs, posterior_of_failures
-from torchyard.bisect.model import Analysis, Record, Round, State
-from torchyard.bisect.posterior import CREDIBILITY, MIN_ROUNDS
+from torchyard.bisect.model import Analysis, Record, Revision, Round, State
+from torchyard.bisect.posterior import CREDIBILITY, MIN_ROUNDS, Posterior
 from torchyard.core.block import Block
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
@@ -22,12 +23,33 @@ from torchyard.errors import NothingToDo, Untrustworthy
 from torchyard.stats.pairs import DIRTY_SHARE_LIMIT, pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
-__all__ = ["EndsComparison", "log_values"]
+__all__ = ["EndsComparison", "Experiment", "Listener", "Measure", "log_values"]
+
+Measure = Callable[[Sequence[Revision], int], Round]
+"""Run some revisions once, in random order; the second argument is the number of the round."""
+Listener = Callable[[str, Posterior | None], None]
+"""Progress callback: what is measured next, and the posterior so far."""
 
 _GROWTH: Final = 1.25
 """Factor between the numbers of pairs at successive analyses of both ends."""
 _MOST_FAILURE_PAIRS: Final = 20
 """Pairs without more failures on one side after which both sides count as the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What a search works with: the stored state, how to measure and to record, and the budget."""
+
+    state: State
+    measure: Measure
+    record: Callable[[Record], None]
+    """Store a record and add it to `state`."""
+    budget: Budget
+    listener: Listener
+    failures: bool = False
+    """Whether runs fail or not, instead of having a value."""
+    noun: str = "revision"
+    quantity: str = "time"
 
 
 def log_values(rounds: Sequence[Round], place: Mapping[str, int]) -> list[dict[int, float]]:
@@ -47,24 +69,14 @@ def log_values(rounds: Sequence[Round], place: Mapping[str, int]) -> list[dict[i
 class EndsComparison:
     """Good against bad, by the ordinary statistics; for failures, by their posterior."""
 
-    def __init__(
-        self,
-        good: str,
-        bad: str,
-        state: State,
-        *,
-        record: Callable[[Record], None],
-        budget: Budget,
-        failures: bool = False,
-        quantity: str = "time",
-    ) -> None:
+    def __init__(self, good: str, bad: str, experiment: Experiment) -> None:
         """`good` and `bad` are the names of both ends in blocks."""
         self._names = (good, bad)
-        self._state = state
-        self._record = record
-        self._budget = budget
-        self._failures = failures
-        self._quantity = quantity
+        self._state = experiment.state
+        self._record = experiment.record
+        self._budget = experiment.budget
+        self._failures = experiment.failures
+        self._quantity = experiment.quantity
 
     def run(self, measure_pair: Callable[[int], None]) -> None:
         """Measure pairs until the ends are shown to differ; raise if they are not."""
@@ -103,7 +115,8 @@ class EndsComparison:
         if self._failures:
             counts = self.failed()
             posterior = posterior_of_failures(self._rounds(), 1, no_change=0.5)
-            text = f"good failed in {_share(counts[0])} runs, bad in {_share(counts[1])}"
+            did = "was wrong" if self._quantity == "accuracy" else "failed"
+            text = f"good {did} in {_share(counts[0])} runs, bad in {_share(counts[1])}"
             passed = posterior.single[1] >= CREDIBILITY
             same = not passed and counts[0][1] >= _MOST_FAILURE_PAIRS and posterior.no_change > 0.5  # noqa: PLR2004
             return passed, same, text, "raise --time; measurements are kept"

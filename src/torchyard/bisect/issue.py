@@ -18,11 +18,15 @@ from torchyard.bisect.report import (
 )
 from torchyard.presentation.redaction import Redactor
 from torchyard.presentation.safe_text import escaped, one_line
+from torchyard.why.model import Attribution
+from torchyard.why.report import headline
 
 __all__ = ["issue_text"]
 
 
-def issue_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
+def issue_text(
+    request: Request, outcome: Outcome | SettingsOutcome, attribution: Attribution | None = None
+) -> str:
     """Return the text."""
     redactor = Redactor(hosts=[platform.node()], users=[getpass.getuser()])
 
@@ -35,8 +39,11 @@ def issue_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     ends = ends_text(request, outcome)
     if ends:
         lines.append(f"- Bad against good: {ends}")
-    command = one_line(redactor.clean(request.command, assignments=False)).replace("`", "'")
-    lines += [f"- Measured: {measured_text(request, outcome)}", f"- Command: `{command}`"]
+    command = one_line(redactor.clean(request.measured, assignments=False)).replace("`", "'")
+    if attribution is not None:
+        lines.append(f"- Why: {clean(one_line(headline(attribution)))}")
+    what = "Command" if request.study is None else "Workload"
+    lines += [f"- Measured: {measured_text(request, outcome)}", f"- {what}: `{command}`"]
     lines.append(
         f"- Machine: {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     )

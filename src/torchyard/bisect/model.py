@@ -21,6 +21,7 @@ from torchyard.bisect.posterior import Effect, Posterior
 from torchyard.core.block import Block
 from torchyard.core.comparison import Estimate
 from torchyard.core.records import decode, encode
+from torchyard.core.study import Study
 from torchyard.errors import ResultsDamaged, UsageError
 from torchyard.files.safe_reading import read_json, read_records
 from torchyard.files.safe_writing import RecordFile, replace_json, to_json_text, write_error
@@ -28,7 +29,7 @@ from torchyard.results.directory import home_folder
 
 FORMAT: Final = 1
 _COMMIT_LENGTH: Final = 40
-Metric = Literal["time", "printed", "memory", "failure"]
+Metric = Literal["time", "printed", "memory", "compile-time", "accuracy", "failure"]
 Kind = Literal["variable", "package", "value"]
 Ending = Literal["culprit", "several", "no-change", "remaining"]
 
@@ -47,14 +48,19 @@ class Setting:
 class Request:
     """What a search is about; searches with equal requests share their measurements.
 
-    Revisions of `repo`, versions of the package `releases`, or `settings`.
+    Revisions of `repo`, versions of the package `releases`, or `settings`; a program (`command`) or a
+    workload (`study`).
     """
 
-    command: str
+    command: str = ""
+    study: Study | None = None
+    """The workload; its baseline is measured in the target of each revision."""
     repo: str = ""
     good: str = ""
     bad: str = ""
     releases: str = ""
+    packages: tuple[str, ...] = ()
+    """Further packages of the environment of each release."""
     settings: tuple[Setting, ...] = ()
     python: str = ""
     setup: str = ""
@@ -70,6 +76,18 @@ class Request:
     def quantity(self) -> str:
         """What changed."""
         return "time" if self.metric == "printed" else self.metric
+
+    @property
+    def failures(self) -> bool:
+        """Whether a run fails or not, instead of having a value."""
+        return self.metric in {"failure", "accuracy"}
+
+    @property
+    def measured(self) -> str:
+        """The program, or the workload with its variant."""
+        if self.study is None:
+            return self.command
+        return f"{self.study.workloads[0].label}, {self.study.baseline.name}"
 
     @property
     def default_folder(self) -> Path:

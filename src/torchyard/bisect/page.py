@@ -17,6 +17,8 @@ from torchyard.bisect.report import (
 )
 from torchyard.core.units import format_percent
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
+from torchyard.why.model import Attribution
+from torchyard.why.report import headline
 
 __all__ = ["outcome_page"]
 
@@ -25,8 +27,13 @@ _HEIGHT: Final = 140.0
 _MOST_ROWS: Final = 50
 
 
-def outcome_page(request: Request, outcome: Outcome | SettingsOutcome) -> str:
-    """Return the page."""
+def outcome_page(
+    request: Request,
+    outcome: Outcome | SettingsOutcome,
+    attribution: Attribution | None = None,
+    why_page: str = "",
+) -> str:
+    """Return the page; `why_page` is the address of the page of the attribution."""
     style = asset("report.css") + asset("bisect.css")
     effect = outcome.effect
     content = (
@@ -44,12 +51,15 @@ def outcome_page(request: Request, outcome: Outcome | SettingsOutcome) -> str:
             effect="" if effect is None else effect_text(effect, request.quantity),
             ends=ends_text(request, outcome),
             measured=measured_text(request, outcome),
+            why="" if attribution is None else headline(attribution),
+            why_page=why_page,
             noun=request.noun,
             skipped=[
                 (set_text(request, one.commit) if request.settings else one.commit, one.why)
                 for one in outcome.skipped
             ],
-            command=request.command,
+            what="Command" if request.study is None else "Workload",
+            command=request.measured,
             style=style,
             style_hash=fingerprint(style),
             **content,

@@ -29,6 +29,8 @@ class Invocation:
     folder: Path
     variables: Mapping[str, str | None] = field(default_factory=dict)
     replacements: Mapping[str, str] = field(default_factory=dict)
+    repository: Path | None = None
+    """The folder of the user that a checkout stands for."""
 
     def words(self, argv: Sequence[str]) -> list[str]:
         """Return the command with its replacements."""
@@ -58,11 +60,18 @@ class GitPlaces:
 
     repository: Repository
     folder: SearchFolder
+    python: str = ""
+    """An interpreter; a relative path is inside the checkout."""
 
     def prepare(self, name: str, setup: RunSetup) -> Invocation:
         """Check a revision out and run its setup, unless an earlier process did."""
         worktree = self.folder.worktree(name)
-        invocation = Invocation(folder=worktree / self.repository.prefix)
+        folder = worktree / self.repository.prefix
+        invocation = Invocation(
+            folder=folder,
+            replacements={"python": str(folder / self.python)} if self.python else {},
+            repository=self.repository.top / self.repository.prefix,
+        )
         if not (name in self.folder.state.ready and worktree.is_dir()):
             self.repository.check_out(name, worktree)
             setup(invocation)
@@ -80,11 +89,14 @@ class ReleasePlaces:
     """A virtual environment for each version of a package."""
 
     package: str
+    others: Sequence[str]
+    """Requirements of further packages."""
     environments: PackageEnvironments
 
     def prepare(self, name: str, setup: RunSetup) -> Invocation:
         """Install a version into an environment of its own."""
-        return _in_environment(self.environments, name, (f"{self.package}=={name}",), {}, setup)
+        packages = (f"{self.package}=={name}", *self.others)
+        return _in_environment(self.environments, name, packages, {}, setup)
 
     def remove(self) -> None:
         """Environments stay: other searches use them."""

@@ -35,7 +35,7 @@ class ProgramRounds:
         self, request: Request, places: Places, folder: SearchFolder, *, limit_s: float
     ) -> None:
         """`limit_s` is the time limit of one run and of one setup."""
-        self._argv = command_of(request.command, by_shell=False)
+        self._argv = command_of(request.command, by_shell=False) if request.command else []
         self._setup = command_of(request.setup, by_shell=False) if request.setup else []
         self._metric = request.metric
         self._places = places
@@ -84,14 +84,18 @@ class ProgramRounds:
             value = FAILED if run.failed else PASSED
         return replace(block, samples_ns=(value,), dirty=())
 
-    def _prepare(self, commit: str) -> None:
-        """Make the place of a revision, run its setup and, for times, one run as warm-up."""
+    def _place(self, commit: str) -> Invocation:
+        """Make the place of a revision, and run its setup."""
 
         def setup(invocation: Invocation) -> None:
             if self._setup:
                 self._start(self._setup, commit, "setup", invocation)
 
-        invocation = self._places.prepare(commit, setup)
+        return self._places.prepare(commit, setup)
+
+    def _prepare(self, commit: str) -> None:
+        """Make the place of a revision and, for times, run the program once as warm-up."""
+        invocation = self._place(commit)
         if self._metric in {"time", "printed"}:
             self._start(self._argv, commit, "timing", invocation)
         self._invocations[commit] = invocation

@@ -95,7 +95,8 @@ def ends_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     """Return the difference of both ends."""
     if outcome.failed is not None:
         good, bad = (f"{failed} of {runs}" for failed, runs in outcome.failed)
-        return f"bad failed in {bad} runs, good in {good}"
+        did = "was wrong" if request.metric == "accuracy" else "failed"
+        return f"bad {did} in {bad} runs, good in {good}"
     estimate = outcome.estimate
     if estimate is None or estimate.interval is None:
         return ""

@@ -6,20 +6,17 @@ code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torchyard.bench.program_session import MAX_PAIRS, MIN_PAIRS
-from torchyard.bisect.ends import EndsComparison, log_values
+from torchyard.bisect.ends import EndsComparison, Experiment, log_values
 from torchyard.bisect.failures import posterior_of_failures
 from torchyard.bisect.model import (
     Ending,
     Outcome,
-    Record,
     Revision,
     RevisionFailed,
-    Round,
     Skipped,
-    State,
 )
 from torchyard.bisect.posterior import (
     Posterior,
@@ -31,12 +28,7 @@ from torchyard.bisect.posterior import (
 from torchyard.core.study import Budget
 from torchyard.errors import StepFailed
 
-__all__ = ["Listener", "Measure", "Search", "search_budget"]
-
-Measure = Callable[[Sequence[Revision], int], Round]
-"""Run some revisions once, in random order; the second argument is the number of the round."""
-Listener = Callable[[str, Posterior | None], None]
-"""Progress callback: what is measured next, and the posterior so far."""
+__all__ = ["Search", "search_budget"]
 
 
 def search_budget(*, time_s: float, margin: float) -> Budget:
@@ -47,37 +39,14 @@ def search_budget(*, time_s: float, margin: float) -> Budget:
 class Search:
     """A search over a range of revisions, the first of which is good and the last one bad."""
 
-    def __init__(
-        self,
-        revisions: Sequence[Revision],
-        state: State,
-        *,
-        measure: Measure,
-        record: Callable[[Record], None],
-        budget: Budget,
-        listener: Listener,
-        failures: bool = False,
-        noun: str = "revision",
-        quantity: str = "time",
-    ) -> None:
-        """`record` stores a record and adds it to `state`; `failures`: values are exit codes."""
+    def __init__(self, revisions: Sequence[Revision], experiment: Experiment) -> None:
         self._all = tuple(revisions)
-        self._state = state
-        self._measure = measure
-        self._record = record
-        self._budget = budget
-        self._listener = listener
-        self._failures = failures
-        self._noun = noun
+        self._experiment = experiment
+        self._state = experiment.state
+        self._failures = experiment.failures
         self._ends = (self._all[0], self._all[-1])
         self._ends_comparison = EndsComparison(
-            self._all[0].commit,
-            self._all[-1].commit,
-            state,
-            record=record,
-            budget=budget,
-            failures=failures,
-            quantity=quantity,
+            self._all[0].commit, self._all[-1].commit, experiment
         )
 
     def run(self) -> Outcome:
@@ -92,11 +61,11 @@ class Search:
             chosen = next_revision(posterior)
             middle = () if chosen is None else (revisions[chosen],)
             name = middle[0].short if middle else "both ends"
-            self._listener(f"round {len(self._state.rounds) + 1}: {name}", posterior)
+            self._experiment.listener(f"round {len(self._state.rounds) + 1}: {name}", posterior)
             self._round(middle)
 
     def _pair(self, number: int) -> None:
-        self._listener(f"pair {number} of good and bad", None)
+        self._experiment.listener(f"pair {number} of good and bad", None)
         self._round(())
 
     def _round(self, middle: Sequence[Revision]) -> None:
@@ -104,17 +73,17 @@ class Search:
         good, bad = self._ends
         measured = middle if self._failures and middle else (good, *middle, bad)
         try:
-            self._record(self._measure(measured, len(self._state.rounds)))
+            self._experiment.record(self._experiment.measure(measured, len(self._state.rounds)))
         except RevisionFailed as failure:
             if failure.commit in {good.commit, bad.commit}:
                 side = "good" if failure.commit == good.commit else "bad"
                 raise StepFailed(
-                    f"the {side} {self._noun} {failure.commit[:10]} cannot be measured",
+                    f"the {side} {self._experiment.noun} {failure.commit[:10]} cannot be measured",
                     why=failure.why,
-                    hint=f"check --command and --setup with this {self._noun}",
+                    hint=f"check --command and --setup with this {self._experiment.noun}",
                 ) from failure
-            self._record(Skipped(commit=failure.commit, why=failure.why))
-            self._listener(f"skipped {failure.commit[:10]}: {failure.why}", None)
+            self._experiment.record(Skipped(commit=failure.commit, why=failure.why))
+            self._experiment.listener(f"skipped {failure.commit[:10]}: {failure.why}", None)
 
     def _usable(self) -> list[Revision]:
         return [one for one in self._all if one.commit not in self._state.skipped]
@@ -127,7 +96,7 @@ class Search:
         values, last = self._values(revisions), len(revisions) - 1
         if self._failures:
             return posterior_of_failures(values, last)
-        return posterior_of(values, last, margin=self._budget.margin)
+        return posterior_of(values, last, margin=self._experiment.budget.margin)
 
     def _outcome(self, revisions: Sequence[Revision], posterior: Posterior) -> Outcome | None:
         """Return the outcome if the search is over."""

@@ -18,7 +18,9 @@ from torchyard.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from torchyard.core.study import MeasureSettings, Variant, Workload
+    from torchyard.core.comparison import Comparison
+    from torchyard.core.study import MeasureSettings, Mode, Variant, Workload
+    from torchyard.reduce.model import Metric
 
 _HELP = """
 \b
@@ -28,18 +30,22 @@ Examples:
   torchyard reduce --file model.py:Net --issue slow.md
       eager against inductor of your own model
   torchyard reduce --file kernels/layer-norm --time 2m --json
+  torchyard reduce --file model.py:Net --metric wrong
+      the operators whose compiled code has wrong results
 
-Reduce a model that is slower when compiled to the smallest script that still shows it. The graph of the
-model is captured with all intermediate values. Delta debugging leaves out operators, then shortens
-dimensions, while a sequential test shows that at least half of the loss stays. The script needs only
-torch, and is checked in new processes.
+Reduce a model that is slower, uses more memory or has wrong results when compiled to the smallest script
+that still shows it. The graph of the model is captured with all intermediate values. Delta debugging
+leaves out operators, then shortens dimensions, while a sequential test shows that at least half of the
+loss stays, or while the accuracy check finds wrong results. The script needs only torch, and is checked
+in new processes.
 
-RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Supports inference.
+RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Measurements are kept until
+the next search of the same comparison; --resume continues a search that was interrupted or killed.
 
 \b
 Exit codes:
   0  reduced, and the script shows the loss
-  3  the candidate is not shown to be slower
+  3  the candidate is not shown to be slower, to use more memory, or to be wrong
   6  the captured graph or the script does not show the loss
 """
 
@@ -62,6 +68,18 @@ Exit codes:
 )
 @click.option("--threads", type=Threads(), metavar="N", help="With --file: PyTorch threads.")
 @click.option(
+    "--mode",
+    type=click.Choice(["inference", "training"]),
+    help="With --file.  [default: inference]",
+)
+@click.option(
+    "--metric",
+    type=click.Choice(["time", "memory", "wrong"]),
+    help="What the script shows: more time, more memory, or wrong results.  [default: wrong for a row "
+    "with wrong results, else time]",
+)
+@click.option("--resume", is_flag=True, help="Continue a search that was interrupted or killed.")
+@click.option(
     "--time", default="5m", show_default=True, metavar="DURATION", help="Time of the search."
 )
 @click.option(
@@ -83,6 +101,9 @@ def reduce(
     file: str | None,
     candidate: str,
     threads: int | None,
+    mode: Mode | None,
+    metric: Metric | None,
+    resume: bool,
     time: str,
     output: Path,
     issue: Path | None,
@@ -94,24 +115,30 @@ def reduce(
     from torchyard.errors import Untrustworthy
     from torchyard.reduce.report import reduced_json, reduced_text, upstream_text
     from torchyard.reduce.session import reduce_comparison
+    from torchyard.reduce.storage import RoundStore
 
     seconds = checked_numbers({"time": time}, "time")["time_s"]
     check_writable(output, option="--output")
     if issue is not None:
         check_writable(issue, option="--issue")
     if file is None:
-        workload, baseline, other, settings = _of_run(run, row)
+        workload, baseline, other, settings, wrong = _of_run(run, row, metric)
     else:
-        workload, baseline, other, settings = _of_file(file, candidate, threads)
-    result = reduce_comparison(
-        workload,
-        baseline,
-        other,
-        settings,
-        seconds=seconds,
-        name=output.name,
-        listener=lambda text: None if quiet else print_message(text),
-    )
+        workload, baseline, other, settings = _of_file(file, candidate, threads, mode)
+        wrong = False
+    metric = metric or ("wrong" if wrong else "time")
+    with RoundStore([workload, baseline, other, settings, metric], resume=resume) as store:
+        result = reduce_comparison(
+            workload,
+            baseline,
+            other,
+            settings,
+            seconds=seconds,
+            name=output.name,
+            metric=metric,
+            store=store,
+            listener=lambda text: None if quiet else print_message(text),
+        )
     write_file(output, result.script, option="--output")
     if issue is not None:
         write_file(issue, upstream_text(result), option="--issue")
@@ -121,7 +148,11 @@ def reduce(
     return 0 if result.confirmed else Untrustworthy.exit_code
 
 
-def _of_run(name: str, row: int | None) -> tuple[Workload, Variant, Variant, MeasureSettings]:
+def _of_run(
+    name: str, row: int | None, metric: Metric | None
+) -> tuple[Workload, Variant, Variant, MeasureSettings, bool]:
+    """Return a comparison of a run, and whether its results are wrong."""
+    from torchyard.core.comparison import Verdict
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.commands.options import find_run
     from torchyard.results.run_reader import read_run
@@ -133,23 +164,31 @@ def _of_run(name: str, row: int | None) -> tuple[Workload, Variant, Variant, Mea
             why=f"rows of the run: {len(run.comparisons)}",
             hint="`torchyard report` lists them",
         )
-    slower = [one for one in run.comparisons if one.estimate and one.estimate.speedup < 1.0]
-    if row is None and not slower:
-        raise NothingToDo("no candidate of the run is slower", hint="choose another run")
-    chosen = (
-        min(slower, key=lambda one: one.estimate.speedup if one.estimate else 1.0)
-        if row is None
-        else run.comparisons[row - 1]
-    )
+
+    def size(one: Comparison) -> float:
+        """Return how much worse the candidate is."""
+        if metric == "wrong":
+            return float(one.verdict is Verdict.WRONG)
+        if metric == "memory":
+            sides = (one.baseline_metrics, one.candidate_metrics)
+            before, after = (side.peak_memory_bytes or 0 for side in sides)
+            return after / before - 1.0 if before else 0.0
+        return 1.0 / one.estimate.speedup - 1.0 if one.estimate else 0.0
+
+    chosen = max(run.comparisons, key=size) if row is None else run.comparisons[row - 1]
+    if row is None and size(chosen) <= 0.0:
+        what = {"wrong": "wrong", "memory": "using more memory"}.get(metric or "time", "slower")
+        raise NothingToDo(f"no candidate of the run is {what}", hint="choose another run")
     baseline, candidate = (
         next(one for one in run.study.variants if one.name == variant)
         for variant in (chosen.baseline, chosen.candidate)
     )
-    return chosen.workload, baseline, candidate, run.study.settings
+    wrong = chosen.verdict is Verdict.WRONG
+    return chosen.workload, baseline, candidate, run.study.settings, wrong
 
 
 def _of_file(
-    text: str, candidate: str, threads: int | None
+    text: str, candidate: str, threads: int | None, mode: Mode | None
 ) -> tuple[Workload, Variant, Variant, MeasureSettings]:
     from torchyard.bench.commands.options import spec_of_option
     from torchyard.bench.request import Request
@@ -162,6 +201,7 @@ def _of_file(
             workloads=(choose_workload(spec_of_option(text, "--file", here)),),
             baseline=spec_of_option("eager", "the baseline", here),
             candidates=(spec_of_option(candidate, "--candidate", here),),
+            modes=() if mode is None else (mode,),
             settings={} if threads is None else {"threads": threads},
         ),
         here=sys.executable,

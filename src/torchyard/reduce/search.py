@@ -3,6 +3,7 @@
 Each step is a sequential test on rounds of blocks: the distribution-free interval of the median is
 compared with half of the loss of the model, which is timed in the same rounds. Test i of a search may
 err with probability alpha / (i (i + 1)), shared by its looks at the data. What stays undecided is kept.
+Peak memory and wrong results do not depend on what else runs: one measurement decides.
 Knows no torch: `measure` times a program.
 """
 
@@ -17,7 +18,7 @@ from typing import Final
 
 from torchyard.core.units import format_count
 from torchyard.errors import NothingToDo, Untrustworthy
-from torchyard.reduce.model import Times
+from torchyard.reduce.model import SCALES, UNITS, Metric, Sides
 from torchyard.stats.delta_debugging import minimize, share_of_alpha
 from torchyard.stats.distributions import median_interval
 
@@ -31,14 +32,16 @@ MOST_ROUNDS: Final = 64
 MOST_GROWTH: Final = 1.5
 """Factor by which the relative loss of shorter dimensions may grow: beyond it, the overhead of a call
 is measured instead of the operators."""
+MARGIN: Final = 0.01
+"""Relative difference of peak memory that does not count."""
 SHORTEST: Final = 8
 """Dimensions of this length are not shortened further."""
 
 Round = tuple[float, float, float, float]
-"""Times in ns: the model by baseline and candidate, and a program by both."""
+"""Times in ns, bytes or errors: the model by baseline and candidate, and a program by both."""
 Sizes = tuple[tuple[int, int], ...]
 Measure = Callable[[Sequence[int], Sizes, int], Sequence[Round]]
-"""Time a program: units, shortened lengths, number of rounds. No units: the model itself."""
+"""Measure a program: units, shortened lengths, number of rounds. No units: the model itself."""
 WHOLE: Final[tuple[int, ...]] = ()
 
 
@@ -57,26 +60,48 @@ class _TimeUp(Exception):
     """No further test fits the time."""
 
 
-def _loss_ns(one: Round) -> float:
+_NOT_WORSE: Final[dict[Metric, str]] = {
+    "time": "the candidate is not shown to be slower than the baseline",
+    "memory": "the candidate does not use more memory than the baseline",
+    "wrong": "the results of the candidate are not wrong",
+}
+
+
+def _loss(one: Round) -> float:
     return one[3] - one[2]
 
 
-def _spare_ns(one: Round) -> float:
+def _large_loss(one: Round) -> float:
+    """Return the loss beyond differences that do not count."""
+    return one[3] - (1.0 + MARGIN) * one[2]
+
+
+def _spare(one: Round) -> float:
     """Return the loss beyond what a smaller program must keep of that of the model."""
     return (one[3] - one[2]) - KEPT_SHARE * (one[1] - one[0])
 
 
 def _log_ratio(one: Round) -> float:
-    return math.log(one[3] / one[2])
+    return math.log((one[3] + 1.0) / (one[2] + 1.0))
 
 
 class ReductionSearch:
     """A reduction of a program of some units (operators)."""
 
     def __init__(
-        self, count: int, measure: Measure, *, seconds: float, listener: Callable[[str], None]
+        self,
+        count: int,
+        measure: Measure,
+        *,
+        seconds: float,
+        listener: Callable[[str], None],
+        metric: Metric = "time",
     ) -> None:
         self._measure = measure
+        self._metric = metric
+        self._exact = metric != "time"
+        # An error has no size that a smaller program must keep.
+        self._spare = _loss if metric == "wrong" else _spare
         self._deadline_s = time.monotonic() + seconds
         self._listener = listener
         self._rounds: dict[tuple[Sequence[int], Sizes], list[Round]] = {}
@@ -90,7 +115,7 @@ class ReductionSearch:
         """Number of programs that were tested."""
         return len(self._rounds)
 
-    def run(self, lengths: Callable[[Sequence[int]], Sequence[int]]) -> tuple[Times, ...]:
+    def run(self, lengths: Callable[[Sequence[int]], Sequence[int]]) -> tuple[Sides, ...]:
         """Reduce; return the times of the model, of its graph, of what remains, and of its short form.
 
         `lengths` returns the lengths of dimensions of a program.
@@ -99,37 +124,43 @@ class ReductionSearch:
         captured = self._captured(whole)
         cut = captured
         try:
-            minimize(self.units, lambda units: self._keeps(units, (), _spare_ns), self._cut)
-            cut = self._times(self.units, ())
+            minimize(self.units, lambda units: self._keeps(units, (), self._spare), self._cut)
+            cut = self._sides(self.units, ())
             self._shorten(list(lengths(self.units)), cut.log_ratio)
         except _TimeUp:
             self.complete = False
-            cut = self._times(self.units, ())
-        reduced = self._times(self.units, self.sizes) if self.sizes else cut
+            cut = self._sides(self.units, ())
+        reduced = self._sides(self.units, self.sizes) if self.sizes else cut
         return whole, captured, cut, reduced
 
-    def _whole(self) -> Times:
+    def _whole(self) -> Sides:
         """Return the times of the model; raise if there is no loss."""
-        slower = self._keeps(WHOLE, (), _loss_ns)
-        whole = replace(self._times(WHOLE, ()), model_loss_ms=None)
-        if not slower:
+        worse = self._keeps(WHOLE, (), _large_loss if self._metric == "memory" else _loss)
+        whole = replace(self._sides(WHOLE, ()), model_loss=None)
+        if not worse:
+            unit = UNITS[self._metric]
             raise NothingToDo(
-                "the candidate is not shown to be slower than the baseline",
-                why=f"{whole.baseline_ms:.4g} ms and {whole.candidate_ms:.4g} ms per iteration",
-                hint="choose another row, or a less noisy machine",
+                _NOT_WORSE[self._metric],
+                why="the accuracy check found no error"
+                if self._metric == "wrong"
+                else f"{whole.baseline:.4g} {unit} and {whole.candidate:.4g} {unit} per iteration",
+                hint="choose another row" + ("" if self._exact else ", or a less noisy machine"),
             )
         return whole
 
-    def _captured(self, whole: Times) -> Times:
+    def _captured(self, whole: Sides) -> Sides:
         """Return the times of the captured graph; raise if it does not show the loss."""
-        shown = self._keeps(self.units, (), _spare_ns)
-        captured = self._times(self.units, ())
+        shown = self._keeps(self.units, (), self._spare)
+        captured = self._sides(self.units, ())
         if not shown:
+            unit = UNITS[self._metric]
             raise Untrustworthy(
                 "the captured graph does not show the difference, so it cannot be reduced",
-                why=f"the model loses {whole.loss_ms:.4g} ms, its operators as one graph "
-                f"{captured.loss_ms:.4g} ms",
-                hint=_NOISY if captured.loss_ms >= KEPT_SHARE * whole.loss_ms else _NO_LOSS,
+                why=f"the model loses {whole.loss:.4g} {unit}, its operators as one graph "
+                f"{captured.loss:.4g} {unit}",
+                hint=_NOISY
+                if not self._exact and captured.loss >= KEPT_SHARE * whole.loss
+                else _NO_LOSS,
             )
         return captured
 
@@ -137,17 +168,19 @@ class ReductionSearch:
         self.units = units
 
     def _shorten(self, lengths: list[int], log_ratio: float) -> None:
-        """Halve each length as often as the relative loss stays."""
-        limit = KEPT_SHARE * log_ratio
+        """Halve each length as often as the relative loss stays, or the results are wrong."""
+        wrong = self._metric == "wrong"
+        statistic, limit = (_loss, 0.0) if wrong else (_log_ratio, KEPT_SHARE * log_ratio)
         for length in lengths:
             shorter = length
             while shorter // 2 >= SHORTEST:
                 shorter //= 2
                 others = tuple(one for one in self.sizes if one[0] != length)
                 sizes = (*others, (length, shorter))
-                if shorter in lengths or not self._keeps(self.units, sizes, _log_ratio, limit):
+                if shorter in lengths or not self._keeps(self.units, sizes, statistic, limit):
                     break
-                if self._times(self.units, sizes).log_ratio > MOST_GROWTH * log_ratio:
+                grown = self._sides(self.units, sizes).log_ratio > MOST_GROWTH * log_ratio
+                if grown and not wrong:
                     break
                 self.sizes = sizes
 
@@ -167,13 +200,17 @@ class ReductionSearch:
         rounds = self._rounds[key] = []
         alpha = share_of_alpha(ALPHA, len(self._rounds))
         self._listener(f"test {len(self._rounds)}: {_program_text(units, sizes)}")
-        target, look = FIRST_ROUNDS, 1
+        target, look = (1 if self._exact else FIRST_ROUNDS), 1
         while len(rounds) < MOST_ROUNDS:
             try:
                 rounds += self._measure(units, sizes, target - len(rounds))
             except Unusable as error:
                 self._listener(f"  unusable: {error}")
                 return False
+            if self._exact:
+                if statistic(rounds[-1]) > limit:
+                    self._kept.add(key)
+                return key in self._kept
             interval = median_interval([statistic(one) for one in rounds], alpha / 2.0**look)
             if interval is not None and interval[0] > limit:
                 self._kept.add(key)
@@ -183,18 +220,18 @@ class ReductionSearch:
             target, look = 2 * target, look + 1
         return False
 
-    def _times(self, units: Sequence[int], sizes: Sizes) -> Times:
+    def _sides(self, units: Sequence[int], sizes: Sizes) -> Sides:
         """Return the medians of all rounds of a program that was tested."""
         rounds = self._rounds[tuple(units), sizes]
         if not rounds:
             raise Untrustworthy("the captured graph cannot be run", hint="choose another model")
-        model_ms, slower_model_ms, baseline_ms, candidate_ms = (
-            median(one[side] for one in rounds) / 1e6 for side in range(4)
+        model, slower_model, baseline, candidate = (
+            median(one[side] for one in rounds) / SCALES[self._metric] for side in range(4)
         )
-        return Times(
-            baseline_ms=baseline_ms,
-            candidate_ms=candidate_ms,
-            model_loss_ms=None if sizes else slower_model_ms - model_ms,
+        return Sides(
+            baseline=baseline,
+            candidate=candidate,
+            model_loss=None if sizes else slower_model - model,
         )
 
 

@@ -23,14 +23,17 @@ from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, Budget, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.process.programs import capture
-from torchyard.reduce.model import Reduced, Times
-from torchyard.reduce.search import ReductionSearch, Round, Sizes, Unusable
+from torchyard.reduce.model import UNITS, WORSE, Metric, Reduced, Sides
+from torchyard.reduce.search import MARGIN, ReductionSearch, Round, Sizes, Unusable
+from torchyard.reduce.storage import RoundStore
 from torchyard.stats.estimate import estimate
 
 __all__ = ["reduce_comparison"]
 
-FRESH: Final = 5
+FRESH: Final = {"time": 5, "memory": 2, "wrong": 2}
 """New processes that run the script."""
+LARGER_ERROR: Final = 3.0
+"""Factor between the errors of compiled and eager code from which on results count as wrong."""
 _SCRIPT_LIMIT_S: Final = 600.0
 
 
@@ -42,6 +45,8 @@ def reduce_comparison(
     *,
     seconds: float,
     name: str,
+    metric: Metric = "time",
+    store: RoundStore,
     listener: Callable[[str], None],
 ) -> Reduced:
     """Reduce a comparison; `name` is the file name of the script."""
@@ -65,7 +70,8 @@ def reduce_comparison(
             def measure(units: Sequence[int], sizes: Sizes, rounds: int) -> Sequence[Round]:
                 try:
                     answer = ask(
-                        "reduce-times",
+                        "reduce-measure",
+                        metric=metric,
                         baseline=baseline.name,
                         candidate=candidate.name,
                         units=list(units),
@@ -79,8 +85,15 @@ def reduce_comparison(
                 return [(float(a), float(b), float(c), float(d)) for a, b, c, d in answer["rounds"]]
 
             captured = ask("reduce-capture", variant=candidate.name)
+            rounds = store.begin(captured["operators"])
+            if rounds:
+                listener(f"resumed after {rounds} rounds")
             search = ReductionSearch(
-                len(captured["operators"]), measure, seconds=seconds, listener=listener
+                len(captured["operators"]),
+                store.stored_first(measure),
+                seconds=seconds,
+                listener=listener,
+                metric=metric,
             )
             times = search.run(lambda units: ask("reduce-lengths", units=list(units))["lengths"])
             source = ask(
@@ -89,18 +102,22 @@ def reduce_comparison(
                 units=list(search.units),
                 sizes=[list(one) for one in search.sizes],
                 name=name,
-                title=f"{short_label(workload)}: {candidate.name} is slower than {baseline.name}.",
+                title=f"{short_label(workload)}: "
+                + WORSE[metric].format(candidate.name, baseline.name)
+                + ".",
+                metric=metric,
                 about="Reduced by Torchyard to the operators that show the difference.",
             )
             hello = processes.hellos[candidate.process_key]
         script = str(source["script"])
         shutil.rmtree(folder, ignore_errors=True)
-    listener(f"check in {FRESH} new processes")
-    fresh, checked = _check_script(script, candidate)
+    listener(f"check in {FRESH[metric]} new processes")
+    fresh, checked, confirmed = _check_script(script, candidate, metric)
     return Reduced(
         workload=short_label(workload),
         baseline=baseline.name,
         candidate=candidate.name,
+        metric=metric,
         operators_before=len(captured["operators"]),
         operators=tuple(source["operators"]),
         sizes=search.sizes,
@@ -111,6 +128,7 @@ def reduce_comparison(
         reduced=times[3],
         fresh=fresh,
         estimate=checked,
+        confirmed=confirmed,
         complete=search.complete,
         tests=search.tests,
         elapsed_s=time.monotonic() - started_s,
@@ -127,7 +145,7 @@ def reduce_comparison(
 def _check(workload: Workload, baseline: Variant, candidate: Variant) -> None:
     reasons = {
         "whole programs": workload.suite == COMMAND_SUITE,
-        "training": workload.mode != "inference",
+        "training with an optimizer step": workload.optimizer_step,
         "variants in different targets or environments": baseline.process_key
         != candidate.process_key,
         "different modules": bool(baseline.file or candidate.file),
@@ -140,21 +158,27 @@ def _check(workload: Workload, baseline: Variant, candidate: Variant) -> None:
         if applies:
             raise UsageError(
                 f"reduce does not support {what}",
-                why="it compares eager and compiled inference in one process",
+                why="it compares eager and compiled code in one process",
                 hint="choose a row such as eager against inductor",
             )
 
 
-def _check_script(script: str, candidate: Variant) -> tuple[Times | None, Estimate | None]:
-    """Run the script in new processes; None if it fails, for example because of a custom operator."""
+def _check_script(
+    script: str, candidate: Variant, metric: Metric
+) -> tuple[Sides | None, Estimate | None, bool]:
+    """Run the script in new processes; return both sides, the speedup, and whether it shows the loss.
+
+    None if the script fails, for example because of a custom operator.
+    """
     pairs: list[tuple[float, float]] = []
+    unit = UNITS[metric].lower()
     variables = {**os.environ, **dict(candidate.target.variables)}
     variables.update(candidate.environment.variables)
     with TemporaryDirectory(prefix="torchyard-reduce-") as folder:
         path = Path(folder) / "script.py"
         path.write_text(script, encoding="utf-8")
         variables["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
-        for _ in range(FRESH):
+        for _ in range(FRESH[metric]):
             try:
                 run = capture(
                     [candidate.target.python, str(path), "--json"],
@@ -163,16 +187,22 @@ def _check_script(script: str, candidate: Variant) -> tuple[Times | None, Estima
                     limit_s=_SCRIPT_LIMIT_S,
                 )
                 answer = json.loads(run.stdout.splitlines()[-1])
-                pairs.append((float(answer["eager_ms"]), float(answer["compiled_ms"])))
+                pairs.append((float(answer[f"eager_{unit}"]), float(answer[f"compiled_{unit}"])))
             except (subprocess.TimeoutExpired, ValueError, IndexError, KeyError, OSError):
-                return None, None
+                return None, None, False
+    if metric != "time":
+        factor = LARGER_ERROR if metric == "wrong" else 1.0 + MARGIN
+        baseline, other = pairs[0]
+        shown = all(compiled > factor * eager for eager, compiled in pairs)
+        return Sides(baseline=baseline, candidate=other), None, shown
     checked = estimate(
         [[math.log(eager / compiled)] for eager, compiled in pairs],
         looks=(),
-        budget=Budget(min_launches=FRESH, max_launches=FRESH),
+        budget=Budget(min_launches=len(pairs), max_launches=len(pairs)),
     )
     eager, compiled = (geometric_mean(pair[i] for pair in pairs) for i in range(2))
-    return Times(baseline_ms=eager, candidate_ms=compiled), checked
+    slower = checked.interval is not None and checked.interval.high < 1.0
+    return Sides(baseline=eager, candidate=compiled), checked, slower
 
 
 def _processor() -> str:

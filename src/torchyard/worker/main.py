@@ -79,7 +79,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
         "instrumented": lambda **fields: _attribution(service).instrumented(**fields),
         "reduce-capture": lambda **fields: _reduction(service).capture(**fields),
         "reduce-lengths": lambda **fields: _reduction(service).lengths(**fields),
-        "reduce-times": lambda **fields: _reduction(service).times(**fields),
+        "reduce-measure": lambda **fields: _reduction(service).measure(**fields),
         "reduce-source": lambda **fields: _reduction(service).source(**fields),
         "list": service.list_names,
         "backends": lambda: {"names": backends.registered()},

@@ -157,6 +157,7 @@ def shortened(tensor: Any, sizes: Dict[int, int]) -> Any:
     """Return the first elements of a tensor along dimensions to shorten, in the same stride order."""
     if not any(length in sizes for length in tensor.shape):
         return tensor
+    gradient, tensor = tensor.requires_grad, tensor.detach()
     part = tensor[tuple(slice(0, sizes.get(length, length)) for length in tensor.shape)]
     order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), tensor.shape[d]))
     strides = [0] * tensor.dim()
@@ -170,7 +171,7 @@ def shortened(tensor: Any, sizes: Dict[int, int]) -> Any:
     result = flat.as_strided(part.shape, strides)
     index = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in strides)
     result[index].copy_(part[index])
-    return result
+    return result.requires_grad_(gradient)
 
 
 def _replaced(value: Any, sizes: Dict[int, int]) -> Any:
@@ -190,16 +191,16 @@ def _replaced(value: Any, sizes: Dict[int, int]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Copy a tensor with its strides; other values stay."""
+    """Copy a tensor with its strides, as a leaf of autograd; other values stay."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return value
-    value = value.detach()
+    gradient, value = value.requires_grad and torch.is_grad_enabled(), value.detach()
     if any(s == 0 and n > 1 for s, n in zip(value.stride(), value.shape)):
-        return value
+        return value.requires_grad_(gradient)
     copy = torch.empty_strided(
         tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device
     )
-    return copy.copy_(value)
+    return copy.copy_(value).requires_grad_(gradient)
 
 
 def _is_several(node: Any) -> bool:

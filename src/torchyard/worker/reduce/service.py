@@ -1,4 +1,4 @@
-"""Requests of a reduction: capture the graph, time programs cut out of it, and write one as a file."""
+"""Requests of a reduction: capture the graph, measure programs cut out of it, and write one as a file."""
 
 import random
 import time
@@ -6,17 +6,22 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.bench.accuracy.checks import Checks
+from torchyard.worker.bench.metrics import peak_memory
 from torchyard.worker.bench.service import WorkerService, warm
 from torchyard.worker.bench.variant import Model, VariantRunner
 from torchyard.worker.devices import cuda_device
 from torchyard.worker.reduce.program import Captured
 from torchyard.worker.reduce.script import script
-from torchyard.worker.workload import BuiltWorkload, CannotBuild
+from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
 BLOCK_S = 0.01
 WARM_UP_S = 0.15
 MIN_SAMPLES = 5
 MOST_SAMPLES = 500
+SEED = 1337
+NOT_FINITE = 1e300
+"""Stands for errors that are infinite, NaN or unknown."""
 
 
 class ReductionService:
@@ -28,6 +33,8 @@ class ReductionService:
         self._key = ""
         self._warm = False
         self._runners: List[VariantRunner] = []
+        self._whole: Dict[str, List[float]] = {}
+        """Values of the model that do not change, by metric."""
 
     def capture(self, variant: str) -> Dict[str, Any]:
         """Capture the graph of a variant's model; return the operators."""
@@ -41,17 +48,19 @@ class ReductionService:
         """Return the lengths of dimensions that could be shortened."""
         return {"lengths": self._graph().lengths(units)}
 
-    def times(
+    def measure(
         self,
+        metric: str,
         baseline: str,
         candidate: str,
         units: List[int],
         sizes: List[Tuple[int, int]],
         rounds: int,
     ) -> Dict[str, Any]:
-        """Return times of rounds in ns: model and program, each by baseline and candidate.
+        """Return rounds of values: model and program, each by baseline and candidate.
 
-        The order is random. A new program is compiled first; without units it is the model itself.
+        Times are in ns, in random order; memory in bytes; errors are 0 unless results are wrong. A new
+        program is compiled first; without units it is the model itself.
         """
         whole = [self._service.runner(name) for name in (baseline, candidate)]
         key = repr((units, sizes))
@@ -60,25 +69,39 @@ class ReductionService:
             for runner in whole if not self._warm else []:
                 warm(runner, WARM_UP_S)
             self._warm = True
-            self._runners = [self._compiled(own, units, sizes) for own in whole] if units else whole
+            self._runners = self._programs(whole, units, sizes) if units else whole
             self._key = key
-        sides = whole + self._runners if units else whole
-        result = []
-        for _ in range(rounds):
-            times = [0.0] * len(sides)
-            for side in random.sample(range(len(sides)), len(sides)):
-                times[side] = self._block(sides[side])
-            result.append(times if units else times * 2)
-        return {"rounds": result}
+        if metric == "time":
+            return {"rounds": [self._round(whole, bool(units)) for _ in range(rounds)]}
+        values_of = _peaks if metric == "memory" else _errors
+        if metric not in self._whole:
+            self._whole[metric] = values_of(whole)
+        values = values_of(self._runners) if units else self._whole[metric]
+        return {"rounds": [self._whole[metric] + values] * rounds}
 
-    def _compiled(
-        self, own: VariantRunner, units: List[int], sizes: List[Tuple[int, int]]
-    ) -> VariantRunner:
+    def _round(self, whole: List[VariantRunner], both: bool) -> List[float]:
+        """Time the model and, with `both`, the program."""
+        sides = whole + self._runners if both else whole
+        times = [0.0] * len(sides)
+        for side in random.sample(range(len(sides)), len(sides)):
+            times[side] = self._block(sides[side])
+        return times if both else times * 2
+
+    def _programs(
+        self, whole: List[VariantRunner], units: List[int], sizes: List[Tuple[int, int]]
+    ) -> List[VariantRunner]:
         program = self._graph().program(units, dict(sizes))
-        model = Model(BuiltWorkload(program.module, program.inputs), training=False, step=False)
-        runner = VariantRunner(own.name, own.backend, own.precision, model, own.device, own.options)
-        warm(runner, WARM_UP_S)
-        return runner
+        training = whole[0].model.training
+        built = BuiltWorkload(program.module, program.inputs, loss=total_of if training else None)
+        model = Model(built, training=training, step=False)
+        runners = []
+        for own in whole:
+            runner = VariantRunner(
+                own.name, own.backend, own.precision, model, own.device, own.options
+            )
+            warm(runner, WARM_UP_S)
+            runners.append(runner)
+        return runners
 
     def source(
         self,
@@ -88,11 +111,22 @@ class ReductionService:
         name: str,
         title: str,
         about: str,
+        metric: str,
     ) -> Dict[str, Any]:
         """Return the program as a Python file, and its operators."""
         runner = self._service.runner(candidate)
         program = self._graph().program(units, dict(sizes))
-        text = script(program, name, title, about, runner.backend, runner.options, runner.device)
+        text = script(
+            program,
+            name,
+            title,
+            about,
+            runner.backend,
+            runner.options,
+            runner.device,
+            metric,
+            runner.model.training,
+        )
         return {"script": text, "operators": program.operators}
 
     def _block(self, runner: VariantRunner) -> float:
@@ -106,6 +140,7 @@ class ReductionService:
         with runner.context():
             call = runner.caller()
             call()
+            runner.model.forget_gradients()
             end_s = time.perf_counter() + BLOCK_S
             samples = 0
             while samples < MIN_SAMPLES or (samples < MOST_SAMPLES and time.perf_counter() < end_s):
@@ -114,6 +149,7 @@ class ReductionService:
                 call()
                 runner.synchronize()
                 shortest = min(shortest, float(clock_ns() - started_ns))
+                runner.model.forget_gradients()
                 samples += 1
         return shortest
 
@@ -121,6 +157,38 @@ class ReductionService:
         if self._captured is None:
             raise CannotBuild("no graph is captured")
         return self._captured
+
+
+def total_of(output: Any) -> Any:
+    """Return the sum of all outputs that have a gradient: the loss of a program in training."""
+    parts = [one.float().sum() for one in flatten(output) if one.requires_grad]
+    if not parts:
+        raise CannotBuild("no output of the program has a gradient")
+    return sum(parts[1:], parts[0])
+
+
+def _peaks(runners: List[VariantRunner]) -> List[float]:
+    """Return the peak memory of an iteration of each."""
+    peaks = []
+    for runner in runners:
+        peak, _, why_not = peak_memory(runner)
+        if peak is None:
+            raise CannotBuild("the peak memory is unavailable: " + str(why_not))
+        peaks.append(float(peak))
+    return peaks
+
+
+def _errors(runners: List[VariantRunner]) -> List[float]:
+    """Return 0 and the largest error of the candidate, or 0 if its results are not wrong."""
+    checks = Checks()
+    checks.begin([runners[0].model], SEED)
+    record = checks.judge(runners[1], checks.references(runners[0], None))
+    if record["status"] != "fail":
+        return [0.0, 0.0]
+    error = record.get("max_error")
+    # A missing or infinite error has no size, but JSON numbers must be finite.
+    finite = error is not None and 0.0 < error < float("inf")
+    return [0.0, float(error) if finite else NOT_FINITE]
 
 
 _reductions: Dict[int, ReductionService] = {}
