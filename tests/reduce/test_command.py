@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +66,98 @@ def test_a_row_of_a_run(capsys: Capture, tmp_path: Path) -> None:
     assert "torch.tanh" in ended.out
     assert "It cannot be run by itself here" in ended.out
     assert "tanh" in (tmp_path / "reduced.py").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("effect", "metric", "mode"),
+    [
+        ("wrong", "wrong", "inference"),
+        ("memory", "memory", "inference"),
+        ("slow", "time", "training"),
+    ],
+)
+def test_other_effects(
+    capsys: Capture, tmp_path: Path, effect: str, metric: str, mode: str
+) -> None:
+    write_model(tmp_path, "tanh", effect)
+    ended = call(
+        capsys,
+        *("reduce", "--file", "model.py:net", "--candidate", "dynamo:planted", "--threads", "1"),
+        *("--metric", metric, "--mode", mode, "--issue", "a.md", "--json", "--time", "2m"),
+    )
+    document = json.loads(ended.out)
+    assert ended.code == 6, ended.err
+    assert [one.rpartition(".")[2] for one in document["operators"]] == ["tanh"]
+    assert document["operators_before"] == 4
+    assert document["end_to_end"]["candidate"] > document["end_to_end"]["baseline"]
+    script, issue = ((tmp_path / name).read_text("utf-8") for name in ("reduced.py", "a.md"))
+    compile(script, "reduced.py", "exec")
+    assert ("TRAINING = True" in script) == (mode == "training")
+    assert ("gradient=True" in script) == (mode == "training")
+    titles = {"wrong": "has wrong results", "memory": "uses more memory", "time": "is slower"}
+    assert titles[metric] in issue.splitlines()[0]
+
+
+@pytest.mark.parametrize("metric", ["wrong", "memory"])
+def test_a_model_without_the_effect(capsys: Capture, tmp_path: Path, metric: str) -> None:
+    write_model(tmp_path, "softmax", "memory")  # the model has no softmax
+    ended = call(
+        capsys,
+        *("reduce", "--file", "model.py:net", "--candidate", "dynamo:planted", "--threads", "1"),
+        *("--metric", metric),
+    )
+    assert ended.code == 3, ended.err
+
+
+def test_the_wrong_row_of_a_run(capsys: Capture, tmp_path: Path) -> None:
+    write_model(tmp_path, "gelu", "wrong")
+    options = ["--candidate", "dynamo:planted", "--threads", "1", "--time", "2s", "--launches", "2"]
+    assert call(capsys, "bench", "model.py:net", *options).code == 9
+    ended = call(capsys, "reduce", "latest", "--row", "1", "--json")
+    document = json.loads(ended.out)
+    assert document["metric"] == "wrong", ended.err
+    assert [one.rpartition(".")[2] for one in document["operators"]] == ["gelu"]
+    assert call(capsys, "reduce", "latest", "--metric", "memory").code == 3
+
+
+def stored_lines(home: Path) -> list[str]:
+    lines = [
+        line
+        for path in sorted(home.glob("reduce/*/records-*.jsonl"))
+        for line in path.read_text("ascii").splitlines(keepends=True)
+    ]
+    return [line for line in lines if line.endswith("\n")]
+
+
+def test_a_killed_search_resumes(tmp_path: Path) -> None:
+    write_model(tmp_path, "gelu")
+    home = tmp_path / "home"
+    argv = [sys.executable, "-m", "torchyard", "reduce", "--file", "model.py:net", "--threads", "1"]
+    argv += ["--candidate", "dynamo:planted", "--time", "2m"]
+    process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 300.0
+    while len(stored_lines(home)) < 4 and process.poll() is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = stored_lines(home)
+    assert len(before) >= 4
+    done = subprocess.run(
+        [*argv, "--resume", "--json"], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 6, done.stderr
+    rounds = sum(len(json.loads(line).get("rounds", ())) for line in before)
+    assert f"resumed after {rounds} rounds" in done.stderr
+    assert "gelu" in str(json.loads(done.stdout)["operators"])
+    assert stored_lines(home)[: len(before)] == before
+    # Another model has another graph: nothing of the stored rounds is used.
+    text = (tmp_path / "model.py").read_text("utf-8")
+    (tmp_path / "model.py").write_text(text.replace("x = x.abs()", "x = x.sin()"), "utf-8")
+    done = subprocess.run(
+        [*argv, "--resume"], capture_output=True, text=True, check=False, timeout=280
+    )
+    assert "resumed after" not in done.stderr
 
 
 def test_a_model_that_is_not_slower(capsys: Capture, tmp_path: Path) -> None:

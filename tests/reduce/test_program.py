@@ -61,6 +61,14 @@ with torch.no_grad():
     result["short"] = list(short.module(*short.inputs).shape)
     result["lengths"] = captured.lengths(every)
     open(sys.argv[1], "w").write(script(short, "s.py", 'a "title"', "about", "eager", {}, "cpu"))
+    for metric in ("memory", "wrong"):
+        text = script(short, "s.py", "title", "about", "eager", {}, "cpu", metric)
+        open(sys.argv[1] + "." + metric, "w").write(text)
+trained = Captured(nn.Sequential(nn.Linear(32, 16), nn.GELU()), (x,), {})
+program = trained.program([0], {4: 2})
+result["gradients"] = [value.tensor.requires_grad and value.tensor.is_leaf for value in program.values]
+text = script(program, "s.py", "title", "about", "eager", {}, "cpu", "wrong", True)
+open(sys.argv[1] + ".training", "w").write(text)
 layouts = []
 for tensor in (torch.randn(4, 6, 8).permute(2, 0, 1), torch.randn(8, 1).expand(8, 6), torch.randn(8, 8).t()):
     part = shortened(tensor, {8: 4})
@@ -115,6 +123,42 @@ def test_dimensions_are_shortened_in_inputs_and_arguments(
     assert result["short"] == [2, 8, 32]
     assert {4, 8, 32} <= set(result["lengths"])
     assert all(result["layouts"])
+
+
+def test_inputs_of_programs_in_training(captured: tuple[dict[str, Any], Path]) -> None:
+    result, _ = captured
+    # The input of the model has no gradient; weight and bias have one.
+    assert sorted(result["gradients"]) == [False, True, True]
+
+
+@pytest.mark.parametrize("kind", ["memory", "wrong", "training"])
+def test_scripts_of_other_metrics(
+    captured: tuple[dict[str, Any], Path], tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(Path(f"{captured[1]}.{kind}").read_text("utf-8"), "utf-8")
+    run = [sys.executable, "-P", str(path)]
+    done = subprocess.run(
+        [*run, "--json"], capture_output=True, text=True, check=False, timeout=280, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    eager, compiled = json.loads(done.stdout).values()
+    assert eager == compiled
+    if kind == "memory":
+        assert eager > 0.0
+        return
+    assert 0.0 < eager < 1e-4
+    # A compiled program with another result, or with NaN, has a larger error.
+    text = path.read_text("utf-8")
+    for change in ("3 * one", "one / 0"):
+        backend = f"lambda g, _: lambda *a: [{change} for one in g(*a)]"
+        path.write_text(text.replace('BACKEND = "eager"', f"BACKEND = {backend}"), "utf-8")
+        done = subprocess.run(
+            [*run, "--json"], capture_output=True, text=True, check=False, timeout=280, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        eager, compiled = json.loads(done.stdout).values()
+        assert compiled > 100 * eager
 
 
 def test_the_script_needs_only_torch(captured: tuple[dict[str, Any], Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from torchyard.errors import NothingToDo, Untrustworthy
+from torchyard.reduce.model import Metric
 from torchyard.reduce.search import ReductionSearch, Round, Sizes, Unusable
 
 COUNT = 24
@@ -66,6 +67,64 @@ class Simulated:
         search = ReductionSearch(COUNT, self.measure, seconds=seconds, listener=lambda _: None)
         search.run(lambda _: lengths)
         return search
+
+
+class Exact:
+    """A model whose peak memory or errors are known without noise; some units matter together."""
+
+    def __init__(self, needed: frozenset[int], size: float, *, whole: float | None = None) -> None:
+        self.needed = needed
+        self.size = size
+        self.whole = size if whole is None else whole
+        self.programs: list[tuple[Sequence[int], Sizes]] = []
+
+    def measure(self, units: Sequence[int], sizes: Sizes, rounds: int) -> list[Round]:
+        assert rounds == 1
+        assert (tuple(units), sizes) not in self.programs
+        self.programs.append((tuple(units), sizes))
+        share = 1.0
+        for old, new in sizes:
+            share *= new / old
+        own = self.size if self.needed <= set(units) else 0.0
+        return [(0.0, self.whole, 0.0, self.whole if not units else share * own)]
+
+    def search(self, metric: Metric, lengths: Sequence[int] = ()) -> ReductionSearch:
+        search = ReductionSearch(
+            COUNT, self.measure, seconds=60.0, listener=lambda _: None, metric=metric
+        )
+        search.run(lambda _: lengths)
+        return search
+
+
+@pytest.mark.parametrize("metric", ["memory", "wrong"])
+def test_units_that_matter_without_noise(metric: Metric) -> None:
+    assert Exact(frozenset({5}), 1e6).search(metric).units == (5,)
+    assert Exact(frozenset({2, 21}), 1e6).search(metric).units == (2, 21)
+    assert Exact(frozenset({2}), 1e6).search(metric, (64,)).sizes == ((64, 8),)
+
+
+def test_a_small_error_of_a_part_counts() -> None:
+    """The error of a part can be any share of that of the model."""
+    assert Exact(frozenset({5}), 1e-6, whole=10.0).search("wrong").units == (5,)
+    with pytest.raises(Untrustworthy, match="does not show the difference"):
+        Exact(frozenset({5}), 1e-6, whole=10.0).search("memory")
+
+
+def test_nothing_to_reduce_without_noise() -> None:
+    with pytest.raises(NothingToDo, match="does not use more memory"):
+        Exact(frozenset({5}), 0.0).search("memory")
+    with pytest.raises(NothingToDo, match="are not wrong"):
+        Exact(frozenset({5}), 0.0).search("wrong")
+
+
+def test_memory_within_the_margin_does_not_count() -> None:
+    def measure(units: Sequence[int], sizes: Sizes, rounds: int) -> list[Round]:
+        return [(1e6, 1.009e6, 1e6, 1.009e6)] * rounds
+
+    with pytest.raises(NothingToDo):
+        ReductionSearch(COUNT, measure, seconds=60.0, listener=lambda _: None, metric="memory").run(
+            lambda _: []
+        )
 
 
 def one_slow(slow: int, loss: float = 1e7) -> Callable[[frozenset[int]], float]:

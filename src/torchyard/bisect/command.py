@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +11,7 @@ from torchyard.cli.options import FILE, FOLDER, Threads
 from torchyard.cli.output import (
     check_writable,
     common_options,
+    print_json,
     print_message,
     print_result,
     write_file,
@@ -23,15 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchyard.bisect.delta import SettingsOutcome
-    from torchyard.bisect.model import Outcome, Request, Revision, SearchFolder, Setting
-    from torchyard.bisect.places import Places
+    from torchyard.bisect.model import Outcome, Request, Revision, SearchFolder
     from torchyard.bisect.posterior import Posterior
     from torchyard.bisect.workload_rounds import WorkloadRounds
-    from torchyard.core.study import Budget, Study
+    from torchyard.core.study import Budget, Scalar
     from torchyard.why.model import Attribution
 
 _WIDTH = 80
-_WORKLOAD_METRICS = ("compile-time", "accuracy")
 
 _HELP = """
 \b
@@ -152,6 +148,20 @@ Exit codes:
     is_flag=True,
     help="With --workload: attribute the change to operators, as `torchyard why` does.",
 )
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "slurm"]),
+    default="local",
+    show_default=True,
+    help="Where rounds are measured: here, or each in a job of Slurm.",
+)
+@click.option(
+    "--slurm",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help="With --executor slurm: partition, account, qos, gpus, cpus, memory, exclusive or time; "
+    "slurm-NAME for any other option of sbatch.",
+)
 @click.option("--html", type=FILE, metavar="FILE", help="Write a self-contained HTML page.")
 @click.option(
     "--issue", type=FILE, metavar="FILE", help="Write Markdown text for an upstream issue."
@@ -169,6 +179,7 @@ def bisect(
 ) -> int | None:
     """Search, and print the result."""
     from torchyard.bench.commands.options import checked_numbers
+    from torchyard.bisect.assembly import request_of_options, slurm_options
     from torchyard.bisect.issue import issue_text
     from torchyard.bisect.model import open_folder
     from torchyard.bisect.page import outcome_page
@@ -181,7 +192,8 @@ def bisect(
     for path, option in ((html, "--html"), (why_page, "--html"), (issue, "--issue")):
         if path is not None:
             check_writable(path, option=option)
-    request, revisions = _request(options, why=why)
+    slurm = slurm_options(options)
+    request, revisions = request_of_options(options, why=why)
     budget = search_budget(time_s=numbers["time_s"], margin=numbers["margin"])
     with open_folder(folder or request.default_folder, request) as search_folder:
         if not quiet:
@@ -192,6 +204,7 @@ def bisect(
             search_folder,
             budget=budget,
             limit_s=numbers["step_limit_s"],
+            slurm=slurm,
             why=why,
             quiet=quiet,
         )
@@ -217,132 +230,6 @@ def bisect(
     return None if outcome.found else Untrustworthy.exit_code
 
 
-def _request(options: dict[str, Any], *, why: bool) -> tuple[Request, list[Revision]]:
-    """Return the request and the revisions or releases to search."""
-    from torchyard.bisect.environments import available_versions, parse_releases
-    from torchyard.bisect.model import Request, Revision
-    from torchyard.bisect.revisions import open_repository
-    from torchyard.bisect.settings import read_settings
-    from torchyard.errors import NothingToDo, UsageError
-
-    axes = [name for name in ("good", "releases", "settings") if options[name]]
-    if len(axes) != 1:
-        raise UsageError(
-            "give one of --good, --releases and --settings",
-            why="they search revisions, releases and settings",
-            hint="`torchyard bisect --help` shows an example of each",
-        )
-    python = str((options["python"] or Path(sys.executable)).absolute())
-    shared = {key: options[key] for key in ("command", "setup", "metric")}
-    shared["study"] = _study(options, why=why)
-    if options["packages"] and not options["releases"]:
-        raise UsageError("--with has no effect", hint="it applies to --releases")
-    if options["settings"]:
-        settings = read_settings(*options["settings"])
-        packages = any(one.kind == "package" for one in settings)
-        if options["setup"] and not packages:
-            raise UsageError("--setup has no environment to run in", hint="use it with [packages]")
-        if shared["study"] is not None:
-            _check_settings(settings)
-        return Request(settings=settings, python=python if packages else "", **shared), []
-    if options["releases"]:
-        package, text = parse_releases(options["releases"])
-        versions = available_versions(python, package, text)
-        if len(versions) < 2:  # noqa: PLR2004
-            raise NothingToDo(
-                f"--releases: {len(versions)} versions of {package} in {text}",
-                hint="`pip index versions` lists versions",
-            )
-        releases = f"{package}:{','.join(versions)}"
-        request = Request(
-            releases=releases, packages=tuple(options["packages"]), python=python, **shared
-        )
-        return request, [Revision(commit=one, subject=package) for one in versions]
-    repository = open_repository(options["repo"])
-    request = Request(
-        repo=str(repository.top / repository.prefix),
-        good=repository.commit(options["good"], option="--good"),
-        bad=repository.commit(options["bad"] or "HEAD", option="--bad"),
-        python=str(options["python"] or ""),
-        **shared,
-    )
-    return request, repository.revisions(request.good, request.bad)
-
-
-def _study(options: dict[str, Any], *, why: bool) -> Study | None:
-    """Return the study of --workload; None for a program."""
-    from torchyard.bench.commands.options import spec_of_option
-    from torchyard.bench.request import Request
-    from torchyard.bench.study_assembly import assemble
-    from torchyard.bench.workload_text import choose_workload
-    from torchyard.errors import UsageError
-
-    metric, text = options["metric"], options["workload"]
-    if bool(options["command"]) == bool(text):
-        raise UsageError("give one of --command and --workload", hint='such as --command "./bench"')
-    if text is None:
-        useless = [f"--{name}" for name in ("variant", "mode", "threads") if options[name]]
-        useless += ["--why"] * why + [f"--metric {metric}"] * (metric in _WORKLOAD_METRICS)
-        if useless:
-            raise UsageError(
-                f"{useless[0]} needs --workload",
-                why="a program is run as it is",
-                hint="use `--metric printed` or `--metric failure` for what the program measures itself",
-            )
-        return None
-    if metric == "printed" or (why and metric != "time"):
-        raise UsageError(
-            f"--metric {metric} does not apply" + (" to --why" if why else " to --workload"),
-            hint="use --metric time",
-        )
-    here = Path.cwd()
-    study = assemble(
-        Request(
-            workloads=(choose_workload(spec_of_option(text, "--workload", here)),),
-            baseline=spec_of_option(options["variant"] or "eager", "--variant", here),
-            modes=(options["mode"],) if options["mode"] else (),
-            settings={} if options["threads"] is None else {"threads": options["threads"]},
-        ),
-        here=sys.executable,
-    )
-    if metric == "compile-time" and study.baseline.backend == "eager":
-        raise UsageError("eager code is not compiled", hint="add --variant inductor")
-    return replace(study, candidates=(), workloads=study.workloads[:1])
-
-
-def _check_settings(settings: Sequence[Setting]) -> None:
-    """Raise unless the settings can be those of a target."""
-    from torchyard.errors import UsageError
-
-    for one in settings:
-        if one.kind == "value":
-            raise UsageError("--workload has no [values]", hint="use [variables] and [packages]")
-        if None in (one.good, one.bad) and one.kind == "variable" and one.name in os.environ:
-            raise UsageError(
-                f"{one.name} is set, but one side of --settings does not set it",
-                hint=f"`unset {one.name}`, or give it a value on both sides",
-            )
-
-
-def _places(request: Request, folder: SearchFolder) -> Places:
-    from torchyard.bisect.environments import PackageEnvironments
-    from torchyard.bisect.places import GitPlaces, ReleasePlaces, SettingPlaces
-    from torchyard.bisect.revisions import open_repository
-
-    environments = PackageEnvironments(python=request.python, setup=request.setup)
-    if request.settings:
-        return SettingPlaces(settings=request.settings, environments=environments)
-    if request.releases:
-        return ReleasePlaces(
-            package=request.releases.partition(":")[0],
-            others=request.packages,
-            environments=environments,
-        )
-    return GitPlaces(
-        repository=open_repository(Path(request.repo)), folder=folder, python=request.python
-    )
-
-
 def _print_start(request: Request, revisions: list[Revision], folder: SearchFolder) -> None:
     from torchyard.core.units import format_count
 
@@ -359,13 +246,16 @@ def _search(
     *,
     budget: Budget,
     limit_s: float,
+    slurm: Sequence[tuple[str, Scalar]] | None,
     why: bool,
     quiet: bool,
 ) -> tuple[Outcome | SettingsOutcome, Attribution | None]:
     """Search in the folder; worktrees are removed when a change is found."""
-    from torchyard.bisect.delta import DeltaSearch, set_name
+    from contextlib import ExitStack
+
+    from torchyard.bisect.assembly import places_of, rounds_of
+    from torchyard.bisect.delta import DeltaSearch
     from torchyard.bisect.ends import Experiment
-    from torchyard.bisect.program_rounds import ProgramRounds
     from torchyard.bisect.report import progress_text
     from torchyard.bisect.search import Search
     from torchyard.bisect.workload_rounds import WorkloadRounds
@@ -374,18 +264,19 @@ def _search(
         if not quiet:
             print_message(progress_text(text, posterior))
 
-    places = _places(request, folder)
+    places = places_of(request, folder)
     differing = sum(one.good != one.bad for one in request.settings)
-    good = revisions[0].commit if revisions else set_name(0, differing)
     attribution = None
-    with (
-        ProgramRounds(request, places, folder, limit_s=limit_s)
-        if request.study is None
-        else WorkloadRounds(request, request.study, places, folder, limit_s=limit_s, good=good)
-    ) as rounds:
+    with ExitStack() as stack:
+        rounds = stack.enter_context(rounds_of(request, places, folder, limit_s=limit_s))
+        measure = rounds.measure
+        if slurm is not None:
+            from torchyard.bisect.slurm_rounds import SlurmRounds
+
+            measure = stack.enter_context(SlurmRounds(folder, slurm, limit_s=limit_s)).measure
         experiment = Experiment(
             state=folder.state,
-            measure=rounds.measure,
+            measure=measure,
             record=folder.append,
             budget=budget,
             listener=listen,
@@ -403,6 +294,38 @@ def _search(
     if outcome.found:
         places.remove()
     return outcome, attribution
+
+
+_ROUND_HELP = """
+\b
+Examples:
+  torchyard bisect-round FOLDER round-0007
+
+Measure one round of the search in FOLDER, in this process. Jobs of `torchyard bisect` run this.
+"""
+
+
+@click.command("bisect-round", help=_ROUND_HELP, hidden=True)
+@click.argument("folder", type=FOLDER)
+@click.argument("name")
+@common_options
+def bisect_round(folder: Path, name: str, as_json: bool) -> int:
+    """Measure a round of a search whose driver holds the lock of its folder."""
+    from torchyard.bisect.assembly import places_of, rounds_of
+    from torchyard.bisect.model import SearchFolder, read_request
+    from torchyard.bisect.slurm_rounds import request_of_round, run_round
+
+    request, part = read_request(folder), request_of_round(folder, name)
+    search_folder = SearchFolder(folder.absolute())
+    try:
+        places = places_of(request, search_folder)
+        with rounds_of(request, places, search_folder, limit_s=part.limit_s) as rounds:
+            run_round(folder, name, part, rounds.measure)
+    finally:
+        search_folder.close()
+    if as_json:
+        print_json({"round": name})
+    return 0
 
 
 def _explain(

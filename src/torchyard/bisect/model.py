@@ -268,8 +268,7 @@ def open_folder(folder: Path, request: Request) -> Iterator[SearchFolder]:
     try:
         _lock(descriptor, folder)
         if path.exists():
-            stored = decode(Request, read_json(path), where=str(path), strict=False)
-            if stored != request:
+            if read_request(folder) != request:
                 raise UsageError(
                     f"{folder} belongs to another search",
                     why="what is searched, the command, the setup or the metric differ",
@@ -284,6 +283,12 @@ def open_folder(folder: Path, request: Request) -> Iterator[SearchFolder]:
             search_folder.close()
     finally:
         os.close(descriptor)
+
+
+def read_request(folder: Path) -> Request:
+    """Read the request of a search."""
+    path = folder / "request.json"
+    return decode(Request, read_json(path), where=str(path), strict=False)
 
 
 def _lock(descriptor: int, folder: Path) -> None:

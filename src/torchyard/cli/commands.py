@@ -97,6 +97,7 @@ COMMANDS: "dict[str, tuple[str, str]]" = {
 """Name -> (location of the click command, one-line summary)."""
 
 HIDDEN_COMMANDS: "dict[str, tuple[str, str]]" = {
+    "bisect-round": ("torchyard.bisect.command:bisect_round", "measure one round of a search"),
     "sweep-cell": ("torchyard.sweep.commands.sweep:sweep_cell", "measure one cell of a sweep"),
 }
 """Commands that only other commands run; the help does not list them."""

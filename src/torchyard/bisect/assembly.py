@@ -1,0 +1,166 @@
+"""From options to a search: what is searched, where programs run, and how rounds are measured."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.bench.commands.options import spec_of_option
+from torchyard.bench.request import Request as BenchRequest
+from torchyard.bench.study_assembly import assemble
+from torchyard.bench.workload_text import choose_workload
+from torchyard.bisect.delta import set_name
+from torchyard.bisect.environments import PackageEnvironments, available_versions, parse_releases
+from torchyard.bisect.model import Request, Revision, SearchFolder, Setting
+from torchyard.bisect.places import GitPlaces, Places, ReleasePlaces, SettingPlaces
+from torchyard.bisect.program_rounds import ProgramRounds
+from torchyard.bisect.revisions import open_repository
+from torchyard.bisect.settings import read_settings
+from torchyard.bisect.workload_rounds import WorkloadRounds
+from torchyard.core.study import Scalar, Study
+from torchyard.errors import NothingToDo, UsageError
+from torchyard.sweep.executors.slurm.job_options import read_options
+
+__all__ = ["places_of", "request_of_options", "rounds_of", "slurm_options"]
+
+_WORKLOAD_METRICS: Final = ("compile-time", "accuracy")
+
+
+def request_of_options(options: dict[str, Any], *, why: bool) -> tuple[Request, list[Revision]]:
+    """Return the request and the revisions or releases to search."""
+    axes = [name for name in ("good", "releases", "settings") if options[name]]
+    if len(axes) != 1:
+        raise UsageError(
+            "give one of --good, --releases and --settings",
+            why="they search revisions, releases and settings",
+            hint="`torchyard bisect --help` shows an example of each",
+        )
+    python = str((options["python"] or Path(sys.executable)).absolute())
+    shared = {key: options[key] for key in ("command", "setup", "metric")}
+    shared["study"] = _study(options, why=why)
+    if options["packages"] and not options["releases"]:
+        raise UsageError("--with has no effect", hint="it applies to --releases")
+    if options["settings"]:
+        settings = read_settings(*options["settings"])
+        packages = any(one.kind == "package" for one in settings)
+        if options["setup"] and not packages:
+            raise UsageError("--setup has no environment to run in", hint="use it with [packages]")
+        if shared["study"] is not None:
+            _check_settings(settings)
+        return Request(settings=settings, python=python if packages else "", **shared), []
+    if options["releases"]:
+        package, text = parse_releases(options["releases"])
+        versions = available_versions(python, package, text)
+        if len(versions) < 2:  # noqa: PLR2004
+            raise NothingToDo(
+                f"--releases: {len(versions)} versions of {package} in {text}",
+                hint="`pip index versions` lists versions",
+            )
+        releases = f"{package}:{','.join(versions)}"
+        request = Request(
+            releases=releases, packages=tuple(options["packages"]), python=python, **shared
+        )
+        return request, [Revision(commit=one, subject=package) for one in versions]
+    repository = open_repository(options["repo"])
+    request = Request(
+        repo=str(repository.top / repository.prefix),
+        good=repository.commit(options["good"], option="--good"),
+        bad=repository.commit(options["bad"] or "HEAD", option="--bad"),
+        python=str(options["python"] or ""),
+        **shared,
+    )
+    return request, repository.revisions(request.good, request.bad)
+
+
+def _study(options: dict[str, Any], *, why: bool) -> Study | None:
+    """Return the study of --workload; None for a program."""
+    metric, text = options["metric"], options["workload"]
+    if bool(options["command"]) == bool(text):
+        raise UsageError("give one of --command and --workload", hint='such as --command "./bench"')
+    if text is None:
+        useless = [f"--{name}" for name in ("variant", "mode", "threads") if options[name]]
+        useless += ["--why"] * why + [f"--metric {metric}"] * (metric in _WORKLOAD_METRICS)
+        if useless:
+            raise UsageError(
+                f"{useless[0]} needs --workload",
+                why="a program is run as it is",
+                hint="use `--metric printed` or `--metric failure` for what the program measures itself",
+            )
+        return None
+    if metric == "printed" or (why and metric != "time"):
+        raise UsageError(
+            f"--metric {metric} does not apply" + (" to --why" if why else " to --workload"),
+            hint="use --metric time",
+        )
+    here = Path.cwd()
+    study = assemble(
+        BenchRequest(
+            workloads=(choose_workload(spec_of_option(text, "--workload", here)),),
+            baseline=spec_of_option(options["variant"] or "eager", "--variant", here),
+            modes=(options["mode"],) if options["mode"] else (),
+            settings={} if options["threads"] is None else {"threads": options["threads"]},
+        ),
+        here=sys.executable,
+    )
+    if metric == "compile-time" and study.baseline.backend == "eager":
+        raise UsageError("eager code is not compiled", hint="add --variant inductor")
+    return replace(study, candidates=(), workloads=study.workloads[:1])
+
+
+def _check_settings(settings: Sequence[Setting]) -> None:
+    """Raise unless the settings can be those of a target."""
+    for one in settings:
+        if one.kind == "value":
+            raise UsageError("--workload has no [values]", hint="use [variables] and [packages]")
+        if None in (one.good, one.bad) and one.kind == "variable" and one.name in os.environ:
+            raise UsageError(
+                f"{one.name} is set, but one side of --settings does not set it",
+                hint=f"`unset {one.name}`, or give it a value on both sides",
+            )
+
+
+def places_of(request: Request, folder: SearchFolder) -> Places:
+    """Return where programs of a request run."""
+    environments = PackageEnvironments(python=request.python, setup=request.setup)
+    if request.settings:
+        return SettingPlaces(settings=request.settings, environments=environments)
+    if request.releases:
+        return ReleasePlaces(
+            package=request.releases.partition(":")[0],
+            others=request.packages,
+            environments=environments,
+        )
+    return GitPlaces(
+        repository=open_repository(Path(request.repo)), folder=folder, python=request.python
+    )
+
+
+def rounds_of(
+    request: Request, places: Places, folder: SearchFolder, *, limit_s: float
+) -> ProgramRounds:
+    """Return how rounds are measured on this machine."""
+    if request.study is None:
+        return ProgramRounds(request, places, folder, limit_s=limit_s)
+    good = request.good or request.releases.partition(":")[2].partition(",")[0]
+    if request.settings:
+        good = set_name(0, sum(one.good != one.bad for one in request.settings))
+    return WorkloadRounds(request, request.study, places, folder, limit_s=limit_s, good=good)
+
+
+def slurm_options(options: dict[str, Any]) -> list[tuple[str, Scalar]] | None:
+    """Return the options of Slurm; None to measure on this machine."""
+    if options["executor"] == "local":
+        if options["slurm"]:
+            raise UsageError("--slurm has no effect", hint="add --executor slurm")
+        return None
+
+    parts = [text.partition("=") for text in options["slurm"]]
+    pairs: list[tuple[str, Scalar]] = [
+        (name.strip(), value if equals else True) for name, equals, value in parts
+    ]
+    read_options(pairs)
+    return pairs
