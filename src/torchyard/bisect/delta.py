@@ -285,7 +285,7 @@ class DeltaSearch:
                 raise StepFailed(
                     f"the {side} settings cannot be measured",
                     why=failure.why,
-                    hint="check --command and --settings",
+                    hint="check --command or --workload, and --settings",
                 ) from failure
             self._experiment.record(Skipped(commit=failure.commit, why=failure.why))
 

@@ -75,7 +75,7 @@ class Request:
     @property
     def quantity(self) -> str:
         """What changed."""
-        return "time" if self.metric == "printed" else self.metric
+        return "time" if self.metric == "printed" else self.metric.replace("-", " ")
 
     @property
     def failures(self) -> bool:

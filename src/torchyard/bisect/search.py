@@ -80,7 +80,7 @@ class Search:
                 raise StepFailed(
                     f"the {side} {self._experiment.noun} {failure.commit[:10]} cannot be measured",
                     why=failure.why,
-                    hint=f"check --command and --setup with this {self._experiment.noun}",
+                    hint=f"check --command or --workload, and --setup, with this {self._experiment.noun}",
                 ) from failure
             self._experiment.record(Skipped(commit=failure.commit, why=failure.why))
             self._experiment.listener(f"skipped {failure.commit[:10]}: {failure.why}", None)
