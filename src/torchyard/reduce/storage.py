@@ -1,7 +1,7 @@
 """Measured rounds of a reduction, kept so that a search that was killed resumes.
 
 request.json        workload, variants, settings and metric; the same command finds the same folder
-records-NNN.jsonl   the operators of the captured graph, and the rounds of each program, in order
+records-NNN.jsonl   the operators of the captured graph, then the rounds of each program, in order
 
 The search is a function of its rounds: with the stored ones, it repeats its decisions.
 """
@@ -51,10 +51,11 @@ class RoundStore:
 
     def begin(self, operators: Sequence[str]) -> int:
         """Return the number of stored rounds; none if the graph has other operators now."""
-        graphs = [one["operators"] for one in self._stored if "operators" in one]
-        if any(graph != list(operators) for graph in graphs):
+        graphs = [number for number, one in enumerate(self._stored) if "operators" in one]
+        if graphs and self._stored[graphs[-1]]["operators"] == list(operators):
+            self._stored = self._stored[graphs[-1] + 1 :]
+        else:
             self._stored = []
-        if not graphs:
             self._append({"operators": list(operators)})
         return sum(len(one.get("rounds", ())) for one in self._stored)
 

@@ -164,7 +164,10 @@ def largest(results, exact):
 
 
 def measure(sides, arguments):
-    """Return the largest error of each side against the same program in double precision."""
+    """Return the largest error of each side against the same program in double precision.
+
+    It is at least the rounding error of the largest value; without double precision, 100 times as much.
+    """
 
     def results(side, values):
         torch.manual_seed(0)
@@ -177,11 +180,17 @@ def measure(sides, arguments):
         for one in arguments
     ]
     eager, compiled = (results(side, arguments) for side in sides)
+    factor = 1.0
     try:
         exact = results(sides[0], doubles)
     except (RuntimeError, TypeError, ValueError):
-        exact = eager
-    return largest(eager, exact), largest(compiled, exact)
+        exact, factor = eager, 100.0
+    rounding = 0.0
+    for one in eager:
+        values = one.detach()[one.detach().isfinite()]
+        if one.is_floating_point() and values.numel():
+            rounding = max(rounding, factor * torch.finfo(one.dtype).eps * float(values.abs().max()))
+    return max(rounding, largest(eager, exact)), max(rounding, largest(compiled, exact))
 '''
 _MEASURES = {
     # code, key and unit of the values, and what is shown besides them
