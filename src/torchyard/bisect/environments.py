@@ -56,23 +56,34 @@ class PackageEnvironments:
             {"python": self.python, "packages": list(packages), "setup": self.setup},
         )
 
+    @contextmanager
+    def locked(self, packages: Sequence[str]) -> Iterator[None]:
+        """Wait until no other process makes this environment."""
+        folder = self._folder(packages)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
     def install(self, packages: Sequence[str], name: str) -> None:
         """Make the environment from scratch; raise RevisionFailed if pip cannot."""
         folder = self._folder(packages)
-        with _locked(folder):
-            shutil.rmtree(folder / "venv", ignore_errors=True)
-            made = _run([self.python, "-m", "venv", "--without-pip", str(folder / "venv")])
-            if made.returncode:
-                raise StepFailed(
-                    f"{self.python} cannot make a virtual environment", why=_tail(made.stderr)
-                )
-            target = str(self.interpreter(packages))
-            if not packages:
-                return
-            argv = [self.python, "-m", "pip", "--python", target, "install", "--only-binary=:all:"]
-            done = _run([*argv, "--no-input", "--disable-pip-version-check", *packages])
-            if done.returncode:
-                raise RevisionFailed(name, f"pip install: {_tail(done.stderr)}")
+        shutil.rmtree(folder / "venv", ignore_errors=True)
+        made = _run([self.python, "-m", "venv", "--without-pip", str(folder / "venv")])
+        if made.returncode:
+            raise StepFailed(
+                f"{self.python} cannot make a virtual environment", why=_tail(made.stderr)
+            )
+        target = str(self.interpreter(packages))
+        if not packages:
+            return
+        argv = [self.python, "-m", "pip", "--python", target, "install", "--only-binary=:all:"]
+        done = _run([*argv, "--no-input", "--disable-pip-version-check", *packages])
+        if done.returncode:
+            raise RevisionFailed(name, f"pip install: {_tail(done.stderr)}")
 
     def _folder(self, packages: Sequence[str]) -> Path:
         text = "\0".join([self.python, self.setup, *sorted(packages)])
@@ -120,18 +131,6 @@ def available_versions(python: str, package: str, versions: str) -> list[str]:
         for one in found
         if low <= one and (one <= high or one.release[: len(high.release)] == high.release)
     ]
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process makes this environment."""
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -148,7 +148,10 @@ def _in_environment(
         folder=Path.cwd(), variables=variables, replacements={"python": str(python)}
     )
     if not environments.is_complete(packages):
-        environments.install(packages, name)
-        setup(invocation)
-        environments.complete(packages)
+        with environments.locked(packages):
+            # Another process may have made it in the meantime.
+            if not environments.is_complete(packages):
+                environments.install(packages, name)
+                setup(invocation)
+                environments.complete(packages)
     return invocation
