@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -44,13 +43,6 @@ class Sides:
     def share(self) -> float | None:
         """The loss as a share of that of the model in the same rounds."""
         return self.loss / self.model_loss if self.model_loss else None
-
-    @property
-    def log_ratio(self) -> float:
-        """The relative loss: logarithm of candidate by baseline."""
-        if self.candidate <= 0.0 or self.baseline <= 0.0:
-            return math.inf if self.candidate > self.baseline else 0.0
-        return math.log(self.candidate / self.baseline)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,7 +126,7 @@ class ReductionSearch:
         try:
             minimize(self.units, lambda units: self._keeps(units, (), self._spare), self._cut)
             cut = self._sides(self.units, ())
-            self._shorten(list(lengths(self.units)), cut.log_ratio)
+            self._shorten(list(lengths(self.units)), self._relative(cut))
         except _TimeUp:
             self.complete = False
             cut = self._sides(self.units, ())
@@ -164,6 +164,10 @@ class ReductionSearch:
             )
         return captured
 
+    def _relative(self, sides: Sides) -> float:
+        scale = SCALES[self._metric]
+        return _log_ratio((0.0, 0.0, scale * sides.baseline, scale * sides.candidate))
+
     def _cut(self, units: tuple[int, ...]) -> None:
         self.units = units
 
@@ -179,7 +183,7 @@ class ReductionSearch:
                 sizes = (*others, (length, shorter))
                 if shorter in lengths or not self._keeps(self.units, sizes, statistic, limit):
                     break
-                grown = self._sides(self.units, sizes).log_ratio > MOST_GROWTH * log_ratio
+                grown = self._relative(self._sides(self.units, sizes)) > MOST_GROWTH * log_ratio
                 if grown and not wrong:
                     break
                 self.sizes = sizes
