@@ -116,7 +116,7 @@ def test_the_time_limit_and_resuming() -> None:
     assert named(outcome) >= {3, 6}
     rounds = list(state.rounds)
 
-    def interrupt(_: str) -> None:
+    def interrupt(*_: object) -> None:
         if len(state.rounds) == 60:
             raise Interrupted
 

@@ -76,6 +76,7 @@ class SettingsOutcome:
     tests: int
     skipped: tuple[Skipped, ...]
     rounds: int
+    disturbed: int = 0
     elapsed_s: float
 
     @property
@@ -136,6 +137,7 @@ class DeltaSearch:
             tests=len(self._tests),
             skipped=tuple(Skipped(commit=c, why=why) for c, why in self._state.skipped.items()),
             rounds=len(self._state.rounds),
+            disturbed=self._state.disturbed,
             elapsed_s=self._state.elapsed_s,
         )
 

@@ -13,6 +13,7 @@ from torchyard.bisect.report import (
     effect_text,
     ends_text,
     measured_text,
+    noise_text,
     posterior_picture,
     setting_text,
 )
@@ -44,6 +45,8 @@ def issue_text(
         lines.append(f"- Why: {clean(one_line(headline(attribution)))}")
     what = "Command" if request.study is None else "Workload"
     lines += [f"- Measured: {measured_text(request, outcome)}", f"- {what}: `{command}`"]
+    if noise_text(outcome):
+        lines.append(f"- Warning: {noise_text(outcome)}")
     lines.append(
         f"- Machine: {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     )

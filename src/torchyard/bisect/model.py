@@ -176,6 +176,11 @@ class State:
         return sum(one.took_s for one in self.rounds)
 
     @property
+    def disturbed(self) -> int:
+        """Rounds in which something else on the machine disturbed a run."""
+        return sum(any(block.dirty for block in one.blocks) for one in self.rounds)
+
+    @property
     def passed(self) -> bool:
         """Whether good and bad differ by the ordinary verdict."""
         return any(one.passed for one in self.analyses)
@@ -213,6 +218,8 @@ class Outcome:
     """For failures: failed and all runs of good, and of bad."""
     skipped: tuple[Skipped, ...] = ()
     rounds: int
+    disturbed: int = 0
+    """Rounds in which something else on the machine disturbed a run."""
     elapsed_s: float
 
     @property

@@ -12,6 +12,7 @@ from torchyard.bisect.report import (
     effect_text,
     ends_text,
     measured_text,
+    noise_text,
     set_text,
     setting_text,
 )
@@ -51,6 +52,7 @@ def outcome_page(
             effect="" if effect is None else effect_text(effect, request.quantity),
             ends=ends_text(request, outcome),
             measured=measured_text(request, outcome),
+            noise=noise_text(outcome),
             why="" if attribution is None else headline(attribution),
             why_page=why_page,
             noun=request.noun,

@@ -11,6 +11,7 @@ from torchyard.bisect.model import Outcome, Request, Revision, Setting
 from torchyard.bisect.posterior import Effect, Posterior
 from torchyard.core.records import encode
 from torchyard.core.units import format_count, format_duration, format_percent
+from torchyard.stats.pairs import DIRTY_SHARE_LIMIT
 
 _WIDTH: Final = 80
 _PICTURE: Final = 36
@@ -56,6 +57,8 @@ def outcome_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     if ends:
         lines.append(f"bad vs good {ends}")
     lines.append(f"measured    {measured_text(request, outcome)}")
+    if noise_text(outcome):
+        lines.append(f"warning     {noise_text(outcome)}")
     for one in outcome.skipped:
         reason = " ".join(one.why.split())
         name = set_text(request, one.commit) if request.settings else one.commit[:10]
@@ -111,7 +114,15 @@ def measured_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     else:
         of = format_count(len(outcome.revisions), request.noun)
     rounds = format_count(outcome.rounds, "round")
-    return f"{rounds} of {of}, {format_duration(outcome.elapsed_s * 1e9)}"
+    text = f"{rounds} of {of}, {format_duration(outcome.elapsed_s * 1e9)}"
+    return f"{text}, {outcome.disturbed} disturbed" if outcome.disturbed else text
+
+
+def noise_text(outcome: Outcome | SettingsOutcome) -> str:
+    """Return a warning if most rounds were disturbed: all are used then, and effects may be wrong."""
+    if outcome.disturbed <= DIRTY_SHARE_LIMIT * outcome.rounds:
+        return ""
+    return "noisy machine: do not use the size of the effect"
 
 
 def outcome_json(request: Request, outcome: Outcome | SettingsOutcome) -> dict[str, Any]:
@@ -123,6 +134,7 @@ def outcome_json(request: Request, outcome: Outcome | SettingsOutcome) -> dict[s
         "failed_runs": encode(outcome.failed),
         "skipped": encode(outcome.skipped),
         "rounds": outcome.rounds,
+        "disturbed_rounds": outcome.disturbed,
         "elapsed_s": outcome.elapsed_s,
     }
     if isinstance(outcome, SettingsOutcome):

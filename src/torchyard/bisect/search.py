@@ -134,6 +134,7 @@ class Search:
             failed=self._ends_comparison.failed() if self._failures else None,
             skipped=tuple(Skipped(commit=c, why=why) for c, why in self._state.skipped.items()),
             rounds=len(self._state.rounds),
+            disturbed=self._state.disturbed,
             elapsed_s=self._state.elapsed_s,
         )
 

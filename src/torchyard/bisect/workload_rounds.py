@@ -12,7 +12,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch, threads_of
 from torchyard.bench.preparation import (
     PreparationState,
     check_accuracy,
@@ -131,7 +131,11 @@ class WorkloadRounds(ProgramRounds):
                 raise RevisionFailed(name, text) from failed
 
     def _timed(self, variants: Sequence[Variant], number: int) -> tuple[Block, ...]:
-        """Return one block per revision: the median over the clean blocks of a launch."""
+        """Return one block per revision: the median over the clean blocks of a launch.
+
+        With one thread on the CPU it is the shortest CPU time, which excludes waiting for a core: other
+        programs can only add to it.
+        """
         rounds: list[list[Block]] = []
         with self._launch(variants) as processes:
             for variant in variants:
@@ -153,6 +157,14 @@ class WorkloadRounds(ProgramRounds):
         used = clean if len(clean) >= MIN_CLEAN_PAIRS else rounds
         blocks = []
         for place, variant in enumerate(variants):
+            if self._workload.device == "cpu" and threads_of(variant, self._settings) == 1:
+                own = [block for one in rounds for block in one if block.variant == variant.name]
+                cpu_ns = min(
+                    (block.guard.cpu_ns or 0) / (block.inner * len(block.samples_ns))
+                    for block in own
+                )
+                blocks.append(_block(variant.name, max(cpu_ns, 1.0), number, place))
+                continue
             own = [block for one in used for block in one if block.variant == variant.name]
             time_ns = median(block.median_ns for block in own)
             reasons = () if used is clean else tuple({r for block in own for r in block.dirty})

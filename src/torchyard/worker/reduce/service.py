@@ -187,8 +187,8 @@ def _errors(runners: List[VariantRunner]) -> List[float]:
         return [0.0, 0.0]
     error = record.get("max_error")
     # A missing or infinite error has no size, but JSON numbers must be finite.
-    finite = error is not None and 0.0 < error < float("inf")
-    return [0.0, float(error) if finite else NOT_FINITE]
+    size = NOT_FINITE if error is None else float(error)
+    return [0.0, size if 0.0 < size < NOT_FINITE else NOT_FINITE]
 
 
 _reductions: Dict[int, ReductionService] = {}
