@@ -73,7 +73,7 @@ class Net(torch.nn.Module):
 
 
 def net():
-    return Net().eval(), (torch.randn(32, 64),)
+    return Net().eval(), (torch.randn(32, 64),), lambda output: output.square().mean()
 """
 
 

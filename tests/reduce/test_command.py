@@ -80,6 +80,11 @@ def test_other_effects(
     capsys: Capture, tmp_path: Path, effect: str, metric: str, mode: str
 ) -> None:
     write_model(tmp_path, "tanh", effect)
+    # Training needs an operator with a parameter.
+    text = (tmp_path / "model.py").read_text("utf-8")
+    (tmp_path / "model.py").write_text(
+        text.replace("x = torch.relu(x)", "x = F.linear(x, self.weight)"), "utf-8"
+    )
     ended = call(
         capsys,
         *("reduce", "--file", "model.py:net", "--candidate", "dynamo:planted", "--threads", "1"),
