@@ -21,14 +21,6 @@ import os
 import time
 
 import torch
-from torch._dynamo import register_backend
-
-
-@register_backend(name="planted")
-def planted(graph_module, inputs):
-    time.sleep(float(os.environ.get("SLOW", "0")))
-    return graph_module.forward
-
 
 class Net(torch.nn.Module):
     def __init__(self):
@@ -46,6 +38,16 @@ class Net(torch.nn.Module):
 
 def net():
     return Net().eval(), (torch.randn(256, 64),)
+"""
+
+BACKEND = """
+from torch._dynamo import register_backend
+
+
+@register_backend(name="planted")
+def planted(graph_module, inputs):
+    time.sleep(float(os.environ.get("SLOW", "0")))
+    return graph_module.forward
 """
 
 
@@ -131,7 +133,8 @@ def test_revisions(capsys: Capture, tmp_path: Path, metric: str, line: str) -> N
 
 
 def test_compile_time(capsys: Capture, tmp_path: Path) -> None:
-    write_model(tmp_path)
+    text = write_model(tmp_path)
+    (tmp_path / "model.py").write_text(text + BACKEND, "utf-8")
     settings = ["--settings", "SLOW=0 OTHER=1", "SLOW=15 OTHER=2"]
     options = ["--workload", "model.py:net", "--variant", "dynamo:planted"]
     ended = bisect(capsys, *settings, *options, "--metric", "compile-time", "--json")
