@@ -17,7 +17,7 @@ from tests.sweep.executors.slurm_cluster import Cluster, open_cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(600)]
 CULPRIT = 3
-WHERE = ("--executor", "slurm", "--slurm", "partition=low")
+WHERE = ("--executor", "slurm", "--slurm", "partition=low", "--slurm", "memory=2G")
 
 
 @pytest.fixture(scope="module")
