@@ -3,9 +3,11 @@
 Both kinds of launch are taken in turns, with one folder of compiled artifacts, so that all but the
 first launch find everything compiled. Prints the median wall and CPU seconds of each phase. The CPU
 time is that of the worker, of all its processes, of the template and of this process; the start of
-the templates is shown apart.
+the templates is shown apart. With `--session SECONDS`, a session of that measuring time follows, and
+the table shows where its wall time went.
 
     python benchmarks/launch_cost.py --launches 5 --workload kernels/layer-norm
+    python benchmarks/launch_cost.py --launches 0 --session 10 --workload models/mlp:training
 """
 
 from __future__ import annotations
@@ -23,11 +25,16 @@ from pathlib import Path
 import psutil
 
 from process_cost import Cost
+from torchyard.bench.bench_run import run_bench
 from torchyard.bench.launch import LaunchProcesses, draw_launch
 from torchyard.bench.launch_templates import TEMPLATES, LaunchTemplates
 from torchyard.bench.preparation import PreparationState, compile_variant, warm_up
-from torchyard.core.study import MeasureSettings, Target, Variant, Workload
+from torchyard.bench.timeline import PhaseTimes, phase_times
+from torchyard.core.comparison import Comparison
+from torchyard.core.events import ignore_events
+from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
 from torchyard.process.templates import TemplatePool
+from torchyard.results.run_reader import read_run
 
 PHASES = ("start and build", "first calls", "warm-up")
 
@@ -81,6 +88,7 @@ def launch(
         scratch=scratch,
         templates=templates,
         number=number,
+        compiled_before=bool(prepared.first_calls_s),
     ) as processes:
         for key, reason in processes.not_forked.items():
             if reason:
@@ -95,25 +103,66 @@ def launch(
         return costs
 
 
+def session(
+    workload: Workload, pair: list[Variant], settings: MeasureSettings, time_s: float
+) -> None:
+    """Run a session and print the sums of its phases."""
+    study = Study(
+        name="cost",
+        baseline=pair[0],
+        candidates=tuple(pair[1:]),
+        workloads=(workload,),
+        budget=Budget(time_s=time_s),
+        settings=settings,
+    )
+    with tempfile.TemporaryDirectory(prefix="torchyard-") as name:
+        folder, meter = Path(name) / "run", Meter()
+        (row,) = run_bench(study, folder=folder, command=["cost"], listener=ignore_events)
+        cost = meter.read()
+        launches = read_run(folder).launches()
+        report_session(row, cost, phase_times(launches), len(launches))
+
+
+def report_session(row: Comparison, cost: Cost, times: PhaseTimes, launches: int) -> None:
+    estimate = row.estimate
+    answer = f"{estimate.speedup:.3f}x {row.state}" if estimate else str(row.state)
+    print(f"session: {answer}, {launches} launches, {_text([cost])}")
+    for phase, seconds in times.seconds.items():
+        print(f"  {phase:16} {seconds:8.2f} s {seconds / times.wall_s:6.1%}")
+    share = times.timed_share_after_compilation or 0.0
+    print(f"  timed share after the first compilation: {share:.1%}", flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backend", default="inductor")
-    parser.add_argument("--workload", action="append", default=[])
+    parser.add_argument(
+        "--workload", action="append", default=[], help="SUITE/NAME or SUITE/NAME:MODE; repeatable"
+    )
+    parser.add_argument("--session", type=float, default=0.0, help="measuring time in seconds")
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     kept: dict[str, object] = {}
     for text in options.workload or ["kernels/layer-norm"]:
         suite, _, name = text.partition("/")
-        workload = Workload(suite=suite, name=name, device=options.device)
+        name, _, mode = name.partition(":")
+        workload = Workload(suite=suite, name=name, mode=mode or "inference", device=options.device)
         target = Target(name="here", python=sys.executable)
         pair = [
             Variant(name=backend, target=target, backend=backend)
             for backend in ("eager", options.backend)
         ]
         settings = replace(MeasureSettings(), threads=options.threads)
+        if options.session:
+            print(f"\n{text}")
+            session(workload, pair, settings, options.session)
+        if not options.launches:
+            continue
         prepared, chance = PreparationState(), random.Random(1)
         rows: dict[str, list[list[Cost]]] = {"fresh": [], "fork": []}
         with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, TemplatePool() as pool:

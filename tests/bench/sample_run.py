@@ -227,6 +227,23 @@ COMPARISONS = (
 )
 
 
+PHASES = (
+    [
+        ["other", "", 0.0, 10.0],
+        ["process start", "", 0.0, 2.0],
+        ["accuracy check", "inductor", 2.0, 6.0],
+        ["compilation", "inductor", 2.0, 5.0],
+        ["block set-up", "inductor", 6.0, 9.5],
+        ["timed blocks", "inductor", 6.5, 9.5],
+    ],
+    [
+        ["waiting", "", 10.0, 40.0],
+        ["other", "", 40.0, 42.5],
+        ["timed blocks", "eager", 40.5, 42.0],
+    ],
+)
+
+
 def blocks_of(comparison: Comparison, seed: int) -> list[Block]:
     """Blocks whose ratios scatter around the comparison's speedup; the last ones are dirty."""
     found = comparison.estimate
@@ -273,7 +290,14 @@ def write_run(
     )
     writer.add_target("nightly", {"torch": "2.9.0", "python": "3.12.1", "threads": 2})
     for launch in range(2):
-        writer.add_launch({"workload": MATMUL.label, "launch": launch, "guards": GUARDS[launch]})
+        writer.add_launch(
+            {
+                "workload": MATMUL.label,
+                "launch": launch,
+                "guards": GUARDS[launch],
+                "phases": PHASES[launch],
+            }
+        )
     for seed, comparison in enumerate(comparisons):
         writer.add_blocks(comparison.workload, blocks_of(comparison, seed))
         writer.add_comparison(comparison)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.worker.in_process_service import make_service, variant, write_file
 from torchyard.worker.bench.backend_names import BACKENDS
-from torchyard.worker.bench.backends import has_static_cpp_runtime
+from torchyard.worker.bench.backends import has_static_cpp_runtime, load_without_compile_processes
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -49,6 +50,28 @@ def checked(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any,
     path = str(folder / "reference.pt")
     service.reference("a", path)
     return service, service.judge("b", path)
+
+
+@pytest.mark.parametrize(
+    ("stored", "own", "expected"), [(True, None, 1), (True, "3", 7), (False, None, 7)]
+)
+def test_compile_processes_are_left_out_where_artifacts_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool, own: str | None, expected: int
+) -> None:
+    import torch._inductor.config
+
+    monkeypatch.setattr(torch._inductor.config, "compile_threads", 7)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", own or "")
+    if own is None:
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+    if stored:
+        (tmp_path / "fxgraph").mkdir()
+    load_without_compile_processes()
+    assert torch._inductor.config.compile_threads == expected
+    assert os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") == (
+        "1" if expected == 1 else own
+    )  # read by an inductor that is imported later
 
 
 @pytest.mark.parametrize("backend", QUICK)

@@ -68,10 +68,14 @@ class _ThisProcess(LaunchProcesses):
     ) -> dict[str, Any]:
         """Answer the request here. There is no time limit: nothing could end the call."""
         del limit_s
+
+        def answer() -> dict[str, Any]:
+            return self._verbs[verb](**fields)
+
         if verb != "measure":
-            return self._verbs[verb](**fields)
+            return self._timeline.ask(verb, variant.name, answer)
         try:
-            return self._verbs[verb](**fields)
+            return self._timeline.ask(verb, variant.name, answer)
         except Exception as error:  # metrics are optional
             failure = Failure(kind="raised", phase=phase, variant=variant.name, message=str(error))
             raise VariantFailed(failure, process_alive=True) from error

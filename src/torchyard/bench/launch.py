@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from torchyard.bench.launch_templates import LaunchTemplates, ProcessKey, modules_of
+from torchyard.bench.timeline import EXIT, START, TEMPLATES, Timeline
 from torchyard.core.comparison import Failure
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.records import encode
@@ -270,10 +271,14 @@ class LaunchProcesses:
         cache: Path | None = None,
         templates: LaunchTemplates | None = None,
         number: int = 0,
+        timeline: Timeline | None = None,
+        compiled_before: bool = False,
     ) -> None:
         """`cache` is the folder of compiled artifacts; by default a folder in `scratch`.
 
-        Processes are forked from `templates`, where given; `number` is that of the launch.
+        Processes are forked from `templates`, where given; `number` is that of the launch. Requests are
+        recorded in the `timeline`. `compiled_before` says that the artifacts of all variants are in the
+        cache.
         """
         self.workload = workload
         self.variants = tuple(variants)
@@ -291,6 +296,8 @@ class LaunchProcesses:
         self._cache = self._scratch / "cache" if cache is None else cache.absolute()
         self._templates = templates
         self._number = number
+        self._compiled_before = compiled_before
+        self._timeline = Timeline() if timeline is None else timeline
         self.not_forked: dict[ProcessKey, str] = {}
         """Why processes were started by executing an interpreter; empty for forked ones."""
         self._workers = WorkerGroup()
@@ -300,7 +307,8 @@ class LaunchProcesses:
 
     def __enter__(self) -> Self:
         try:
-            self._start()
+            with self._timeline.phase(START):
+                self._start()
             self._build()
         except BaseException:
             self._workers.kill()
@@ -308,7 +316,8 @@ class LaunchProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._workers.kill()
+        with self._timeline.phase(EXIT):
+            self._workers.kill()
 
     @property
     def several_processes(self) -> bool:
@@ -330,7 +339,9 @@ class LaunchProcesses:
                 *(name for name in self._ran.get(variant.process_key, []) if name != variant.name),
             ]
         try:
-            return instances.ask(verb, limit_s=limit_s, **fields)
+            return self._timeline.ask(
+                verb, variant.name, lambda: instances.ask(verb, limit_s=limit_s, **fields)
+            )
         except WorkerFailure as trouble:
             failed = _failed(variant, phase, trouble, alive=instances.is_alive)
             if not instances.is_alive:
@@ -372,7 +383,8 @@ class LaunchProcesses:
             def template_specs(number: int) -> dict[ProcessKey, list[LaunchSpec]]:
                 return specs_of(draw_launch(random.Random(f"{seed}/template/{number}")))
 
-            templates = self._templates.find(self._number, template_specs, modules)
+            with self._timeline.phase(TEMPLATES):
+                templates = self._templates.find(self._number, template_specs, modules)
         for key, instances in specs_of(self._draw).items():
             variant = self._groups[key][0]
             try:
@@ -455,6 +467,7 @@ class LaunchProcesses:
             ],
             seed=self.settings.seed,
             state=state,
+            compiled_before=self._compiled_before,
         )
 
 

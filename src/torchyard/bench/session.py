@@ -14,6 +14,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -40,6 +41,7 @@ from torchyard.bench.preparation import (
 )
 from torchyard.bench.roofline.machine_peak import find_peak, machine_of, read_peaks
 from torchyard.bench.rounds import LaunchTiming, choose_reseat, run_rounds
+from torchyard.bench.timeline import OTHER, WAITING, Timeline
 from torchyard.core.block import Block
 from torchyard.core.comparison import UNTRUSTED, Comparison
 from torchyard.core.events import Event, EventKind, Listener
@@ -117,6 +119,7 @@ class WorkloadSession(SessionData):
         """Whether each candidate has its own process, because a shared one crashed."""
         self._prepared = PreparationState()
         self._clock = SessionClock(study.budget)
+        self._timeline = Timeline()
         compiled = sum(one.backend != "eager" for one in study.variants)
         self._turn = TimingTurn() if turn is None else turn
         self._gate = LaunchGate() if gate is None else gate
@@ -158,7 +161,8 @@ class WorkloadSession(SessionData):
     def _admitted(self) -> bool:
         """Wait for the next launch; the wait is not measuring time."""
         try:
-            return self._gate.admits(self._provisional)
+            with self._timeline.phase(WAITING):
+                return self._gate.admits(self._provisional)
         finally:
             self._clock.waited(self._turn.waited_s + self._gate.waited_s)
 
@@ -184,17 +188,21 @@ class WorkloadSession(SessionData):
 
     def _stoppable_launch(self) -> None:
         try:
-            self._launch(self._number)
+            with self._timeline.phase(OTHER):
+                finished = self._launch(self._number)
+            self._record(self._number, *finished)
         finally:
             self._gate.launch_ended()
 
-    def _launch(self, number: int) -> None:
+    def _launch(self, number: int) -> tuple[LaunchProcesses, LaunchDraw, LaunchTiming]:
         """Start fresh processes, prepare them and measure rounds; warm-up and timing run exclusively."""
         variants = [self._placed(one) for one in (self._study.baseline, *self._active)]
         draw = draw_launch(self._chance)
         folder = self._log_folder / f"launch-{number:03d}"
         folder.mkdir(parents=True, exist_ok=True)
-        with self._turn:
+        with ExitStack() as turn:
+            with self._timeline.phase(WAITING):
+                turn.enter_context(self._turn)
             self._say("phase", f"launch {number + 1}: starting")
             started_s = self._active_s()
             with self._processes_of(
@@ -207,6 +215,8 @@ class WorkloadSession(SessionData):
                 cache=self._cache,
                 templates=self._templates_for(number, variants),
                 number=number - self._first_forked,
+                timeline=self._timeline,
+                compiled_before=all(v.name in self._prepared.first_calls_s for v in variants),
             ) as processes:
                 process_s = self._active_s() - started_s
                 self._note_start(processes)
@@ -216,7 +226,8 @@ class WorkloadSession(SessionData):
                 checking_s = self._active_s()
                 self._check_and_compile(processes)
                 checking_s = self._active_s() - checking_s
-                self._turn.alone()
+                with self._timeline.phase(WAITING):
+                    self._turn.alone()
                 self._warm_up(processes)
                 start_s = self._active_s() - started_s
                 round_s = self._round_s(processes)
@@ -252,7 +263,7 @@ class WorkloadSession(SessionData):
         self._spent.rounds_s += timing.wall_s
         self._spent.timed_s += timing.timed_s
         self._spent.launches += 1
-        self._record(number, processes, draw, timing)
+        return processes, draw, timing
 
     def _note_start(self, processes: LaunchProcesses) -> None:
         """Note why a process was not forked from a template."""
@@ -439,6 +450,7 @@ class WorkloadSession(SessionData):
                     for way in ["fork" if key in processes.not_forked else "fresh"]
                 },
                 "timing": asdict(timing),
+                "phases": self._timeline.take(),
                 "reseat": choose_reseat(settings.reseat, processes.variants, self._workload.device),
                 "randomisation_off": {
                     "+".join(key): hello.get("randomisation_off")

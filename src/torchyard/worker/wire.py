@@ -11,12 +11,14 @@ send any number of ``{"note": TEXT}`` lines (progress of long work).
 Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
-build      {workload, variants, seed, state}      -> parameters, flops, loss, versions
+build      {workload, variants, seed, state, compiled_before}
+                                                  -> parameters, flops, loss, versions
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
 judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted,
                                                      comparable
 warm       {variant, seconds}                     -> first_call_s, cached_graphs, iteration_ns, ...
            seconds 0: the first call alone         -> first_call_s
+           reference, judge and warm also answer compile_s: duration of first calls in the request
 measure    {variant}                              -> peak memory, graphs and their breaks
 reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
 block      {variant, inner, samples, prime, settle, flush_l2, draw, varied}

@@ -25,6 +25,7 @@ from torchyard.bench.report.suite_summary import (
     suite_means,
     suite_rows,
     verdict_counts,
+    wall_time_record,
 )
 from torchyard.bench.report.text import to_markdown, to_text
 from torchyard.bench.roofline.chart import to_roofline_svg
@@ -111,6 +112,7 @@ def to_json(run: Run) -> str:
         "study": encode(run.study),
         "machine": run.info.get("machine"),
         "guards": dict(guard_rows(run)),
+        "wall_time": wall_time_record(run),
         "targets": run.info.get("targets"),
     }
     return json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from torchyard.bench.timeline import phase_times
 from torchyard.core.comparison import (
     DROPPED,
     NOISY,
@@ -23,6 +25,7 @@ from torchyard.core.comparison import (
     Scope,
     Verdict,
 )
+from torchyard.core.units import format_duration
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import (
     MARKS,
@@ -277,3 +280,39 @@ def _state_text(reasons: Sequence[str]) -> str:
     if len(failures) == len(reasons):
         return f"unavailable, because {reason_text}"
     return f"unavailable in {len(failures)} of {len(reasons)} launches, because {reason_text}"
+
+
+SMALLEST_SHOWN = 0.01
+"""Phases with a smaller share of the wall time are not shown."""
+
+
+def wall_time_text(run: Run) -> str:
+    """Return for example `13.2 s in launches: timed blocks 41%, ...`; empty for old runs."""
+    times = phase_times(run.launches())
+    shares = {name: seconds / times.wall_s for name, seconds in times.seconds.items()}
+    parts = [f"{one_line(k)} {v:.0%}" for k, v in shares.items() if v >= SMALLEST_SHOWN]
+    return f"{format_duration(times.wall_s * 1e9)} in launches: {', '.join(parts)}" if parts else ""
+
+
+def wall_time_record(run: Run) -> dict[str, Any] | None:
+    """Return the sums of the phases, over the run and for each workload; None for old runs."""
+    by_workload: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for launch in run.launches():
+        by_workload[str(launch.get("workload"))].append(launch)
+    everything = [launch for launches in by_workload.values() for launch in launches]
+    if not phase_times(everything).seconds:
+        return None
+    return {
+        **_times_record(everything),
+        "workloads": {label: _times_record(launches) for label, launches in by_workload.items()},
+    }
+
+
+def _times_record(launches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    times = phase_times(launches)
+    return {
+        "launches_s": times.wall_s,
+        "phases_s": times.seconds,
+        "timed_share": times.timed_share,
+        "timed_share_after_compilation": times.timed_share_after_compilation,
+    }

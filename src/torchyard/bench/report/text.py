@@ -25,6 +25,7 @@ from torchyard.bench.report.suite_summary import (
     suite_rows,
     summary_lines,
     unavailable_sensors,
+    wall_time_text,
 )
 from torchyard.core.comparison import WITHOUT_SPEED, Comparison, Verdict
 from torchyard.presentation.safe_text import escaped, one_line
@@ -116,6 +117,8 @@ def print_run(run: Run, console: Console, print_line: Callable[[str], None]) -> 
         print_line(line)
     for line in guard_lines(run):
         print_line(line)
+    if wall_time := wall_time_text(run):
+        print_line(f"wall time: {wall_time}")
     if command := row_command(run, "N" if len(run.comparisons) > 1 else 1):
         print_line(f"repeat a row: {command}")
 

@@ -8,6 +8,7 @@
 import importlib.util
 import inspect
 import os
+import sys
 import tempfile
 import warnings
 import zipfile
@@ -68,6 +69,21 @@ def check_compile() -> None:
         raise CannotBuild(
             "torch " + torch.__version__ + " has no torch.compile", hint="use torch 2.0 or newer"
         )
+
+
+def load_without_compile_processes() -> None:
+    """Load cached artifacts in this process, where an earlier launch has stored any.
+
+    Inductor starts processes that compile Triton kernels at the first compilation for a GPU, also if
+    all kernels are cached. They import torch, which takes seconds of CPU time during the next blocks.
+    """
+    folder = os.path.join(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), "fxgraph")
+    if "TORCHINDUCTOR_COMPILE_THREADS" in os.environ or not os.path.isdir(folder):
+        return
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # read when inductor is imported
+    config: Any = sys.modules.get("torch._inductor.config")
+    if config is not None:
+        config.compile_threads = 1
 
 
 def registered() -> List[str]:

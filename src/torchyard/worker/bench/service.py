@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker import suites
-from torchyard.worker.bench import dynamo_graphs, metrics, timing
+from torchyard.worker.bench import backends, dynamo_graphs, metrics, timing
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.backend_names import uses_dynamo
@@ -106,13 +106,16 @@ class WorkerService:
         variants: List[Dict[str, Any]],
         seed: int,
         state: Optional[str] = None,
+        compiled_before: bool = False,
     ) -> Dict[str, Any]:
         """Build the model once per data type, and every variant on it.
 
         `state` is a file that transfers weights and inputs between targets: it is written if it does
-        not exist, and loaded otherwise.
+        not exist, and loaded otherwise. `compiled_before` says that an earlier launch compiled all variants.
         """
         self._seed = seed
+        if compiled_before:
+            backends.load_without_compile_processes()
         device = workload["device"]
         cuda = cuda_device(device)
         if cuda is not None:
@@ -230,6 +233,7 @@ class WorkerService:
         self, variant: str, path: str, limit_bytes: Optional[int] = None, keep: bool = False
     ) -> Dict[str, Any]:
         """Create the reference for the accuracy check, in a file or here; the process may use `limit_bytes`."""
+        compiled_s = self._compiled_s()
         record = self._checks.references(self.runner(variant), limit_bytes)
         if keep:
             self._reference = record
@@ -240,6 +244,7 @@ class WorkerService:
             "nondeterminism": first["nondeterminism"],
             "random": first["random"],
             "varied": record["varied"],
+            "compile_s": self._compiled_s() - compiled_s,
         }
 
     def judge(self, variant: str, path: str, last: bool = False) -> Dict[str, Any]:
@@ -247,8 +252,10 @@ class WorkerService:
         reference = self._reference
         if reference is None:
             reference = accuracy.load_tensors(path)
+        compiled_s = self._compiled_s()
         try:
-            return self._checks.judge(self.runner(variant), reference)
+            record = self._checks.judge(self.runner(variant), reference)
+            return dict(record, compile_s=self._compiled_s() - compiled_s)
         finally:
             if last:
                 self._reference = None
@@ -273,7 +280,13 @@ class WorkerService:
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:
         """Compile if needed, then run until the time is stable."""
-        return warm(self.runner(variant), seconds)
+        compiled_s = self._compiled_s()
+        answer = warm(self.runner(variant), seconds)
+        return dict(answer, compile_s=self._compiled_s() - compiled_s)
+
+    def _compiled_s(self) -> float:
+        """Return the total duration of first calls, in which backends compile."""
+        return sum(runner.first_call_s or 0.0 for runner in self._runners.values())
 
     def block(
         self,

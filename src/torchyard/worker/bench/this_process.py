@@ -159,9 +159,10 @@ class ThisProcessService(WorkerService):
         variants: List[Dict[str, Any]],
         seed: int,
         state: Optional[str] = None,
+        compiled_before: bool = False,
     ) -> Dict[str, Any]:
         """Create the variants; the workload is the one of this service, whatever its name."""
-        del state
+        del state, compiled_before
         SHARED_FUNCTIONS.read_again()
         self._seed = seed
         self._workload = workload
