@@ -260,6 +260,22 @@ def test_variables_of_a_launch_are_its_own(tmp_path: Path) -> None:
             assert processes_of_launch(worker.launch_mark) == [worker.pid]
 
 
+def test_processes_with_other_modules_share_a_template_that_imports_all(tmp_path: Path) -> None:
+    module(tmp_path, "first_package", "")
+    module(tmp_path, "unexpected", "")
+    spec = module(tmp_path, "second_package", "")
+    code = "import sys; result = sorted({'first_package', 'second_package'} & set(sys.modules))"
+    expected = ("first_package", "second_package")
+    with TemplatePool(entry=STUB_TEMPLATE, modules=expected) as pool, WorkerGroup() as group:
+        first, second, other = (
+            fork(pool, group, tmp_path / f"{name}.log", spec, name)
+            for name in (*expected, "unexpected")
+        )
+        assert result_of(first, code) == result_of(second, code) == list(expected)
+        assert template_pid(first) == template_pid(second) != template_pid(other)
+        assert result_of(other, code) == []
+
+
 def test_the_number_of_templates_is_limited() -> None:
     specs = [spec_of(variables=(("N", str(number)),)) for number in range(MOST_TEMPLATES + 1)]
     with TemplatePool(entry=STUB_TEMPLATE) as pool:

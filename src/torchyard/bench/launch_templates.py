@@ -37,6 +37,13 @@ _PACKAGES: Final = {
 _ALWAYS: Final = ("torch", "torchyard.worker.bench.service", "torchyard.worker.bench.peak")
 _DYNAMO: Final = ("torch._dynamo",)
 _INDUCTOR: Final = ("torch._inductor.compile_fx",)
+IMPORT_ORDER: Final = (
+    *_ALWAYS,
+    *(name for names in _PACKAGES.values() for name in names),
+    *_DYNAMO,
+    *_INDUCTOR,
+)
+"""All modules that a template may import."""
 
 
 def modules_of(workload: Workload, variants: Sequence[Variant]) -> tuple[str, ...]:

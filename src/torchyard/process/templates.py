@@ -99,13 +99,21 @@ class _Template:
 class TemplatePool:
     """The templates that this process owns; a context manager that ends them."""
 
-    def __init__(self, *, entry: Path | None = None, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        entry: Path | None = None,
+        cache: Path | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
         """`entry` is a script to run instead of `boot.py`.
 
         `cache` is a folder for the compiled artifacts of all processes that are served; it is removed
-        at the end. By default it is in the private folder of the pool.
+        at the end. By default it is in the private folder of the pool. `modules` are those of all
+        processes that are expected: each template imports all of them, so that there are fewer.
         """
         self._entry = entry
+        self._modules = tuple(modules)
         self._cache = cache
         self._folder: Path | None = None
         self._templates: dict[object, _Template] = {}
@@ -114,6 +122,8 @@ class TemplatePool:
 
     def sockets(self, specs: Sequence[LaunchSpec], modules: Sequence[str]) -> list[Path | str]:
         """Return the socket of a template for each specification, or why there is none."""
+        if set(modules) <= set(self._modules):
+            modules = self._modules
         with self._lock:
             keys = [(_key(spec), tuple(modules)) for spec in specs]
             for key, spec in zip(keys, specs, strict=True):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torchyard.bench.launch_templates import IMPORT_ORDER, modules_of
 from torchyard.process.templates import TemplatePool
 from torchyard.sweep.folder import SweepFolder
 
@@ -25,7 +26,14 @@ def shared_templates(folder: SweepFolder) -> Iterator[None]:
     if plan.executor.name != "local" or not forks or sys.platform != "linux":
         yield
         return
-    with TemplatePool(cache=folder.folder / "cache") as pool:
+    names = dict.fromkeys(
+        name
+        for cell in plan.cells
+        for workload in cell.study.workloads
+        for name in modules_of(workload, cell.study.variants)
+    )
+    modules = sorted(names, key=IMPORT_ORDER.index)
+    with TemplatePool(cache=folder.folder / "cache", modules=modules) as pool:
         variables = pool.serve()
         os.environ.update(variables)
         try:
