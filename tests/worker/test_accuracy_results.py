@@ -338,3 +338,67 @@ def test_the_typical_error_is_not_that_of_one_wrong_column(width: int) -> None:
     numbers = reference + 1e-7 * torch.randn_like(reference)
     numbers[:, 0] += 1e-5 * torch.randn(1 << 16, dtype=torch.float64)
     assert 0.3 < profile(numbers, scale, "cpu").typical < 3.0
+
+
+SINGLE = """
+    import torch
+    class Single(torch.nn.Module):
+        def forward(self, x):
+            return FORMULA
+    def make():
+        return Single(), 1 + torch.rand(64)
+    def near(module):
+        return lambda x: module(x) * (1 + STEPS * torch.finfo(torch.float32).eps)
+"""
+
+
+@pytest.mark.parametrize("formula", ["x.sum()", "x[0].clone()", "(x[:1] * x[1:2])"])
+def test_a_single_number_is_near_only_where_the_full_check_accepts_it(
+    tmp_path: Path, formula: str
+) -> None:
+    from torchyard.worker.bench.accuracy.timed_results import SINGLE_STEPS, Verifier
+
+    def verifier_of(steps: float) -> tuple[Any, Any, Verifier]:
+        text = SINGLE.replace("FORMULA", formula).replace("STEPS", str(steps))
+        code = write_file(tmp_path, "single.py", text)
+        service = make_service(f"{code}:make", variant("a"), variant("b", f"{code}:near"))
+        verifier = Verifier(service.runner("b"), 1, None)
+        right = service.runner("a").results(1)[0]
+        verifier.accept(right, right)
+        return service, right, verifier
+
+    service, right, verifier = verifier_of(SINGLE_STEPS - 0.5)
+    assert verifier.is_near(service.runner("b").results(1)[0], right)
+    path = str(tmp_path / "reference.pt")
+    service.reference("a", path)
+    assert service.judge("b", path)["status"] != "fail"
+    service, right, verifier = verifier_of(2 * SINGLE_STEPS)
+    assert not verifier.is_near(service.runner("b").results(1)[0], right)
+
+
+def test_rounding_steps_are_not_near_in_a_tensor_of_several_numbers(net: str) -> None:
+    import torch
+
+    from torchyard.worker.bench.accuracy.timed_results import Verifier
+
+    service = make_service(net, variant("a"), variant("b"))
+    verifier = Verifier(service.runner("b"), 1, None)
+    right = {"output": [torch.tensor([1e4, 1e-4])]}
+    verifier.accept(right, right)
+    assert verifier.is_near({"output": [right["output"][0].clone()]}, right)
+    assert not verifier.is_near({"output": [torch.tensor([1e4, 2e-4])]}, right)
+
+
+def test_equal_results_are_judged_once_and_others_again(net: str, tmp_path: Path) -> None:
+    from torchyard.worker.bench.accuracy import judge as accuracy
+
+    service = make_service(net, variant("a"), variant("b"))
+    reference = accuracy.make_reference(service.runner("a"), 1)
+    runner = service.runner("b")
+    results = runner.results(1)[0]
+    first = accuracy.judge(runner, 1, reference, results=results)
+    assert accuracy.judge(runner, 1, reference, results=results) == first
+    wrong = {group: [one * 1.5 for one in tensors] for group, tensors in results.items()}
+    assert first["status"] == "pass"
+    assert accuracy.judge(runner, 1, reference, results=wrong)["status"] == "fail"
+    assert accuracy.judge(runner, 1, reference, results=results)["status"] == "pass"
