@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import statistics
 import sys
 import tempfile
@@ -68,6 +69,12 @@ def tree_cpu_s() -> float:
     return total
 
 
+def ended_cpu_s() -> float:
+    """CPU time of this process and of its descendants that have ended."""
+    whos = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(sum(resource.getrusage(who)[:2]) for who in whos)
+
+
 def launch(
     workload: Workload,
     pair: list[Variant],
@@ -116,9 +123,9 @@ def session(
         settings=settings,
     )
     with tempfile.TemporaryDirectory(prefix="torchyard-") as name:
-        folder, meter = Path(name) / "run", Meter()
+        folder, began_s, used_s = Path(name) / "run", time.perf_counter(), ended_cpu_s()
         (row,) = run_bench(study, folder=folder, command=["cost"], listener=ignore_events)
-        cost = meter.read()
+        cost = Cost(wall_s=time.perf_counter() - began_s, cpu_s=ended_cpu_s() - used_s)
         launches = read_run(folder).launches()
         report_session(row, cost, phase_times(launches), len(launches))
 

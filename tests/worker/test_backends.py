@@ -58,17 +58,17 @@ def checked(folder: Path, code: str, backend: str, **options: Any) -> tuple[Any,
 def test_compile_processes_are_left_out_where_artifacts_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool, own: str | None, expected: int
 ) -> None:
-    import torch._inductor.config
+    from torch._inductor import config
 
-    monkeypatch.setattr(torch._inductor.config, "compile_threads", 7)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", own or "")
     if own is None:
         monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
     if stored:
         (tmp_path / "fxgraph").mkdir()
-    load_without_compile_processes()
-    assert torch._inductor.config.compile_threads == expected
+    with config.patch(compile_threads=7):
+        load_without_compile_processes()
+        assert config.compile_threads == expected
     assert os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") == (
         "1" if expected == 1 else own
     )  # read by an inductor that is imported later
