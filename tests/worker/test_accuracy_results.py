@@ -389,7 +389,7 @@ def test_rounding_steps_are_not_near_in_a_tensor_of_several_numbers(net: str) ->
     assert not verifier.is_near({"output": [torch.tensor([1e4, 2e-4])]}, right)
 
 
-def test_equal_results_are_judged_once_and_others_again(net: str, tmp_path: Path) -> None:
+def test_equal_results_are_checked_once_and_others_again(net: str, tmp_path: Path) -> None:
     from torchyard.worker.bench.accuracy import judge as accuracy
 
     service = make_service(net, variant("a"), variant("b"))
