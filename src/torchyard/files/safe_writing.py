@@ -30,18 +30,24 @@ def to_json_text(value: object, *, indent: int | None = None) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
+    """Replace a text file atomically, as `replace_bytes` does."""
+    replace_bytes(path, text.encode("utf-8"))
+
+
+def replace_bytes(path: Path, content: bytes, *, mode: int | None = None) -> None:
     """Replace the file atomically: a reader sees either the old or the new content.
 
-    The directory is synced too, because a rename is durable only once its directory is written.
+    The directory is synced too, because a rename is durable only once its directory is written. `mode` are its
+    permissions [default: those of a new file].
     """
     temporary: Path | None = None
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "wb") as file:
             # mkstemp creates files readable by the owner only; apply the umask instead.
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            file.write(text)
+            os.fchmod(file.fileno(), 0o666 & ~_umask() if mode is None else mode)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

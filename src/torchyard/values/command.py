@@ -1,6 +1,6 @@
 """`torchyard values SCRIPT` and `torchyard values show`: profile a program, show a stored profile.
 
-`torchyard values sweep` is `operator_sweep/command.py`.
+`torchyard values sweep` is `operator_sweep/command.py`, `torchyard values fix` is `patching/command.py`.
 """
 
 from __future__ import annotations
@@ -309,6 +309,10 @@ VALUES_COMMANDS: Final[CommandTable] = {
         "torchyard.values.operator_sweep.command:sweep",
         "search the operators of a torch build for wasted work",
     ),
+    "fix": (
+        "torchyard.values.patching.command:fix",
+        "propose verified source patches for findings",
+    ),
     "show": ("torchyard.values.command:show", "show a stored profile in any format"),
 }
 """Name -> (location of the click command, one line of help)."""
@@ -321,6 +325,7 @@ Examples:
   torchyard values --workload models/gpt --mode training
   torchyard values --fail-on proven,share=1% train.py
   torchyard values show latest --format html --output waste.html
+  torchyard values fix train.py
 
 Find wasted work in a PyTorch program by value profiling: writes that change nothing, zeros that are
 overwritten, redundant copies, dtypes that are too wide. All arguments after SCRIPT are passed to the

@@ -363,7 +363,7 @@ class _Runs:
         if not any(effects):
             return replace(base, why="the program has too few steps to compare")
         rounded = next((text for text in differences.values() if text), "")
-        return _estimated(base, effects, by_cpu=by_cpu, applied=applied, rounded=rounded)
+        return estimated(base, effects, by_cpu=by_cpu, applied=applied, rounded=rounded)
 
     def _turns(
         self, number: int, launch: int, fix: Fix
@@ -425,7 +425,7 @@ class _Runs:
         )
 
 
-def _estimated(
+def estimated(
     base: FixMeasurement,
     effects: Sequence[Sequence[float]],
     *,

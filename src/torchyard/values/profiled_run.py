@@ -5,6 +5,7 @@ Each stage after the profiled run can fail alone; the results of the earlier sta
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from torchyard.values.model import (
     read_profile,
     write_profile,
 )
+from torchyard.values.patching.stored_request import store_request
 from torchyard.values.prices import price_in_target, sites_to_time, unpriced
 from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
@@ -263,9 +265,11 @@ def profile_program(
     sweep_orphans()
     place = new_profile_folder(folder)
     say(f"profiling {' '.join(request.program) or _label(request)}")
+    began_s = time.time()
     end = run_in_target(request, place)
     profile = _read(request, end)
     path = write_profile(place, profile)
+    store_request(place, request, profile, began_s=began_s)
     if request.options.prove and not end.interrupted:
         profile = confirmed_and_priced(
             request,

@@ -44,6 +44,7 @@ def run_in_target(
     name: str = "profiled",
     silent: bool = False,
     limit_s: float | None = None,
+    working_folder: Path | None = None,
     **plan: Any,
 ) -> ProgramEnd:
     """Run the program once; `plan` has further settings for the worker.
@@ -83,6 +84,7 @@ def run_in_target(
     process = subprocess.Popen(
         command,
         env=dict(ready.environment),
+        cwd=working_folder,
         stdin=subprocess.DEVNULL if silent else None,
         stdout=_stdout(request, silent),
         stderr=subprocess.DEVNULL if silent else None,

@@ -46,6 +46,9 @@ class ProgramProfiler:
     def output(self, value: Any) -> None:
         """Take what an iteration of a workload returned."""
 
+    def finish(self, names: Dict[str, Any]) -> None:
+        """Take the variables of the main module after its last line."""
+
     def note(self, text: str) -> None:
         """Add a note for the user."""
 
@@ -134,7 +137,7 @@ class SteppedProfiler(ProgramProfiler):
 
 def run_program(words: List[str], profiler: ProgramProfiler) -> int:
     """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
-    return run_callable(lambda: _run(words), profiler)
+    return run_callable(lambda: profiler.finish(_run(words)), profiler)
 
 
 def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
@@ -177,15 +180,15 @@ def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
     return ending.exit_code
 
 
-def _run(words: List[str]) -> None:
+def _run(words: List[str]) -> Dict[str, Any]:
+    """Run the program; return the variables of its main module."""
     if words[:1] == ["-m"]:
         sys.argv = words[1:]
         sys.path.insert(0, os.getcwd())
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        return
+        return runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     sys.argv = list(words)
     sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
-    runpy.run_path(words[0], run_name="__main__")
+    return runpy.run_path(words[0], run_name="__main__")
 
 
 def _exit_code(request: SystemExit) -> int:

@@ -15,6 +15,7 @@ import torch
 
 from torchyard.worker.values.exchange import write_result
 from torchyard.worker.values.pricing.applied_fix import AppliedFix, ObservedResults
+from torchyard.worker.values.pricing.checked_run import CheckedRun
 from torchyard.worker.values.pricing.site_times import (
     SiteTimes,
     machine_costs,
@@ -119,6 +120,8 @@ class NativeRunRecorder(ProgramProfiler):
         self._fix = AppliedFix(plan["fix"], self._observed) if plan.get("fix") else None
         """A fix that is applied: always, never, or in turns with steps without it."""
         self._fix_always: bool = plan.get("fix_on", False)
+        self._checked = CheckedRun(plan["check"]) if plan.get("check") else None
+        """Seeds and garbage in new memory, for the comparison of a patched program."""
         self.notes: List[str] = []
 
     def start(self) -> None:
@@ -144,6 +147,8 @@ class NativeRunRecorder(ProgramProfiler):
             self._times.__enter__()
             self._times_on = self._times_whole
             self._times.set_detached(not self._times_on)
+        if self._checked is not None:
+            self._checked.start()
         if self._fix is not None:
             self._observed.start()
             self._fix.on = self._fix_always or (self._turns is not None and self._turns.drops)
@@ -194,6 +199,11 @@ class NativeRunRecorder(ProgramProfiler):
         if self._fix is not None:
             self._observed.output(value)
 
+    def finish(self, names: Dict[str, Any]) -> None:
+        """Keep tensors of the main module for the comparison of results."""
+        if self._checked is not None and self._fix is not None:
+            self._checked.finish(names)
+
     def _switch_fix(self) -> None:
         """Apply the fix in the next step or not, as drawn."""
         if self._fix is None:
@@ -210,7 +220,10 @@ class NativeRunRecorder(ProgramProfiler):
             "fix_matched": self._fix.matched,
             "fix_applied": self._fix.applied,
             "by_cpu": counts_cpu_time(),
-            "observed": self._observed.as_dict(),
+            "observed": {
+                **self._observed.as_dict(),
+                **(self._checked.results() if self._checked is not None else {}),
+            },
         }
 
     def _switch_times(self) -> None:
@@ -230,6 +243,8 @@ class NativeRunRecorder(ProgramProfiler):
             self._fix.__exit__(None, None, None)
             self._fix.close()
             self._observed.stop()
+        if self._checked is not None:
+            self._checked.stop()
         self._stop_recording()
         if self._times is not None:
             self._times.__exit__(None, None, None)

@@ -1,0 +1,133 @@
+"""`torchyard values fix`: verified patches for wasted work."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from torchyard.cli.options import FOLDER, Count, SectionedCommand, section
+from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
+
+_what, _how, _out = section("What to patch"), section("Patches"), section("Output")
+_INTERRUPTED: Final = 130
+
+_HELP = """
+\b
+Examples:
+  torchyard values fix train.py --epochs 1
+  torchyard values fix latest
+  torchyard values fix latest --finding 2 --apply
+  torchyard values fix --class narrower-type train.py
+
+Propose source patches for the findings of a profile (`latest`, a folder, a file) or of a program, which is
+profiled first. A patch is proposed only if the source implies that results stay the same. It is then
+applied to a copy of the program: results must be equal bit for bit on several seeds, with garbage in
+uninitialized memory, and paired runs measure the saving. For other findings the reason is printed.
+
+No file is changed without --apply. The program runs about 25 times for one patch, which repeats its side effects.
+The exit code is 3 if no patch is proposed.
+"""
+
+
+class FixCommand(SectionedCommand):
+    """A command whose words after a script belong to the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Separate the options of the command from the words of the program."""
+        for number, word in enumerate(args):
+            if word == "--":
+                break
+            if word == "-m":
+                args = [*args[: number + 2], "--", *args[number + 2 :]]
+                break
+            if word.endswith(".py"):
+                args = [*args[:number], "--", *args[number:]]
+                break
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=FixCommand, help=_HELP)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="RUN|SCRIPT [ARGUMENTS]...")
+@_what("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
+@_what(
+    "--target",
+    metavar="PYTHON",
+    help="Python interpreter or build:NAME for a program. [default: this interpreter]",
+)
+@_what(
+    "--finding", type=Count(1), metavar="N", help="Only this finding of the report. [default: all]"
+)
+@_how(
+    "--class",
+    "classes",
+    multiple=True,
+    type=click.Choice(("narrower-type",)),
+    help="Also propose patches of this class: narrower-type keeps masks boolean.",
+)
+@_how("--apply", "apply", is_flag=True, help="Change the files, after verification.")
+@_out(
+    "--run-dir", type=FOLDER, help="Directory for the profile of a program; must be new or empty."
+)
+@_out("-q", "--quiet", is_flag=True, help="Do not print progress to stderr.")
+@common_options
+def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
+    """Propose verified patches."""
+    from torchyard.core.records import encode
+    from torchyard.errors import NothingToDo
+    from torchyard.values.patching.report import fix_text
+    from torchyard.values.patching.session import apply_patches, fix_profile
+
+    say = (lambda _: None) if options["quiet"] else print_message
+    path, exit_code = _profile(words, as_json, options, say)
+    if exit_code:
+        return exit_code
+    report, folder = fix_profile(
+        path, finding=options["finding"], classes=options["classes"], say=say
+    )
+    if options["apply"] and report.proposed and not report.interrupted:
+        report = apply_patches(report, folder)
+    if as_json:
+        print_json({"fixes": encode(report), "folder": str(folder)})
+    else:
+        print_data(printable(fix_text(report, folder=str(folder))))
+    if report.interrupted:
+        return _INTERRUPTED
+    return 0 if report.proposed else NothingToDo.exit_code
+
+
+def _profile(
+    words: tuple[str, ...], as_json: bool, options: dict[str, Any], say: Any
+) -> tuple[Path, int]:
+    """Return the file of the profile, after profiling a program; and the exit code of a program that failed."""
+    from torchyard.cli.build_target import with_build_folder
+    from torchyard.core.study import Target
+    from torchyard.core.variant_parts import parse_target
+    from torchyard.errors import UsageError
+    from torchyard.values.model import ProfileRequest, find_profile
+    from torchyard.values.profiled_run import profile_program
+
+    program = ("-m", options["module"], *words) if options["module"] else words
+    if not program:
+        program = ("latest",)
+    if not options["module"] and not program[0].endswith(".py"):
+        if len(program) > 1:
+            raise UsageError(
+                f"unexpected argument {program[1]!r} after a profile",
+                hint="give one profile, or a script with its arguments",
+            )
+        return find_profile(program[0]), 0
+    target = Target(name="here", python=sys.executable)
+    if options["target"]:
+        text = with_build_folder(options["target"])
+        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    request = ProfileRequest(target=target, program=program, quiet_program=as_json)
+    profile, path = profile_program(request, folder=options["run_dir"], say=say)
+    if profile.exit_code:
+        say(f"the program failed, so no patch is proposed; profile: {path}")
+    elif profile.state != "finished":
+        say(f"the program did not finish, so no patch is proposed; profile: {path}")
+        return path, _INTERRUPTED
+    return path, profile.exit_code or 0

@@ -1,0 +1,125 @@
+"""Patches and what is known about them; the record of a `values fix` run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from torchyard.core.comparison import Interval
+
+UNINITIALIZED: Final = "uninitialized"
+DROPPED_WRITE: Final = "dropped-write"
+HOISTED: Final = "hoisted"
+SET_TO_NONE: Final = "set-to-none"
+SPARSE_GRADIENT: Final = "sparse-gradient"
+NARROWER_TYPE: Final = "narrower-type"
+OPTIONAL_CLASSES: Final = (NARROWER_TYPE,)
+"""Classes that are proposed only on request."""
+FORMAT: Final = 1
+
+
+class NotProposed(Exception):
+    """No patch of a finding is certain to keep the results; the reason is the text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """Replacement of bytes of a source file; offsets of the unchanged file."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """Edits of one file that fix one finding."""
+
+    kind: str
+    """The class of the patch, such as `uninitialized`."""
+    file: str
+    """As the profile names it."""
+    text: str
+    """What is changed, in words."""
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """Runs of the patched program, compared with runs of the unchanged one."""
+
+    passed: bool = False
+    why: str = ""
+    """Why it did not pass."""
+    runs: int = 0
+    """Pairs of runs whose results are equal bit for bit."""
+    seeds_matter: bool = False
+    """Whether other seeds gave other results: the program was compared on several inputs."""
+    compared: tuple[str, ...] = ()
+    """Kinds of results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Time saved by the patch, from paired runs."""
+
+    share: float | None = None
+    """Of the time of a step, or of a program without steps; negative if the patch is slower."""
+    interval: Interval | None = None
+    clock: str = ""
+    pairs: int = 0
+    why: str = ""
+    """Why it was not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """One finding and its patch, or why there is none."""
+
+    finding: int
+    """Number in the report of `values`, from 1."""
+    pattern: str
+    operator: str
+    file: str
+    line: int
+    kind: str = ""
+    text: str = ""
+    diff: str = ""
+    why_not: str = ""
+    verification: Verification = field(default_factory=Verification)
+    gain: Gain = field(default_factory=Gain)
+
+    @property
+    def proposed(self) -> bool:
+        """Whether the patch may be applied."""
+        return bool(self.diff) and not self.why_not and self.verification.passed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """A file that was changed, and its earlier content."""
+
+    file: str
+    backup: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixReport:
+    """All findings of a profile with their patches."""
+
+    format: int = FORMAT
+    profile: str = ""
+    program: tuple[str, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
+    diff: str = ""
+    """All proposed patches together."""
+    together: Verification = field(default_factory=Verification)
+    """Of all proposed patches together; the same as that of a single one."""
+    gain: Gain = field(default_factory=Gain)
+    applied: tuple[Applied, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def proposed(self) -> tuple[Proposal, ...]:
+        """Return the patches that may be applied."""
+        return tuple(one for one in self.proposals if one.proposed)
