@@ -708,3 +708,48 @@ _add(
     """,
     _EMPTY,
 )
+_add(
+    "source_that_is_sometimes_the_buffer",
+    """
+    buffer = torch.ones(64, 256)
+    for step in range(4):
+        x = values(step)
+        chosen = buffer if unusual(x) else x
+        buffer.zero_()
+        buffer.copy_(chosen)
+        print(buffer.sum().item())
+    """,
+    ("    buffer.zero_()\n", ""),
+)
+_add(
+    "buffer_that_a_function_sometimes_returns",
+    """
+    buffer = torch.ones(64, 256)
+
+
+    def source(x):
+        return buffer if unusual(x) else x
+
+
+    for step in range(4):
+        chosen = source(values(step))
+        buffer.zero_()
+        buffer.copy_(chosen)
+        print(buffer.sum().item())
+    """,
+    ("    buffer.zero_()\n", ""),
+)
+_add(
+    "fill_before_a_copy_of_a_view",
+    """
+    buffer = torch.ones(64, 256)
+    rows = buffer.view(64, 256)
+    for step in range(4):
+        x = values(step)
+        chosen = rows if unusual(x) else x
+        buffer.fill_(2)
+        buffer.copy_(chosen)
+        print(buffer.sum().item())
+    """,
+    ("    buffer.fill_(2)\n", ""),
+)

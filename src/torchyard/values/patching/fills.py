@@ -18,6 +18,7 @@ from torchyard.values.patching.model import (
     NotProposed,
     Patch,
 )
+from torchyard.values.patching.purity import Invariants
 from torchyard.values.patching.source_file import SourceFile, copy_with_index, path_of
 
 T = TypeVar("T", bound=ast.AST)
@@ -32,7 +33,8 @@ _FUNCTIONS: Final = {
 _METHODS: Final = {"new_zeros": "new_empty", "new_ones": "new_empty", "new_full": "new_empty"}
 CREATORS: Final = {**_FUNCTIONS, **_METHODS}
 _OPERATORS: Final = {"mul_": ast.Mult, "div_": ast.Div}
-DROPPED: Final = frozenset({"zero_", "fill_", "mul_", "div_"})
+_FILLS: Final = frozenset({"zero_", "fill_"})
+DROPPED: Final = _FILLS | {"mul_", "div_"}
 _FILL_VALUE: Final = "fill_value"
 _VALUE_PLACE: Final = 1
 _UNSAFE_KEYWORDS: Final = frozenset({"out", "layout", "names"})
@@ -205,12 +207,36 @@ def _without_write(finding: ValueFinding, source: SourceFile, name: str) -> Patc
             return _without_chained(finding, source, write, receiver, text)
         if not path_of(receiver):
             raise NotProposed("the written tensor is computed by an expression")
+        if name in _FILLS:
+            # The profile proves it for the tensors that it saw: another variable must not refer to this one.
+            if not isinstance(receiver, ast.Name):
+                raise NotProposed(f"other references to {path_of(receiver)} are possible")
+            if not _is_new(source, statement, receiver.id):
+                Invariants(source).check_only_reference(receiver.id)
     else:
         statement = write
         if not path_of(write.target) or not _has_no_effect(write.value, source):
             raise NotProposed("the written tensor is computed by an expression")
     edits = drop_statement(source, statement)
     return Patch(kind=DROPPED_WRITE, file=finding.place.file, text=text, edits=(edits,))
+
+
+def _is_new(source: SourceFile, write: ast.stmt, name: str) -> bool:
+    """Return whether the memory was allocated just before the write, so that nothing else can refer to it."""
+    block = source.block(write)
+    for statement in reversed(block[: block.index(write)]):
+        mentions = [
+            one for one in ast.walk(statement) if isinstance(one, ast.Name) and one.id == name
+        ]
+        if mentions:
+            made = statement.value if isinstance(statement, ast.Assign) else None
+            return (
+                isinstance(statement, ast.Assign)
+                and statement.targets == mentions
+                and isinstance(made, ast.Call)
+                and source.meaning(made.func) in {f"torch.{one}" for one in (*_FUNCTIONS, "empty")}
+            )
+    return False
 
 
 def _without_chained(

@@ -66,6 +66,8 @@ class Invariants:
         self._active: set[str] = set()
         self._checked_targets: set[ast.AST] = set()
         """Assignments whose own target is checked in the same way: they may keep a view."""
+        self._writes_allowed = False
+        """Whether only other references matter, and writes through this one do not."""
 
     def check_invariant(self, node: ast.AST, before: ast.stmt) -> None:
         """Raise NotProposed unless an expression has the same value in every run, also before a statement."""
@@ -78,7 +80,8 @@ class Invariants:
         bindings = self._source.bindings.get(name, [])
         if len(bindings) != 1 or bindings[0] is not own:
             raise NotProposed(f"{name} is assigned in several places")
-        self._checked_targets.add(self._source.parents[own])
+        if not self._writes_allowed:
+            self._checked_targets.add(self._source.parents[own])
         for node in ast.walk(self._source.tree):
             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
                 problem = self._why_changing(node, name)
@@ -86,6 +89,28 @@ class Invariants:
                     raise NotProposed(problem)
             if isinstance(node, ast.Constant) and node.value == name:
                 raise NotProposed(f"{name} is also used by its name as text")
+
+    def check_only_reference(self, name: str) -> None:
+        """Raise NotProposed unless a variable always holds new memory that no other variable can refer to."""
+        bindings = self._source.bindings.get(name, [])
+        statement = self._source.parents.get(bindings[0]) if len(bindings) == 1 else None
+        made = statement.value if isinstance(statement, ast.Assign) else None
+        meaning = self._source.meaning(made.func) if isinstance(made, ast.Call) else ""
+        owner, _, function = meaning.rpartition(".")
+        if (
+            not isinstance(statement, ast.Assign)
+            or statement.targets != bindings
+            or owner != "torch"
+            or function not in _CREATED | _RANDOM | {"empty"}
+        ):
+            raise NotProposed(f"{name} may refer to the memory of another tensor")
+        self._writes_allowed = True
+        try:
+            self.check_never_changed(name, bindings[0])
+        except NotProposed as why:
+            raise NotProposed(f"other references to {name} are possible: {why}") from why
+        finally:
+            self._writes_allowed = False
 
     def _why_not_invariant(self, node: ast.AST, before: ast.stmt) -> str:
         source = self._source
@@ -211,6 +236,8 @@ class Invariants:
                 return f"{name}.{up.attr} may change it"
             if up.attr in _NEW | _READS:
                 return ""
+            if self._writes_allowed and up.attr.endswith("_") and not up.attr.startswith("_"):
+                return self._why_changing(call, name)  # returns the tensor itself
             if up.attr in _VIEWS:
                 return self._why_changing(call, name)
             return f"{name}.{up.attr} may change it"
@@ -222,7 +249,11 @@ class Invariants:
             return "" if up.value is node else f"{name} is changed in place"
         if isinstance(up, ast.keyword):
             call = source.parents[up]
-            if up.arg in _BAD_KEYWORDS or not isinstance(call, ast.Call):
+            if not isinstance(call, ast.Call):
+                return f"{name} is passed as {up.arg}"
+            if up.arg == "out" and self._writes_allowed and self._is_new_of_torch(call):
+                return self._why_changing(call, name)
+            if up.arg in _BAD_KEYWORDS:
                 return f"{name} is passed as {up.arg}"
             return self._why_passed(call, name)
         if isinstance(up, ast.Call) and up.func is not node:
@@ -233,7 +264,7 @@ class Invariants:
             if up.slice is node:
                 return ""
             if not isinstance(up.ctx, ast.Load):
-                return f"{name} is changed in place"
+                return "" if self._writes_allowed else f"{name} is changed in place"
             return self._why_changing(up, name)
         if isinstance(up, (ast.Tuple, ast.Slice)) and isinstance(source.parents[up], ast.Subscript):
             outer = source.parents[up]
@@ -247,6 +278,10 @@ class Invariants:
         if isinstance(up, ast.Expr):
             return ""
         return f"{name} is stored elsewhere, where it may be changed"
+
+    def _is_new_of_torch(self, call: ast.Call) -> bool:
+        owner, _, function = self._source.meaning(call.func).rpartition(".")
+        return owner == "torch" and function in _NEW
 
     def _why_passed(self, call: ast.Call, name: str) -> str:
         meaning = self._source.meaning(call.func)

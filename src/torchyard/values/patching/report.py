@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from torchyard.core.units import format_percent
@@ -42,7 +43,10 @@ def fix_text(report: FixReport, *, folder: str, width: int = 100) -> str:
     if report.applied:
         lines += [
             "",
-            *(f"changed {one.file}; to undo: cp {one.backup} {one.file}" for one in report.applied),
+            *(
+                f"changed {one.file}; to undo: {shlex.join(['cp', one.backup, one.file])}"
+                for one in report.applied
+            ),
         ]
     elif proposed and report.together.passed:
         lines += [

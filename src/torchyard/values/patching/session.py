@@ -276,7 +276,7 @@ def apply_patches(report: FixReport, folder: Path) -> FixReport:
     stored = read_request(Path(report.profile))
     working_folder = Path(stored.folder)
     root = ProgramCopy(stored.request, working_folder, folder / _COPY).root
-    changes: list[tuple[Path, str, bytes, bytes]] = []
+    changes: list[tuple[Path, bytes, bytes]] = []
     for name in sorted({one.file for one in report.proposed}):
         path = absolute(name, working_folder)
         before = path.read_bytes()
@@ -290,14 +290,14 @@ def apply_patches(report: FixReport, folder: Path) -> FixReport:
             raise NotAllowed(
                 f"{name} is read-only", why="no file was changed", hint="make it writable"
             )
-        changes.append((path, name, before, (folder / _after(path, root)).read_bytes()))
+        changes.append((path, before, (folder / _after(path, root)).read_bytes()))
     applied = []
-    for path, name, before, after in changes:
+    for path, before, after in changes:
         backup = folder / _BEFORE / path.relative_to(root)
         backup.parent.mkdir(parents=True, exist_ok=True)
         replace_bytes(backup, before)
         replace_bytes(path, after, mode=path.stat().st_mode & 0o7777)
-        applied.append(Applied(file=name, backup=str(backup)))
+        applied.append(Applied(file=str(path), backup=str(backup)))
         report = replace(report, applied=tuple(applied))
         write_profile_file(folder / REPORT_FILE, report)
     return report
