@@ -318,7 +318,7 @@ _add(
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
     for step in range(6):
         optimizer.zero_grad()
-        table(torch.randint(0, 4000, (64,))).pow(2).mean().backward()
+        table(torch.randperm(4000)[:64]).pow(2).mean().backward()
         optimizer.step()
     print(sum(one.sum().item() for one in table.parameters()))
     """,
@@ -327,6 +327,7 @@ _add(
         "    32, sparse=True,\n)",
     ),
     kind="sparse-gradient",
+    classes=("sparse-gradient",),
 )
 _add(
     "mask_that_is_a_factor",

@@ -16,7 +16,7 @@ from tests.values.patching import right_patches, wrong_steps, wrong_writes  # no
 from tests.values.patching.case import Case  # noqa: E402
 from torchyard.values.model import read_profile  # noqa: E402
 from torchyard.values.patching.candidates import patch_of  # noqa: E402
-from torchyard.values.patching.model import NotProposed, Patch  # noqa: E402
+from torchyard.values.patching.model import OPTIONAL_CLASSES, NotProposed, Patch  # noqa: E402
 from torchyard.values.patching.source_file import SourceFile  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 WRONG = (*wrong_writes.CASES, *wrong_steps.CASES)
 RIGHT = right_patches.CASES
 _SCRIPT = Path(__file__).parent / "profile_cases.py"
-_ALL_CLASSES = ("narrower-type",)
+_ALL_CLASSES = OPTIONAL_CLASSES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,6 +179,7 @@ for _name, _optimizer, _before in (
         f"embedding_with_{_name}",
         _EMBEDDING.format(optimizer=_optimizer, before=_before),
         _SPARSE,
+        classes=("sparse-gradient",),
     )
 _add(
     "embedding_scaled_by_frequency",
@@ -192,6 +193,7 @@ _add(
     print(sum(one.sum().item() for one in table.parameters()))
     """,
     ("scale_grad_by_freq=True", "scale_grad_by_freq=True, sparse=True"),
+    classes=("sparse-gradient",),
 )
 
 

@@ -409,7 +409,6 @@ _add(
 _add(
     "name_of_a_star_import",
     """
-    from torch import *
     from shapes import *
 
 
@@ -421,7 +420,7 @@ _add(
 
     print([work(values(step)) for step in range(3)])
     """,
-    ("buffer = zeros(64, 256)", "buffer = empty(64, 256)"),
+    ("buffer = zeros(64, 256)", "buffer = torch.empty(64, 256)"),
     files={
         "shapes.py": """
         import torch
@@ -463,11 +462,11 @@ _add(
 _add(
     "code_in_a_string",
     """
-    CODE = '''
-    buffer = torch.zeros(64, 256)
-    if not unusual(x):
-        buffer.copy_(x)
-    '''.replace("    ", "", 2).replace("\\n    ", "\\n")
+    CODE = (
+        "buffer = torch.zeros(64, 256)\\n"
+        "if not unusual(x):\\n"
+        "    buffer.copy_(x)\\n"
+    )
 
     for step in range(3):
         names = {"torch": torch, "x": values(step), "unusual": unusual}

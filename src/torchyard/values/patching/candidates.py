@@ -9,7 +9,12 @@ from torchyard.values.model import ValueFinding
 from torchyard.values.patching.fills import patch_of_write
 from torchyard.values.patching.gradients import make_sparse, release_gradients
 from torchyard.values.patching.loop_invariants import hoist
-from torchyard.values.patching.model import NARROWER_TYPE, NotProposed, Patch
+from torchyard.values.patching.model import (
+    NARROWER_TYPE,
+    SPARSE_GRADIENT,
+    NotProposed,
+    Patch,
+)
 from torchyard.values.patching.narrower_type import keep_boolean
 from torchyard.values.patching.program_sources import program_sources
 from torchyard.values.patching.source_file import SourceFile
@@ -33,6 +38,11 @@ def patch_of(
     if pattern == "sparse gradient":
         if "rows have a gradient" not in detail:
             raise NotProposed("the tensor is used in parts: there is no mechanical patch")
+        if SPARSE_GRADIENT not in classes:
+            raise NotProposed(
+                "a sparse gradient rounds in another way where an index occurs twice in a batch: it is "
+                f"proposed only with `--class {SPARSE_GRADIENT}`"
+            )
         return make_sparse(finding, source, program_sources(main, root))
     if finding.place.backward:
         raise NotProposed("the work belongs to a backward pass")

@@ -64,8 +64,11 @@ class FixCommand(SectionedCommand):
     "--class",
     "classes",
     multiple=True,
-    type=click.Choice(("narrower-type",)),
-    help="Also propose patches of this class: narrower-type keeps masks boolean.",
+    type=click.Choice(("narrower-type", "sparse-gradient")),
+    help=(
+        "Also propose patches of this class: narrower-type keeps masks boolean, sparse-gradient changes "
+        "embeddings and rounding."
+    ),
 )
 @_how("--apply", "apply", is_flag=True, help="Change the files, after verification.")
 @_out(

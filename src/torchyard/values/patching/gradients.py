@@ -1,7 +1,8 @@
-"""Patches of gradients: released instead of zeroed, and sparse gradients of embeddings.
+"""Patches of gradients: released instead of zeroed, and, on request, sparse gradients of embeddings.
 
 A gradient that is None is skipped by an optimizer, and one that is zero is not: the same only if a zero gradient
-changes nothing, as with plain SGD. Code that reads gradients, or may read them, prevents both patches.
+changes nothing, as with plain SGD. Code that reads gradients, or may read them, prevents both patches. A sparse
+gradient adds a row that occurs several times in a batch in several steps, which rounds in another way.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ def make_sparse(finding: ValueFinding, source: SourceFile, sources: Sequence[Sou
         file=finding.place.file,
         text="a sparse gradient that has only the rows in use",
         edits=(edit,),
+        rounds=True,
     )
 
 

@@ -13,7 +13,7 @@ HOISTED: Final = "hoisted"
 SET_TO_NONE: Final = "set-to-none"
 SPARSE_GRADIENT: Final = "sparse-gradient"
 NARROWER_TYPE: Final = "narrower-type"
-OPTIONAL_CLASSES: Final = (NARROWER_TYPE,)
+OPTIONAL_CLASSES: Final = (NARROWER_TYPE, SPARSE_GRADIENT)
 """Classes that are proposed only on request."""
 FORMAT: Final = 1
 
@@ -42,6 +42,8 @@ class Patch:
     text: str
     """What is changed, in words."""
     edits: tuple[Edit, ...]
+    rounds: bool = False
+    """Whether it adds numbers in another order, so that results are compared up to rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,8 @@ class Verification:
     """Whether other seeds gave other results: the program was compared on several inputs."""
     compared: tuple[str, ...] = ()
     """Kinds of results."""
+    rounded: str = ""
+    """How far results differ by rounding; empty if every bit is equal."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,7 @@ def keep_boolean(finding: ValueFinding, source: SourceFile) -> Patch:
     ):
         raise NotProposed("the mask is not assigned to a variable of its own")
     _check_uses(source, statement.targets[0])
+    _check_types(finding)
     edit = Edit(start=source.end(func) - len(func.attr) - 1, end=source.end(call), text=b"")
     copy, (up, again) = copy_with_index(source.tree, [statement, call])
     up.value = again.func.value
@@ -75,6 +76,22 @@ def _check_uses(source: SourceFile, target: ast.Name) -> None:
         product = up if isinstance(up, ast.BinOp) and isinstance(up.op, ast.Mult) else None
         if product is None or _is_constant_factor(product, node):
             raise NotProposed(f"{target.id} is used other than as a factor of tensors")
+
+
+def _check_types(finding: ValueFinding) -> None:
+    """Raise NotProposed unless all factors had the type of the mask: the product would get another type."""
+    products = [
+        call["shapes"]
+        for call in finding.recipe.get("calls", ())
+        if call["role"] == "reads" and call["operator"] == "aten::mul"
+    ]
+    types = {
+        part.partition("[")[0] for shapes in products for part in shapes.split() if "[" in part
+    }
+    if types != {finding.dtype}:
+        raise NotProposed(
+            f"the mask is multiplied with tensors of other types ({', '.join(sorted(types)) or 'unknown'})"
+        )
 
 
 def _is_constant_factor(product: ast.BinOp, mask: ast.Name) -> bool:

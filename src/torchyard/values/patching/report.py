@@ -65,8 +65,9 @@ def verification_text(verification: Verification) -> str:
         if verification.seeds_matter
         else f"{verification.runs} runs, which do not depend on random numbers"
     )
+    equal = verification.rounded or "equal bit for bit"
     return (
-        f"results: equal bit for bit with {inputs}, uninitialized memory filled with garbage "
+        f"results: {equal} with {inputs}, uninitialized memory filled with garbage "
         f"({', '.join(verification.compared)})"
     )
 

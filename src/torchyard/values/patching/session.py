@@ -176,7 +176,7 @@ class _Session:
         self._say(f"running the program with a patch: {where}, {proposal.text}")
         patched = {one.source.path: one.source.edited(one.patch.edits)}
         contents = {**verifier.original, **patched}
-        verification = verifier.verify(contents)
+        verification = verifier.verify(contents, rounds=one.patch.rounds)
         if not verification.passed:
             proposal = replace(proposal, verification=verification, why_not=verification.why)
         else:
@@ -205,7 +205,8 @@ class _Session:
             together, gain = proposal.verification, proposal.gain
         else:
             self._say(f"running the program with all {len(accepted)} patches")
-            together = verifier.verify(contents)
+            rounds = any(one.patch.rounds for one in accepted)
+            together = verifier.verify(contents, rounds=rounds)
             gain = verifier.measure(contents) if together.passed else Gain(why=together.why)
         diff = "".join(diffs)
         for path, content in contents.items():

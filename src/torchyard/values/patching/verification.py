@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,8 +93,8 @@ class Verifier:
         if len(self._references) < _LEAST_CHECKS:
             raise NotProposed("the program finishes with its own random numbers only")
 
-    def verify(self, patched: Contents) -> Verification:
-        """Compare the results of a variant with those of the unchanged program."""
+    def verify(self, patched: Contents, *, rounds: bool = False) -> Verification:
+        """Compare the results of a variant with those of the unchanged program; `rounds` accepts rounding."""
         digests = {
             str(sorted((kind, one["digest"]) for kind, one in run.observed.items()))
             for run in self._references.values()
@@ -105,18 +105,17 @@ class Verifier:
         passed = 0
         for number, reference in self._references.items():
             run = self._run(patched, CHECKS[number])
-            why = self._why_different(run, reference, self._kinds[number])
+            why, rounded = self._difference(run, reference, self._kinds[number], rounds)
             if why:
                 return Verification(
                     why=why, runs=passed, seeds_matter=base.seeds_matter, compared=base.compared
                 )
             passed += 1
+            base = replace(base, rounded=max(base.rounded, rounded))
         for file, content in patched.items():
             if not self.copy.holds(file, content):
                 return Verification(why="the program writes this file itself", runs=passed)
-        return Verification(
-            passed=True, runs=passed, seeds_matter=base.seeds_matter, compared=base.compared
-        )
+        return replace(base, passed=True, runs=passed)
 
     def measure(self, patched: Contents) -> Gain:
         """Compare the time of a variant with that of the unchanged program, by paired runs."""
@@ -146,18 +145,23 @@ class Verifier:
             pairs=len(effects),
         )
 
-    def _why_different(self, run: NativeRun | None, reference: NativeRun, kinds: list[str]) -> str:
+    def _difference(
+        self, run: NativeRun | None, reference: NativeRun, kinds: list[str], rounds: bool
+    ) -> tuple[str, str]:
+        """Return why a run does not have the results of the reference, and how far it rounds."""
         if run is None:
-            return "with the patch the program leaves no result"
+            return "with the patch the program leaves no result", ""
         if run.state != "finished":
-            return f"with the patch the program exits with code {run.exit_code}"
+            return f"with the patch the program exits with code {run.exit_code}", ""
         if set(run.observed) != set(reference.observed):
-            return "with the patch the program shows results of other kinds"
+            return "with the patch the program shows results of other kinds", ""
         if run.steps != reference.steps:
-            return "with the patch the program runs another number of steps"
-        same = same_results(reference.observed, run.observed)
-        wrong = [kind for kind in kinds if same.get(kind, "differs")]
-        return f"with the patch the results differ: {', '.join(wrong)}" if wrong else ""
+            return "with the patch the program runs another number of steps", ""
+        same = same_results(reference.observed, run.observed, rounds=rounds)
+        wrong = [kind for kind in kinds if same.get(kind, "differs").startswith("differs")]
+        if wrong:
+            return f"with the patch the results differ: {', '.join(wrong)}", ""
+        return "", max((same[kind] for kind in kinds), default="")
 
     def _run(
         self, contents: Contents, check: Mapping[str, Any], *, timed: bool = False
