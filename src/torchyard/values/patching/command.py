@@ -27,7 +27,7 @@ profiled first. A patch is proposed only if the source implies that results stay
 applied to a copy of the program: results must be equal bit for bit on several seeds, with garbage in
 uninitialized memory, and paired runs measure the saving. For other findings the reason is printed.
 
-No file is changed without --apply. The program runs about 25 times for one patch, which repeats its side effects.
+No file is changed without --apply. The program runs about 20 times for one patch and 15 times for each further one, which repeats its side effects.
 The exit code is 3 if no patch is proposed.
 """
 

@@ -73,7 +73,7 @@ def _without_fill(finding: ValueFinding, source: SourceFile, name: str) -> Patch
     source.check_editable(call)
     _check_keywords(call)
     new = CREATORS[name]
-    edits, keywords = [], []
+    edits: list[Edit] = []
     copy, (node,) = copy_with_index(source.tree, [call])
     if isinstance(call.func, ast.Attribute):
         end = source.end(call.func)
@@ -87,21 +87,7 @@ def _without_fill(finding: ValueFinding, source: SourceFile, name: str) -> Patch
         ]
         node.func.id = imported
     if "full" in name:
-        edit, value = _without_value(source, call, node)
-        edits.append(edit)
-        keywords = [] if name != "full" else _dtype(source, call, value)
-    if keywords:
-        last = [*(one for one in call.args if one is not value), *call.keywords][-1]
-        if source.end(last) <= source.start(value):
-            # The value was the last argument: the type takes its place.
-            edits[-1] = Edit(
-                start=source.start(value), end=source.end(value), text=keywords[0].encode()
-            )
-        else:
-            edits.append(
-                Edit(start=source.end(last), end=source.end(last), text=f", {keywords[0]}".encode())
-            )
-        node.keywords.append(ast.parse(f"f({keywords[0]})", mode="eval").body.keywords[0])
+        edits += _without_value(source, call, node, with_dtype=name == "full")
     source.check_result(edits, copy)
     return Patch(
         kind=UNINITIALIZED,
@@ -132,17 +118,30 @@ def _imported_empty(
 
 
 def _without_value(
-    source: SourceFile, call: ast.Call, copy: ast.Call
-) -> tuple[Edit, ast.expr | ast.keyword]:
-    """Remove the value that `full` writes."""
-    for number, keyword in enumerate(call.keywords):
-        if keyword.arg == _FILL_VALUE:
-            copy.keywords.pop(number)
-            return _without_argument(source, call, keyword), keyword
-    if len(call.args) <= _VALUE_PLACE or any(isinstance(one, ast.Starred) for one in call.args):
-        raise NotProposed("the value that is written is not certain")
-    copy.args.pop(_VALUE_PLACE)
-    return _without_argument(source, call, call.args[_VALUE_PLACE]), call.args[_VALUE_PLACE]
+    source: SourceFile, call: ast.Call, copy: ast.Call, *, with_dtype: bool
+) -> list[Edit]:
+    """Remove the value that `full` writes; its type, if no other is given, becomes an argument."""
+    value: ast.expr | ast.keyword
+    named = [one for one in call.keywords if one.arg == _FILL_VALUE]
+    if named:
+        value = named[0]
+        copy.keywords.pop(call.keywords.index(named[0]))
+    else:
+        if len(call.args) <= _VALUE_PLACE or any(isinstance(one, ast.Starred) for one in call.args):
+            raise NotProposed("the value that is written is not certain")
+        value = call.args[_VALUE_PLACE]
+        copy.args.pop(_VALUE_PLACE)
+    edit = _without_argument(source, call, value)
+    dtype = _dtype(source, call, value) if with_dtype else ""
+    if not dtype:
+        return [edit]
+    kind: Any = ast.parse(f"f({dtype})", mode="eval").body
+    copy.keywords += kind.keywords
+    last = max(source.end(one) for one in (*call.args, *call.keywords) if one is not value)
+    if last <= source.start(value):
+        # The value was the last argument: the type takes its place.
+        return [Edit(start=source.start(value), end=source.end(value), text=dtype.encode())]
+    return [edit, Edit(start=last, end=last, text=f", {dtype}".encode())]
 
 
 def _without_argument(source: SourceFile, call: ast.Call, argument: ast.expr | ast.keyword) -> Edit:
@@ -162,24 +161,24 @@ def _without_argument(source: SourceFile, call: ast.Call, argument: ast.expr | a
     return Edit(start=start, end=end, text=b"")
 
 
-def _dtype(source: SourceFile, call: ast.Call, value: ast.expr | ast.keyword) -> list[str]:
-    """Return the keyword for the type that `full` takes from its value."""
+def _dtype(source: SourceFile, call: ast.Call, value: ast.expr | ast.keyword) -> str:
+    """Return the keyword for the type that `full` takes from its value; empty for the default type."""
     if any(one.arg == "dtype" for one in call.keywords):
-        return []
+        return ""
     node = value.value if isinstance(value, ast.keyword) else value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         node = node.operand
     if isinstance(node, ast.Call) and source.meaning(node.func) == "float":
-        return []
+        return ""
     number = node.value if isinstance(node, ast.Constant) else None
     if isinstance(number, float):
-        return []
+        return ""
     if not isinstance(number, (bool, int)):
         raise NotProposed("the type of the value that is written is not certain")
     if not isinstance(call.func, ast.Attribute):
         raise NotProposed("the type of the tensor follows from the value that is written")
     kind = "bool" if isinstance(number, bool) else "int64"
-    return [f"dtype={path_of(call.func.value)}.{kind}"]
+    return f"dtype={path_of(call.func.value)}.{kind}"
 
 
 def _without_write(finding: ValueFinding, source: SourceFile, name: str) -> Patch:
@@ -192,33 +191,37 @@ def _without_write(finding: ValueFinding, source: SourceFile, name: str) -> Patc
         and one.lineno <= line <= (one.end_lineno or 0)
         and isinstance(one.op, _OPERATORS.get(name, ()))
     ]
-    write = _only([*calls, *augmented], name, line)
+    write: ast.Call | ast.AugAssign = _only([*calls, *augmented], name, line)
     source.check_editable(write)
     text = "the write left out: it changes nothing"
     if finding.pattern == "dead initialisation":
         text = "the fill left out: every element is overwritten before it is read"
-    if isinstance(write, ast.Call):
+    if isinstance(write, ast.AugAssign):
+        if not path_of(write.target) or not _has_no_effect(write.value, source):
+            raise NotProposed("the written tensor is computed by an expression")
+        edit = drop_statement(source, write)
+    else:
         arguments = [*write.args, *(one.value for one in write.keywords)]
         if not all(_has_no_effect(one, source) for one in arguments):
             raise NotProposed("the arguments of the write are computed by calls")
-        statement = source.parents[write]
-        receiver = write.func.value
-        if not isinstance(statement, ast.Expr):
-            return _without_chained(finding, source, write, receiver, text)
-        if not path_of(receiver):
-            raise NotProposed("the written tensor is computed by an expression")
-        if name in _FILLS:
-            # The profile proves it for the tensors that it saw: another variable must not refer to this one.
-            if not isinstance(receiver, ast.Name):
-                raise NotProposed(f"other references to {path_of(receiver)} are possible")
-            if not _is_new(source, statement, receiver.id):
-                Invariants(source).check_only_reference(receiver.id)
-    else:
-        statement = write
-        if not path_of(write.target) or not _has_no_effect(write.value, source):
-            raise NotProposed("the written tensor is computed by an expression")
-    edits = drop_statement(source, statement)
-    return Patch(kind=DROPPED_WRITE, file=finding.place.file, text=text, edits=(edits,))
+        edit = _without_call(source, write, name)
+    return Patch(kind=DROPPED_WRITE, file=finding.place.file, text=text, edits=(edit,))
+
+
+def _without_call(source: SourceFile, write: ast.Call, name: str) -> Edit:
+    func: Any = write.func
+    receiver, statement = func.value, source.parents[write]
+    if not isinstance(statement, ast.Expr):
+        return _without_chained(source, write, receiver)
+    if not path_of(receiver):
+        raise NotProposed("the written tensor is computed by an expression")
+    if name in _FILLS:
+        # The profile proves it for the tensors that it saw: another variable must not refer to this one.
+        if not isinstance(receiver, ast.Name):
+            raise NotProposed(f"other references to {path_of(receiver)} are possible")
+        if not _is_new(source, statement, receiver.id):
+            Invariants(source).check_only_reference(receiver.id)
+    return drop_statement(source, statement)
 
 
 def _is_new(source: SourceFile, write: ast.stmt, name: str) -> bool:
@@ -239,12 +242,13 @@ def _is_new(source: SourceFile, write: ast.stmt, name: str) -> bool:
     return False
 
 
-def _without_chained(
-    finding: ValueFinding, source: SourceFile, write: ast.Call, receiver: ast.expr, text: str
-) -> Patch:
+def _without_chained(source: SourceFile, write: ast.Call, receiver: ast.expr) -> Edit:
     """Turn `x = torch.zeros(n).zero_()` into `x = torch.zeros(n)`."""
     if not isinstance(receiver, ast.Call):
         raise NotProposed("the result of the write is used")
+    made = source.meaning(receiver.func).rpartition(".")
+    if made[0] != "torch" or made[2] not in (*_FUNCTIONS, "empty"):
+        raise NotProposed("the written tensor is computed by an expression")
     edit = Edit(start=source.end(receiver), end=source.end(write), text=b"")
     if b"#" in source.between(edit.start, edit.end):
         raise NotProposed("a comment stands within the call")
@@ -255,7 +259,7 @@ def _without_chained(
         elif isinstance(value, list) and call in value:
             value[value.index(call)] = call.func.value
     source.check_result([edit], copy)
-    return Patch(kind=DROPPED_WRITE, file=finding.place.file, text=text, edits=(edit,))
+    return edit
 
 
 def drop_statement(source: SourceFile, statement: ast.stmt) -> Edit:

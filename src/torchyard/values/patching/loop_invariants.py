@@ -65,14 +65,13 @@ def _assignment(source: SourceFile, line: int) -> ast.Assign:
 
 def _outermost_loop(source: SourceFile, statement: ast.stmt) -> ast.For | ast.While:
     """Return the outermost of directly nested loops around a statement."""
-    loop: Any = source.parents[statement]
-    if statement not in loop.body or len(loop.body) == 1:
+    loop = source.parents[statement]
+    if not isinstance(loop, _LOOPS) or statement not in loop.body or len(loop.body) == 1:
         raise NotProposed("the statement is the only one of its loop, or belongs to its `else`")
-    while True:
-        up = source.parents[loop]
-        if not isinstance(up, _LOOPS) or loop not in up.body:
-            return loop
-        loop = up
+    up = source.parents[loop]
+    while isinstance(up, _LOOPS) and loop in up.body:
+        loop, up = up, source.parents[up]
+    return loop
 
 
 def _moved(source: SourceFile, statement: ast.stmt, loop: ast.For | ast.While) -> tuple[Edit, Edit]:

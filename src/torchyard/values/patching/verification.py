@@ -26,9 +26,9 @@ CHECKS: Final = (
     {"seed": 2, "poison": "negative"},
 )
 _LEAST_CHECKS: Final = 2
-PAIRS: Final = 8
+PAIRS: Final = 6
 _LEAST_PAIRS: Final = 4
-TIME_BUDGET_S: Final = 90.0
+TIME_BUDGET_S: Final = 60.0
 """After it no further pair of timed runs is begun, beyond the least number."""
 _LEAST_LIMIT_S: Final = 120.0
 _LIMIT_FACTOR: Final = 10.0
