@@ -191,7 +191,8 @@ def _without_write(finding: ValueFinding, source: SourceFile, name: str) -> Patc
         and one.lineno <= line <= (one.end_lineno or 0)
         and isinstance(one.op, _OPERATORS.get(name, ()))
     ]
-    write: ast.Call | ast.AugAssign = _only([*calls, *augmented], name, line)
+    writes: list[ast.Call | ast.AugAssign] = [*calls, *augmented]
+    write = _only(writes, name, line)
     source.check_editable(write)
     text = "the write left out: it changes nothing"
     if finding.pattern == "dead initialisation":

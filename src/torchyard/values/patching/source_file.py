@@ -356,12 +356,10 @@ def _bound_names(node: ast.AST) -> Iterator[str]:
         yield node.id
     elif isinstance(node, ast.arg):
         yield node.arg
-    elif (
-        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-        or (isinstance(node, ast.ExceptHandler) and node.name)
-        or (isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name)
-    ):
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         yield node.name
+    elif isinstance(node, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+        yield from [node.name] if node.name else []
     elif isinstance(node, ast.MatchMapping) and node.rest:
         yield node.rest
     elif isinstance(node, ast.Import):
