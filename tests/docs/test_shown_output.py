@@ -42,6 +42,7 @@ BESIDE_VALUES = frozenset(
         "mismatch at",
         "ms per",
         "ms to",
+        "mul at",
         "mul before",
         "mul writes",
         "none are",

@@ -76,7 +76,7 @@ def test_reasons_are_printed_and_the_exit_code_is_3(
     path = stored_profile(folder, finding())
     assert run(str(path), "--apply") == 3
     output = capsys.readouterr().out
-    assert "0 patches proposed for 1 findings." in output
+    assert "0 patches proposed for 1 finding." in output
     assert "dead initialisation, zeros at program.py:2: likely, not proven: only seen" in output
     assert (folder / "program.py").read_text() == SOURCE
 

@@ -17,8 +17,11 @@ def fix_text(report: FixReport, *, folder: str, width: int = 100) -> str:
     """Return patches with their evidence, then the findings without a patch and the reasons."""
     proposed = report.proposed
     others = [one for one in report.proposals if not one.proposed]
-    count = f"{len(proposed)} {'patch' if len(proposed) == 1 else 'patches'} proposed"
-    lines = [f"{count} for {len(report.proposals)} findings."]
+    findings = "finding" if len(report.proposals) == 1 else "findings"
+    start = (
+        "1 patch proposed for " if len(proposed) == 1 else f"{len(proposed)} patches proposed for "
+    )
+    lines = [f"{start}{len(report.proposals)} {findings}."]
     for proposal in proposed:
         lines += ["", *_heading(proposal, width), *proposal.diff.splitlines()]
         for text in (verification_text(proposal.verification), gain_text(proposal.gain)):
@@ -65,9 +68,9 @@ def verification_text(verification: Verification) -> str:
         if verification.seeds_matter
         else f"{verification.runs} runs, which do not depend on random numbers"
     )
-    equal = verification.rounded or "equal bit for bit"
+    equal = f"{verification.rounded} with " if verification.rounded else "equal bit for bit with "
     return (
-        f"results: {equal} with {inputs}, uninitialized memory filled with garbage "
+        f"results: {equal}{inputs}, uninitialized memory filled with garbage "
         f"({', '.join(verification.compared)})"
     )
 
