@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from torchyard.values.patching.report import fix_text
 from torchyard.values.patching.session import apply_patches, fix_profile
 from torchyard.values.patching.stored_request import store_request
 
+HERE = Target(name="here", python=sys.executable)
 SOURCE = "import torch\nb = torch.zeros(3)\n"
 
 
@@ -34,7 +36,7 @@ def stored_profile(folder: Path, *findings: ValueFinding, began_s: float = 1e12)
     profile = ValueProfile(
         format=1, state="finished", torch="2.13", program=("program.py",), findings=findings
     )
-    request = ProfileRequest(target=Target(name="here", python="python"), program=("program.py",))
+    request = ProfileRequest(target=HERE, program=("program.py",))
     place = folder / "profile"
     place.mkdir(exist_ok=True)
     path = write_profile(place, profile)
@@ -117,19 +119,28 @@ def test_a_missing_profile_and_a_missing_script(
 def test_a_profile_without_findings_is_nothing_to_do(folder: Path) -> None:
     path = stored_profile(folder)
     with pytest.raises(NothingToDo):
-        fix_profile(path)
+        fix_profile(path, target=HERE)
 
 
 def test_a_profile_of_an_earlier_version_is_refused(folder: Path) -> None:
     path = stored_profile(folder, finding())
     (path.parent / "request.json").unlink()
     with pytest.raises(UsageError, match="does not say how"):
-        fix_profile(path)
+        fix_profile(path, target=HERE)
+
+
+def test_a_profile_does_not_choose_the_interpreter(folder: Path) -> None:
+    path = stored_profile(folder, finding())
+    stored = json.loads((path.parent / "request.json").read_text())
+    stored["request"]["target"]["python"] = str(folder / "program.py")
+    (path.parent / "request.json").write_text(json.dumps(stored))
+    with pytest.raises(UsageError, match="was profiled with"):
+        fix_profile(path, target=HERE)
 
 
 def reasons(path: Path) -> list[str]:
     """Return why the findings of a profile have no patch."""
-    report, _ = fix_profile(path)
+    report, _ = fix_profile(path, target=HERE)
     return [one.why_not for one in report.proposals]
 
 
@@ -149,12 +160,17 @@ def test_files_outside_of_the_program_have_no_patch(folder: Path) -> None:
     inside.mkdir()
     outside = folder.parent / f"{folder.name}-library.py"
     outside.write_text(SOURCE)
+    elsewhere = folder.parent / f"{folder.name}-elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "library.py").write_text(SOURCE)
+    (folder / "elsewhere").symlink_to(elsewhere)
     linked = folder / "linked.py"
     linked.symlink_to(outside)
     path = stored_profile(
         folder,
         finding(Certainty.PROVEN, str(outside)),
         finding(Certainty.PROVEN, "linked.py"),
+        finding(Certainty.PROVEN, "elsewhere/library.py"),
         finding(Certainty.PROVEN, "<string>"),
         finding(Certainty.PROVEN, "missing.py"),
         finding(Certainty.PROVEN, "../../../etc/passwd"),
@@ -162,7 +178,8 @@ def test_files_outside_of_the_program_have_no_patch(folder: Path) -> None:
     assert sorted(reasons(path)) == [
         "the code is not in a Python file",
         "the code is not in a Python file",
-        "the file is a link",
+        "the file is a link, or in a folder that is one",
+        "the file is a link, or in a folder that is one",
         "the file is not in the folder of the program",
         "the file was not there when the program was profiled",
     ]
@@ -224,6 +241,13 @@ def test_apply_refuses_a_file_that_changed_meanwhile(folder: Path) -> None:
     with pytest.raises(UsageError, match="has changed"):
         apply_patches(report, place)
     assert (folder / "program.py").read_text() == SOURCE + "# edited\n"
+
+
+def test_apply_refuses_a_file_that_is_gone(folder: Path) -> None:
+    report, place = verified_report(folder)
+    (folder / "program.py").unlink()
+    with pytest.raises(UsageError, match="has changed"):
+        apply_patches(report, place)
 
 
 def test_apply_refuses_a_read_only_file(folder: Path) -> None:

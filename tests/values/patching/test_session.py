@@ -93,7 +93,7 @@ def fixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixed]:
         _, path = profile_program(
             request, folder=tmp_path_factory.mktemp("profile"), say=lambda _text: None
         )
-        report, place = fix_profile(path, pairs=2)
+        report, place = fix_profile(path, target=request.target, pairs=2)
         yield folder, path, report, place
     finally:
         os.chdir(before)
@@ -145,7 +145,7 @@ def test_apply_changes_the_files_and_says_how_to_undo(fixed: Fixed) -> None:
     assert (folder / "train.py").stat().st_mode & 0o777 == 0o750
     assert "zeros_like" not in (folder / "layers.py").read_text()
     # The profile is of the files before: nothing is proposed for the changed ones.
-    again, _ = fix_profile(path)
+    again, _ = fix_profile(path, target=Target(name="here", python=sys.executable))
     assert not again.proposed
     assert {one.why_not for one in again.proposals if Path(one.file).name == "train.py"} == {
         "the file has changed since the program was profiled"

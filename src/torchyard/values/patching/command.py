@@ -55,7 +55,7 @@ class FixCommand(SectionedCommand):
 @_what(
     "--target",
     metavar="PYTHON",
-    help="Python interpreter or build:NAME for a program. [default: this interpreter]",
+    help="Python interpreter or build:NAME. [default: this interpreter]",
 )
 @_what(
     "--finding", type=Count(1), metavar="N", help="Only this finding of the report. [default: all]"
@@ -84,11 +84,12 @@ def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.values.patching.session import apply_patches, fix_profile
 
     say = (lambda _: None) if options["quiet"] else print_message
-    path, exit_code = _profile(words, as_json, options, say)
+    target = _target(options["target"])
+    path, exit_code = _profile(words, target, as_json, options, say)
     if exit_code:
         return exit_code
     report, folder = fix_profile(
-        path, finding=options["finding"], classes=options["classes"], say=say
+        path, target=target, finding=options["finding"], classes=options["classes"], say=say
     )
     if options["apply"] and report.proposed and not report.interrupted:
         report = apply_patches(report, folder)
@@ -102,12 +103,9 @@ def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
 
 
 def _profile(
-    words: tuple[str, ...], as_json: bool, options: dict[str, Any], say: Any
+    words: tuple[str, ...], target: Any, as_json: bool, options: dict[str, Any], say: Any
 ) -> tuple[Path, int]:
     """Return the file of the profile, after profiling a program; and the exit code of a program that failed."""
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.study import Target
-    from torchyard.core.variant_parts import parse_target
     from torchyard.errors import UsageError
     from torchyard.values.model import ProfileRequest, find_profile
     from torchyard.values.profiled_run import profile_program
@@ -122,10 +120,6 @@ def _profile(
                 hint="give one profile, or a script with its arguments",
             )
         return find_profile(program[0]), 0
-    target = Target(name="here", python=sys.executable)
-    if options["target"]:
-        text = with_build_folder(options["target"])
-        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
     request = ProfileRequest(target=target, program=program, quiet_program=as_json)
     profile, path = profile_program(request, folder=options["run_dir"], say=say)
     if profile.exit_code:
@@ -134,3 +128,14 @@ def _profile(
         say(f"the program did not finish, so no patch is proposed; profile: {path}")
         return path, _INTERRUPTED
     return path, profile.exit_code or 0
+
+
+def _target(text: str | None) -> Any:
+    from torchyard.cli.build_target import with_build_folder
+    from torchyard.core.study import Target
+    from torchyard.core.variant_parts import parse_target
+
+    if not text:
+        return Target(name="here", python=sys.executable)
+    place = with_build_folder(text)
+    return parse_target(place, folder=Path.cwd(), where="--target", default_name="target")

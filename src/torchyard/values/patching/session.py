@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from torchyard.core.study import DEFAULT_ENVIRONMENT, Target
 from torchyard.errors import NotAllowed, NothingToDo, StepFailed, UsageError
 from torchyard.files.safe_writing import replace_bytes
 from torchyard.results.directory import new_run_folder, write_profile_file
@@ -49,13 +50,25 @@ class _Candidate:
 def fix_profile(
     path: Path,
     *,
+    target: Target,
     finding: int | None = None,
     classes: Collection[str] = (),
     say: Callable[[str], None] = lambda _text: None,
     pairs: int = PAIRS,
 ) -> tuple[FixReport, Path]:
-    """Return the patches of a profile, verified and measured, and the folder with the report."""
+    """Return the patches of a profile, verified and measured, and the folder with the report.
+
+    `target` is the interpreter that runs the program; a profile never names what is executed besides the program.
+    """
     profile, stored = read_profile(path), read_request(path)
+    if stored.request.target.python != target.python:
+        raise UsageError(
+            f"the program was profiled with {stored.request.target.python}",
+            why=f"it would now run with {target.python}",
+            hint="give the same interpreter with --target",
+        )
+    request = replace(stored.request, target=target, environment=DEFAULT_ENVIRONMENT)
+    stored = replace(stored, request=request)
     findings = ordered(profile)
     if finding is not None and not 1 <= finding <= len(findings):
         raise UsageError(
@@ -252,8 +265,8 @@ class _Session:
             raise NotProposed("the file was not there when the program was profiled")
         if known.written:
             raise NotProposed("the program writes this file itself")
-        if path.is_symlink():
-            raise NotProposed("the file is a link")
+        if path.is_symlink() or not path.resolve().is_relative_to(self._copy.root.resolve()):
+            raise NotProposed("the file is a link, or in a folder that is one")
         source = self._sources.get(file) or SourceFile.read(path)
         self._sources[file] = source
         if digest(source.data) != known.sha256:
@@ -280,7 +293,7 @@ def apply_patches(report: FixReport, folder: Path) -> FixReport:
     changes: list[tuple[Path, bytes, bytes]] = []
     for name in sorted({one.file for one in report.proposed}):
         path = absolute(name, working_folder)
-        before = path.read_bytes()
+        before = path.read_bytes() if path.is_file() else b""
         if digest(before) != stored.sources[name].sha256:
             raise UsageError(
                 f"{name} has changed since the program was profiled",
