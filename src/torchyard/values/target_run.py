@@ -207,6 +207,8 @@ class NativeRun:
     fix_applied: int = 0
     by_cpu: bool = False
     """Whether times of a run with a fix are CPU time."""
+    loaded_files: tuple[str, ...] = ()
+    """Source files of the program, if seeds and memory were chosen (`worker/values/pricing/checked_run.py`)."""
     observed: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Results that the program showed (`worker/values/pricing/applied_fix.py`)."""
     chains: tuple[CountedChain, ...] = ()

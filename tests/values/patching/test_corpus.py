@@ -19,7 +19,7 @@ from torchyard.values.patching.candidates import patch_of  # noqa: E402
 from torchyard.values.patching.model import OPTIONAL_CLASSES, NotProposed, Patch  # noqa: E402
 from torchyard.values.patching.source_file import SourceFile  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(1800)]
 
 WRONG = (*wrong_writes.CASES, *wrong_steps.CASES)
 RIGHT = right_patches.CASES
@@ -46,7 +46,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         [sys.executable, str(_SCRIPT), str(home)],
         capture_output=True,
         text=True,
-        timeout=800,
+        timeout=1700,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -106,9 +106,11 @@ class _Session:
         self._working_folder = Path(stored.folder)
         self._copy = ProgramCopy(stored.request, self._working_folder, folder / _COPY)
         self._sources: dict[str, SourceFile] = {}
+        self._kept = FixReport()
 
     def keep(self, report: FixReport) -> FixReport:
         """Store the report."""
+        self._kept = report
         write_profile_file(self._folder / REPORT_FILE, report)
         return report
 
@@ -177,6 +179,7 @@ class _Session:
                     accepted.append(one)
             return self._all(report, accepted, verifier)
         except Interrupted:
+            report = self._kept  # with what the interrupted part has stored
             for one in candidates:
                 proposal = report.proposals[one.place]
                 if not proposal.verification.passed and not proposal.why_not:

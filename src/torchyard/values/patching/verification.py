@@ -106,6 +106,8 @@ class Verifier:
         for number, reference in self._references.items():
             run = self._run(patched, CHECKS[number])
             why, rounded = self._difference(run, reference, self._kinds[number], rounds)
+            if not why and run is not None:
+                why = self._why_not_loaded(run, patched)
             if why:
                 return Verification(
                     why=why, runs=passed, seeds_matter=base.seeds_matter, compared=base.compared
@@ -144,6 +146,13 @@ class Verifier:
             clock=measured.clock,
             pairs=len(effects),
         )
+
+    def _why_not_loaded(self, run: NativeRun, patched: Contents) -> str:
+        for file, content in patched.items():
+            place = str(self.copy.place_of(file).resolve())
+            if content != self.original[file] and place not in run.loaded_files:
+                return "the program loads this file from another place than its folder"
+        return ""
 
     def _difference(
         self, run: NativeRun | None, reference: NativeRun, kinds: list[str], rounds: bool

@@ -5,6 +5,7 @@ New memory of `torch.empty` and its relatives is filled, so that reading it befo
 """
 
 import hashlib
+import os
 import random
 import sys
 from typing import Any, Callable, Dict, List, Optional
@@ -36,6 +37,7 @@ class CheckedRun:
         self._replaced: List[Replacement] = []
         self._saved: List[Dict[str, Any]] = []
         self._final: List[torch.Tensor] = []
+        self._main = ""
 
     def start(self) -> None:
         """Seed all generators, and replace functions of torch."""
@@ -59,6 +61,7 @@ class CheckedRun:
 
     def finish(self, names: Dict[str, Any]) -> None:
         """Take the variables of the main module."""
+        self._main = str(names.get("__file__") or "")
         chosen = {name: names[name] for name in sorted(names) if not name.startswith("__")}
         self._final = tensors_within(chosen)
 
@@ -77,6 +80,19 @@ class CheckedRun:
             together = "".join(one["digest"] for one in self._saved)
             results[SAVED] = {"digest": hashlib.sha256(together.encode()).hexdigest()}
         return results
+
+    def loaded_files(self) -> List[str]:
+        """Return the source files that the program has loaded, except those beside torch."""
+        packages = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep
+        files = {self._main, sys.argv[0] if sys.argv else ""}
+        files.update(
+            getattr(module, "__file__", None) or "" for module in list(sys.modules.values())
+        )
+        return sorted(
+            os.path.realpath(file)
+            for file in files
+            if file.endswith(".py") and not file.startswith(packages)
+        )
 
     def _replace(self, owner: Any, name: str, value: Any) -> None:
         self._replaced.append(Replacement(owner, name, value))

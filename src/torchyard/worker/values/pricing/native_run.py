@@ -220,6 +220,7 @@ class NativeRunRecorder(ProgramProfiler):
             "fix_matched": self._fix.matched,
             "fix_applied": self._fix.applied,
             "by_cpu": counts_cpu_time(),
+            "loaded_files": self._checked.loaded_files() if self._checked is not None else [],
             "observed": {
                 **self._observed.as_dict(),
                 **(self._checked.results() if self._checked is not None else {}),
