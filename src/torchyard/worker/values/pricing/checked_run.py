@@ -20,7 +20,7 @@ _MOST_DEPTH = 4
 _MOST_OBJECTS = 20_000
 POISONS: Dict[str, Dict[str, Any]] = {
     "nan": {"float": float("nan"), "int": 113, "bool": True},
-    "large": {"float": 7.5e4, "int": 1, "bool": False},
+    "large": {"float": 6.0e4, "int": 1, "bool": False},
     "negative": {"float": -3.0, "int": 77, "bool": True},
 }
 """Garbage by kind of number; small integers, because large ones may be used as sizes."""
