@@ -600,3 +600,90 @@ def flushed_denormals(other: bool) -> Any:
     finally:
         torch.set_flush_denormal(False)
     return results
+
+
+def _or_buffer(buffer: Any, x: Any) -> Any:
+    return buffer if has_outliers(x) else x
+
+
+def copied_from_itself_for_outliers(other: bool) -> Any:
+    buffer, results = torch.randn(SHAPE), []
+    for step in range(4):
+        x = values(other, step)
+        source = buffer if has_outliers(x) else x
+        buffer.zero_()  # drop
+        buffer.copy_(source)
+        results.append(buffer.sum())
+    return results
+
+
+def copied_from_what_a_function_returns(other: bool) -> Any:
+    buffer, results = torch.randn(SHAPE), []
+    for step in range(4):
+        source = _or_buffer(buffer, values(other, step))
+        buffer.zero_()  # drop
+        buffer.copy_(source)
+        results.append(buffer.sum())
+    return results
+
+
+def computed_from_an_alias(other: bool) -> Any:
+    buffer, results = torch.randn(SHAPE), []
+    for step in range(4):
+        source = _or_buffer(buffer, values(other, step))
+        buffer.zero_()  # drop
+        doubled = source * 2 + 1
+        buffer.copy_(doubled)
+        results.append(buffer.sum())
+    return results
+
+
+def alias_in_a_list(other: bool) -> Any:
+    buffer, results = torch.randn(SHAPE), []
+    kept = [buffer]
+    for step in range(4):
+        x = values(other, step)
+        if has_outliers(x):
+            x = kept[0]
+        buffer.zero_()  # drop
+        torch.add(x, 1.0, out=buffer)
+        results.append(buffer.sum())
+    return results
+
+
+def attribute_that_is_sometimes_the_new_tensor(other: bool) -> Any:
+    owner, results = nn.Module(), []
+    owner.state = torch.randn(SHAPE)
+    for step in range(4):
+        raw = values(other, step)
+        x = raw + 1
+        if has_outliers(raw):
+            owner.state = x
+        owner.state.zero_()  # drop
+        owner.state.copy_(x)
+        results.append(owner.state.sum())
+    return results
+
+
+def alias_by_a_view(other: bool) -> Any:
+    buffer, results = torch.randn(SHAPE), []
+    rows = buffer.view(-1)
+    for step in range(4):
+        x = values(other, step)
+        source = rows.view(SHAPE) if has_outliers(x) else x
+        buffer.fill_(2.0)  # drop
+        buffer.copy_(source)
+        results.append(buffer.sum())
+    return results
+
+
+def written_through_an_alias_between_two_fills(other: bool) -> Any:
+    buffer, results = torch.zeros(SHAPE), []
+    for step in range(4):
+        x = values(other, step)
+        place = buffer if has_outliers(x) else x
+        buffer.fill_(1.0)
+        place.normal_()
+        buffer.fill_(1.0)  # drop
+        results.append(buffer.sum())
+    return results

@@ -353,7 +353,8 @@ def a_buffer_with_arithmetic_in_between(other: bool) -> Any:
 def a_global_buffer(other: bool) -> Any:
     results = []
     for step in range(3):
-        x = values(other, step)
+        raw = values(other, step)
+        x = raw + 1
         _BUFFER.zero_()  # drop
         _BUFFER.copy_(x)
         results.append(_BUFFER.sum())
@@ -369,7 +370,8 @@ class _Model(nn.Module):  # type: ignore[misc]
 def a_buffer_of_a_module(other: bool) -> Any:
     results, model = [], _Model()
     for step in range(3):
-        x = values(other, step)
+        raw = values(other, step)
+        x = raw + 1
         model.state.zero_()  # drop
         model.state.copy_(x)
         results.append(model.state.sum())
@@ -384,7 +386,8 @@ class _Plain:
 def an_attribute(other: bool) -> Any:
     results, plain = [], _Plain()
     for step in range(3):
-        x = values(other, step)
+        raw = values(other, step)
+        x = raw + 1
         plain.state.fill_(1.0)  # drop
         plain.state.copy_(x)
         results.append(plain.state.sum())

@@ -4,7 +4,8 @@ Other values may take a branch that reads the fill, so there must be straight-li
 write that cannot access the memory in any other way:
 
 private: only a local variable refers to the memory, and it does not occur before the write.
-adjacent: others may refer to it; then the code in between may only call known functions of torch on plain tensors.
+adjacent: others may refer to it; then the code in between may only call known functions of torch on plain tensors
+in memory that was allocated in the same block: any other tensor might be the filled one.
 
 Writes of pieces with literal subscripts count if they cover every shape: `t[:] = x`; `t[:, 0::2] = x` with
 `t[:, 1::2] = y`; `t[:k] = x` with `t[k:] = y`. Code that is not recognized proves nothing.
@@ -100,6 +101,13 @@ PRIVATE, ADJACENT = "private", "adjacent"
 _OVERWRITING_METHODS = FILL_METHODS | words(
     "copy_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ log_normal_"
 )
+_NEW = words(
+    "abs add addmm arange bmm cat clone cos empty empty_like exp full linspace log matmul maximum mean "
+    "minimum mm mul neg ones ones_like rand rand_like randint randn randn_like randperm relu rsqrt sigmoid "
+    "sin softmax sqrt square stack sub sum tanh zeros zeros_like"
+)
+"""Functions and methods whose results share no memory with their arguments."""
+_TENSOR_FACTS = words("shape dtype device ndim")
 _LEAVES_BLOCK = (
     ast.Return,
     ast.Break,
@@ -340,7 +348,92 @@ class _Pair:
         if not self._names.is_tensor(ast.parse(target, mode="eval").body):
             return None
         plain = all(self._is_plain(one) for one in between)
-        return ADJACENT if plain and self._is_plain_until(last, target) else None
+        if not plain or not self._is_plain_until(last, target):
+            return None
+        return ADJACENT if self._uses_other_memory((*between, last), target) else None
+
+    def _uses_other_memory(self, nodes: Sequence[ast.stmt], target: str) -> bool:
+        """Return whether the tensors that statements use can never be the target or a view of it."""
+        paths = {_path(one): one for node in nodes for one in ast.walk(node)}
+        used = [
+            path
+            for path, one in paths.items()
+            if path not in (None, target) and self._names.is_tensor(one)
+        ]
+        return all(self._is_new(str(path)) for path in used) or self._is_only_reference(target)
+
+    def _is_only_reference(self, name: str) -> bool:
+        """Return whether no other variable or object can ever refer to the memory of a variable.
+
+        It always holds new memory, and its uses in the function keep no reference and give no view.
+        """
+        if not self._is_private(name) or _introspects(self._function):
+            return False
+        parents = _parents(self._function)
+        uses = [
+            one for one in ast.walk(self._function) if isinstance(one, ast.Name) and one.id == name
+        ]
+        return all(self._keeps_no_reference(one, parents) for one in uses)
+
+    def _keeps_no_reference(self, use: ast.Name, parents: Any) -> bool:
+        up = parents.get(use)
+        if not isinstance(use.ctx, ast.Load):
+            alone = isinstance(up, ast.Assign) and len(up.targets) == 1
+            return alone and self._makes_memory(up.value)
+        if isinstance(up, ast.Subscript):
+            return up.value is use and isinstance(up.ctx, ast.Store)
+        if isinstance(up, (ast.BinOp, ast.UnaryOp)):
+            return is_plain(up, self._names)
+        call = parents.get(up) if isinstance(up, (ast.Attribute, ast.keyword)) else up
+        if isinstance(up, ast.Attribute) and not _calls(call, up):
+            return up.attr in _TENSOR_FACTS
+        if not isinstance(call, ast.Call):
+            return False
+        arguments = [*call.args, *(one.value for one in call.keywords)]
+        if not all(is_plain(one, self._names) for one in arguments):
+            return False
+        if isinstance(up, ast.Attribute):
+            in_place = up.attr in _OVERWRITING_METHODS
+            return up.attr in _NEW or (in_place and isinstance(parents.get(call), ast.Expr))
+        if self._names.torch_function(call.func) is None:
+            return False
+        if isinstance(up, ast.keyword) and up.arg == "out":
+            return isinstance(parents.get(call), ast.Expr)
+        return self._makes_memory(call)
+
+    def _is_new(self, name: str) -> bool:
+        """Return whether a variable always holds new memory to which the filled variable cannot refer.
+
+        Its last assignment stands in the block of the fill. Until the write, it occurs only in plain
+        statements, which keep no reference; of a variable that other functions see, all are plain.
+        """
+        block = self._fill.block
+        end = block.index(self._last())
+        places = [place for place, one in enumerate(block[:end]) if _assigns(one, name)]
+        if not places:
+            return False
+        node = block[places[-1]]
+        alone = isinstance(node, ast.Assign) and len(node.targets) == 1
+        if not alone or _path(node.targets[0]) != name or not self._makes_memory(node.value):  # type: ignore[attr-defined]
+            return False
+        fill = self._fill.place
+        after = [
+            one for place, one in enumerate(block[:end]) if place > places[-1] and place != fill
+        ]
+        if self._is_private(name):
+            after = [one for one in after if _mentions(one, name)]
+        return all(self._is_plain(one) for one in after)
+
+    def _makes_memory(self, node: ast.AST) -> bool:
+        """Return whether an expression gives a tensor in new memory."""
+        if isinstance(node, (ast.BinOp, ast.UnaryOp)):
+            return is_plain(node, self._names)
+        if not isinstance(node, ast.Call) or any(one.arg in (None, "out") for one in node.keywords):
+            return False
+        called = self._names.torch_function(node.func)
+        if called is None and isinstance(node.func, ast.Attribute):
+            called = node.func.attr if is_plain(node, self._names) else None
+        return called in _NEW
 
     def _is_private(self, name: str) -> bool:
         return (
@@ -433,7 +526,7 @@ def _other_function_modes() -> bool:
     return modes is None or not all(type(one).__module__.startswith("torch.") for one in modes())
 
 
-def _calls(node: ast.AST, func: ast.AST) -> bool:
+def _calls(node: Optional[ast.AST], func: ast.AST) -> bool:
     return isinstance(node, ast.Call) and node.func is func
 
 
