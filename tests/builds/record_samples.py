@@ -79,6 +79,7 @@ def make_record(**changes: Any) -> BuildRecord:
                 recipe="openblas",
                 source=DEBIAN,
                 toolchain=(GCC,),
+                reused="5f" * 32,
                 prefix_files=("lib/libopenblas.so.0",),
             ),
             ComponentRecord(

@@ -156,7 +156,7 @@ def test_explain_as_json(capsys: Capture) -> None:
             "2",
             ["plain,--batch-size", "plain,--baseline", "plain,--backend"],
         ),
-        ("torchyard bench --mode ", "3", ["plain,inference", "plain,training"]),
+        ("torchyard bench --mode tr", "3", ["plain,training"]),
         ("torchyard report --format ht", "3", ["plain,html"]),
         ("torchyard completion f", "2", ["plain,fish"]),
     ],

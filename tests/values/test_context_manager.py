@@ -41,7 +41,7 @@ def test_a_profile_round_trips(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "cannot be read"),
+        ("{", "line 1: not JSON"),
         ("[]", "is not a profile"),
         ('{"format": "1"}', "is not a profile"),
         ('{"format": 2}', "newer"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from torchyard.cli.options import chosen_format, deliver, report_options
+from torchyard.cli.options import Number, chosen_format, deliver, report_options
 from torchyard.cli.output import common_options, data_console, print_line
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ machine's peak; `roofline-svg` is the same as a chart.
 )
 @click.option(
     "--price",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.0, 1e9),
     metavar="AMOUNT",
     help="Price of the machine per hour: adds the cost of a million generated tokens.",
 )
