@@ -44,6 +44,14 @@ def test_several_changes_are_reported() -> None:
     assert results["several"] >= 9, results
 
 
+def test_a_small_change_after_a_huge_one_is_reported() -> None:
+    levels = [3.0 * (index >= 30) + 0.05 * (index >= 50) for index in range(65)]
+    results = Counter(
+        SimulatedRange(levels=levels, seed=seed).search().ending for seed in range(10)
+    )
+    assert results["several"] >= 9, results
+
+
 def test_revisions_that_fail_are_skipped() -> None:
     simulated = SimulatedRange(levels=step(30, 0.2), seed=1, broken=frozenset({28, 29, 32, 33, 48}))
     outcome = simulated.search()

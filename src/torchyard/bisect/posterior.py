@@ -8,8 +8,9 @@ level of its revision, plus noise. The hypotheses are
 - several changes: three levels, with changes at k1 < k2.
 
 Effects of rounds and the standard deviation of the noise are unknown and have flat priors; steps
-between levels have Zellner's g-prior with g = number of degrees of freedom (unit information). The
-marginal likelihood is then a multivariate t density in closed form (Liang et al. 2008). It depends on
+between levels have Zellner's g-prior with g = number of degrees of freedom (unit information). With a
+fixed g, all hypotheses that explain a huge change are equally likely, however well they explain the rest
+(the information paradox); so g grows with the F statistic of the best hypothesis. The marginal likelihood is then a multivariate t density in closed form (Liang et al. 2008). It depends on
 a change point only through which measured revisions lie on which side of it. No I/O.
 """
 
@@ -49,6 +50,9 @@ _OUTLIER: Final = 6.0
 """Distance of outliers, in robust standard deviations."""
 _POLISH_PASSES: Final = 3
 _MAD_TO_SD: Final = 1.4826
+_ENOUGH_DEGREES: Final = 8
+_SCALE_SHARE: Final = 0.1
+"""Degrees of freedom from which g follows the F statistic, and the part of it: few residuals can be small by chance."""
 _SMALLEST: Final = 1e-12
 """Sums of squares below this are rounding errors."""
 
@@ -124,6 +128,7 @@ class _Sums:
         self.times = [0.0] * (size + 1)
         self.total = 0.0
         self.degrees = 0
+        self.g = 1.0
         for one in rounds:
             mean = math.fsum(one.values()) / len(one)
             self.degrees += len(one) - 1
@@ -142,9 +147,17 @@ class _Sums:
                     self.steps[a + 1][b] + self.steps[a][b + 1] - self.steps[a + 1][b + 1]
                 )
 
+    def set_scale(self, most_explained: float) -> None:
+        """Choose g for the largest sum of squares that a hypothesis explains."""
+        rest = max(self.total - most_explained, _SMALLEST)
+        statistic = most_explained / rest * (self.degrees - 2) / 2.0
+        self.g = float(self.degrees)
+        if self.degrees >= _ENOUGH_DEGREES:
+            self.g = max(self.g, _SCALE_SHARE * statistic)
+
     def log_likelihood(self, explained: float, parameters: int) -> float:
         """Return the log marginal likelihood, relative to that of no change."""
-        g = float(self.degrees)
+        g = self.g
         share = max(0.0, 1.0 - explained / self.total) if self.total > _SMALLEST else 1.0
         return 0.5 * (
             (self.degrees - parameters) * math.log1p(g) - self.degrees * math.log1p(g * share)
@@ -209,13 +222,16 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
     single_prior = (1.0 - _NO_CHANGE - (_SEVERAL if pairs else 0.0)) / last
     limit = math.log1p(margin)
     # Logarithms of likelihood x prior: of each single change, of two changes in one gap, in two gaps.
-    logs = [sums.log_likelihood(sums.one_step(a), 1) for a in range(1, len(revisions))]
-    apart: dict[tuple[int, int], float] = {}
+    one_steps = [sums.one_step(a) for a in range(1, len(revisions))]
+    two_steps: dict[tuple[int, int], float] = {}
     for a in range(1, len(revisions)):
         for b in range(a + 1, len(revisions)):
             first, second, explained = sums.two_steps(a, b)
             if min(abs(first), abs(second)) > limit:
-                apart[a, b] = sums.log_likelihood(explained, 2)
+                two_steps[a, b] = explained
+    sums.set_scale(max(one_steps + list(two_steps.values())))
+    logs = [sums.log_likelihood(explained, 1) for explained in one_steps]
+    apart = {ends: sums.log_likelihood(explained, 2) for ends, explained in two_steps.items()}
     top = max(0.0, *logs, *apart.values())
     none = _NO_CHANGE * math.exp(-top)
     single = [0.0] * (last + 1)
