@@ -91,7 +91,7 @@ def test_waiting_is_neither_measuring_time_nor_progress(tmp_path: Path) -> None:
         row = run(tmp_path / "run", gate, 5, events)
     assert gate.waited_s == 3 * wait_s
     assert row.elapsed_s < wait_s
-    assert max(event.fraction or 0.0 for event in events if event.kind == "phase") < 0.3
+    assert max(event.fraction or 0.0 for event in events if event.kind == "phase") < 0.6
     assert len(read_run(tmp_path / "run").launches()) == 2  # a noisy one has no clean pair
     assert "closed by the test" in row.notes
 
