@@ -36,6 +36,7 @@ CASES = [
     for suite, entries in catalog.SUITES.items()
     for entry in entries
     for mode in entry.modes
+    if mode in ("inference", "training")
 ]
 # A kernel of each kind: the code generator takes seconds for each, and there are many alike.
 KINDS = (
