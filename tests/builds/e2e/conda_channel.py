@@ -10,9 +10,8 @@ import os
 import sys
 import tarfile
 from collections.abc import Mapping, Sequence
+from importlib.metadata import distribution
 from pathlib import Path
-
-import pip
 
 from torchyard.builds.environments.conda import COMPILER_TRIPLES, conda_platform
 
@@ -107,7 +106,8 @@ class Channel:
             files={"pyvenv.cfg": f"home = {Path(_BASE).parent}\nversion = {PYTHON}.0\n"},
             links={"bin/python": _BASE, f"bin/python{PYTHON}": _BASE},
         )
-        site = Path(pip.__file__).parent.parent
+        pip = distribution("pip")
+        site = Path(str(pip.locate_file("")))
         metadata = next(site.glob("pip-*.dist-info"))
         files = {
             f"lib/python{PYTHON}/site-packages/{path.relative_to(site)}": path.read_bytes()
@@ -115,7 +115,7 @@ class Channel:
             for path in folder.rglob("*")
             if path.is_file() and path.suffix != ".pyc"
         }
-        self.add("pip", pip.__version__, files=files, depends=["python"])
+        self.add("pip", pip.version, files=files, depends=["python"])
 
     def add_compilers(self, *versions: str) -> None:
         """Add gcc and g++, which run those of the system."""
