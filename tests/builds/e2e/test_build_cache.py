@@ -10,6 +10,7 @@ import pytest
 
 from tests.builds.e2e.build_cli import Cli, call
 from tests.builds.e2e.projects import library, write
+from tests.builds.sources.file_server import Reply, served
 
 pytestmark = pytest.mark.long
 
@@ -139,6 +140,46 @@ def test_an_entry_cannot_write_outside_the_build(machines: Machines, tmp_path: P
     ended = machines.cli("two").build(*machines.words(), code=5)
     assert "unsafe name" in ended.err
     assert not list(tmp_path.rglob("evil"))
+
+
+def test_an_entry_cannot_change_files_outside_the_build(machines: Machines, tmp_path: Path) -> None:
+    machines.cli("first").build(*machines.words())
+    (path,) = machines.entries()
+    entry = json.loads(path.read_text())
+    outside = tmp_path / "outside"
+    outside.write_text(entry["build_folder"])
+    for home, name in {"a": str(outside), "b": "../../../../outside"}.items():
+        path.write_text(json.dumps({**entry, "text": [name]}))
+        ended = machines.cli(home).build(*machines.words(), code=5)
+        assert "unsafe name" in ended.err
+        assert outside.read_text() == entry["build_folder"]
+
+
+def test_a_cache_on_a_web_server(machines: Machines) -> None:
+    machines.cli("one-of-the-machines").build(*machines.words())
+    (path,) = machines.entries()
+    with served() as server:
+        words = [w if w != str(machines.cache) else server.address for w in machines.words()]
+        words[words.index("--name") + 1] = "t"
+        for file in (path, path.parent / "files.tar"):
+            server.replies[f"/{path.parent.name}/{file.name}"] = Reply(body=file.read_bytes())
+        second = machines.cli("two")
+        ended = second.build(*words)
+        assert "build cache: restored from" in ended.err
+        assert second.compiled("t") == []
+        assert call(second.folder("t") / "prefix/lib/libtiny.so", "tiny_one") == 1
+        # A damaged archive, a server that refuses, and one without the entry.
+        archive = server.replies[f"/{path.parent.name}/files.tar"]
+        server.replies[f"/{path.parent.name}/files.tar"] = Reply(body=archive.body[:-1] + b"x")
+        third = machines.cli("three")
+        assert "build cache not used: its entry cannot be read" in third.build(*words).err
+        assert third.compiled("t") != []
+        server.replies[f"/{path.parent.name}/entry.json"] = Reply(status=403)
+        assert "responded with 403" in machines.cli("four").build(*words).err
+        server.replies.clear()
+        ended = machines.cli("five").build(*words)
+        assert "build cache not used" not in ended.err
+        assert machines.cli("five").compiled("t") != []
 
 
 def test_a_wheel_is_reused_and_installed(machines: Machines, tools: Path) -> None:

@@ -137,8 +137,8 @@ def _base_python(text: str) -> str:
 @_how(
     "--build-cache",
     default="",
-    metavar="FOLDER",
-    help="Reuse finished components of this folder, and store new ones in it.",
+    metavar="FOLDER|URL",
+    help="Reuse finished components of this folder, and store new ones in it. A URL is only read.",
 )
 @_how("--no-doctor", is_flag=True, help="Skip the check of prerequisites.")
 @_out("--plan", "plan_only", is_flag=True, help="Print the plan and exit.")

@@ -190,8 +190,10 @@ class BuildSession:
         selected = self.choices.selection
         if not self.choices.build_cache or selected.force or selected.only or selected.start_from:
             return None
-        folder = Path(self.choices.build_cache).expanduser().absolute()
-        return BuildCache(folder=folder, home=self.planned.home)
+        place, home = self.choices.build_cache, self.planned.home
+        if place.startswith(("http://", "https://")):
+            return BuildCache(folder=home.downloads / "build-cache", home=home, address=place)
+        return BuildCache(folder=Path(place).expanduser().absolute(), home=home)
 
     def _restored(self, name: str) -> bool:
         """Whether a component is restored from the build cache, which is done once."""

@@ -1,4 +1,4 @@
-"""Finished components, kept in a folder by fingerprint and reused by other builds and machines.
+"""Finished components, kept in a folder or on a web server by fingerprint, and reused by other builds.
 
 A component is stored when its checks have passed. Its key covers the steps, the exact source, the
 compilers, the packages of the environment and the processor. Restored files are checked again by
@@ -20,21 +20,26 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
+from urllib.error import HTTPError
 
 from torchyard import __version__
 from torchyard.builds.build_folders import BuildFolder, BuildsDirectory
 from torchyard.builds.plan import Command, Component, Plan, Step, portable_fingerprints
 from torchyard.builds.sources import source_identity
+from torchyard.builds.sources.download import download, open_address, transfer_error
 from torchyard.builds.sources.fetch_plan import sha256_of
 from torchyard.builds.verify.target_python import RunInTarget
 from torchyard.builds.verify.verification import cache_of
 from torchyard.core.records import decode, encode
-from torchyard.errors import StepFailed, TorchyardError, UsageError
+from torchyard.errors import StepFailed, TorchyardError
 from torchyard.files.safe_writing import replace_json
 
 _FORMAT: Final = 1
+_MOST_ENTRY_BYTES: Final = 1 << 24
 _BUILDERS: Final = ("cmake", "make", "python")
 _REPLACED: Final = ("configure", "build", "install")
 _CPU_FACTS: Final = re.compile(
@@ -64,10 +69,12 @@ class CacheEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class BuildCache:
-    """A folder with finished components."""
+    """A folder with finished components, to which those of a web server are downloaded."""
 
     folder: Path
     home: BuildsDirectory
+    address: str = ""
+    """URL of the same folder on a server, which is only read; empty if there is none."""
 
     def key(self, plan: Plan, part: Component) -> str:
         """Return the key of a component whose working copy exists; empty if it cannot be stored."""
@@ -101,14 +108,41 @@ class BuildCache:
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
+    def _download(self, key: str) -> None:
+        """Download the entry of a key if the server has it and the folder does not."""
+        place = self.folder / key
+        if not self.address or (place / "entry.json").exists():
+            return
+        address = f"{self.address.rstrip('/')}/{key}"
+        try:
+            with open_address(f"{address}/entry.json") as reply:
+                text = reply.read(_MOST_ENTRY_BYTES)
+            entry = decode(CacheEntry, json.loads(text), where="entry.json", strict=False)
+        except HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                error.close()
+                return
+            raise transfer_error(address, error) from error
+        except (OSError, HTTPException) as error:
+            raise transfer_error(address, error) from error
+        place.mkdir(parents=True, exist_ok=True)
+        archive = place / "files.tar"
+        download(f"{address}/files.tar", archive, sha256=entry.sha256, progress=lambda _: None)
+        replace_json(place / "entry.json", encode(entry))
+
     def find(self, key: str, plan: Plan) -> tuple[CacheEntry | None, str]:
         """Return the usable entry of a key, or None with the reason; empty if there is none."""
         try:
+            self._download(key)
             table = json.loads((self.folder / key / "entry.json").read_text(encoding="utf-8"))
             entry = decode(CacheEntry, table, where="entry.json", strict=False)
         except FileNotFoundError:
             return None, ""
-        except (OSError, ValueError, UsageError) as error:
+        except TorchyardError as error:
+            return None, ": ".join(
+                filter(None, ("its entry cannot be read", error.what, error.why))
+            )
+        except (OSError, ValueError) as error:
             return None, f"its entry cannot be read: {error}"
         archive = self.folder / key / "files.tar"
         if entry.format != _FORMAT or entry.key != key or not archive.is_file():
@@ -127,11 +161,15 @@ class BuildCache:
         places = _places(plan, part)
         old, new = entry.build_folder.encode(), plan.folder.encode()
         with tempfile.TemporaryDirectory(prefix=".cached-", dir=plan.folder) as name:
+            regular = set()
             with tarfile.open(self.folder / entry.key / "files.tar") as archive:
                 for member in archive:
                     _check_member(member)
                     archive.extract(member, name, set_attrs=True)
+                    regular.update([member.name] if member.isreg() else [])
             for file in (*entry.text, *entry.binary):
+                if file not in regular:
+                    raise _unsafe(file)
                 path = Path(name, file)
                 data = path.read_bytes()
                 changed = data.replace(old, new) if file in entry.text else _patched(data, old, new)
@@ -284,10 +322,14 @@ def _check_member(member: tarfile.TarInfo) -> None:
     for name in (member.name, target):
         safe = safe and not name.startswith(("/", "..")) and ".." not in Path(name).parts
     if not safe:
-        raise StepFailed(
-            f"the build cache contains the unsafe name {member.name!r}",
-            hint="remove the entry, and build without --build-cache",
-        )
+        raise _unsafe(member.name)
+
+
+def _unsafe(name: str) -> StepFailed:
+    return StepFailed(
+        f"the build cache contains the unsafe name {name!r}",
+        hint="remove the entry, and build without --build-cache",
+    )
 
 
 def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
