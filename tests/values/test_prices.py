@@ -127,6 +127,38 @@ def test_repeats_that_disagree_are_not_measured() -> None:
     assert worth.unavailable.startswith("noisy machine"), "the price alone does not stand in"
 
 
+@pytest.mark.parametrize(
+    ("waited", "threads", "clocks"),
+    [
+        (0.05, 2, "wall time and CPU time"),
+        (0.2, 2, "CPU time"),
+        (0.8, 2, ""),
+        (0.8, 1, "CPU time"),
+    ],
+)
+def test_a_program_that_waited_for_a_core(waited: float, threads: int, clocks: str) -> None:
+    native = replace(run(site()), program_ns=1e7, program_waited_ns=waited * 1e7)
+    for one in (chained(), finding()):  # timed where the program calls it, and from its recipe
+        profiled = replace(profile(one), threads=threads)
+        worth = priced(profiled, [PRICE], native).findings[0].worth
+        if clocks:
+            assert worth.saving is not None
+            assert worth.saving.clock in (clocks, clocks.partition(" and ")[0])
+        else:
+            assert worth.saving is None
+            assert (
+                worth.unavailable
+                == "noisy machine: the program waited for a core for 80% of its time"
+            )
+
+
+def test_a_step_on_a_device_has_no_cpu_time() -> None:
+    native = replace(run(site()), program_ns=1e7, program_waited_ns=2e6, accelerated=True)
+    worth = priced(replace(profile(chained()), threads=2), [PRICE], native).findings[0].worth
+    assert worth.saving is None
+    assert "waited for a core for 20%" in worth.unavailable
+
+
 def test_what_was_not_priced_says_why() -> None:
     three = profile(finding(), finding(), finding())
     found = priced(three, [PRICE, {"unavailable": "x"}], run())

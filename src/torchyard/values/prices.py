@@ -97,8 +97,8 @@ def _worth(
         name: price[name] for name in ("operator_ns", "wasted_ns") if price.get(name) is not None
     }
     worth = replace(finding.worth, **alone)
-    if times is None:
-        return replace(worth, unavailable=NO_STEP_TIME)
+    if times is None or times.problem:
+        return replace(worth, unavailable=NO_STEP_TIME if times is None else times.problem)
     try:
         chain = chain_of(finding, steps, price)
         saving = saving_of([chain], times)
@@ -196,6 +196,10 @@ LEAST_CALLS: Final = 3
 LONG_NS: Final = 50_000.0
 """Operators that take longer are timed reliably (`worker/values/pricing/site_times.py`)."""
 NOISY: Final = "noisy machine"
+_MOST_WAITED: Final = 0.1
+"""Share of a run that the main thread may wait for a core; beyond it only CPU time is used."""
+_MOST_WAITED_CPU: Final = 0.5
+"""Beyond it several threads, which spin while they wait for each other, have no usable CPU time."""
 _PARALLEL: Final = 1.1
 """CPU time over wall time of a call from which on it ran on several threads."""
 _CACHES: Final = 0.25
@@ -263,6 +267,8 @@ class CallTimes:
             walls = (native.program_ns,) if whole else native.steps_ns
             cpus = (native.program_cpu_ns,) if whole else native.steps_cpu_ns
         probes = [probe for probe in native.probes_ns if probe > 0] if whole else []
+        self.problem = ""
+        """Why no time of this run can be used."""
         self.drift = max(probes) / min(probes) if probes else 1.0
         """How much the speed of the machine differs between the runs that times were taken in; steps
         with and without timing alternate in one run."""
@@ -272,6 +278,11 @@ class CallTimes:
             self.clocks: tuple[str, ...] = ("wall",)
         else:
             self.clocks = ("cpu",) if self._threads == 1 else ("wall", "cpu")
+        waited = native.program_waited_ns / max(1.0, native.program_ns)
+        if waited > _MOST_WAITED:
+            self.clocks = tuple(clock for clock in self.clocks if clock == "cpu")
+        if not self.clocks or (self._threads > 1 and waited > _MOST_WAITED_CPU):
+            self.problem = f"{NOISY}: the program waited for a core for {waited:.0%} of its time"
         self.clocks = tuple(clock for clock in self.clocks if self._steps[clock] is not None)
 
     def site(self, key: SiteKey) -> SiteTime | None:
@@ -291,7 +302,7 @@ class CallTimes:
         """Return lower quartile, median and upper quartile of a step."""
         quartiles = self._steps[clock]
         if quartiles is None:
-            raise NotMeasured("a step without the profiler was not timed")
+            raise NotMeasured(NO_STEP_TIME)
         return quartiles
 
     def range(self, site: SiteTime, clock: str) -> tuple[float, float]:
@@ -391,7 +402,7 @@ class _Sum:
 def saving_of(chains: Sequence[Chain], times: CallTimes) -> Saving:
     """Return the saving of fixes together: a removed call counts once. Raise NotMeasured."""
     if not times.clocks:
-        raise NotMeasured("a step without the profiler was not timed")
+        raise NotMeasured(NO_STEP_TIME)
     unpriced = sorted(
         {
             part.key[0]

@@ -193,6 +193,8 @@ class NativeRun:
     """Pairs of steps: with gradients set to zero, with gradients set to None."""
     program_ns: float = 0.0
     program_cpu_ns: float = 0.0
+    program_waited_ns: float = 0.0
+    """How long the main thread was ready to run and waited for a core."""
     step_faults: float | None = None
     """Largest number of page faults in one of these steps; below, those of the program."""
     program_faults: float = 0.0

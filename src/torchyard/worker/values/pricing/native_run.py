@@ -154,6 +154,7 @@ class NativeRunRecorder(ProgramProfiler):
             self._fix.on = self._fix_always or (self._turns is not None and self._turns.drops)
             self._fix.__enter__()
         self._began_faults = page_faults()
+        self._began_waited_ns = waited_ns()
         self._began_ns, self._began_cpu_ns = time.perf_counter_ns(), time.process_time_ns()
 
     def step(self) -> None:
@@ -237,7 +238,7 @@ class NativeRunRecorder(ProgramProfiler):
     def stop(self, ending: Ending) -> None:
         """Write the result."""
         self._took_ns = finished_ns() - self._began_ns
-        cpu_ns = time.process_time_ns() - self._began_cpu_ns
+        cpu_ns, waited = time.process_time_ns() - self._began_cpu_ns, waited_ns()
         faults = page_faults() - self._began_faults
         self._recorded_whole = self._events.on
         if self._fix is not None:
@@ -277,6 +278,7 @@ class NativeRunRecorder(ProgramProfiler):
                 "turns_ns": self._turns.pairs_ns if self._turns is not None else [],
                 "program_ns": self._took_ns,
                 "program_cpu_ns": cpu_ns,
+                "program_waited_ns": max(0, waited - self._began_waited_ns),
                 "step_faults": max(self._step_faults, default=None),
                 "program_faults": faults,
                 "probes_ns": self._probes,
@@ -332,6 +334,15 @@ def finished_ns() -> int:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter_ns()
+
+
+def waited_ns() -> int:
+    """Return how long this thread was ready to run and waited for a core; 0 where that is not known."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def counts_cpu_time() -> bool:
