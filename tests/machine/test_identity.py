@@ -120,6 +120,11 @@ def test_text_for_people() -> None:
     two = {"t": {"devices": ["cpu", "cuda:0 NVIDIA T4", "cuda:1 NVIDIA T4"]}}
     assert machine_text(info(targets=two)).endswith("; 2 x NVIDIA T4")
     assert machine_text({"owner": {"host": "one"}}) == "one"
+    arm = "Arm implementer 0x41 part 0xd0c"
+    assert machine_text(facts(cpu=arm)).startswith("one: Arm Neoverse-N1, 96 cores")
+    # The name that keeps histories apart does not change.
+    assert machine_name(facts(cpu=arm)).startswith("arm-0x41-0xd0c-96c-")
+    assert machine_text(facts(cpu="Arm implementer 0x41 part 0xfff")).startswith("one: Arm impl")
 
 
 def test_a_name_stays_what_it_was() -> None:

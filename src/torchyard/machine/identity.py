@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from torchyard.machine.facts.processor import ARM_DESIGNS
 from torchyard.machine.model import UNAVAILABLE
 
+_ARM_PART: Final = re.compile(r"Arm implementer (0x[0-9a-f]+) part (0x[0-9a-f]+)")
 _NOISE: Final = re.compile(r"\((?:r|tm|c)\)|\bcpu\b|\bprocessor\b|@.*$|\bimplementer\b|\bpart\b")
 _SLUG_LETTERS: Final = 24
 
@@ -51,7 +53,7 @@ def machine_text(info: Mapping[str, Any]) -> str:
     host = str(owner.get("host") or "")
     cores = facts.get("cores", "")
     parts = [
-        facts.get("cpu", ""),
+        _ARM_PART.sub(_design, facts.get("cpu", "")),
         f"{cores} core{'' if cores == '1' else 's'}" if cores else "",
         facts.get("memory", ""),
     ]
@@ -65,6 +67,12 @@ def _facts(info: Mapping[str, Any]) -> dict[str, str]:
     facts = table_of(info, "machine")
     texts = {str(name): str(value).strip() for name, value in facts.items()}
     return {name: text for name, text in texts.items() if not text.startswith(UNAVAILABLE)}
+
+
+def _design(part: re.Match[str]) -> str:
+    """Return the name of an Arm processor that the kernel reports by number; else the numbers."""
+    name = ARM_DESIGNS.get((part[1], part[2]))
+    return f"Arm {name}" if name else part[0]
 
 
 def _used_gpu(info: Mapping[str, Any]) -> bool:

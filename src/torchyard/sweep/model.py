@@ -396,6 +396,10 @@ class SweepSummary:
     false_alarms: FalseAlarms | None = None
     """Only of an A/A sweep."""
     runs: tuple[SummarizedRun, ...] = ()
+    machines: tuple[str, ...] = ()
+    """Host, processor, memory and GPUs of every machine that measured."""
+    torch: tuple[str, ...] = ()
+    """Versions of torch."""
     doubts: tuple[str, ...] = ()
     """Warnings about the sweep as a whole, most severe first."""
 

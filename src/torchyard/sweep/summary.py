@@ -18,7 +18,7 @@ from typing import Final
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.core.units import format_count
-from torchyard.machine.identity import machine_name
+from torchyard.machine.identity import machine_name, machine_text
 from torchyard.results.run_reader import Run
 from torchyard.sweep.model import (
     ENDS,
@@ -98,8 +98,19 @@ def sweep_summary(
             for run in runs
         ),
     )
-    machines = {machine_name(run.info) for run in runs}
-    return replace(summary, doubts=tuple(_doubts(summary, len(machines))))
+    machines = {machine_name(run.info): machine_text(run.info) for run in runs}
+    metrics = [
+        metric
+        for run in runs
+        for one in run.comparisons
+        for metric in (one.baseline_metrics, one.candidate_metrics)
+    ]
+    return replace(
+        summary,
+        machines=tuple(text for text in machines.values() if text),
+        torch=tuple(dict.fromkeys(one.torch_version for one in metrics if one.torch_version)),
+        doubts=tuple(_doubts(summary, len(machines))),
+    )
 
 
 def _rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -238,11 +239,11 @@ def test_a_summary_for_others_names_no_machine() -> None:
     tail = "KEY=s3cret python /home/alice/models/gpt.py on node17.example.org\n"
     only = cell_of(1, study(one))
     lost = replace(status(only, "failed", outcomes=("died",), text="see /home/alice/x"))
-    whole = sweep_summary(
-        plan([only]), [lost], [run([failed(one, "crashed", phase="cell", tail=tail)])]
-    )
-    owned = run([failed(one, "crashed", tail=tail)])
+    owned = run([failed(one, "crashed", phase="cell", tail=tail)])
     owned = replace(owned, info={**owned.info, "owner": {"host": "node17.example.org"}})
+    whole = sweep_summary(plan([only]), [lost], [owned])
+    for form in ("text", "markdown", "html"):
+        assert "node17.example.org: Example 9000, 2 cores" in unescape(render_sweep(whole, form))
     shared = shared_summary(whole, [owned])
     for form in SWEEP_FORMATS:
         shown = render_sweep(shared, form)

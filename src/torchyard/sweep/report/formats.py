@@ -38,6 +38,7 @@ from torchyard.sweep.report.text import (
     reasons_of,
     row_name,
     selection_text,
+    setup_line,
     speedup_cell,
     sweep_line,
     sweep_text,
@@ -61,6 +62,8 @@ def sweep_markdown(summary: SweepSummary) -> str:
     """Render the summary as Markdown."""
     summary = with_short_names(summary)
     lines = [f"## {escaped(summary.name)}", "", f"{escaped(sweep_line(summary))}.", ""]
+    setup = setup_line(summary)
+    lines += [f"{escaped(setup)}.", ""] if setup else []
     for doubt in summary.doubts:
         lines += [f"> **{escaped(doubt)}**", ""]
     alarms = summary.false_alarms
@@ -205,6 +208,8 @@ def shared_summary(summary: SweepSummary, runs: Iterable[Run]) -> SweepSummary:
             replace(run, id=cleaner.clean(run.id), name=cleaner.clean(run.name))
             for run in summary.runs
         ),
+        machines=tuple(map(cleaner.clean, summary.machines)),
+        torch=tuple(map(cleaner.clean, summary.torch)),
         doubts=tuple(map(cleaner.clean, summary.doubts)),
     )
 

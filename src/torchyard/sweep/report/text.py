@@ -48,6 +48,12 @@ def sweep_line(summary: SweepSummary) -> str:
     return ", ".join(parts)
 
 
+def setup_line(summary: SweepSummary) -> str:
+    """Return the machines and the versions of torch in one line; empty before the first result."""
+    torch = f"torch {' and '.join(summary.torch)}" if summary.torch else ""
+    return one_line("; ".join(part for part in (*summary.machines, torch) if part))
+
+
 def group_name(key: GroupKey) -> str:
     """Return a name such as `kernels inference float32`; `total` for a total."""
     return " ".join(one_line(part) for part in (key.suite, key.mode, key.precision) if part) or (
@@ -296,7 +302,8 @@ def with_short_names(summary: SweepSummary) -> SweepSummary:
 def sweep_text(summary: SweepSummary) -> str:
     """Render the summary as plain text, without control characters from its input."""
     summary = with_short_names(summary)
-    lines = [one_line(summary.name), sweep_line(summary), ""]
+    setup = setup_line(summary)
+    lines = [one_line(summary.name), sweep_line(summary), *([setup] if setup else []), ""]
     lines += [f"! {one_line(doubt)}" for doubt in summary.doubts]
     lines += [""] * bool(summary.doubts)
     if summary.false_alarms is not None:
