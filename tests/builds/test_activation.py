@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.builds.activation import activation_script, split_variables
+from torchyard.builds.activation import activation_script, module_file, split_variables
 from torchyard.builds.environments.model import SYSTEM_PATH
 from torchyard.errors import UsageError
 
@@ -266,3 +266,57 @@ def test_split_keeps_what_a_shell_needs() -> None:
         "PATH": ("/opt/rocm/bin", "/plan/env/bin"),
         "LD_LIBRARY_PATH": ("/opt/rocm/lib", "/plan/env/lib"),
     }
+
+
+def module_commands() -> list[list[str]]:
+    """Environment Modules and Lmod, where this machine has them."""
+    lmod = Path("/usr/share/lmod/lmod/libexec/lmod")
+    modules = sorted(Path("/usr/lib").glob("*/modulecmd.tcl"))
+    return [[str(path), "bash"] for path in (lmod, *modules) if path.exists()]
+
+
+# Lmod 8 does not load a double quote in a folder.
+MODULE_PATHS = {"PATH": ("/b/bin", "/c/bin"), "LD_LIBRARY_PATH": ("/x [z] $w", "/second")}
+
+
+@pytest.mark.parametrize("command", module_commands(), ids=lambda command: Path(command[0]).name)
+def test_module_file(command: list[str], tmp_path: Path) -> None:
+    text = 'it\'s "quoted" $HOME `id` [exit 3] \\ end; {'
+    (tmp_path / "mine").write_text(module_file("mine", (("SPECIAL", text),), MODULE_PATHS))
+    load = f'eval "$({" ".join(command)} load mine)"\n'
+    unload = f'eval "$({" ".join(command)} unload mine)"\n'
+    done = subprocess.run(
+        ["bash", "-c", SHOW + load + "show\n" + unload + "show"],
+        env={**START, "MODULEPATH": str(tmp_path)},
+        capture_output=True,
+        check=True,
+    )
+    loaded, unloaded = environments(done.stdout)
+    assert loaded["SPECIAL"] == text
+    assert loaded["PATH"] == f"/b/bin:/c/bin:{SYSTEM_PATH}"
+    assert loaded["LD_LIBRARY_PATH"] == "/x [z] $w:/second"
+    assert unloaded["PATH"] == SYSTEM_PATH
+    assert not unloaded.keys() & {"SPECIAL", "LD_LIBRARY_PATH"}
+
+
+@pytest.mark.skipif(shutil.which("tclsh") is None, reason="needs tclsh")
+def test_module_file_in_tcl(tmp_path: Path) -> None:
+    values = {
+        "SPECIAL": SPECIAL,
+        "EMPTY": "",
+        "CODE": '[exec touch x] $env(HOME) "; exit 3',
+        "D": "\\",
+    }
+    (tmp_path / "mine").write_text(module_file('a "name"', tuple(values.items()), MODULE_PATHS))
+    program = (
+        "proc module-whatis {text} {}\n"
+        'proc setenv {name value} {puts -nonewline "$name=$value\\0"}\n'
+        'proc prepend-path {name value} {puts -nonewline "$name=$value\\0"}\n'
+        "source mine\n"
+    )
+    (tmp_path / "run.tcl").write_text(program)
+    done = subprocess.run(["tclsh", "run.tcl"], cwd=tmp_path, capture_output=True, check=True)
+    seen = [item.decode() for item in done.stdout.split(b"\0")[:-1]]
+    folders = [f"{k}={v}" for k, vs in MODULE_PATHS.items() for v in reversed(vs)]
+    assert seen == [*(f"{name}={value}" for name, value in values.items()), *folders]
+    assert not (tmp_path / "x").exists()

@@ -123,6 +123,24 @@ fi
     )
 
 
+def module_file(name: str, variables: Variables, prepend: Mapping[str, Sequence[str]]) -> str:
+    """Return a module file in Tcl, which Environment Modules and Lmod load."""
+    lines = ["#%Module1.0", f"module-whatis {_tcl(f'Torchyard build {name}')}"]
+    lines += [
+        f"setenv {_checked(key)} {_tcl(text)}" for key, text in variables if key not in prepend
+    ]
+    for key, folders in prepend.items():
+        # Each command puts its folder first.
+        lines += [f"prepend-path {_checked(key)} {_tcl(folder)}" for folder in reversed(folders)]
+    return "\n".join(lines) + "\n"
+
+
+def _tcl(text: str) -> str:
+    """Quote a word for Tcl, so that nothing in it is substituted."""
+    escaped = re.sub(r'[\\"$\[\]]', r"\\\g<0>", text).replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name) or name.startswith(_RESERVED_NAMES):
         raise UsageError(
@@ -171,7 +189,7 @@ def _activation_variables(plan: Plan) -> dict[str, str]:
 
 
 def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
-    """Write `activate` and `bin/python`; return the latter, or None if there is no interpreter."""
+    """Write `activate`, a module file and `bin/python`; return the last, None without interpreter."""
     step = plan.steps[-1]
     python = plan.components[-1].python
     script = folder.folder / "bin" / "python"
@@ -181,6 +199,9 @@ def write_runtime_files(plan: Plan, folder: BuildFolder) -> Path | None:
         folder.folder / "activate",
         activation_script(folder.folder, plain, prepend, root=step.root, enter=enter),
     )
+    if not step.root:
+        folder.modules.mkdir(exist_ok=True)
+        replace_file(folder.modules / plan.name, module_file(plan.name, plain, prepend))
     if not python:
         return None
     script.parent.mkdir(parents=True, exist_ok=True)

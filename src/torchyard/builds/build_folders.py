@@ -76,6 +76,8 @@ class BuildFolder:
 
     def __init__(self, *, folder: Path) -> None:
         self.folder = folder
+        self.modules = folder / "modulefiles"
+        """For `module use`: a module file with the name of the build."""
         self.prefix = folder / "prefix"
         """Installation prefix of libraries and programs."""
         self.wheels = folder / "wheels"
