@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -179,6 +181,38 @@ def test_the_record_knows_all_components(stack: Stack) -> None:
     assert parts["pymath"]["needs"] == ["mathlib"]
     assert parts["pymath"]["verified"]["smoke"][0]["passed"]
     assert f"{stack.folder}/prefix/lib" in record["variables"]["LD_LIBRARY_PATH"]
+
+
+def test_portable_wheels_run_without_the_build(stack: Stack, tools: Path, tmp_path: Path) -> None:
+    output = tmp_path / "portable"
+    ended = stack.cli.build("wheels", "stack", "--output", str(output), "--json")
+    (wheel,) = json.loads(ended.out)["wheels"]
+    assert "manylinux_2_" in wheel["platform"]
+    (library,) = wheel["libraries"]
+    assert library.startswith("libmathlib")
+    # In an environment of its own, while the build does not exist.
+    home = tmp_path / "env"
+    python = home / "bin" / "python"
+    subprocess.run([tools / "bin" / "python", "-m", "venv", home, "--without-pip"], check=True)
+    site = next(home.glob("lib/python3*/site-packages"))
+    pip = [str(tools / "bin" / "python"), "-m", "pip", "install", "--no-index"]
+    subprocess.run([*pip, "--target", str(site), wheel["file"]], check=True, capture_output=True)
+    hidden = stack.folder.with_name("hidden")
+    stack.folder.rename(hidden)
+    try:
+        script = "import pymath; print(pymath.two())"
+        done = subprocess.run([python, "-c", script], capture_output=True, text=True, check=False)
+    finally:
+        hidden.rename(stack.folder)
+    assert done.stdout == "200\n", done.stderr
+
+
+def test_a_wheel_that_needs_a_newer_system(stack: Stack, tmp_path: Path) -> None:
+    old = f"manylinux_2_5_{os.uname().machine}"
+    words = ("wheels", "stack", "--output", str(tmp_path / "old"), "--platform", old)
+    ended = stack.cli.build(*words, code=5)
+    assert "auditwheel cannot repair pymath" in ended.err
+    assert not list((tmp_path / "old").iterdir())
 
 
 def test_activation_twice_is_once(stack: Stack) -> None:

@@ -36,6 +36,10 @@ BUILD_COMMANDS: Final[CommandTable] = {
         "torchyard.builds.commands.show:sbom",
         "write the software bill of materials of a build",
     ),
+    "wheels": (
+        "torchyard.builds.commands.show:wheels",
+        "copy wheels with the libraries that they need",
+    ),
     "explain": (
         "torchyard.builds.commands.show:explain",
         "explain from its log why a build failed",

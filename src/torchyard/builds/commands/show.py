@@ -1,4 +1,4 @@
-"""`torchyard build list|show|recipes|lock|sbom|explain`: read recipes, records and logs."""
+"""`torchyard build list|show|recipes|lock|sbom|wheels|explain`: read recipes, records and logs."""
 
 from __future__ import annotations
 
@@ -284,6 +284,58 @@ def sbom(build: str, sbom_format: str, output: str, as_json: bool) -> None:
             print_message(f"wrote {output}")
     else:
         print_data(text)
+
+
+_WHEELS_HELP = """
+\b
+Examples:
+  torchyard build wheels pytorch-2.6.0-trimmed
+  torchyard build wheels stack --output dist --platform manylinux_2_36_x86_64
+
+Copy the wheels of a build, with the libraries that they need, so that they can be installed on other
+machines. The platform tag names the oldest C library that they run with. Libraries of torch and of the
+GPU driver are not copied. Requires `pip install torchyard[wheels]`.
+"""
+
+
+@click.command("wheels", help=_WHEELS_HELP)
+@click.argument("build")
+@click.option(
+    "--output", default="", metavar="FOLDER", help="Output folder. [default: BUILD-wheels]"
+)
+@click.option(
+    "--platform",
+    default="auto",
+    show_default=True,
+    metavar="TAG",
+    help="Platform tag, such as manylinux_2_36_x86_64; `auto` chooses the oldest that fits.",
+)
+@click.option(
+    "--exclude",
+    "excluded",
+    multiple=True,
+    metavar="PATTERN",
+    help="Library that is not copied, such as libcublas.so.*. May be repeated.",
+)
+@common_options
+def wheels(
+    build: str, output: str, platform: str, excluded: tuple[str, ...], as_json: bool
+) -> None:
+    """Copy the wheels of a build with the libraries that they need."""
+    from torchyard.builds.build_folders import BuildsDirectory
+    from torchyard.builds.portable_wheels import make_portable
+    from torchyard.builds.record import find_build
+    from torchyard.core.records import encode
+
+    entry = find_build(build, BuildsDirectory.default())
+    folder = Path(output or f"{entry.name}-wheels")
+    made = make_portable(entry, folder, platform=platform, excluded=excluded, say=print_message)
+    if as_json:
+        print_json({"wheels": [encode(wheel) for wheel in made]})
+        return
+    for wheel in made:
+        libraries = ", ".join(wheel.libraries) or "no libraries"
+        print_data(printable(f"{wheel.file}\n  {wheel.platform}: {libraries}"))
 
 
 _EXPLAIN_HELP = """
