@@ -155,7 +155,7 @@ def test_the_probe_is_outside_the_timed_part(
         while time.thread_time_ns() < deadline:
             pass
 
-    monkeypatch.setattr(timing, "_probe", FrequencyProbe(slow_work))
+    monkeypatch.setattr(timing, "PROBE", FrequencyProbe(slow_work))
     code = """
         import torch
         def make():

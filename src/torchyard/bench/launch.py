@@ -31,7 +31,8 @@ from torchyard.bench.timeline import EXIT, START, TEMPLATES, Timeline
 from torchyard.core.comparison import Failure
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.records import encode
-from torchyard.core.study import Environment, MeasureSettings, Variant, Workload
+from torchyard.core.study import SCRIPT_SUITE, Environment, MeasureSettings, Variant, Workload
+from torchyard.core.units import format_duration
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.machine.system.cores import available_cores, check_instances, cores_of
 from torchyard.process.ending import WorkerFailure
@@ -449,6 +450,20 @@ class LaunchProcesses:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _build_process(self, variants: Sequence[Variant], state: str | None) -> dict[str, Any]:
+        try:
+            return self._ask_build(variants, state)
+        except VariantFailed as failed:
+            if self.workload.suite != SCRIPT_SUITE or failed.failure.kind != "timeout":
+                raise
+            limit = format_duration(self.settings.step_limit_s * 1e9)
+            failure = replace(
+                failed.failure,
+                message=f"the script reached no step within {limit}",
+                hint="name the function of a step with --step, or raise --step-limit",
+            )
+            raise VariantFailed(failure, process_alive=False) from failed
+
+    def _ask_build(self, variants: Sequence[Variant], state: str | None) -> dict[str, Any]:
         return self.ask(
             variants[0],
             "build",

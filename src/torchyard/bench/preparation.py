@@ -21,8 +21,9 @@ from torchyard.bench.launch import LaunchProcesses, VariantFailed
 from torchyard.core.comparison import Accuracy, AccuracyStatus, VariantMetrics
 from torchyard.core.records import decode
 from torchyard.core.roofline import MachinePeak
-from torchyard.core.study import Variant
+from torchyard.core.study import SCRIPT_SUITE, Variant
 from torchyard.machine.guards.gpu_guard import GpuGuard
+from torchyard.presentation.wording import data_wait_text
 from torchyard.worker.bench.backend_names import uses_inductor
 
 CLOCK_COST_NS: Final = 420.0
@@ -63,6 +64,22 @@ def plan_block(iteration_ns: float, *, block_s: float, training: bool) -> BlockP
         samples=samples,
         prime=1 if iteration_ns <= PRIME_SHARE * block_ns else 0,
     )
+
+
+SCRIPT_STEPS: Final = 5
+SCRIPT_BLOCK_S: Final = 5.0
+"""A block of a script has this many steps, unless it would last longer than this."""
+
+
+def plan_script_block(iteration_ns: float, *, block_s: float, least_steps: int) -> BlockPlan:
+    """Plan a block of a script: one sample, the mean of its steps.
+
+    Data loaders deliver in groups of their processes, so a block has at least one step for each of them.
+    """
+    iteration_s = max(iteration_ns, 1.0) / 1e9
+    least = min(max(SCRIPT_STEPS, least_steps), round(SCRIPT_BLOCK_S / iteration_s))
+    steps = max(1, least, round(block_s / iteration_s))
+    return BlockPlan(inner=steps, samples=1, prime=1 if iteration_s <= PRIME_SHARE * block_s else 0)
 
 
 FIRST_WARM_UP_LIMIT_S: Final = 8.0
@@ -287,11 +304,15 @@ def warm_up(processes: LaunchProcesses, variant: Variant, prepared: PreparationS
         note_shared_caches(processes, variant, prepared)
         iteration_ns = float(answer["iteration_ns"])
         prepared.iteration_ns[variant.name] = iteration_ns
-        prepared.plans[variant.name] = plan_block(
-            iteration_ns,
-            block_s=processes.settings.block_s,
-            training=processes.workload.mode == "training",
-        )
+        block_s = processes.settings.block_s
+        if processes.workload.suite == SCRIPT_SUITE:
+            plan = plan_script_block(
+                iteration_ns, block_s=block_s, least_steps=int(answer["workers"])
+            )
+        else:
+            training = processes.workload.mode == "training"
+            plan = plan_block(iteration_ns, block_s=block_s, training=training)
+        prepared.plans[variant.name] = plan
         if not answer["stable"]:
             text = f"had not reached a steady state after {answer['warm_up_s']:.0f} s of warm-up"
             prepared.notes.append((variant.name, text))
@@ -327,6 +348,10 @@ def measure_metrics(
             raise
         answer = {"unavailable": [["peak_memory_bytes", failed.failure.message]]}
     _note_recompiles(variant, answer, prepared)
+    prepared.add_findings(variant, answer)
+    waits = data_wait_text(float(answer.get("data_share") or 0.0), "a step")
+    if waits:
+        prepared.notes.append((variant.name, f"waits for data: {waits}"))
     built = processes.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
     if answer.get("flops") is None:

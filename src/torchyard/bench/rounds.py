@@ -16,7 +16,7 @@ from typing import Final
 from torchyard.bench.launch import LaunchProcesses, threads_of
 from torchyard.bench.preparation import PreparationState, verify_block
 from torchyard.core.block import Block
-from torchyard.core.study import RelocationMethod, Variant
+from torchyard.core.study import SCRIPT_SUITE, RelocationMethod, Variant
 from torchyard.machine.guards import block_check
 from torchyard.machine.guards.block_check import ProbeBaseline
 from torchyard.machine.guards.gpu_guard import GpuGuard
@@ -168,6 +168,13 @@ def _relocate(processes: LaunchProcesses, seed: int, method: RelocationMethod) -
     return moved, held
 
 
+def _block_limit_s(processes: LaunchProcesses) -> float:
+    """Return the time limit of a block; a script may have to be started again in it."""
+    settings = processes.settings
+    is_script = processes.workload.suite == SCRIPT_SUITE
+    return settings.step_limit_s if is_script else settings.block_limit_s
+
+
 def _block(
     processes: LaunchProcesses,
     variant: Variant,
@@ -189,7 +196,7 @@ def _block(
         variant,
         "block",
         phase="timing",
-        limit_s=processes.settings.block_limit_s + 20 * expected_s,
+        limit_s=_block_limit_s(processes) + 20 * expected_s,
         variant=variant.name,
         inner=plan.inner,
         samples=plan.samples,

@@ -45,7 +45,7 @@ from torchyard.bench.timeline import OTHER, WAITING, Timeline
 from torchyard.core.block import Block
 from torchyard.core.comparison import UNTRUSTED, Comparison
 from torchyard.core.events import Event, EventKind, Listener
-from torchyard.core.study import Study, Variant, Workload
+from torchyard.core.study import SCRIPT_SUITE, Study, Variant, Workload
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.guards.block_check import ProbeBaseline, guard_states
 from torchyard.machine.guards.gpu_guard import GpuGuard
@@ -115,8 +115,8 @@ class WorkloadSession(SessionData):
         self._chance = chance
         self._number = 0
         self._recorded: set[tuple[str, str]] = set()
-        self._isolated = False
-        """Whether each candidate has its own process, because a shared one crashed."""
+        self._isolated = workload.suite == SCRIPT_SUITE
+        """Whether each candidate has its own process: a script, or because a shared one crashed."""
         self._prepared = PreparationState()
         self._clock = SessionClock(study.budget)
         self._timeline = Timeline()

@@ -13,11 +13,13 @@ from dataclasses import fields, replace
 from typing import Final
 
 from torchyard.core.comparison import Comparison
-from torchyard.core.study import FILE_SUITE, Workload, split_user_file
+from torchyard.core.study import FILE_SUITE, SCRIPT_SUITE, Workload, split_user_file
 
 __all__ = ["short_label", "short_labels", "short_texts", "with_short_names", "with_short_workloads"]
 
-_FILE_LABEL: Final = re.compile(rf"{FILE_SUITE}/(/.*?\.py)((?:[: ].*)?)", re.DOTALL)
+_FILE_LABEL: Final = re.compile(
+    rf"(?:{FILE_SUITE}|{SCRIPT_SUITE})/(/.*?\.py)((?:[: ].*)?)", re.DOTALL
+)
 
 
 class _ShownWorkload(Workload):
@@ -25,7 +27,7 @@ class _ShownWorkload(Workload):
 
     @property
     def label(self) -> str:
-        return super().label.removeprefix(f"{FILE_SUITE}/")
+        return super().label.removeprefix(f"{self.suite}/")
 
 
 def with_short_names(workloads: Sequence[Workload]) -> list[Workload]:
@@ -65,7 +67,7 @@ def short_texts(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _is_user_file(workload: Workload) -> bool:
-    return workload.suite == FILE_SUITE and workload.name.startswith("/")
+    return workload.suite in {FILE_SUITE, SCRIPT_SUITE} and workload.name.startswith("/")
 
 
 def _path(workload: Workload) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from torchyard.worker.catalog.entry import SCRIPT_SUITE as SCRIPT_SUITE  # noqa: PLC0414 - exported
+
 Mode = Literal["inference", "training", "prefill", "decode"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 PHASES: Final[tuple[Mode, ...]] = ("prefill", "decode")
@@ -30,6 +32,9 @@ DEFAULT_NAME: Final = "bench"
 """Name of a study without a name of its own."""
 FILE_SUITE: Final = "file"
 """The suite of workloads in Python files of the user."""
+
+SCRIPT_FOLDER: Final = "folder"
+"""Parameter of a training script: the folder that it runs in. Not part of the label."""
 
 COMMAND_SUITE: Final = "command"
 """The suite of whole programs; the name of its workload is the command of the baseline."""
@@ -70,6 +75,8 @@ class Workload:
         if self.device != "cpu":
             text += f" {self.device}"
         for key, value in self.parameters:
+            if self.suite == SCRIPT_SUITE and key == SCRIPT_FOLDER:
+                continue
             text += f" {key}={value}"
         return text
 

@@ -125,6 +125,21 @@ def rough_duration(duration_s: float) -> str:
     return f"{hours:.1f} h" if hours < 10 else f"{round(hours)} h"  # noqa: PLR2004
 
 
+_LEAST_DATA_WAIT: Final = 0.1
+_BOUND_BY_DATA: Final = 0.5
+"""Shares of the time from which waiting for data is reported, and from which it is the bottleneck."""
+
+
+def data_wait_text(share: float, whole: str) -> str:
+    """Return which share of the whole is spent waiting for data loaders; nothing if it is small."""
+    if share < _LEAST_DATA_WAIT:
+        return ""
+    text = f"{format_percent(min(1.0, share))} of {whole} is spent waiting for data (DataLoader)"
+    if share >= _BOUND_BY_DATA:
+        text += ": the program is bound by data loading, so a faster model hardly helps"
+    return text
+
+
 _CHECKED: Final = {
     AccuracyStatus.PASS: "pass",
     AccuracyStatus.LESS_ACCURATE: "less accurate",

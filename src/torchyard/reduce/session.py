@@ -20,7 +20,14 @@ from typing import Any, Final
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.core.comparison import Estimate
 from torchyard.core.short_names import short_label
-from torchyard.core.study import COMMAND_SUITE, Budget, MeasureSettings, Variant, Workload
+from torchyard.core.study import (
+    COMMAND_SUITE,
+    SCRIPT_SUITE,
+    Budget,
+    MeasureSettings,
+    Variant,
+    Workload,
+)
 from torchyard.errors import UsageError
 from torchyard.process.programs import capture
 from torchyard.reduce.model import UNITS, WORSE, Metric, Reduced, Sides
@@ -145,6 +152,7 @@ def reduce_comparison(
 def _check(workload: Workload, baseline: Variant, candidate: Variant) -> None:
     reasons = {
         "whole programs": workload.suite == COMMAND_SUITE,
+        "training scripts": workload.suite == SCRIPT_SUITE,
         "training with an optimizer step": workload.optimizer_step,
         "variants in different targets or environments": baseline.process_key
         != candidate.process_key,

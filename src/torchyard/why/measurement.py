@@ -22,7 +22,7 @@ from torchyard.core.comparison import VariantMetrics
 from torchyard.core.events import Event, Listener
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.short_names import short_label
-from torchyard.core.study import COMMAND_SUITE, MeasureSettings, Variant, Workload
+from torchyard.core.study import COMMAND_SUITE, SCRIPT_SUITE, MeasureSettings, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.guards import block_check
@@ -92,9 +92,10 @@ class AttributionSession:
         After two launches, no further one starts that would end after `budget_s`. `traces` is a folder
         for a Chrome trace of one block of each side. `on_launch` is called after each launch.
         """
-        if workload.suite == COMMAND_SUITE:
+        if workload.suite in {COMMAND_SUITE, SCRIPT_SUITE}:
+            kind = "whole programs" if workload.suite == COMMAND_SUITE else "training scripts"
             raise UsageError(
-                "why does not support whole programs",
+                f"why does not support {kind}",
                 why="only operators of PyTorch modules and functions are attributed",
                 hint="use `torchyard profile` for a profile of each program",
             )

@@ -13,6 +13,7 @@ import traceback
 from typing import Any, Callable, Dict, List, Mapping
 
 from torchyard.worker import placement, wire
+from torchyard.worker.catalog.entry import SCRIPT_SUITE
 from torchyard.worker.workload import CannotBuild
 
 OLDEST_TORCH = (2, 0)
@@ -60,7 +61,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
     service = WorkerService()
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: facts,
-        "build": service.build,
+        "build": lambda **fields: _build(channel, service, fields),
         "reference": service.reference,
         "judge": service.judge,
         "warm": service.warm,
@@ -106,6 +107,15 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             error.__traceback__ = None
             gc.collect()
         channel.send(reply)
+
+
+def _build(channel: wire.Channel, service: Any, fields: Dict[str, Any]) -> Any:
+    """Build the workload; a script answers this request and all further ones itself, until it fails."""
+    if fields["workload"]["suite"] == SCRIPT_SUITE:
+        from torchyard.worker.training_script.service import serve
+
+        serve(channel, **fields)
+    return service.build(**fields)
 
 
 def _attribution(service: Any) -> Any:

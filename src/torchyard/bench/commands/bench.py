@@ -51,6 +51,8 @@ Examples:
       two precisions on your own model
   torchyard bench --command "python a.py" --command "python b.py"
       whole programs, run alternately
+  torchyard bench --script train.py --script-args "--batch 32"
+      inductor against eager in the steps of a training script, which is not edited
   sudo torchyard bench --only models/gpt --tune
       on a quieted machine; its settings are restored afterwards
   torchyard bench study.toml --time 5m --html report.html
@@ -89,6 +91,14 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     for name in ("shell", "warmup"):
         if options[name]:
             raise UsageError(f"--{name} has no effect", hint="it applies to --command")
+    if options["script"] is not None:
+        from torchyard.bench.commands.scripts import study_of_script
+
+        return _run_study(study_of_script(files, options), options, as_json=as_json)
+    for name in ("step", "script_args"):
+        if options[name] is not None:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} has no effect", hint="it applies to --script")
     study, python_files, workloads = _split_files(files)
     options["only"] = (*options["only"], *workloads)
     options["python_file"] = python_files[0] if python_files else None
@@ -190,10 +200,11 @@ def _explain(session: BenchSession, *, quiet: bool, as_json: bool) -> None:
 def _can_be_explained(comparisons: Sequence[Comparison]) -> bool:
     """Whether `torchyard why` can attribute a difference of the run."""
     from torchyard.core.comparison import Verdict
-    from torchyard.core.study import COMMAND_SUITE
+    from torchyard.core.study import COMMAND_SUITE, SCRIPT_SUITE
 
     return any(
-        row.state in {Verdict.FASTER, Verdict.SLOWER} and row.workload.suite != COMMAND_SUITE
+        row.state in {Verdict.FASTER, Verdict.SLOWER}
+        and row.workload.suite not in {COMMAND_SUITE, SCRIPT_SUITE}
         for row in comparisons
     )
 

@@ -314,6 +314,22 @@ _OPTIONS: Final = (
         help="May be repeated. `generate` means prefill and decode, the phases of a language model. "
         "[default: inference]",
     ),
+    _what(
+        "--script",
+        metavar="FILE.py",
+        help="A training script, timed between its steps; it runs in the current folder.",
+    ),
+    _what(
+        "--step",
+        metavar="NAME",
+        help="With --script: the function whose calls are the steps, such as train_step, "
+        "Trainer.step or trainer.step. [default: steps of the optimizer]",
+    ),
+    _what(
+        "--script-args",
+        metavar="TEXT",
+        help="With --script: its arguments, such as '--epochs 2 --batch 32'.",
+    ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
     *BASELINE_OPTIONS,

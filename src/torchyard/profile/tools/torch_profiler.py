@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.core.records import decode
-from torchyard.core.units import format_percent
 from torchyard.errors import MissingTool, ResultsDamaged, UsageError, WorkerFailed
+from torchyard.presentation.wording import data_wait_text
 from torchyard.profile.model import Collected, KeptFile
 from torchyard.profile.tools.interface import (
     STEPS,
@@ -30,9 +30,6 @@ _SUMMARY: Final = (
 """Fields of `Collected` in the summary."""
 _LOADERS: Final = "enumerate(DataLoader)"
 """Start of the names under which torch records the calls that get a batch."""
-_LEAST_LOADING: Final = 0.1
-_BOUND_BY_LOADING: Final = 0.5
-"""Shares of the recorded time from which data loading is reported, and from which it is the bottleneck."""
 # By default Kineto logs each start and stop on stderr, mixed with the program's output.
 _QUIET: Final = ("KINETO_LOG_LEVEL", "9")
 
@@ -95,13 +92,10 @@ def data_notes(collected: Collected) -> list[str]:
     loading_ns = sum(
         row.total_cost or 0.0 for row in collected.rows if row.name.startswith(_LOADERS)
     )
-    if not collected.recorded_ns or loading_ns < _LEAST_LOADING * collected.recorded_ns:
+    if not collected.recorded_ns:
         return []
-    share = min(1.0, loading_ns / collected.recorded_ns)
-    text = f"{format_percent(share)} of the recorded time is spent waiting for data (DataLoader)"
-    if share >= _BOUND_BY_LOADING:
-        text += ": the program is bound by data loading, so a faster model hardly helps"
-    return [text]
+    text = data_wait_text(loading_ns / collected.recorded_ns, "the recorded time")
+    return [text] if text else []
 
 
 def _trace(folder: Path) -> tuple[KeptFile, ...]:

@@ -175,6 +175,11 @@ def _cpu_peak(runner: VariantRunner) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             call()
             runner.model.forget_gradients()
+    return peak_of(profiler)
+
+
+def peak_of(profiler: Any) -> int:
+    """Return the peak of live tensor bytes above the start of a profile with memory."""
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda e: e.start_ns() if hasattr(e, "start_ns") else e.start_us())
     alive = peak = 0

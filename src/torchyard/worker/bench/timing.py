@@ -204,7 +204,7 @@ def _gpu_cache_bytes(cuda: CudaDevice) -> int:
 SETTLE_STEP_S = 0.002
 SETTLE_LIMIT_S = 0.4
 
-_probe = FrequencyProbe()
+PROBE = FrequencyProbe()
 clock = time.perf_counter_ns
 _process_clock = time.process_time_ns
 """Bound before any user code runs: a variant that replaces them cannot change the timing."""
@@ -241,7 +241,7 @@ def run_block(
                 if reset is not None:
                     reset()
             runner.synchronize()
-            probe_before_ns = _probe.read() if probe else None
+            probe_before_ns = PROBE.read() if probe else None
             before = read_usage()
             started_ns = clock()
             if cuda is not None:
@@ -250,7 +250,7 @@ def run_block(
                 durations = _host_samples(call, inner, samples, reset, flush, check)
             wall_ns = clock() - started_ns
             after = read_usage()
-            probe_after_ns = _probe.read() if probe else None
+            probe_after_ns = PROBE.read() if probe else None
     finally:
         gc.enable()
     result: Dict[str, Any] = {

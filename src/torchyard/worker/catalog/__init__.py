@@ -11,6 +11,7 @@ from torchyard.worker.catalog.entry import (
     BOTH,
     INFERENCE,
     PHASES,
+    SCRIPT_SUITE,
     Entry,
     ListedWorkload,
     parameters,
@@ -233,6 +234,7 @@ OPEN_SUITES: Dict[str, str] = {
     "torchbench": "a model of a pytorch/benchmark checkout, such as resnet50:path=FOLDER",
     "file": "a Python file, given by path",
     "script": "a whole program, for `torchyard tune --program`",
+    SCRIPT_SUITE: "the steps of a training script, for `torchyard bench --script`",
 }
 # The workloads of a whole suite, for the suites that accept any name.
 LISTS: Dict[str, List[ListedWorkload]] = {

@@ -33,6 +33,8 @@ INFERENCE = ("inference",)
 BOTH = ("inference", "training")
 PHASES = ("prefill", "decode")
 """Modes of text generation: read the prompt, generate one token."""
+SCRIPT_SUITE = "steps"
+"""The suite of training scripts, which are timed between their steps."""
 GENERATING_SUITES = ("models", "huggingface")
 GENERATION = {"prompt": 128, "generate": 32, "static": 1}
 """Parameters of these modes: lengths of the prompt and of the generated text, and a static cache or a dynamic one."""
