@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from torchyard.worker.catalog.entry import SCRIPT_SUITE as SCRIPT_SUITE  # noqa: PLC0414 - exported
-
 Mode = Literal["inference", "training", "prefill", "decode"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 PHASES: Final[tuple[Mode, ...]] = ("prefill", "decode")
@@ -33,6 +31,8 @@ DEFAULT_NAME: Final = "bench"
 FILE_SUITE: Final = "file"
 """The suite of workloads in Python files of the user."""
 
+SCRIPT_SUITE: Final = "steps"
+"""The suite of training scripts, which are timed between their steps."""
 SCRIPT_FOLDER: Final = "folder"
 """Parameter of a training script: the folder that it runs in. Not part of the label."""
 

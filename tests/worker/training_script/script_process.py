@@ -102,7 +102,7 @@ def run_steps(processes: LaunchProcesses, count: int, variant: Variant = EAGER) 
 def checked(processes: LaunchProcesses, *candidates: Variant) -> Sequence[Accuracy]:
     """The accuracy of the candidates against the first variant."""
     prepared = PreparationState()
-    reference = Path((processes.built and processes._scratch) or ".") / "reference.pt"
+    reference = processes._scratch / "reference.pt"
     for candidate in candidates:
         check_accuracy(processes, processes.variants[0], candidate, reference, prepared)
     return [prepared.accuracy[one.name] for one in candidates]

@@ -198,6 +198,24 @@ def test_a_step_is_a_method_of_a_class_an_object_or_an_import(tmp_path: Path, na
     assert steps == (7 if name != "beside.Base.inner_step" else 3)
 
 
+def test_a_named_optimizer_may_have_a_scheduler(tmp_path: Path) -> None:
+    text = """
+        def main():
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+            for number in range(10**9):
+                model(torch.ones(2, 8)).mean().backward()
+                optimizer.step()
+                scheduler.step()
+                log(str(number))
+
+        main()
+    """
+    with running(write_script(tmp_path, MODEL, LOG, text), step="optimizer.step") as processes:
+        run_steps(processes, 4)
+    assert len((tmp_path / "log.txt").read_text().split()) == 4
+
+
 def test_an_unknown_step_is_an_error(tmp_path: Path) -> None:
     failed = failure_of(write_script(tmp_path, MODEL, FOREVER), step="Trainer.fit")
     assert failed.failure.kind == "cannot-build"

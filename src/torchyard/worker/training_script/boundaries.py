@@ -9,6 +9,7 @@ import ast
 import functools
 import importlib
 import inspect
+import types
 from typing import Any, Callable, List, Optional
 
 import torch
@@ -146,8 +147,11 @@ class NamedSteps:
         """Watch a method of the object, where it has one."""
         function = getattr(value, method, None)
         if callable(function):
+            watched = self.watched(getattr(function, "__func__", function))
+            if inspect.ismethod(function):  # schedulers of learning rates need a method
+                watched = types.MethodType(watched, function.__self__)
             try:
-                setattr(value, method, self.watched(function))
+                setattr(value, method, watched)
             except (AttributeError, TypeError):
                 return value  # calls in the script are watched where they are made
         return value

@@ -10,6 +10,8 @@ import shlex
 import traceback
 from typing import Any, Dict, List, NoReturn, Optional, Union
 
+import torch
+
 from torchyard.worker import wire
 from torchyard.worker.bench import dynamo_graphs, metrics, timing
 from torchyard.worker.bench.accuracy import judge as accuracy
@@ -46,7 +48,9 @@ def serve(
     parameters = dict(workload["parameters"])
     if len(variants) != 1:
         raise CannotBuild("a script runs one variant in a process")
-    ScriptService(channel, workload["name"], parameters, variants[0], seed).run()
+    ScriptService(
+        channel, workload["name"], parameters, variants[0], seed, workload["device"]
+    ).run()
 
 
 class ScriptService:
@@ -59,8 +63,10 @@ class ScriptService:
         parameters: Dict[str, Any],
         variant: Dict[str, Any],
         seed: int,
+        device: str,
     ) -> None:
         self._channel = channel
+        self._device = device
         self._pid = os.getpid()
         self._variant = AppliedVariant(variant)
         self._optimizers = OptimizerSteps(self._optimizer_stepped)
@@ -97,6 +103,13 @@ class ScriptService:
                 self._called.install()
                 try:
                     self._program.run()
+                except Exception as error:
+                    if self._shortest is None:
+                        raise
+                    raise RuntimeError(
+                        "the script ended after %d steps, and failed when it was started again in "
+                        "the same process: %s: %s" % (self._shortest, type(error).__name__, error)
+                    ) from error
                 finally:
                     self._called.take()
                 self._check_end()
@@ -145,6 +158,9 @@ class ScriptService:
             self._converse(_error(error))
             return
         if answer is not None:
+            self._children.stop()
+            if isinstance(self._task, Block) and self._task.settle:
+                answer["settle_ns"] = timing.wait_until_idle()
             self._converse(wire.answer(answer))
 
     def _answer_after_step(self, task: Task, returned: Any) -> Optional[Dict[str, Any]]:
@@ -242,9 +258,9 @@ class ScriptService:
         steps = int(request["inner"]) * int(request["samples"])
         if self._shortest is not None:
             steps = min(steps, self._shortest - FIRST_TIMED_STEP)
-        if request.get("settle"):
-            timing.wait_until_idle()
-        block = Block(steps, int(request["prime"]), bool(request.get("probe")))
+        block = Block(
+            steps, int(request["prime"]), bool(request.get("probe")), bool(request.get("settle"))
+        )
         block.synchronize_each = self._shortest is not None
         return block
 
@@ -275,6 +291,8 @@ class ScriptService:
                 "has %d optimizers: a step ends with that which made its first step last; --step "
                 "names another function" % count
             )
+        if self._device == "cpu" and torch.cuda.is_available() and torch.cuda.is_initialized():
+            notes.append("uses CUDA: give --device cuda, so that clocks of the GPU are watched")
         if self._optimizers.late:
             notes.append(
                 "has %d optimizers that made their first step after the warm-up"

@@ -216,7 +216,9 @@ class WarmUp(Task):
 class Block(Task):
     """Timed steps: their mean, so that steps that wait for data count as often as they occur."""
 
-    def __init__(self, steps: int, prime: int, probe: bool) -> None:
+    def __init__(self, steps: int, prime: int, probe: bool, settle: bool) -> None:
+        """With `settle`, the threads of this process have stopped spinning before the answer."""
+        self.settle = settle
         self._steps = steps
         self._prime = prime
         self._probe = probe
