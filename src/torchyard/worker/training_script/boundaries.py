@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 import types
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 
@@ -96,7 +96,7 @@ class NamedSteps:
         ast.fix_missing_locations(tree)
         return transformer.matched
 
-    def names(self) -> "dict[str, Any]":
+    def names(self) -> Dict[str, Any]:
         """Return the globals that instrumented code uses."""
         return {_WATCH: self.watched, _WATCH_OBJECT: self._watched_object}
 
