@@ -33,6 +33,7 @@ BESIDE_VALUES = frozenset(
         "compiling inductor",
         "dynamic was",
         "eager ms",
+        "eager waits",
         "environment current",
         "inductor untrusted",
         "inference cuda",
