@@ -1,0 +1,45 @@
+"""Ordinary programs, written without knowledge of the detectors, to measure how much waste is found.
+
+`planted.txt` and `held_out.txt` have one planted waste per program, `clean.txt` has none. The programs
+are data: `benchmarks/value_recall.py` writes each to a file and profiles it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).parent
+CORPORA: Final = ("planted", "clean", "held_out")
+MARK: Final = "# waste"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusProgram:
+    """One program, the patterns that describe its waste, and the lines that a finding may name."""
+
+    name: str
+    source: str
+    patterns: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """Numbers of the marked lines."""
+        rows = enumerate(self.source.splitlines(), start=1)
+        return tuple(number for number, row in rows if row.endswith(MARK))
+
+
+def programs(corpus: str) -> tuple[CorpusProgram, ...]:
+    """Return the programs of a corpus."""
+    text = (HERE / f"{corpus}.txt").read_text(encoding="utf-8")
+    pieces = re.split(r"^# %% (\w+)(?:: (.*))?\n", text, flags=re.MULTILINE)[1:]
+    return tuple(
+        CorpusProgram(
+            name=name,
+            source=source.strip() + "\n",
+            patterns=tuple((patterns or "").split(", ")) if patterns else (),
+        )
+        for name, patterns, source in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True)
+    )
