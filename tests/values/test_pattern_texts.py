@@ -82,8 +82,15 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     mentions("unchanged across steps", worth, "three steps")
     assert (wasted_writes.LEAST_OCCURRENCES, duplicates.LEAST_STEPS) == (3, 3)
     mentions("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
-    mentions("frequent values", "90 %", "99 %", f"{frequent_values.LEAST_BYTES >> 10} KiB")
-    assert (frequent_values.SHARE, frequent_values.ORDINARY_SHARE) == (0.9, 0.99)
+    shares = (
+        frequent_values.ZERO_SHARE,
+        frequent_values.ACTIVATION_SHARE,
+        frequent_values.SHARE,
+        frequent_values.MASK_SHARE,
+    )
+    mentions("frequent values", *(f"{share:.0%}".replace("%", " %") for share in shares))
+    mentions("frequent values", f"{frequent_values.LEAST_BYTES >> 10} KiB", "three of four calls")
+    assert frequent_values.USUAL_SHARE == 0.75
     mentions(
         "heavy type", "read at least twice", f"{heavy_type.LEAST_INTEGER_BYTES >> 10} KiB", "1 MiB"
     )

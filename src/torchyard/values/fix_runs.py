@@ -41,6 +41,8 @@ _UNCHANGED: Final = "unchanged across steps"
 _ADDED: Final = "zeroed only to be added to"
 _COPY: Final = "a copy, and neither"
 _OWN_INPUT: Final = "the same bits as its own input"
+_WITHOUT_FIX: Final = ("a check that every element passed", "copied values that were overwritten")
+"""Findings whose fix needs more of the source than the call."""
 _FRESH: Final = frozenset(
     {"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"}
     | {"new_zeros", "new_ones", "new_full"}
@@ -88,6 +90,8 @@ def fix_of(finding: ValueFinding) -> Fix | None:
         if finding.evidence.get("unchanged_share", 1.0) < 1.0:
             return None
         return _skip(finding, name, sorted(lines))
+    if finding.detail.startswith(_WITHOUT_FIX):
+        return None
     if finding.pattern == _GUARD or finding.detail.startswith((_COPY, _OWN_INPUT)):
         return _argument(finding, name, sorted(lines))
     if finding.pattern in {_DUPLICATE, _UNCHANGED}:

@@ -16,7 +16,7 @@ from importlib.resources import files
 from torchyard.core.records import decode
 from torchyard.values.model import ValueFinding
 
-FIELDS = ("operator", "inside", "dtype", "shape", "detail", "fits", "first")
+FIELDS = ("operator", "inside", "dtype", "shape", "detail", "fits", "first", "caller")
 """Fields of a finding that a suggestion may use."""
 _ANY = "*"
 
@@ -120,7 +120,13 @@ def _fields(finding: ValueFinding) -> dict[str, str]:
         where = f"{_bare(str(first.get('operator')))} in line {first.get('line')}"
         if first.get("file") not in {None, finding.place.file}:
             where += f" of {first.get('file')}"
+    caller = finding.evidence.get("caller")
+    called = ""
+    if isinstance(caller, dict):
+        of = f" of {caller.get('file')}" if caller.get("file") != finding.place.file else ""
+        called = f" (from line {caller.get('line')}{of})"
     return {
+        "caller": called,
         "operator": f"`{_bare(finding.operator)}`",
         "inside": f"`{_bare(finding.path[0])}`" if finding.path else "",
         "dtype": finding.dtype,

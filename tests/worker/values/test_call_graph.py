@@ -244,7 +244,7 @@ def test_sparse_and_nested_results_are_followed_as_far_as_they_have_memory() -> 
         ((sparse @ x) + (sparse @ x)).sum().item()
         F.softmax(x, -1)
 
-    assert chain(one(step, "duplicate"))
+    assert chain(one(step, "duplicate", "mm"))
 
 
 def timed(step: Callable[[], object], finding: Finding) -> list[dict[str, Any]]:

@@ -375,6 +375,8 @@ def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
         rows.append(("proofs", "disabled (--no-prove): findings are at most likely"))
     if options.get("approximate"):
         rows.append(("approximate", "approximate findings are hints, not proofs"))
+    elif options:
+        rows.append(("approximate", "approximate patterns were not searched for: --approximate"))
     if options.get("graph") is False or not profile.flow.nodes:
         rows.append(("flow graph", "not recorded"))
     device = f"{clipped(profile.device)}, {profile.threads} thread"

@@ -21,6 +21,7 @@ from torchyard.worker.values.observation import (
     covered_fill,
     covers,
     fill_held,
+    reader_of,
     storage_key,
 )
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
@@ -271,6 +272,8 @@ class ValueMode(DetachableMode):
                 state.reads += 1
                 if not self._path:
                     state.uses += 1
+                    if state.readers is not None:
+                        state.readers.add(reader_of(operator, tensor, read, args))
                 inputs.append((tensor, state))
                 if node >= 0:
                     self.flow.read(state.node, node, tensor.numel() * tensor.element_size())
@@ -319,6 +322,8 @@ class ValueMode(DetachableMode):
         if not self.active or not state.defined or size < self.options.least_bytes:
             return before
         if not self._scanners.can_scan(tensor):
+            if tensor.is_cpu and not before.whole and size <= self.options.memory_bytes:
+                before.packed = pack(tensor)
             return before
         if not before.whole:
             if tensor.is_cpu:
@@ -343,6 +348,7 @@ class ValueMode(DetachableMode):
             return  # resized to the same size
         state.version += 1
         state.reads = state.uses = 0
+        state.readers = None
         state.node = call.node
         state.hash = None
         if call.operator.undefined:
@@ -353,10 +359,12 @@ class ValueMode(DetachableMode):
         covered = None if inner else covered_fill(call.operator, before)
         if covered is not None:
             self._on_fill_covered(covered, call.operator, self._place)
-        observation = self._observe(call, tensor, before, position)
+        packed = None if before.packed is None else pack(tensor)
+        observation = self._observe(call, tensor if packed is None else packed, before, position)
         if observation is None:
             state.fill = None
             return
+        observation.packed = packed is not None
         if before.whole:
             state.hash = observation.scan.hash
             observation.written_inside = (
@@ -435,12 +443,23 @@ class ValueMode(DetachableMode):
             observation.site = None if frame is None else site_of(frame)
         copy = None if before is None else before.copy
         earlier = None if before is None else before.earlier
+        packed = None if before is None else before.packed
+        if packed is not None:
+            copy = packed.data_ptr()
         observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
         observation.compared = copy is not None or earlier is not None
-        if not self._path:
+        if not self._path and packed is None:
             self.survey.note((call.node, position), observation.scan, layout)
         self.flow.wrote(call.node, size)
         return observation
+
+
+def pack(tensor: torch.Tensor) -> Optional[torch.Tensor]:
+    """Return a contiguous copy of a strided slice; None for dtypes that are not scanned."""
+    if layout_of(tensor.dtype) is None or tensor.is_conj() or tensor.is_neg():
+        return None
+    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+    return copy if copy.numel() else None
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

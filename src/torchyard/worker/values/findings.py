@@ -23,6 +23,7 @@ ResultKey = Tuple[int, int]
 """Node of the flow graph and index of its result."""
 _PRIVATE = frozenset(
     {
+        "by_rows",
         "by_shape",
         "every_time",
         "hits",
@@ -83,6 +84,8 @@ class Finding:
         self.every_time = False
         self.least_share = LEAST_SHARE
         self.persistent = False
+        self.by_rows = True
+        """Whether the rows of surveyed steps show the pattern."""
         self.hits: Dict[ResultKey, int] = {}
         """Number of occurrences per result."""
 
@@ -142,11 +145,13 @@ class Findings:
         every_time: bool = False,
         least_share: float = LEAST_SHARE,
         persistent: bool = False,
+        by_rows: bool = True,
     ) -> Optional[Finding]:
         """Count an occurrence; `evidence` is called only for the first one of a cause.
 
         With `every_time` it is reported only if it holds in `least_share` of the calls: see
-        `is_rule`. `persistent` tensors are created at the start and used in every step.
+        `is_rule`. `persistent` tensors are created at the start and used in every step. Without
+        `by_rows`, surveyed steps with the same operators count as repetitions.
         """
         place = observation.place
         cause = cause_of(pattern, observation)
@@ -158,7 +163,7 @@ class Findings:
             finding = self._by_cause[cause] = Finding(pattern, observation)
             finding.detail = detail
             finding.every_time, finding.persistent = every_time, persistent
-            finding.least_share = least_share
+            finding.least_share, finding.by_rows = least_share, by_rows
             if evidence is not None:
                 finding.evidence = evidence()
         finding.count += 1
@@ -253,7 +258,7 @@ def count_surveyed(findings: Findings, surveyed: Surveyed) -> None:
         return
     for result_key, flags in zip(surveyed.result_keys, surveyed.shows):
         for finding in by_result.get(result_key, ()):
-            required = SHOWN_BY.get(finding.pattern)
+            required = SHOWN_BY.get(finding.pattern) if finding.by_rows else None
             holds = surveyed.regular if required is None else bool(flags & required)
             if holds:
                 findings.count_repeat(finding, result_key, surveyed.step)

@@ -5,7 +5,7 @@ for each i, the zeros were never used. Pieces may come in any order and have gap
 so their union is checked element by element, once, when their sizes add up.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -25,6 +25,26 @@ def storage_key(tensor: torch.Tensor) -> int:
     """Return a key that identifies the memory of a tensor during its lifetime."""
     key: int = untyped_storage(tensor)._cdata
     return key
+
+
+class Reader(NamedTuple):
+    """How an operator of the program read a tensor."""
+
+    operator: str
+    """Without the underscore of in-place operators."""
+    others: Tuple[Tuple[torch.dtype, int], ...]
+    """Dtype and number of elements of its other tensor arguments."""
+    float_scalar: bool
+    """Whether a Python float is among its arguments."""
+    trained: bool
+    """Whether the tensor is a parameter or requires a gradient."""
+
+
+def reader_of(operator: Operator, tensor: torch.Tensor, read: Any, args: Any) -> Reader:
+    """Describe an operator that reads a tensor; `read` are all tensors that it reads."""
+    others = tuple((one.dtype, one.numel()) for one in read if one is not tensor)
+    scalar = any(isinstance(one, float) for one in args)
+    return Reader(operator.name.rstrip("_"), others, scalar, tensor.requires_grad)
 
 
 class StorageState:
@@ -50,6 +70,8 @@ class StorageState:
         """Reads since the last write, including those of inner operators."""
         self.uses = 0
         """Reads since the last write by operators of the program."""
+        self.readers: Optional[Set[Reader]] = None
+        """Distinct readers since the last write, if a pattern requested them; None if some may be unknown."""
         self.pieces: Optional[Any] = None
         """`FillPieces` of an unread fill that is being overwritten piece by piece."""
         self.fill: Optional[Any] = None
@@ -59,7 +81,7 @@ class StorageState:
 
     def forget(self) -> None:
         """Discard what is known of the contents: they may have been read and written."""
-        self.hash = self.fill = self.pieces = None
+        self.hash = self.fill = self.pieces = self.readers = None
         self.reads += 1
 
     def escape(self) -> None:
@@ -140,6 +162,8 @@ class Before:
         """Address of a copy of its contents, for CPU memory."""
         self.earlier: Optional[torch.Tensor] = None
         """Copy of its contents, for GPU memory."""
+        self.packed: Optional[torch.Tensor] = None
+        """Contiguous copy of its contents, for a strided slice in CPU memory."""
 
 
 Inputs = Sequence[Tuple[torch.Tensor, StorageState]]
@@ -173,6 +197,8 @@ class Observation:
         """Whether `scan.unchanged` is valid: the previous contents were available."""
         self.whole = True
         """Whether the tensor covers its whole storage."""
+        self.packed = False
+        """Whether `tensor` is a contiguous copy of the strided slice that was written."""
         self.state: StorageState
         self.was_defined = False
         """Whether the memory held values before this write."""
@@ -220,6 +246,17 @@ class Observation:
             and self.inputs
             and not self.path
             and not (kind.fills or kind.random or kind.many)
+        )
+
+    @property
+    def generated(self) -> bool:
+        """Whether the program made it with an operator without tensor arguments, such as `arange` or `eye`."""
+        kind = self.operator
+        return bool(
+            self.fresh
+            and not self.inputs
+            and not self.path
+            and not (kind.fills or kind.random or kind.many or kind.copies)
         )
 
     @property

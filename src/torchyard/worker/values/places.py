@@ -60,6 +60,17 @@ def user_frame() -> Optional[FrameType]:
     return frame
 
 
+def caller() -> Optional[Dict[str, Any]]:
+    """Return the call of the function that called the current operator; None at the top of the program."""
+    frame = user_frame()
+    if frame is None or frame.f_code.co_name == "<module>":
+        return None
+    frame = frame.f_back
+    while frame is not None and _is_foreign(frame.f_code):
+        frame = frame.f_back
+    return None if frame is None else {"file": frame.f_code.co_filename, "line": frame.f_lineno}
+
+
 class Places:
     """Finds the location of the operator that is being dispatched."""
 

@@ -208,7 +208,7 @@ class ProfilingSession:
 
     def _on_finding(self, finding: Finding, observation: Observation) -> None:
         self.worth_notes.found(finding, observation)
-        if self.proofs is not None:
+        if self.proofs is not None and not observation.packed:
             self.proofs.found(finding, observation)
 
     def _after_operator(self, func: Any, args: Any, keywords: Any, result: Any) -> None:

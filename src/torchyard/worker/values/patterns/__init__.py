@@ -85,6 +85,7 @@ class Pattern:
 
 def _patterns() -> Tuple[Type[Pattern], ...]:
     from torchyard.worker.values.patterns.duplicates import Duplicate, NeedlessCopy, Unchanged
+    from torchyard.worker.values.patterns.filled_operands import FilledOperand
     from torchyard.worker.values.patterns.heavy_type import HeavyType
     from torchyard.worker.values.patterns.sparse_gradient import SparseGradient
     from torchyard.worker.values.patterns.uniform_values import (
@@ -104,6 +105,7 @@ def _patterns() -> Tuple[Type[Pattern], ...]:
         DeadInitialisation,
         Duplicate,
         NeedlessCopy,
+        FilledOperand,
         SingleValue,
         FrequentValues,
         HeavyType,

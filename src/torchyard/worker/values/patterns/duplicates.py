@@ -1,10 +1,12 @@
 """Duplicate, needless copy, unchanged across steps: existing bits are computed or copied again.
 
-Duplicate: bits that existed already in the same step, of its own input or of another operator; what follows is
-counted with the first. Recomputation in backward (checkpointing) and equal gradients of different operators are not.
+Duplicate: bits that existed already in the same step, of its own input or of another operator, or that another
+operator computed in the step before and that still exist; what follows is counted with the first. Recomputation in
+backward (checkpointing) and equal gradients of different operators are not.
 
-Needless copy: neither side is written as long as the copy lives. Not those that change order or dtype, nor those of
-optimisers and of backward.
+Needless copy: neither side is written as long as the copy lives, or the copy is overwritten before anything reads it.
+A copy that changes the order is compared with earlier copies. Not those that change the dtype, nor those of
+optimizers and of backward.
 
 Unchanged across steps: the k-th call at a source line returns the same bits in at least three steps without
 exception. Of a chain of unchanged results, the last one is the finding, and the others are added to it.
@@ -24,7 +26,7 @@ from torchyard.worker.values.patterns import (
     where,
 )
 from torchyard.worker.values.patterns.wasted_writes import GUARDS
-from torchyard.worker.values.places import called_by_torch
+from torchyard.worker.values.places import called_by_torch, caller
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
@@ -44,6 +46,8 @@ class Duplicate(Pattern):
         """Create the state of the pattern."""
         self._first_computed: "OrderedDict[_Content, Observation]" = OrderedDict()
         """The first computation of these bits in this step."""
+        self._earlier: Dict[_Content, Observation] = {}
+        """Those of the step before that still exist."""
         self._again = StorageNotes()
         """Duplicates and the finding that they are derived from."""
 
@@ -51,7 +55,7 @@ class Duplicate(Pattern):
         """Compare a computed tensor with those of this step."""
         if (
             observation.size_bytes < LEAST_FINDING_BYTES
-            or not observation.computed
+            or not (observation.computed or observation.generated)
             or observation.single
         ):
             return
@@ -63,17 +67,34 @@ class Duplicate(Pattern):
         number = _FORWARD if node is None else node._sequence_nr()
         content = (observation.scan.hash, observation.size_bytes, observation.dtype, number)
         first = self._first_computed.get(content)
-        if first is None:
-            self._first_computed[content] = observation
-            if len(self._first_computed) > _MOST_COMPUTED:
-                self._first_computed.popitem(last=False)
-        else:
+        if first is not None:
             self._count(observation, first)
+            return
+        self._first_computed[content] = observation
+        if len(self._first_computed) > _MOST_COMPUTED:
+            self._first_computed.popitem(last=False)
+        earlier = self._earlier.get(content)
+        # The same call in the next step belongs to `Unchanged`.
+        if earlier is not None and earlier.node != observation.node and self._exists(earlier):
+            self._count(observation, earlier, by_rows=False)
 
     def end_step(self) -> None:
-        """Start a new step; equal results of different steps belong to `Unchanged`."""
+        """Start a new step."""
+        self._earlier = {
+            content: first
+            for content, first in self._first_computed.items()
+            if content[-1] == _FORWARD and self._exists(first)
+        }
         self._first_computed.clear()
         self._again.clear()
+
+    def pause(self) -> None:
+        """Forget the results of the last step: memory is not tracked in the following ones."""
+        self._earlier = {}
+
+    def _exists(self, first: Observation) -> bool:
+        state = first.state
+        return state.alive and state.hash == first.scan.hash
 
     def _own_input(self, observation: Observation) -> bool:
         for tensor, state in observation.inputs:
@@ -87,11 +108,13 @@ class Duplicate(Pattern):
             return True
         return False
 
-    def _count(self, observation: Observation, first: Observation) -> None:
+    def _count(self, observation: Observation, first: Observation, by_rows: bool = True) -> None:
         cause: Optional[Finding] = self._again.any_of(observation)
         if cause is None:
             detail = "the same bits as %s computed before" % first.operator.name
-            cause = self._report(observation, detail, first)
+            if first.node == observation.node and not observation.place.backward:
+                detail += ", in an earlier call of this line"
+            cause = self._report(observation, detail, first, by_rows=by_rows)
         else:
             cause.bytes_wasted += observation.size_bytes
             cause.bytes_written += observation.size_bytes
@@ -105,28 +128,45 @@ class Duplicate(Pattern):
         detail: str,
         first: Optional[Observation],
         least_share: float = LEAST_SHARE,
+        by_rows: bool = True,
     ) -> Optional[Finding]:
         return self.report(
             observation,
             detail,
             evidence=lambda: (
-                evidence_of(observation, first=where(first)) if first else evidence_of(observation)
+                evidence_of(observation, first=where(first), caller=caller())
+                if first
+                else evidence_of(observation)
             ),
             least_share=least_share,
+            by_rows=by_rows,
         )
 
 
 _MOST_WAITING = 1024
 _NEVER_WRITTEN = "a copy, and neither it nor its source was written during its lifetime"
+_SECOND_COPY = "a second copy, and neither it nor the first one was written during its lifetime"
+_NEVER_READ = "copied values that were overwritten before anything read them"
 
 
 class _Copy:
     """A copy that is pending: it may still be written."""
 
-    __slots__ = ("copy", "copy_version", "evidence", "observation", "source", "source_version")
+    __slots__ = (
+        "copy",
+        "copy_version",
+        "detail",
+        "evidence",
+        "observation",
+        "source",
+        "source_version",
+    )
 
-    def __init__(self, observation: Observation, source: StorageState, evidence: Any) -> None:
+    def __init__(
+        self, observation: Observation, source: StorageState, detail: str, evidence: Any
+    ) -> None:
         self.observation = observation
+        self.detail = detail
         self.source, self.source_version = source, source.version
         self.copy, self.copy_version = observation.state, observation.state.version
         self.evidence = evidence
@@ -144,9 +184,13 @@ class NeedlessCopy(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
+        self._ordered: "OrderedDict[Tuple[int, Any], Observation]" = OrderedDict()
+        """The last copy with another order than its source, by hash and shape."""
 
     def observe(self, observation: Observation) -> None:
         """Store a copy until it is written or freed."""
+        if not observation.fresh:
+            self._overwritten(observation)
         if not observation.operator.copies or not self.concerns(observation):
             return
         if observation.converted or not observation.whole:
@@ -161,13 +205,44 @@ class NeedlessCopy(Pattern):
             # External memory that was never scanned.
             scan = self.scanner.scan(source, observation.layout)
             state.hash = scan.hash
+        detail, evidence = _NEVER_WRITTEN, evidence_of(observation)
         if state.hash != observation.scan.hash:
-            return
-        self._waiting[observation.state.key] = _Copy(observation, state, evidence_of(observation))
+            first = self._first_ordered(observation)
+            if first is None:
+                return
+            state, detail = first.state, _SECOND_COPY
+            evidence["first"] = where(first)
+        self._waiting[observation.state.key] = _Copy(observation, state, detail, evidence)
         if len(self._waiting) > _MOST_WAITING:
             self._settle()
             if len(self._waiting) > _MOST_WAITING:
                 self._waiting.popitem(last=False)
+
+    def _first_ordered(self, observation: Observation) -> Optional[Observation]:
+        """Return an earlier copy with the same bits that still exists."""
+        key = (observation.scan.hash, (observation.dtype, observation.shape))
+        first = self._ordered.get(key)
+        if first is not None and first.state.alive and first.state.hash == observation.scan.hash:
+            return first
+        self._ordered[key] = observation
+        if len(self._ordered) > _MOST_WAITING:
+            self._ordered.popitem(last=False)
+        return None
+
+    def _overwritten(self, observation: Observation) -> None:
+        held = self._waiting.get(observation.state.key)
+        if (
+            held is None
+            or held.copy is not observation.state
+            or held.copy.version != held.copy_version + 1
+            or held.detail is not _NEVER_WRITTEN
+            or observation.was_reads
+            or not observation.whole
+            or not observation.operator.overwrites
+        ):
+            return
+        del self._waiting[observation.state.key]
+        self.report(held.observation, _NEVER_READ, evidence=partial(dict, held.evidence))
 
     def end_step(self) -> None:
         """Report copies that were freed without a write."""
@@ -176,6 +251,7 @@ class NeedlessCopy(Pattern):
     def pause(self) -> None:
         """Drop pending copies: writes are not observed in the following steps."""
         self._waiting.clear()
+        self._ordered.clear()
 
     def finish(self) -> None:
         """Report the remaining copies that were never written."""
@@ -189,7 +265,7 @@ class NeedlessCopy(Pattern):
                 ended.append(key)
             elif over or not held.copy.alive:
                 ended.append(key)
-                self.report(held.observation, _NEVER_WRITTEN, evidence=partial(dict, held.evidence))
+                self.report(held.observation, held.detail, evidence=partial(dict, held.evidence))
         for key in ended:
             del self._waiting[key]
 
@@ -233,7 +309,9 @@ class Unchanged(Pattern):
 
     def observe(self, observation: Observation) -> None:
         """Compare a result with that of the same call in the previous step."""
-        if not self.concerns(observation):
+        if not self.concerns(observation) and not (
+            observation.generated and observation.size_bytes >= LEAST_FINDING_BYTES
+        ):
             return
         site = (observation.node, observation.position)
         call = self._calls.get(site, 0)

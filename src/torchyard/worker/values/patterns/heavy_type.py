@@ -1,18 +1,25 @@
-"""Heavy type: values that a narrower dtype represents exactly, in memory that is read repeatedly.
+"""Heavy type: values that a narrower dtype represents exactly.
 
-Excluded are explicit conversions (except of a mask to floats), indices returned by operators, gradients, and results
-of inputs that are equally narrow. An intermediate value, read once, is not stored.
+Either the memory is read repeatedly; then explicit conversions (except of a mask to floats), indices returned by
+operators, gradients, and results of inputs that are equally narrow are excluded. Or the dtype is wider than that of
+the inputs (a conversion, or an operator that chooses int64 by itself) and every reader accepts the narrower one: then
+one read suffices. Readers that accept only int64 indices, such as `gather`, rule the second case out.
 """
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Set, Tuple
 
 import torch
 
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, Reader
 from torchyard.worker.values.operators import aten
-from torchyard.worker.values.patterns import Pattern, StorageNotes, evidence_of
+from torchyard.worker.values.patterns import (
+    LEAST_FINDING_BYTES,
+    Pattern,
+    StorageNotes,
+    evidence_of,
+)
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS, Layout, Scan
 
 LEAST_INTEGER_BYTES = 64 << 10
@@ -29,6 +36,22 @@ CHOSEN_INTEGERS = aten(
     "_to_copy"
 )
 """Operators that keep the dtype of integer inputs: the program chose it."""
+OWN_DTYPE = aten("arange cumsum cumprod sum prod searchsorted bucketize")
+"""Operators that return int64 unless another dtype is requested."""
+COUNTS = aten("bincount")
+"""Operators that always return int64: a narrower copy pays off from the second read on."""
+INDEXED = aten("embedding _embedding_bag embedding_bag index index_select")
+"""Operators that accept int32 indices."""
+ARITHMETIC = aten("add sub rsub mul div floor_divide remainder pow minimum maximum")
+COMPARISONS = aten("eq ne lt le gt ge")
+REDUCTIONS = aten("sum mean std var prod norm linalg_vector_norm")
+"""Operators that accept the dtype of their result as an argument, or are as exact without."""
+FLOATS_ONLY = aten(
+    "binary_cross_entropy binary_cross_entropy_with_logits mm bmm mv dot addmm baddbmm convolution"
+)
+"""Operators that do not accept a mask instead of floating-point numbers."""
+_HALVES = (torch.float16, torch.bfloat16)
+_SMALL = (torch.bool, torch.uint8, torch.int8, torch.int16)
 _INTEGERS = ((torch.uint8, 0, 255), (torch.int8, -128, 127), (torch.int16, -32768, 32767))
 _MOST_WAITING = 1024
 
@@ -36,14 +59,107 @@ _MOST_WAITING = 1024
 class _Kept:
     """A narrow tensor that is pending: its reads are still being counted."""
 
-    __slots__ = ("detail", "evidence", "observation", "share", "version")
+    __slots__ = ("detail", "evidence", "observation", "repeatedly", "share", "version", "widened")
 
-    def __init__(self, observation: Observation, detail: str, share: float, evidence: Any) -> None:
+    def __init__(
+        self,
+        observation: Observation,
+        detail: str,
+        share: float,
+        evidence: Any,
+        repeatedly: bool,
+        widened: Optional["Widened"],
+    ) -> None:
+        self.repeatedly = repeatedly
+        self.widened = widened
         self.observation = observation
         self.version = observation.state.version
         self.detail = detail
         self.share = share
         self.evidence = evidence
+
+
+class Widened:
+    """A result that is wider than its inputs, and what its readers must accept."""
+
+    __slots__ = ("least_uses", "narrow", "to", "unconditional")
+
+    def __init__(
+        self,
+        to: torch.dtype,
+        narrow: Optional[torch.dtype] = None,
+        *,
+        unconditional: bool = False,
+        least_uses: int = 1,
+    ) -> None:
+        self.to = to
+        self.narrow = narrow
+        self.unconditional = unconditional
+        self.least_uses = least_uses
+
+    def accepted_by(self, readers: Optional[Set[Reader]]) -> bool:
+        """Return whether the narrower dtype gives every reader the same result."""
+        if not readers:
+            return False
+        if self.narrow is torch.float32 and all(one.operator in REDUCTIONS for one in readers):
+            return False  # a sum in double precision
+        return self.unconditional or all(self._accepted(reader) for reader in readers)
+
+    def _accepted(self, reader: Reader) -> bool:
+        name = reader.operator
+        if not self.to.is_floating_point and name in INDEXED:
+            return True
+        if name in REDUCTIONS:
+            return self.to is torch.float64 or self.least_uses > 1
+        if name in COMPARISONS:
+            return self.narrow is not None
+        if name not in ARITHMETIC:
+            return False
+        # The result keeps its dtype because of another operand, or by true division.
+        others = {dtype for dtype, numel in reader.others if numel > 1}
+        if any(dtype.is_floating_point for dtype in others):
+            return not self.to.is_floating_point or self.to in others
+        if self.to is torch.float64:
+            return False  # the operator computes in double precision only because of this operand
+        if self.to.is_floating_point:
+            return name == "aten::div" or reader.float_scalar
+        return name == "aten::div" or reader.float_scalar or self.narrow is torch.bool
+
+
+def widened(observation: Observation) -> Optional[Widened]:
+    """Return how an operator widened its inputs; None if it did not."""
+    name, dtype, size = observation.operator.name, observation.dtype, observation.size_bytes
+    if observation.operator.copies:
+        source = observation.inputs[0][0].dtype
+        if not observation.converted or source not in LAYOUTS or source in _HALVES:
+            return None
+        if LAYOUTS[source].per_number != 1 or LAYOUTS[source].bits >= LAYOUTS[dtype].bits:
+            return None
+        return Widened(dtype, source, unconditional=dtype is torch.float64 and source in _SMALL)
+    if dtype is not torch.int64:
+        return None
+    if name in COUNTS:
+        return Widened(dtype, least_uses=LEAST_USES)
+    if name in OWN_DTYPE:
+        if observation.generated:
+            return Widened(dtype) if size >= LEAST_INTEGER_BYTES else None
+        source = observation.inputs[0][0].dtype
+        return Widened(dtype, source) if source in _SMALL else None
+    if name in CHOSEN_INTEGERS and all(
+        state.size_bytes < LEAST_FINDING_BYTES or tensor.dtype is torch.int64
+        for tensor, state in observation.inputs
+    ):
+        return _Indices(dtype)
+    return None
+
+
+class _Indices(Widened):
+    """Computed indices."""
+
+    __slots__ = ()
+
+    def _accepted(self, reader: Reader) -> bool:
+        return reader.operator in INDEXED
 
 
 class HeavyType(Pattern):
@@ -57,23 +173,36 @@ class HeavyType(Pattern):
         self._reported = StorageNotes()
         """Storages with integers that belong to a finding."""
         self._evidence: Dict[int, Any] = {}
+        self._over = False
 
     def observe(self, observation: Observation) -> None:
         """Store a computed tensor whose dtype is too wide."""
         layout = observation.layout
-        if layout.bits == 8 or layout.per_number != 1 or not self.concerns(observation):
+        if layout.bits == 8 or layout.per_number != 1 or observation.single:
             return
-        if observation.single or not self._chosen(observation):
+        if not self.concerns(observation) and not (
+            observation.generated and observation.size_bytes >= LEAST_INTEGER_BYTES
+        ):
+            return
+        wide = widened(observation)
+        repeatedly = bool(observation.inputs) and self._chosen(observation)
+        if not repeatedly and wide is None:
             return
         if not self._plausible(observation.tensor, observation.scan, layout):
             return
-        narrow = self._narrowest(observation)
+        narrow = self._narrowest(observation, any_width=wide is not None)
         if narrow is None:
             return
-        follows = self._follows(observation)
-        self._reported.put(observation.state)
-        if follows:
+        if repeatedly:
+            repeatedly = layout.is_float or _is_worthwhile(narrow, observation)
+            follows = repeatedly and self._follows(observation)
+            if repeatedly:
+                self._reported.put(observation.state)
+            repeatedly = repeatedly and not follows
+        if not repeatedly and wide is None:
             return
+        if wide is not None:
+            observation.state.readers = set()
         detail = "%s that is exactly %s" % (_name(observation.dtype), narrow[0])
         evidence = self._evidence.get(observation.node)
         if evidence is None:
@@ -81,7 +210,9 @@ class HeavyType(Pattern):
             if len(self._evidence) < _MOST_WAITING:
                 self._evidence[observation.node] = evidence
         share = 1 - narrow[1] / layout.bits
-        self._waiting[observation.state.key] = _Kept(observation, detail, share, evidence)
+        self._waiting[observation.state.key] = _Kept(
+            observation, detail, share, evidence, repeatedly, wide
+        )
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
@@ -90,7 +221,7 @@ class HeavyType(Pattern):
         for key, kept in list(self._waiting.items()):
             state = kept.observation.state
             written = state.version != kept.version
-            if not written and state.uses >= LEAST_USES:
+            if not written and self._is_wasted(kept):
                 self.report(
                     kept.observation,
                     kept.detail,
@@ -108,8 +239,19 @@ class HeavyType(Pattern):
 
     def finish(self) -> None:
         """Handle the end of the last step."""
+        self._over = True
         self.end_step()
         self._waiting.clear()
+
+    def _is_wasted(self, kept: _Kept) -> bool:
+        state, wide = kept.observation.state, kept.widened
+        if kept.repeatedly and state.uses >= LEAST_USES:
+            # The readers of a conversion are known.
+            return not any(one.operator in FLOATS_ONLY for one in state.readers or ())
+        # A tensor that still exists may get another reader.
+        if wide is None or state.uses < wide.least_uses or (state.alive and not self._over):
+            return False
+        return wide.accepted_by(state.readers)
 
     def _plausible(self, tensor: torch.Tensor, scan: Scan, layout: Layout) -> bool:
         """Reject quickly if the bits in use rule out every narrower dtype."""
@@ -134,7 +276,9 @@ class HeavyType(Pattern):
             and observation.operator.name in CHOSEN_INTEGERS
         )
 
-    def _narrowest(self, observation: Observation) -> Optional[Tuple[str, int]]:
+    def _narrowest(
+        self, observation: Observation, any_width: bool = False
+    ) -> Optional[Tuple[str, int]]:
         """Return name and bits of the narrowest dtype that represents all values exactly."""
         tensor, layout = observation.tensor, observation.layout
         if not layout.is_float:
@@ -142,7 +286,7 @@ class HeavyType(Pattern):
             fits = _integer_for(low, high)
             if fits is None or fits[1] >= layout.bits:
                 return None
-            return fits if fits[1] == 8 or observation.size_bytes >= LEAST_INDEX_BYTES else None
+            return fits if any_width or _is_worthwhile(fits, observation) else None
         if self.scanner.whole_numbers(tensor, layout):
             low, high = self.scanner.number_range(tensor, layout)
             if low >= 0 and high <= 1:
@@ -196,6 +340,11 @@ def _has_fraction(bits: int, layout: Layout) -> bool:
     if exponent > layout.bias:
         return True
     return exponent < mantissa and bits & ((1 << (mantissa - exponent)) - 1) != 0
+
+
+def _is_worthwhile(fits: Tuple[str, int], observation: Observation) -> bool:
+    """Return whether a narrower integer dtype is worth a conversion."""
+    return fits[1] == 8 or observation.size_bytes >= LEAST_INDEX_BYTES
 
 
 def _integer_for(low: float, high: float) -> Optional[Tuple[str, int]]:

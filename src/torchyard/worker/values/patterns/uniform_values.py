@@ -1,10 +1,10 @@
 """Single value, frequent values, structured, approximate: tensors that a few numbers describe.
 
-Single zero and single value: all elements of a computed tensor are equal. Excluded are fills (`wasted_writes`),
+Single zero and single value: all elements of a computed tensor are equal. Excluded are fills (`filled_operands`, `wasted_writes`),
 results computed from scalars, masks, and results of a tensor that already belongs to a finding.
 
-Frequent values: almost all elements are equal, mostly zero. Activations that produce zeros by design are reported
-only if almost nothing else remains. Gradients belong to `sparse_gradient`.
+Frequent values: most elements are zero, or almost all have another value. Activations and masks, which produce such
+values by design, need a larger share. Gradients belong to `sparse_gradient`.
 
 Structured: constant along a dimension (`expand`) or linear (`arange`); not masks, gradients, or requested as such.
 
@@ -16,6 +16,7 @@ from typing import Any, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.values.findings import LEAST_SHARE
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
@@ -47,6 +48,8 @@ class SingleValue(Pattern):
             return
         if observation.path or not observation.inputs or observation.dtype is torch.bool:
             return
+        if observation.packed:
+            return
         if kind.fills or kind.random or kind.many or kind.copies:
             return
         # An accumulator that was just filled, or a write that changed nothing.
@@ -71,16 +74,20 @@ class SingleValue(Pattern):
         self.report(observation, detail, name=name)
 
 
-LEAST_BYTES = 64 << 10
-"""A sparse format has overhead; below this size there is nothing to gain."""
+LEAST_BYTES = LEAST_FINDING_BYTES
 SHARE = 0.9
-"""Sparse kernels need about this share to outperform dense ones; activations stay below it."""
-ORDINARY_SHARE = 0.99
-"""Minimum share for activations and masks."""
-ORDINARY = aten(
-    "relu threshold hardtanh hardshrink softshrink clamp clamp_min clamp_max masked_fill "
-    "where tril triu _softmax _safe_softmax constant_pad_nd"
-)
+"""Minimum share of one value; sparse kernels need about this share to outperform dense ones."""
+ZERO_SHARE = 0.6
+"""Minimum share of zeros; a causal mask or a dropout of one half leaves 0.5. Other values are equal by rounding
+more often: (x + 1) - x is mostly 1."""
+ACTIVATION_SHARE = 0.75
+ACTIVATIONS = aten("relu threshold hardtanh hardshrink softshrink clamp clamp_min clamp_max")
+"""Half of the results of an activation are zero by design."""
+MASK_SHARE = 0.99
+MASKING = aten("masked_fill where tril triu _softmax _safe_softmax constant_pad_nd")
+"""The values of masks and padding serve another purpose."""
+USUAL_SHARE = 0.75
+"""Minimum share of the calls, if fewer than `SHARE` of the elements are equal."""
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
 """Relative positions of probes: multiples of the golden ratio do not align with any shape."""
 _LEAST_ZEROS = 0.2
@@ -117,7 +124,7 @@ class FrequentValues(Pattern):
             return
         bits, count = frequent
         share = count / scan.count
-        if share < (ORDINARY_SHARE if observation.operator.name in ORDINARY else SHARE):
+        if share < _least_share(observation, bits):
             return
         if observation.in_backward or self._derived.any_of(observation):
             self._derived.put(observation.state)
@@ -127,16 +134,33 @@ class FrequentValues(Pattern):
         self._derived.put(observation.state)
         number = bits_to_number(bits, observation.layout)
         detail = "%.3g %% of the elements are %g" % (100 * share, number)
-        self.report(observation, detail, share, lambda: evidence_of(observation, share=share))
+        self.report(
+            observation,
+            detail,
+            share,
+            lambda: evidence_of(observation, share=share),
+            least_share=LEAST_SHARE if share >= SHARE else USUAL_SHARE,
+            by_rows=share >= SHARE,
+        )
+
+
+def _least_share(observation: Observation, bits: int) -> float:
+    operator = observation.operator.name
+    of_mask = observation.converted and observation.inputs[0][0].dtype is torch.bool
+    if of_mask or operator in MASKING:
+        return MASK_SHARE
+    if bits:
+        return SHARE
+    return ACTIVATION_SHARE if operator in ACTIVATIONS else ZERO_SHARE
 
 
 def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
     """Return the bits and the count of the most frequent value; None if no value is frequent."""
     scan, layout = observation.scan, observation.layout
-    least = scan.count * SHARE
+    least = scan.count * ZERO_SHARE
     if scan.zeros >= least:
         return 0, scan.zeros
-    if scan.like_first >= least:
+    if scan.like_first >= scan.count * SHARE:
         return scan.first_bits, scan.like_first
     # The first element is rare, or zeros have both signs, or no value is frequent: a few probes
     # usually decide.
@@ -152,7 +176,7 @@ def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tupl
         probe = scanner.element(tensor, int(share * count), bits)
         probes.append(0 if probe == negative_zero else probe)
     likely = max(set(probes), key=probes.count)
-    if probes.count(likely) < len(probes) - 1:
+    if probes.count(likely) < len(probes) // 2:
         return None
     count = _count_of(likely, observation)
     return (likely, count) if count >= least else None

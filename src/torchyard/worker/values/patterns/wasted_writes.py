@@ -5,7 +5,8 @@ whole storage that was overwritten before anything read it, or zeros to which on
 without `set_to_none`). Fills that an operator's own loops overwrite are tested by `proofs/proof.py`.
 
 Guard: `where`, `clamp`, `nan_to_num` and similar operators returned their input bit for bit in every call. Other
-inputs may need them; so three observations without exception are required, and the finding is at most likely.
+inputs may need them; so three observations without exception are required, and the finding is at most likely. So is a
+mask that only `all` reads and that is true everywhere, or only `any` and false everywhere: a check of the values.
 """
 
 from collections import OrderedDict
@@ -238,6 +239,7 @@ MASKS = aten("masked_fill masked_fill_ masked_scatter masked_scatter_")
 """Operators whose second argument is a mask that selects the written elements."""
 
 LEAST_OCCURRENCES = 3
+PASSED = "a check that every element passed in every call"
 _MOST_CAUSES = 4096
 
 _Cause = Tuple[str, Tuple[str, ...], str, int]
@@ -263,9 +265,14 @@ class Guard(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._guards: "OrderedDict[_Cause, _GuardState]" = OrderedDict()
+        self._checks: Dict[int, Tuple[Observation, int]] = {}
+        """Masks that may be read by `all` or `any`, and their versions."""
 
     def observe(self, observation: Observation) -> None:
         """Count a call of a guard; a guard that fired is ignored from then on."""
+        if observation.dtype is torch.bool and self.concerns(observation):
+            self._observe_check(observation)
+            return
         positions = GUARDS.get(observation.operator.name)
         if (
             positions is None
@@ -275,6 +282,52 @@ class Guard(Pattern):
             return
         if observation.single or observation.dtype is torch.bool:
             return
+        guard = self._guard_of(observation)
+        if guard.fired:
+            return
+        # Guards in torch's own Python code are not the user's.
+        fired = True if called_by_torch("distributions") else self._fired(observation, positions)
+        if fired is not None:
+            self._count(observation, guard, fired, "returned its input bit for bit in every call")
+
+    def end_step(self) -> None:
+        """Count the checks of this step."""
+        self._settle()
+
+    def pause(self) -> None:
+        """Drop pending checks: reads are not observed in the following steps."""
+        self._checks.clear()
+
+    def finish(self) -> None:
+        """Count the remaining checks."""
+        self._settle(over=True)
+
+    def _observe_check(self, observation: Observation) -> None:
+        """Store a mask until it is known whether only `all` or `any` reads it."""
+        guard = self._guard_of(observation)
+        if guard.fired:
+            return
+        # Checks in torch's own Python code are not the user's.
+        if not observation.single or called_by_torch("distributions"):
+            self._count(observation, guard, True, "")
+            return
+        self._settle()
+        if len(self._checks) < _MOST_WAITING:
+            observation.state.readers = set()
+            self._checks[observation.state.key] = (observation, observation.state.version)
+
+    def _settle(self, over: bool = False) -> None:
+        for key, (check, version) in list(self._checks.items()):
+            state = check.state
+            if state.alive and state.version == version and not over:
+                continue
+            del self._checks[key]
+            readers = state.readers if state.version == version else None
+            passed = "aten::any" if check.single_zero else "aten::all"
+            quiet = bool(readers) and {one.operator for one in readers or ()} == {passed}
+            self._count(check, self._guard_of(check), not quiet, PASSED)
+
+    def _guard_of(self, observation: Observation) -> _GuardState:
         place = observation.place
         cause = (observation.operator.name, observation.path, place.file, place.line)
         guard = self._guards.get(cause)
@@ -282,13 +335,12 @@ class Guard(Pattern):
             guard = self._guards[cause] = _GuardState()
             if len(self._guards) > _MOST_CAUSES:
                 self._guards.popitem(last=False)
-        if guard.fired:
-            return
-        # Guards in torch's own Python code are not the user's.
-        fired = True if called_by_torch("distributions") else self._fired(observation, positions)
-        if fired is None:
-            return
-        if fired:
+        return guard
+
+    def _count(
+        self, observation: Observation, guard: _GuardState, fired: bool, detail: str
+    ) -> None:
+        if fired or guard.fired:
             guard.fired = True
             if guard.finding is not None:
                 self.findings.drop(guard.finding)
@@ -296,10 +348,9 @@ class Guard(Pattern):
         guard.quiet += 1
         guard.bytes += observation.size_bytes
         if guard.quiet >= LEAST_OCCURRENCES:
-            self._report(observation, guard)
+            self._report(observation, guard, detail)
 
-    def _report(self, observation: Observation, guard: _GuardState) -> None:
-        detail = "returned its input bit for bit in every call"
+    def _report(self, observation: Observation, guard: _GuardState, detail: str) -> None:
         finding = self.report(observation, detail, every_time=False)
         if finding is not None and guard.finding is None:
             guard.finding = finding

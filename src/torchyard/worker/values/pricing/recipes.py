@@ -17,6 +17,7 @@ from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.observation import Observation, storage_key
 from torchyard.worker.values.operators import operator_of, written_tensors
 from torchyard.worker.values.patterns.duplicates import OWN_INPUT, Duplicate
+from torchyard.worker.values.patterns.wasted_writes import PASSED
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.pricing.call_graph import INSIDE as INSIDE_CALL
 from torchyard.worker.values.pricing.call_graph import PASSES, SHRINKS, WASTED, CallGraph
@@ -305,7 +306,7 @@ class WorthNotes:
 def _passes(finding: Finding, observation: Observation) -> bool:
     """Whether readers get an input of the operator instead of its result."""
     if finding.pattern == GUARD:
-        return observation.fresh
+        return observation.fresh and finding.detail != PASSED
     return finding.pattern == Duplicate.name and (
         finding.detail == OWN_INPUT or observation.operator.copies
     )

@@ -12,7 +12,12 @@ import torch
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.observation import Observation, storage_key
 from torchyard.worker.values.operators import operator_of, written_tensors
-from torchyard.worker.values.patterns.wasted_writes import ADDED, ADDED_TO_GRADIENT, GUARDS
+from torchyard.worker.values.patterns.wasted_writes import (
+    ADDED,
+    ADDED_TO_GRADIENT,
+    GUARDS,
+    PASSED,
+)
 from torchyard.worker.values.proofs.certainty import (
     NATIVE_OPERATOR,
     POISON,
@@ -387,7 +392,7 @@ def strategy_for(finding: Finding, observation: Observation) -> Optional[Strateg
             if observation.scan.unchanged < observation.scan.count
             else _unchanged(observation)
         )
-    if finding.pattern == GUARD:
+    if finding.pattern == GUARD and finding.detail != PASSED:
         return _of_guard(
             _unchanged(observation) if not observation.fresh else _returned_argument(observation)
         )
