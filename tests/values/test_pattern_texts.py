@@ -83,10 +83,9 @@ def test_thresholds_in_the_texts_are_those_of_the_rules() -> None:
     assert (wasted_writes.LEAST_OCCURRENCES, duplicates.LEAST_STEPS) == (3, 3)
     mentions("redundant write", f"{wasted_writes.SHARE:.0%}".replace("%", " %"))
     shares = (
-        frequent_values.ZERO_SHARE,
-        frequent_values.ACTIVATION_SHARE,
+        frequent_values.ROW_SHARE,
         frequent_values.SHARE,
-        frequent_values.MASK_SHARE,
+        frequent_values.ORDINARY_SHARE,
     )
     mentions("frequent values", *(f"{share:.0%}".replace("%", " %") for share in shares))
     mentions("frequent values", f"{frequent_values.LEAST_BYTES >> 10} KiB", "three of four calls")

@@ -77,15 +77,18 @@ class SingleValue(Pattern):
 LEAST_BYTES = LEAST_FINDING_BYTES
 SHARE = 0.9
 """Minimum share of one value; sparse kernels need about this share to outperform dense ones."""
-ZERO_SHARE = 0.6
-"""Minimum share of zeros; a causal mask or a dropout of one half leaves 0.5. Other values are equal by rounding
-more often: (x + 1) - x is mostly 1."""
-ACTIVATION_SHARE = 0.75
-ACTIVATIONS = aten("relu threshold hardtanh hardshrink softshrink clamp clamp_min clamp_max")
-"""Half of the results of an activation are zero by design."""
-MASK_SHARE = 0.99
+ROW_SHARE = 0.75
+"""Minimum share of zeros in whole rows or columns: padding and dead neurons, which can be left out. Scattered zeros
+of activations, dropout and distances cannot."""
+ORDINARY_SHARE = 0.99
+ORDINARY = aten(
+    "relu threshold hardtanh hardshrink softshrink clamp clamp_min clamp_max masked_fill where tril triu "
+    "_softmax _safe_softmax constant_pad_nd"
+)
+"""Activations and masks produce such values by design."""
 MASKING = aten("masked_fill where tril triu _softmax _safe_softmax constant_pad_nd")
-"""The values of masks and padding serve another purpose."""
+"""Zero rows of masks and padding serve another purpose."""
+_LEAST_ROW = 16
 USUAL_SHARE = 0.75
 """Minimum share of the calls, if fewer than `SHARE` of the elements are equal."""
 _PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
@@ -124,7 +127,7 @@ class FrequentValues(Pattern):
             return
         bits, count = frequent
         share = count / scan.count
-        if share < _least_share(observation, bits):
+        if share < _least_share(observation) and (bits or not _in_rows(observation, share)):
             return
         if observation.in_backward or self._derived.any_of(observation):
             self._derived.put(observation.state)
@@ -144,20 +147,31 @@ class FrequentValues(Pattern):
         )
 
 
-def _least_share(observation: Observation, bits: int) -> float:
-    operator = observation.operator.name
+def _least_share(observation: Observation) -> float:
     of_mask = observation.converted and observation.inputs[0][0].dtype is torch.bool
-    if of_mask or operator in MASKING:
-        return MASK_SHARE
-    if bits:
-        return SHARE
-    return ACTIVATION_SHARE if operator in ACTIVATIONS else ZERO_SHARE
+    ordinary = of_mask or observation.operator.name in ORDINARY
+    return ORDINARY_SHARE if ordinary else SHARE
+
+
+def _in_rows(observation: Observation, share: float) -> bool:
+    """Whether the zeros fill whole rows (along the last dimension) or whole columns."""
+    tensor = observation.tensor
+    if share < ROW_SHARE or tensor.dim() < 2 or observation.operator.name in MASKING:
+        return False
+    used = tensor != 0
+    columns, count = tensor.shape[-1], tensor.numel() // max(1, tensor.shape[-1])
+    rows_used = columns < _LEAST_ROW or int(used.any(-1).sum()) > (1 - ROW_SHARE) * count
+    if not rows_used:
+        return True
+    if count < _LEAST_ROW:
+        return False
+    return int(used.reshape(-1, columns).any(0).sum()) <= (1 - ROW_SHARE) * columns
 
 
 def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tuple[int, int]]:
     """Return the bits and the count of the most frequent value; None if no value is frequent."""
     scan, layout = observation.scan, observation.layout
-    least = scan.count * ZERO_SHARE
+    least = scan.count * ROW_SHARE
     if scan.zeros >= least:
         return 0, scan.zeros
     if scan.like_first >= scan.count * SHARE:
