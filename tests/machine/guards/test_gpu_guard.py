@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.machine.amd_cards import AmdDriver, make_card
+from tests.machine.amd_cards import GPU_ID, AmdDriver, make_card
 from tests.machine.gpu.test_nvidia import make_process
 from tests.machine.nvml_cards import CARD, add_process, h200
 from tests.machine.recorded_nvml import RecordedNvml
@@ -263,7 +266,9 @@ class TestAmd:
     def test_one_card(self, tmp_path: Path) -> None:
         guard = self.guard(AmdDriver("mi300x", tmp_path))
         assert guard.why_not == ""
-        assert guard.read() == GpuReading(sm_clock_mhz=800, temperature_c=41, power_w=139.0)
+        assert guard.read() == GpuReading(
+            sm_clock_mhz=800, temperature_c=41, power_w=139.0, other_processes=0
+        )
         guard.close()
         assert guard.read() is None
 
@@ -276,3 +281,111 @@ class TestAmd:
 
     def test_none(self, tmp_path: Path) -> None:
         assert self.guard(FileTree(tmp_path)).why_not == "no NVIDIA"
+
+    def test_without_amdsmi_throttling_is_unknown_and_not_absent(self, tmp_path: Path) -> None:
+        guard = self.guard(AmdDriver("mi300x", tmp_path))
+        assert guard.why_no_reasons == "the Python package amdsmi of ROCm is not installed"
+        assert guard.read_energy_j().because == guard.why_no_reasons
+
+    @pytest.mark.parametrize(
+        ("busy", "others"), [("7", 1), ("0", 0), (None, 1)], ids=["computes", "idle", "old kernel"]
+    )
+    def test_other_processes(self, tmp_path: Path, busy: str | None, others: int) -> None:
+        driver = AmdDriver("mi300x", tmp_path)
+        for pid, parent in ((os.getpid(), 1), (4711, 1)):
+            driver.add_process(pid, 2**30)
+            make_process(tmp_path, pid, parent=parent)
+        if busy is not None:
+            path = tmp_path / f"sys/class/kfd/kfd/proc/4711/stats_{GPU_ID}/cu_occupancy"
+            path.parent.mkdir(parents=True)
+            path.write_text(busy + "\n")
+        reading = self.guard(driver).read()
+        assert reading is not None
+        assert reading.other_processes == others
+
+    @pytest.mark.parametrize(
+        ("metrics", "reasons"),
+        [
+            ({"indep_throttle_status": 0}, ()),
+            ({"indep_throttle_status": 1 << 0 | 1 << 36}, ("power cap", "hardware thermal")),
+            ({"indep_throttle_status": 1 << 47}, ("hardware slowdown",)),
+            ({"indep_throttle_status": "N/A", "throttle_status": "N/A"}, ()),
+        ],
+    )
+    def test_throttle_status(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        metrics: dict[str, Any],
+        reasons: tuple[str, ...],
+    ) -> None:
+        with_amdsmi(monkeypatch, tmp_path / "rocm", metrics)
+        guard = self.guard(AmdDriver("mi200", tmp_path / "machine"))
+        reading = guard.read()
+        assert reading is not None
+        assert reading.throttle_reasons == reasons
+        supported = metrics["indep_throttle_status"] != "N/A"
+        assert bool(guard.why_no_reasons) is not supported
+        guard.close()
+
+    def test_counters_of_mi300_tell_what_held_the_clock_since_the_last_reading(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        metrics: dict[str, Any] = {
+            "indep_throttle_status": "N/A",
+            "prochot_residency_acc": 0,
+            "ppt_residency_acc": 900,
+            "socket_thm_residency_acc": 12,
+            "vr_thm_residency_acc": 0,
+            "hbm_thm_residency_acc": "N/A",
+        }
+        library = with_amdsmi(monkeypatch, tmp_path / "rocm", metrics)
+        guard = self.guard(AmdDriver("mi300x", tmp_path / "machine"))
+        first = guard.read()
+        assert first is not None
+        assert first.throttle_reasons == (), "what happened before the run does not count"
+        library.METRICS["socket_thm_residency_acc"] = 15
+        second, third = guard.read(), guard.read()
+        assert second is not None
+        assert second.throttle_reasons == ("hardware thermal",)
+        assert third is not None
+        assert third.throttle_reasons == ()
+        assert guard.read_energy_j().value == pytest.approx(1.5259)
+        guard.close()
+        assert library.CLOSED == [True]
+
+    def test_card_that_amdsmi_does_not_list(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        library = with_amdsmi(monkeypatch, tmp_path / "rocm", {}, address="0000:01:00.0")
+        guard = self.guard(AmdDriver("mi300x", tmp_path / "machine"))
+        assert "does not list the card at 0000:83:00.0" in guard.why_no_reasons
+        assert library.CLOSED == [True]
+
+
+AMDSMI = """
+METRICS, ADDRESS, CLOSED = {metrics!r}, {address!r}, []
+def amdsmi_init(): pass
+def amdsmi_shut_down(): CLOSED.append(True)
+def amdsmi_get_processor_handles(): return ["handle"]
+def amdsmi_get_gpu_device_bdf(handle): return ADDRESS
+def amdsmi_get_gpu_metrics_info(handle): return dict(METRICS)
+def amdsmi_get_energy_count(handle):
+    return dict(energy_accumulator=100000, counter_resolution=15.259, timestamp=1)
+"""
+
+
+def with_amdsmi(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    metrics: dict[str, Any],
+    address: str = "0000:83:00.0",
+) -> Any:
+    """Return an installed package `amdsmi` that answers as release 7 does for one card."""
+    folder.mkdir()
+    (folder / "amdsmi.py").write_text(AMDSMI.format(metrics=metrics, address=address))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    library = importlib.import_module("amdsmi")
+    monkeypatch.setitem(sys.modules, "amdsmi", library)
+    return library

@@ -181,9 +181,31 @@ def amd_cards(files: FileTree) -> tuple[str, ...]:
     )
 
 
+def address_of(files: FileTree, card: str) -> str:
+    """Return the PCI address of a card; without one, its name."""
+    events = files.read(f"{card}/device/uevent").text
+    match = re.search(r"^PCI_SLOT_NAME=([0-9a-fA-F:.]+)$", events, re.MULTILINE)
+    return match[1].lower() if match else card.rpartition("/")[2]
+
+
+def count_others(files: FileTree, card: str) -> int | None:
+    """Count other processes that compute on the card; one that only holds memory does not disturb.
+
+    Older kernels do not report which ones compute; then all count.
+    """
+    node = _kfd_node(files, address_of(files, card))
+    processes = _processes(files, node).value
+    if processes is None or any(one.owner == "unknown" for one in processes):
+        return None
+    number = files.read(f"{node}/gpu_id").text.strip()
+    others = [one.pid for one in processes if one.owner == "other"]
+    units = [files.read(f"{_KFD}/proc/{pid}/stats_{number}/cu_occupancy").number for pid in others]
+    return sum(1 for busy in units if busy is None or busy > 0)
+
+
 def card_at(files: FileTree, address: str) -> str | None:
     """Return the folder of the card with this address."""
-    return next((card for card in amd_cards(files) if _address(files, card) == address), None)
+    return next((card for card in amd_cards(files) if address_of(files, card) == address), None)
 
 
 def read_amd(files: FileTree) -> tuple[AmdGpu, ...]:
@@ -193,7 +215,7 @@ def read_amd(files: FileTree) -> tuple[AmdGpu, ...]:
 
 def _read_one(files: FileTree, card: str) -> AmdGpu:
     device = f"{card}/device"
-    address = _address(files, card)
+    address = address_of(files, card)
     node = _kfd_node(files, address)
     sensors = AmdSensors(files, card)
     graphics = clock_states(files, f"{device}/pp_dpm_sclk")
@@ -221,12 +243,6 @@ def _read_one(files: FileTree, card: str) -> AmdGpu:
         max_link=_link(files, device, "max"),
         processes=_processes(files, node),
     )
-
-
-def _address(files: FileTree, card: str) -> str:
-    events = files.read(f"{card}/device/uevent").text
-    match = re.search(r"^PCI_SLOT_NAME=([0-9a-fA-F:.]+)$", events, re.MULTILINE)
-    return match[1].lower() if match else card.rpartition("/")[2]
 
 
 def _name(files: FileTree, device: str) -> Answer[str]:

@@ -1,7 +1,7 @@
 """Read the GPU between blocks: clock, event reasons, temperature, power, processes. No root.
 
 nvidia-ml-py is optional: without it the readings are unavailable, with the reason reported once.
-AMD cards are read from files. Does not judge.
+AMD cards are read from files, their throttling and energy with the package amdsmi. Does not judge.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchyard.machine.gpu.amd import AmdSensors, amd_cards
+from torchyard.machine.gpu.amd import AmdSensors, address_of, amd_cards, count_others
+from torchyard.machine.gpu.amd_smi import AmdSmi, open_amd_smi
 from torchyard.machine.gpu.library import (
     NOTHING_FOUND,
     GpuLibraries,
@@ -52,7 +53,10 @@ class GpuReading:
 
 
 class GpuGuard:
-    """Reads the GPU that torch calls `device`; `why_not` is the reason if it cannot."""
+    """Reads the GPU that torch calls `device`.
+
+    `why_not` is the reason if it cannot, `why_no_reasons` why it cannot read what lowers the clock.
+    """
 
     def __init__(
         self,
@@ -64,10 +68,13 @@ class GpuGuard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.why_not = ""
+        self.why_no_reasons = ""
         self._files = files or FileTree()
         self._libraries: GpuLibraries | None = None
         self._handle: Any = None
         self._amd: AmdSensors | None = None
+        self._amd_card = ""
+        self._amd_smi: AmdSmi | None = None
         self._clock = clock
         self._others: int | None = None
         self._queried_s: float | None = None
@@ -86,8 +93,13 @@ class GpuGuard:
     def read(self) -> GpuReading | None:
         """Read the present state; None if nothing can be read."""
         if self._amd is not None:
+            reasons = self._amd_smi.throttle_reasons() if self._amd_smi is not None else None
             return GpuReading(
                 sm_clock_mhz=self._amd.graphics_clock_mhz().value,
+                throttle_reasons=(reasons.value or ()) if reasons is not None else (),
+                other_processes=self._other_processes(
+                    lambda: count_others(self._files, self._amd_card)
+                ),
                 temperature_c=self._amd.temperature_c().value,
                 power_w=self._amd.power_w().value,
             )
@@ -108,13 +120,15 @@ class GpuGuard:
             ),
             temperature_c=read_temperature(nvml, self._handle).value,
             power_w=power.map(lambda milliwatts: milliwatts / 1000).value,
-            other_processes=self._other_processes(nvml),
+            other_processes=self._other_processes(lambda: self._count_others(nvml)),
         )
 
     def read_energy_j(self) -> Answer[float]:
         """Read the card's energy counter; the difference of two readings is the energy used."""
+        if self._amd_smi is not None:
+            return self._amd_smi.energy_j()
         if self._amd is not None:
-            return Answer(because="the energy counter of AMD cards is not supported")
+            return Answer(because=self.why_no_reasons)
         if self._handle is None or self._libraries is None:
             return Answer(because=self.why_not or "the GPU is no longer read")
         return read_energy_j(self._libraries.nvml, self._handle)
@@ -123,6 +137,9 @@ class GpuGuard:
         """Close NVML; later readings are None."""
         self._handle = None
         self._amd = None
+        if self._amd_smi is not None:
+            self._amd_smi.close()
+        self._amd_smi = None
         if self._libraries is not None:
             self._libraries.close()
 
@@ -130,17 +147,22 @@ class GpuGuard:
         """Use the AMD card: torch for ROCm also says `cuda`. Unknown if there are several."""
         cards = amd_cards(self._files)
         if len(cards) == 1:
+            self._amd_card = cards[0]
             self._amd = AmdSensors(self._files, cards[0])
+            found = open_amd_smi(address_of(self._files, cards[0]))
+            if found.value is not None:
+                self.why_no_reasons = found.value.throttle_reasons().because
+            self._amd_smi, self.why_no_reasons = found.value, found.because or self.why_no_reasons
         else:
             self.why_not = (
                 "several AMD GPUs: it is unknown which one torch uses" if cards else because
             )
 
-    def _other_processes(self, nvml: Any) -> int | None:
+    def _other_processes(self, count: Callable[[], int | None]) -> int | None:
         now = self._clock()
         if self._queried_s is None or now - self._queried_s >= OTHER_PROCESSES_EVERY_S:
             self._queried_s = now
-            self._others = self._count_others(nvml)
+            self._others = count()
         return self._others
 
     def _count_others(self, nvml: Any) -> int | None:
