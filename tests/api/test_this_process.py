@@ -209,16 +209,17 @@ def test_eager_of_a_function_is_the_function_itself() -> None:
 
 @pytest.mark.parametrize("results", [(), ("cpu",), ("cuda",)])
 def test_the_device_of_a_closure(monkeypatch: pytest.MonkeyPatch, results: tuple[str, ...]) -> None:
+    from torchyard.worker import devices
     from torchyard.worker.bench import this_process
 
     class OnGpu:
         device = torch.device("cuda", 1)
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(devices._torch_cuda, "is_available", lambda: True)
+    monkeypatch.setattr(devices._torch_cuda, "current_device", lambda: 2)
     outputs = [torch.zeros(1) if name == "cpu" else OnGpu() for name in results]
     monkeypatch.setattr(this_process, "flatten", lambda value: outputs if value is outputs else [])
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(devices._torch_cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(this_process, "RandomState", lambda: SimpleNamespace(restore=lambda: False))
     device = this_process.device_of([], lambda: outputs, ())
     assert device == {(): "cuda:2", ("cpu",): "cpu", ("cuda",): "cuda:1"}[results]

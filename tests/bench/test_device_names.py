@@ -8,14 +8,13 @@ import pytest
 
 from torchyard.bench.target_checks import check_seen
 from torchyard.cli.main import run as run_command
-from torchyard.core.variant_parts import check_device
+from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
 from torchyard.errors import UsageError
 
 BAD = [
     *(
-        "xpu",
-        "mps",
         "meta",
+        "meta:0",
         "cpu:3",
         "cpu:0",
         "gpu",
@@ -26,12 +25,12 @@ BAD = [
         "cuda:-1",
         "cuda:01",
     ),
-    *("cuda:1.5", "cuda:1000", "cuda:x", "cuda 1", " cuda", "cuda\n", "hip:0", "hpu", "xla:0"),
+    *("cuda:1.5", "cuda:1000", "cuda:x", "cuda 1", " cuda", "cuda\n", "hip:0", "XPU", "2pu", "a b"),
 ]
 
 
-@pytest.mark.parametrize("text", ["cpu", "cuda", "cuda:0", "cuda:1", "cuda:15", "cuda:999"])
-def test_devices_that_can_be_measured_on(text: str) -> None:
+@pytest.mark.parametrize("text", ["cpu", "cuda", "cuda:0", "cuda:1", "cuda:999", "xpu", "my_npu:7"])
+def test_devices_that_a_target_may_have(text: str) -> None:
     assert check_device(text, where="--device") == text
 
 
@@ -45,19 +44,26 @@ def test_others_are_refused_with_a_reason_and_a_hint(text: str) -> None:
     assert "cuda:N" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("bench", "--only", "kernels/matmul"),
-        ("sweep", "run", "--suites", "kernels"),
-        ("tune", "kernels/matmul"),
-        ("batch-size", "kernels/mlp"),
-        ("perf-test",),
-        ("machine", "peak"),
-        ("values", "sweep"),
-    ],
-)
-@pytest.mark.parametrize("device", ["meta", "xpu", "", "cpu:3"])
+@pytest.mark.parametrize("text", ["xpu", "mps:0", "my_npu"])
+def test_profilers_refuse_what_they_cannot_profile(text: str) -> None:
+    with pytest.raises(UsageError, match="cannot measure") as caught:
+        check_device(text, where="--device", kinds=PROFILED_DEVICES)
+    assert "cannot be profiled" in caught.value.why
+    assert check_device("cuda:1", where="--device", kinds=PROFILED_DEVICES) == "cuda:1"
+
+
+MEASURING = [
+    ("bench", "--only", "kernels/matmul"),
+    ("sweep", "run", "--suites", "kernels"),
+    ("tune", "kernels/matmul"),
+    ("batch-size", "kernels/mlp"),
+    ("perf-test",),
+    ("machine", "peak"),
+]
+
+
+@pytest.mark.parametrize("command", [*MEASURING, ("values", "sweep")])
+@pytest.mark.parametrize("device", ["meta", "", "cpu:3"])
 def test_every_command_refuses_them_before_it_keeps_anything(
     command: tuple[str, ...],
     device: str,
@@ -76,9 +82,9 @@ def test_a_device_of_a_study_file_is_checked_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = tmp_path / "study.toml"
-    study.write_text('[[workloads]]\nname = "kernels/matmul"\ndevice = "mps"\n')
+    study.write_text('[[workloads]]\nname = "kernels/matmul"\ndevice = "meta"\n')
     assert run_command(["bench", str(study), "--dry-run"]) == 2
-    assert "'mps'" in capsys.readouterr().err
+    assert "'meta'" in capsys.readouterr().err
 
 
 def test_an_index_beyond_the_last_card_is_refused_by_what_the_target_sees() -> None:
@@ -96,12 +102,17 @@ def test_an_index_beyond_the_last_card_is_refused_by_what_the_target_sees() -> N
 
 
 @pytest.mark.torch
-def test_a_target_without_cuda_refuses_it_before_a_run_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", MEASURING)
+def test_a_target_without_the_device_refuses_it_before_a_run_is_made(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
-    code = run_command(["bench", "--only", "kernels/matmul", "--device", "cuda:99"])
-    assert code == 2
-    assert "'cuda:99' is not visible to the target" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("run.json"))
+    monkeypatch.chdir(tmp_path)
+    for device in ("cuda:99", "xpu"):
+        assert run_command([*command, "--device", device]) == 2
+        assert f"'{device}' is not visible to the target" in capsys.readouterr().err
+        assert not list(tmp_path.rglob("run.json"))

@@ -235,7 +235,7 @@ def test_float64_copy_that_does_not_fit_is_skipped_with_a_reason(tmp_path: Path)
 
 
 def test_the_limits_of_the_process_itself_count(tmp_path: Path) -> None:
-    from torchyard.worker.bench.accuracy.reference import free_bytes
+    from torchyard.worker.host_memory import allocatable_bytes
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     used = next(
@@ -245,7 +245,7 @@ def test_the_limits_of_the_process_itself_count(tmp_path: Path) -> None:
     )
     resource.setrlimit(resource.RLIMIT_DATA, (used + (256 << 20), hard))
     try:
-        free = free_bytes("cpu")
+        free = allocatable_bytes()
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
     assert free is not None

@@ -6,12 +6,13 @@ import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import torchyard.worker
-from torchyard.worker.devices import CudaDevice, cuda_device, using
+from torchyard.worker.devices import CudaDevice, device_of
 from torchyard.worker.workload import CannotBuild
 
 pytestmark = pytest.mark.torch
@@ -76,11 +77,14 @@ class FakeCuda:
     def current_stream(self, index: int) -> tuple[str, int]:
         return ("stream of", index)
 
-    def get_device_properties(self, index: int) -> str:
+    def get_device_name(self, index: int) -> str:
         return f"card {index}"
 
+    def get_device_properties(self, index: int) -> SimpleNamespace:
+        return SimpleNamespace(total_memory=2000 + index, L2_cache_size=50 + index)
+
     def get_device_capability(self, index: int) -> tuple[int, int]:
-        return (9, index)
+        return (7 + index, 0)
 
     def mem_get_info(self, index: int) -> tuple[int, int]:
         return (1000 + index, 2000)
@@ -119,10 +123,11 @@ def test_every_call_passes_the_device_index(name: str, index: int) -> None:
     device.synchronize()
     assert (cuda.cards[index].synchronized, other.synchronized) == (1, 0)
     assert device.stream() == ("stream of", index)
-    assert device.properties() == f"card {index}"
-    assert device.capability() == (9, index)
-    assert device.free_bytes() == 1000 + index
-    assert device.reserved_bytes() == 7
+    assert device.label() == f"card {index}"
+    assert device.total_bytes() == 2000 + index
+    assert device.cache_bytes() == 50 + index
+    assert device.has_tf32() is (index == 1)
+    assert device.free_bytes() == 1007 + index
     assert device.allocated_bytes() == 100 * (index + 1)
     assert device.peak_bytes() == 1000 * (index + 1)
     assert device.memory_pools() == {(0, 1) if index == 0 else (0, 0)}
@@ -135,7 +140,7 @@ def test_every_call_passes_the_device_index(name: str, index: int) -> None:
 
 
 def test_samples_are_timed_on_the_stream_of_the_device() -> None:
-    from torchyard.worker.bench.timing import _cuda_samples
+    from torchyard.worker.bench.timing import _event_samples
 
     cuda, calls = FakeCuda(), []
 
@@ -145,7 +150,7 @@ def test_samples_are_timed_on_the_stream_of_the_device() -> None:
 
     device = CudaDevice("cuda:1", cuda)
     with device.use():
-        found = _cuda_samples(strays, 2, 3, None, None, None, device)
+        found = _event_samples(strays, 2, 3, None, None, None, device)
     assert found == [0.5 * 1e6 / 2] * 3
     assert len(calls) == 6
     assert [card.synchronized for card in cuda.cards] == [0, 1]
@@ -160,29 +165,26 @@ def test_missing_device_error_lists_available_devices() -> None:
         CudaDevice("cuda", FakeCuda(0)).check()
 
 
-@pytest.mark.parametrize("name", ["meta", "xpu", "mps", "cpu:3", "gpu", "", "cuda:-1", "cuda:x"])
-def test_other_devices_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["meta", "meta:0", "xpu", "mps", "vulkan", "cpu:3", "gpu", "", "cuda:-1", "cuda:x"]
+)
+def test_devices_that_this_torch_does_not_have_are_refused(name: str) -> None:
     with pytest.raises(CannotBuild) as caught:
-        cuda_device(name)
+        device_of(name).check()
     assert "cuda" in caught.value.hint
 
 
-def test_cpu_is_not_a_cuda_device() -> None:
-    assert cuda_device("cpu") is None
-    with using("cpu"):
-        pass
+def test_cpu_needs_no_synchronization() -> None:
+    device = device_of("cpu")
+    device.check()
+    device.synchronize()
+    with device.use():
+        assert device.is_host
+    assert device.notes == ()
+    assert (device.free_bytes() or 0) > 0
 
 
-def test_worker_calls_torch_cuda_only_with_a_device() -> None:
-    """Calls that work on the current device belong to `devices`; types and queries of all are free."""
-    free = {
-        "is_available",
-        "is_initialized",
-        "device_count",
-        "get_rng_state_all",
-        "empty_cache",
-        "_is_in_bad_fork",
-    }
+def test_worker_calls_torch_cuda_in_one_place() -> None:
     found = []
     for path in WORKER.rglob("*.py"):
         if "values" in path.parts or path.name == "devices.py":
@@ -191,6 +193,6 @@ def test_worker_calls_torch_cuda_only_with_a_device() -> None:
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
                 continue
             text = ast.unparse(node.func)
-            if text.startswith("torch.cuda.") and node.func.attr not in free and not node.args:
+            if text.startswith("torch.cuda.") and text != "torch.cuda._is_in_bad_fork":
                 found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
     assert found == []

@@ -129,6 +129,8 @@ class WorkloadSession(SessionData):
         self._gpu = GpuGuard(workload.device, environment=_cuda_environment(study))
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
+        if self._gpu.why_no_reasons:
+            self._spent.notes.append(f"GPU throttling unknown, because {self._gpu.why_no_reasons}")
 
     def run(self) -> list[Comparison]:
         """Measure until every candidate is decided, failed or out of time."""
@@ -220,6 +222,7 @@ class WorkloadSession(SessionData):
             ) as processes:
                 process_s = self._active_s() - started_s
                 self._note_start(processes)
+                self._note_device(processes)
                 self._record_targets(processes)
                 if number == 0:
                     self._find_peaks(processes)
@@ -271,6 +274,15 @@ class WorkloadSession(SessionData):
             note = f"{'+'.join(key)} was not forked from a template process: {reason}"
             if reason and note not in self._spent.notes:
                 self._spent.notes.append(note)
+
+    def _note_device(self, processes: LaunchProcesses) -> None:
+        """Note what limits the results on the device; list those of a backend that the workload registers."""
+        for key, built in processes.built.items():
+            self._spent.notes += [
+                note for note in built.get("notes") or () if note not in self._spent.notes
+            ]
+            if "devices" in built:
+                processes.hellos[key]["devices"] = built["devices"]
 
     def _was_forked(self, processes: LaunchProcesses) -> bool:
         return bool(processes.not_forked) and not any(processes.not_forked.values())

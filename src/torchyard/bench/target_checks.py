@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from torchyard.core.records import encode, nearest_hint
 from torchyard.core.study import Study, Target, Variant, Workload
+from torchyard.core.variant_parts import PROFILED_DEVICES, indexed_device
 from torchyard.errors import UsageError
 from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec
@@ -26,8 +27,10 @@ def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
     return _ask_target(target, limit_s=limit_s)
 
 
-def _ask_target(target: Target, *verbs: str, limit_s: float) -> dict[str, Any]:
-    """Return the answer to the last verb, of a worker that is started for it."""
+def _ask_target(
+    target: Target, *requests: tuple[str, dict[str, str]], limit_s: float
+) -> dict[str, Any]:
+    """Return the answer to the last request (verb and fields) to a worker that is started for them."""
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, WorkerGroup() as group:
         spec = LaunchSpec(
             name=target.name,
@@ -39,8 +42,8 @@ def _ask_target(target: Target, *verbs: str, limit_s: float) -> dict[str, Any]:
         try:
             worker = group.start(spec, log_path=Path(folder) / "worker.log")
             answer = worker.ask("hello", limit_s=limit_s)
-            for verb in verbs:
-                answer = worker.ask(verb, limit_s=limit_s)
+            for verb, fields in requests:
+                answer = worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
         except WorkerFailure as trouble:
             trouble.log = ""  # the log is deleted with the folder; its tail is in the error
             raise
@@ -61,7 +64,7 @@ def check_backends(studies: Iterable[Study], *, limit_s: float = 120.0) -> None:
                 requested.setdefault(variant.target, {})[name] = None
     for target, names in requested.items():
         try:
-            available = _ask_target(target, "backends", limit_s=limit_s)["names"]
+            available = _ask_target(target, ("backends", {}), limit_s=limit_s)["names"]
         except WorkerFailure:
             continue
         for name in names:
@@ -74,35 +77,55 @@ def check_backends(studies: Iterable[Study], *, limit_s: float = 120.0) -> None:
 
 
 def check_devices(studies: Iterable[Study]) -> dict[str, dict[str, Any]]:
-    """Return the handshakes of targets; raise UsageError if one does not see a requested device.
+    """Return the handshakes of targets; raise UsageError if one cannot measure on a requested device.
 
     Starts one worker per target, and none if all workloads run on the CPU. A target that does not
     start is reported by the run.
     """
-    devices_by_process: dict[tuple[Any, ...], tuple[Variant, dict[str, None]]] = {}
+    files_by_process: dict[tuple[Any, ...], tuple[Variant, dict[str, str]]] = {}
     for study in studies:
-        devices = {one.device: None for one in study.workloads if one.device != "cpu"}
-        for variant in study.variants if devices else ():
+        files = {
+            one.device: one.name if one.suite == "file" else ""
+            for one in study.workloads
+            if one.device != "cpu"
+        }
+        for variant in study.variants if files else ():
             key = (variant.target, variant.environment.variables)
-            devices_by_process.setdefault(key, (variant, {}))[1].update(devices)
+            files_by_process.setdefault(key, (variant, {}))[1].update(files)
     handshakes: dict[str, dict[str, Any]] = {}
-    for variant, devices in devices_by_process.values():
+    for variant, files in files_by_process.values():
         variables = (*variant.target.variables, *variant.environment.variables)
+        target = replace(variant.target, variables=variables)
         try:
-            facts = inspect_target(replace(variant.target, variables=variables))
+            facts = inspect_target(target)
         except WorkerFailure:
             continue
-        for device in devices:
+        for device, file in files.items():
+            if file and device.partition(":")[0] not in PROFILED_DEVICES:
+                facts |= {"devices": _devices_with_file(target, device, file)}
             check_seen(device, facts)
         handshakes["+".join(variant.process_key)] = facts
     return handshakes
 
 
+def _devices_with_file(target: Target, device: str, file: str) -> list[str]:
+    """Return the devices that the target sees after loading a file, which may register a backend."""
+    try:
+        answer = _ask_target(target, ("device", {"device": device, "file": file}), limit_s=120.0)
+    except WorkerFailure as trouble:
+        if trouble.kind != "cannot-build":
+            raise
+        reason = trouble.message.removeprefix(f"{target.name}: ")
+        raise UsageError(
+            f"--device: cannot measure on {device!r}", why=reason, hint=trouble.hint
+        ) from trouble
+    return [str(one) for one in answer["devices"]]
+
+
 def check_seen(device: str, facts: Mapping[str, Any]) -> None:
     """Raise UsageError unless the handshake `facts` of a worker list the device."""
     seen = [str(one) for one in facts.get("devices") or ()]
-    name = "cuda:0" if device == "cuda" else device
-    if name not in {text.partition(" ")[0] for text in seen}:
+    if indexed_device(device) not in {text.partition(" ")[0] for text in seen}:
         raise UsageError(
             f"--device: {device!r} is not visible to the target",
             why=f"it sees: {', '.join(seen) or 'nothing'}",

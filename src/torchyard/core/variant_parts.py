@@ -2,9 +2,8 @@
 
 A variant is written as parts joined by `+`, and a part is recognized by its name alone, so no name
 may have two meanings. Backends, precisions and options are fixed words; the user names targets and
-environments. Interpreters are located but never started. Devices are the CPU and CUDA devices by
-index: other devices run asynchronously, and without an interface that waits for them only the
-submission would be timed.
+environments. Interpreters are located but never started. Of devices only the form of the name is
+checked: which device types exist depends on the target's torch.
 """
 
 from __future__ import annotations
@@ -147,20 +146,38 @@ def parse_target(text: str, *, folder: Path, where: str, default_name: str = "")
     return Target(name=name, python=find_python(python, folder=folder, where=where))
 
 
-_DEVICE: Final = re.compile(r"cpu|cuda(?::(?:0|[1-9][0-9]{0,2}))?")
+_DEVICE: Final = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,2}))?")
 _HINT: Final = "use cpu, cuda or cuda:N, such as cuda:1"
+PROFILED_DEVICES: Final = frozenset({"cpu", "cuda"})
+"""Device types whose operators can be profiled."""
+_NOT_DEVICES: Final = {
+    "meta": "tensors on the meta device have no data to compute with",
+    **dict.fromkeys(
+        ("gpu", "rocm", "hip", "nvidia", "amd"),
+        "in torch, the device type of NVIDIA and AMD GPUs is cuda",
+    ),
+}
 
 
-def check_device(text: str, *, where: str) -> str:
-    """Return the device; raise UsageError for anything but cpu, cuda and cuda:N."""
-    if _DEVICE.fullmatch(text):
-        return text
+def check_device(text: str, *, where: str, kinds: Collection[str] = ()) -> str:
+    """Return the device; raise UsageError if it cannot be one, or if its type is not among `kinds`.
+
+    Only the target's torch knows which other device types exist.
+    """
+    match = _DEVICE.fullmatch(text)
     kind = text.strip().lower().partition(":")[0]
-    why = "it is empty" if not text.strip() else ""
-    if kind in {"cpu", "cuda"}:
-        why = "cpu takes no index" if kind == "cpu" and ":" in text else "the name is not exact"
-    elif kind in {"gpu", "rocm", "hip", "nvidia", "amd"}:
-        why = "in torch, the device type of NVIDIA and AMD GPUs is cuda"
-    elif kind:
-        why = f"without synchronization, timings on {kind!r} would only cover submission"
-    raise UsageError(f"{where}: cannot measure on the device {text!r}", why=why, hint=_HINT)
+    why = "" if match else "it is empty" if not kind else "the name is not exact"
+    if kind == "cpu" and ":" in text:
+        why = "cpu takes no index"
+    elif kind in _NOT_DEVICES:
+        why = _NOT_DEVICES[kind]
+    elif match and kinds and kind not in kinds:
+        why = f"its operators cannot be profiled; torchyard bench may measure on {kind!r}"
+    if why:
+        raise UsageError(f"{where}: cannot measure on the device {text!r}", why=why, hint=_HINT)
+    return text
+
+
+def indexed_device(device: str) -> str:
+    """Return the device with its index: `cuda` is `cuda:0`."""
+    return device if device == "cpu" or ":" in device else f"{device}:0"

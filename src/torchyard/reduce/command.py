@@ -112,6 +112,7 @@ def reduce(
 ) -> int:
     """Reduce, write the script, and print the result."""
     from torchyard.bench.commands.options import checked_numbers
+    from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
     from torchyard.errors import Untrustworthy
     from torchyard.reduce.report import reduced_json, reduced_text, upstream_text
     from torchyard.reduce.session import reduce_comparison
@@ -126,6 +127,7 @@ def reduce(
     else:
         workload, baseline, other, settings = _of_file(file, candidate, threads, mode)
         wrong = False
+    check_device(workload.device, where="reduce", kinds=PROFILED_DEVICES)
     metric = metric or ("wrong" if wrong else "time")
     with RoundStore([workload, baseline, other, settings, metric], resume=resume) as store:
         result = reduce_comparison(

@@ -231,11 +231,11 @@ def _workload(options: dict[str, Any]) -> Any:
 
     from torchyard.bench.request import SpecText
     from torchyard.bench.workload_text import choose_workload, expand
-    from torchyard.core.variant_parts import check_device
+    from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
 
     spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
     choice = choose_workload(spec)
-    device = check_device(options["device"], where="--device")
+    device = check_device(options["device"], where="--device", kinds=PROFILED_DEVICES)
     workload = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
     size = options["batch_size"]
     return replace(workload, batch_size=size) if size is not None else workload

@@ -23,6 +23,7 @@ from torchyard.core.events import Event, Listener
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, SCRIPT_SUITE, MeasureSettings, Variant, Workload
+from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
 from torchyard.errors import UsageError
 from torchyard.machine.facts.run_facts import read_facts
 from torchyard.machine.guards import block_check
@@ -99,6 +100,7 @@ class AttributionSession:
                 why="only operators of PyTorch modules and functions are attributed",
                 hint="use `torchyard profile` for a profile of each program",
             )
+        check_device(workload.device, where="why", kinds=PROFILED_DEVICES)
         for variant in (baseline, candidate):
             if variant.environment.instances > 1:
                 raise UsageError(

@@ -61,6 +61,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
     service = WorkerService()
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: facts,
+        "device": service.prepare_device,
         "build": lambda **fields: _build(channel, service, fields),
         "reference": service.reference,
         "judge": service.judge,
@@ -173,12 +174,8 @@ def _handshake() -> Dict[str, Any]:
     interop_threads = os.environ.get("TORCHYARD_INTEROP_THREADS", "")
     if interop_threads.isdigit():
         torch.set_num_interop_threads(int(interop_threads))
-    devices = ["cpu"]
-    if torch.cuda.is_available():
-        devices += [
-            "cuda:%d %s" % (index, torch.cuda.get_device_name(index))
-            for index in range(torch.cuda.device_count())
-        ]
+    from torchyard.worker.devices import visible
+
     libraries = _loaded_libraries()
     return {
         "protocol": wire.PROTOCOL,
@@ -189,7 +186,7 @@ def _handshake() -> Dict[str, Any]:
         "torch_git": getattr(torch.version, "git_version", ""),
         "torch_config": torch.__config__.show(),
         "torch_files": _library_sizes(os.path.dirname(torch.__file__)),
-        "devices": devices,
+        "devices": visible(),
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "openmp": [name for name in libraries if name.startswith(_OPENMP_LIBRARIES)],

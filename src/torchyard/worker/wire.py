@@ -11,8 +11,9 @@ send any number of ``{"note": TEXT}`` lines (progress of long work).
 Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
+device     {device, file}                         -> devices, notes; fails if it cannot be used
 build      {workload, variants, seed, state, compiled_before}
-                                                  -> parameters, flops, loss, versions
+                                                  -> parameters, flops, loss, versions, devices, notes
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
 judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted,
                                                      comparable
@@ -51,6 +52,7 @@ Message = Dict[str, Any]
 
 PHASES = {
     "hello": "start-up",
+    "device": "the check of the device",
     "build": "the model build",
     "reference": "the reference run",
     "judge": "the accuracy check",

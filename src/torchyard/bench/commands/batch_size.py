@@ -48,7 +48,7 @@ def _options(command: Any) -> Any:
     for option in reversed(
         (
             _what("--mode", type=click.Choice(_MODES), help="[default: inference]"),
-            _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ... [default: cpu]"),
+            _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
             _run(
                 "--backend",
                 "backends",

@@ -36,7 +36,7 @@ LARGEST_BATCH_OPTION: Final[Option] = _what(
     "workload's own]",
 )
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
-    _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ... [default: cpu]"),
+    _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
     BATCH_OPTION,
     _what(
         "--optimizer-step/--no-optimizer-step",

@@ -31,7 +31,7 @@ share that each kernel reaches, and a chart: `torchyard report --format roofline
 
 @click.command(help=_HELP)
 @click.option(
-    "--device", metavar="DEVICE", default="cpu", help="cpu, cuda, cuda:1, ... [default: cpu]"
+    "--device", metavar="DEVICE", default="cpu", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"
 )
 @click.option(
     "--precision",

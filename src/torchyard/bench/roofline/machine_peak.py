@@ -28,6 +28,7 @@ from torchyard.core.records import decode, encode
 from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
 from torchyard.core.study import MeasureSettings, Precision, Target, Variant
 from torchyard.core.units import format_bytes
+from torchyard.core.variant_parts import indexed_device
 from torchyard.errors import MissingTool, TorchyardError, WorkerFailed
 from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
@@ -53,7 +54,7 @@ def peak_path(peak: MachinePeak) -> Path:
     """Return the path of this peak; a later one with the same key replaces it."""
     keys = (
         peak.machine,
-        canonical_device(peak.device),
+        indexed_device(peak.device),
         peak.precision,
         str(peak.threads),
         peak.torch_version,
@@ -61,11 +62,6 @@ def peak_path(peak: MachinePeak) -> Path:
     digest = hashlib.sha256("\n".join(keys).encode("utf-8", "replace")).hexdigest()[:8]
     slug = re.sub(r"[^a-z0-9]+", "-", "-".join(keys[:3]).lower()).strip("-")[:60]
     return peaks_home() / f"{slug}-{digest}.json"
-
-
-def canonical_device(device: str) -> str:
-    """Return the device with its index: `cuda` is `cuda:0`."""
-    return f"{device}:0" if device == "cuda" else device
 
 
 def write_peak(peak: MachinePeak) -> Path:
@@ -97,11 +93,11 @@ def find_peak(
 
     Prefers the same torch version; otherwise the newest peak.
     """
-    key = (machine, canonical_device(device), precision, threads)
+    key = (machine, indexed_device(device), precision, threads)
     matching = [
         peak
         for peak in read_peaks()
-        if (peak.machine, canonical_device(peak.device), peak.precision, peak.threads) == key
+        if (peak.machine, indexed_device(peak.device), peak.precision, peak.threads) == key
     ]
     same_torch = [peak for peak in matching if peak.torch_version == torch_version]
     return next(iter(same_torch or matching), None)
@@ -247,7 +243,9 @@ class _PeakMeasurement:
 
     def streams(self) -> tuple[list[StreamRate], float, list[str]]:
         """Return the best rates of all sizes, the memory rate, and notes."""
-        target_bytes = max(CACHES * self._cache_bytes, MEMORY_SET_BYTES[self._request.kind])
+        target_bytes = max(
+            CACHES * self._cache_bytes, MEMORY_SET_BYTES.get(self._request.kind, 2**28)
+        )
         largest_bytes = min(target_bytes, self._free_bytes)
         sizes = []
         size = SMALLEST_SET_BYTES

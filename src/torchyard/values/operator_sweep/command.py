@@ -113,6 +113,6 @@ def _settings(options: dict[str, Any]) -> Any:
 
 
 def _device(text: str | None) -> str:
-    from torchyard.core.variant_parts import check_device
+    from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
 
-    return "cpu" if text is None else check_device(text, where="--device")
+    return check_device("cpu" if text is None else text, where="--device", kinds=PROFILED_DEVICES)

@@ -22,7 +22,7 @@ from torchyard.worker.bench.backend_names import (
     is_user_function,
     uses_dynamo,
 )
-from torchyard.worker.devices import cuda_device
+from torchyard.worker.devices import device_of
 from torchyard.worker.workload import CannotBuild
 
 
@@ -113,7 +113,7 @@ def make_registered(job: Job, name: str) -> Any:
 
     if name == "inductor":
         return make_inductor(job, None)
-    if name == "cudagraphs" and torch.device(job.device).type != "cuda":
+    if name == "cudagraphs" and device_of(job.device).kind != "cuda":
         raise CannotBuild(
             "cudagraphs requires a CUDA device", hint="use --device cuda, or another backend"
         )
@@ -146,10 +146,10 @@ def make_ahead_of_time(job: Job) -> Any:
 def _load_package(load: Any, path: str, device: str) -> Any:
     """Load the package to its device; before torch 2.7 there is no index, and it loads to the current device."""
     _refuse_static_cpp_runtime(path)
-    cuda = cuda_device(device)
-    if cuda is None or "device_index" not in inspect.signature(load).parameters:
+    hardware = device_of(device)
+    if hardware.is_host or "device_index" not in inspect.signature(load).parameters:
         return load(path)
-    return load(path, device_index=cuda.index)
+    return load(path, device_index=hardware.index)
 
 
 def _refuse_static_cpp_runtime(path: str) -> None:
@@ -185,8 +185,7 @@ def _older_library(job: Job, folder: str) -> Any:
     path = aot_compile(
         job.module, job.args, job.kwargs, options={"aot_inductor.output_path": library}
     )
-    cuda = cuda_device(job.device)
-    return aot_load(path, "cpu" if cuda is None else cuda.name)
+    return aot_load(path, device_of(job.device).name)
 
 
 def _export(job: Job, backend: str) -> Any:

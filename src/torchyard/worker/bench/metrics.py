@@ -8,7 +8,6 @@ import torch
 
 from torchyard.worker.bench import dynamo_graphs
 from torchyard.worker.bench.variant import DTYPES, VariantRunner, convert
-from torchyard.worker.devices import CudaDevice, cuda_device
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -135,26 +134,28 @@ def measure(runner: VariantRunner, trial: Optional[OtherBatches] = None) -> Dict
 def peak_memory(runner: VariantRunner) -> Tuple[Optional[int], str, Optional[str]]:
     """Return the peak memory of an iteration, the method, and why it is unavailable, if so."""
     gc.collect()
-    cuda = cuda_device(runner.device)
-    if cuda is not None:
-        cuda.synchronize()
-        if _replays_graphs(runner, cuda):
-            return None, "", "it replays CUDA graphs, whose memory stays allocated in a pool"
-        before = cuda.allocated_bytes()
-        cuda.reset_peak()
-        with runner.context():
-            runner.caller()()
-            runner.model.forget_gradients()
-        cuda.synchronize()
-        peak = cuda.peak_bytes() - before
-        return peak, "peak of live tensor bytes above the start, CUDA allocator", None
-    try:
-        return _cpu_peak(runner), "peak of live tensor bytes above the start, CPU allocator", None
-    except Exception as error:
-        return None, "", "the profiler cannot record allocations: " + type(error).__name__
+    device = runner.hardware
+    method = "peak of live tensor bytes above the start, %s allocator" % device.title
+    if device.is_host:
+        try:
+            return _cpu_peak(runner), method, None
+        except Exception as error:
+            return None, "", "the profiler cannot record allocations: " + type(error).__name__
+    device.synchronize()
+    if _replays_graphs(runner):
+        return None, "", "it replays CUDA graphs, whose memory stays allocated in a pool"
+    before = device.allocated_bytes()
+    if before is None:
+        return None, "", device.why_no_memory
+    device.reset_peak()
+    with runner.context():
+        runner.caller()()
+        runner.model.forget_gradients()
+    device.synchronize()
+    return (device.peak_bytes() or before) - before, method, None
 
 
-def _replays_graphs(runner: VariantRunner, cuda: CudaDevice) -> bool:
+def _replays_graphs(runner: VariantRunner) -> bool:
     """Whether its memory is in the pool of a CUDA graph: an iteration then allocates nothing.
 
     Such a pool has an id; the default pool has none. A variant that may record graphs and did not is
@@ -164,7 +165,7 @@ def _replays_graphs(runner: VariantRunner, cuda: CudaDevice) -> bool:
     may_record = runner.backend in names or bool(runner.options.get("inductor.triton.cudagraphs"))
     if not may_record and not runner.runs_user_code:
         return False
-    return cuda.memory_pools() != {(0, 0)}
+    return runner.hardware.memory_pools() != {(0, 0)}
 
 
 def _cpu_peak(runner: VariantRunner) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict
 import torch
 
 from torchyard.worker.bench.variant import DTYPES
-from torchyard.worker.devices import cuda_device
+from torchyard.worker.devices import device_of
 from torchyard.worker.workload import CannotBuild
 
 RUN_S = 0.005
@@ -21,16 +21,16 @@ FEWEST_RUNS = 3
 CUDA_CACHE_BYTES = 64 * 2**20
 """Assumed last-level cache size where torch does not report it; larger than any at the time."""
 CPU_CACHE_BYTES = 32 * 2**20
+UNKNOWN_FREE_BYTES = 2**30
 
 
 def answer(
     what: str, device: str, precision: str = "float32", size: int = 0, seconds: float = 0.0
 ) -> Dict[str, Any]:
     """Return the `limits`, or the best rate of a `product`, a `copy` or a `triad` of that size."""
-    cuda = cuda_device(device)
-    if cuda is not None:
-        cuda.check()
-        cuda.select()
+    hardware = device_of(device)
+    hardware.check()
+    hardware.select()
     if what == "limits":
         return {"last_cache_bytes": last_cache_bytes(device), "free_bytes": free_bytes(device)}
     if what == "product":
@@ -67,12 +67,7 @@ def stream(kind: str, device: str, working_set_bytes: int, seconds: float) -> Di
 
 def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
     """Return the shortest time of a call over repeated runs, and the number of runs."""
-    cuda = cuda_device(device)
-
-    def wait() -> None:
-        if cuda is not None:
-            cuda.synchronize()
-
+    wait = device_of(device).synchronize
     with torch.no_grad():
         call()  # loads kernels, touches pages
         wait()
@@ -93,10 +88,9 @@ def best_time_s(call: Callable[[], Any], device: str, seconds: float) -> Any:
 
 def last_cache_bytes(device: str) -> int:
     """Return the size of the last-level cache, or an upper estimate when it is unknown."""
-    cuda = cuda_device(device)
-    if cuda is not None:
-        properties = cuda.properties()
-        return int(getattr(properties, "L2_cache_size", 0) or CUDA_CACHE_BYTES)
+    hardware = device_of(device)
+    if not hardware.is_host:
+        return hardware.cache_bytes() or CUDA_CACHE_BYTES
     sizes: Dict[str, int] = {}
     root = "/sys/devices/system/cpu"
     for cpu in os.sched_getaffinity(0):
@@ -117,24 +111,14 @@ def last_cache_bytes(device: str) -> int:
 
 
 def free_bytes(device: str) -> int:
-    """Return the available memory."""
-    cuda = cuda_device(device)
-    if cuda is not None:
-        return cuda.free_bytes()
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return int(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    """Return the available memory; where it is unknown, enough for the smallest sizes only."""
+    return device_of(device).free_bytes() or UNKNOWN_FREE_BYTES
 
 
 def _product_dtype(device: str, precision: str) -> Any:
     """Return the data type of matrix products in a precision; for `amp` it depends on the device."""
     if precision == "amp":
-        return torch.bfloat16 if torch.device(device).type == "cpu" else torch.float16
+        return torch.bfloat16 if device_of(device).is_host else torch.float16
     return DTYPES[precision]
 
 

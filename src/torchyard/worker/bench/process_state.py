@@ -14,6 +14,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from torchyard.worker.devices import random_states
+
 Reader = Callable[[], Any]
 Writer = Callable[[Any], Any]
 
@@ -192,9 +194,7 @@ class RandomState:
         self._torch = torch.get_rng_state()
         numpy = sys.modules.get("numpy")
         self._numpy = None if numpy is None else (numpy, numpy.random.get_state())
-        self._cuda = None
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            self._cuda = torch.cuda.get_rng_state_all()
+        self._accelerators = random_states()
 
     def restore(self) -> bool:
         """Restore all generators; return whether torch's CPU generator had advanced."""
@@ -203,8 +203,8 @@ class RandomState:
         torch.set_rng_state(self._torch)
         if self._numpy is not None:
             self._numpy[0].random.set_state(self._numpy[1])
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
+        for device, state in self._accelerators:
+            device.set_random_state(state)
         return moved
 
 
@@ -272,6 +272,7 @@ class SharedFunctions:
             ("torch.nn.Module", torch.nn.Module),
             ("torch.cuda", torch.cuda),
             ("torch.cuda.Event", torch.cuda.Event),
+            ("torch.accelerator", getattr(torch, "accelerator", torch.cuda)),
             ("torch.optim.Optimizer", torch.optim.Optimizer),
             ("torch.autograd", torch.autograd),
         ):

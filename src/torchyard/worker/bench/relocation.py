@@ -10,6 +10,7 @@ import torch
 
 from torchyard.worker import placement
 from torchyard.worker.bench.variant import Model
+from torchyard.worker.devices import OutOfMemoryError, device_of
 from torchyard.worker.workload import flatten
 
 LINE_BYTES = 64
@@ -106,13 +107,14 @@ class Relocator:
         moved = 0
         self._gpu_pads = []
         for device, placements in by_device.items():
-            torch.cuda.synchronize(device)
+            hardware = device_of(device)
+            hardware.synchronize()
             try:
                 moved += _to_fresh_gpu_memory(placements, draw, device, self._gpu_pads)
-            except torch.cuda.OutOfMemoryError:
+            except OutOfMemoryError:
                 self._held_bytes += sum(each.size_bytes for each in placements)
-            torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
+            hardware.synchronize()
+            hardware.empty_cache()
         return moved
 
     def _update(self) -> None:

@@ -19,7 +19,7 @@ from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
 from torchyard.worker.bench.relocation import Relocator
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
-from torchyard.worker.devices import cuda_device
+from torchyard.worker.devices import device_of, is_known, visible
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
 MOST_ROWS = 100
@@ -117,10 +117,7 @@ class WorkerService:
         if compiled_before:
             backends.load_without_compile_processes()
         device = workload["device"]
-        cuda = cuda_device(device)
-        if cuda is not None:
-            cuda.check()
-            cuda.select()
+        prepared = self.prepare_device(device, _file_of(workload))
         torch.manual_seed(seed)
         self._workload = workload
         built = self._build_again(workload["batch_size"])
@@ -154,7 +151,22 @@ class WorkerService:
             "loss": built.loss_name if training else "",
             "batch_size": self._batch_size,
             "versions": metrics.versions(),
+            **prepared,
         }
+
+    def prepare_device(self, device: str, file: str = "") -> Dict[str, Any]:
+        """Check and select the device; raise CannotBuild if it cannot be used.
+
+        `file` is the file of the workload, which may register a backend of the device.
+        """
+        if file and not is_known(device):
+            from torchyard.worker.suites.user_file import load_file, split_name
+
+            load_file(split_name(file)[0])
+        hardware = device_of(device)
+        hardware.check()
+        hardware.select()
+        return {"devices": visible(), "notes": hardware.notes}
 
     def _eval_mode(self) -> bool:
         """Return whether modules are in evaluation mode also during training."""
@@ -338,17 +350,14 @@ class WorkerService:
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
         """Return the operators over some iterations, with CPU and, on a GPU, device time."""
-        from torch.profiler import ProfilerActivity, profile
+        from torch.profiler import profile
 
         from torchyard.worker.values.torch_profile import operator_rows
 
         runner = self.runner(variant)
         runner.first_call()
-        activities = [ProfilerActivity.CPU]
-        if torch.device(runner.device).type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
         call = runner.caller()
-        with runner.context(), profile(activities=activities) as profiler:
+        with runner.context(), profile(activities=runner.hardware.activities()) as profiler:
             for _ in range(iterations):
                 call()
             runner.synchronize()
@@ -366,6 +375,10 @@ class WorkerService:
         if name not in self._runners:
             raise CannotBuild("the variant " + repr(name) + " was not built in this process")
         return self._runners[name]
+
+
+def _file_of(workload: Dict[str, Any]) -> str:
+    return str(workload["name"]) if workload["suite"] == "file" else ""
 
 
 def _carry_state(built: BuiltWorkload, path: str) -> None:

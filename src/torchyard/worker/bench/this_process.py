@@ -16,13 +16,13 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import torch
 from torch import nn
 
+from torchyard.worker import devices
 from torchyard.worker.bench import dynamo_graphs
 from torchyard.worker.bench.backend_names import GIVEN, uses_dynamo
 from torchyard.worker.bench.metrics import count_flops
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, RandomState
 from torchyard.worker.bench.service import WorkerService
 from torchyard.worker.bench.variant import Model, VariantRunner
-from torchyard.worker.devices import current_cuda
 from torchyard.worker.suites.user_file import FunctionModule
 from torchyard.worker.workload import BuiltWorkload, as_arguments, flatten, is_opaque
 
@@ -94,22 +94,19 @@ def tensors_of(objects: List[Any]) -> List[Any]:
 
 
 def device_of(objects: List[Any], function: Callable[..., Any], inputs: Any) -> str:
-    """Return the device to synchronize with: of a CUDA tensor or result, else of the first tensor."""
-    devices = [tensor.device for tensor in tensors_of(objects)]
-    on_gpu = any(device.type == "cuda" for device in devices)
-    if torch.cuda.is_available() and not on_gpu and not is_module(function):
+    """Return the device to synchronize with: of an accelerator's tensor or result, else of the first tensor."""
+    places = [tensor.device for tensor in tensors_of(objects)]
+    accelerated = any(place.type != "cpu" for place in places)
+    if devices.has_accelerator() and not accelerated and not is_module(function):
         args, kwargs = arguments_of(inputs) or ((), {})
         generators = RandomState()
         with torch.no_grad():
             results = flatten(function(*args, **kwargs))
         generators.restore()
-        devices = [*(tensor.device for tensor in results), *devices]
-        if not results and torch.cuda.is_initialized():
-            devices.insert(0, current_cuda())
-    chosen = next((one for one in devices if one.type == "cuda"), None)
-    if chosen is None:
-        chosen = devices[0] if devices else torch.device("cpu")
-    return str(chosen)
+        places = [tensor.device for tensor in results]
+        current = None if results else devices.current_accelerator()
+        places = places if current is None else [current]
+    return str(next((place for place in places if place.type != "cpu"), "cpu"))
 
 
 def precision_of(objects: List[Any]) -> str:
@@ -163,6 +160,8 @@ class ThisProcessService(WorkerService):
     ) -> Dict[str, Any]:
         """Create the variants; the workload is the one of this service, whatever its name."""
         del state, compiled_before
+        hardware = devices.device_of(workload["device"])
+        hardware.check()
         SHARED_FUNCTIONS.read_again()
         self._seed = seed
         self._workload = workload
@@ -184,7 +183,7 @@ class ThisProcessService(WorkerService):
         compiled = sum(uses_dynamo(runner.backend) for runner in self._runners.values())
         dynamo_graphs.raise_cache_limits(compiled)
         self._checks.begin([model], seed)
-        return {"loss": "", "batch_size": None}
+        return {"loss": "", "batch_size": None, "notes": hardware.notes}
 
     def warm(self, variant: str, seconds: float) -> Dict[str, Any]:
         """Run until the time is stable."""

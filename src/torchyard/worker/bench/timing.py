@@ -17,7 +17,7 @@ import torch
 
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.devices import CudaDevice, cuda_device
+from torchyard.worker.devices import Device, device_of
 
 _STEAL_TICKS = "steal_ticks"
 
@@ -148,20 +148,22 @@ class Flush:
     """Evicts the caches of one device; `cost_s` is the time of one flush."""
 
     def __init__(self, device: str) -> None:
-        self._cuda = cuda_device(device)
-        cache_bytes = cpu_cache_bytes() if self._cuda is None else _gpu_cache_bytes(self._cuda)
+        self._device = device_of(device)
+        cache_bytes = self._device.cache_bytes() or UNKNOWN_GPU_CACHE_BYTES
+        if self._device.is_host:
+            cache_bytes = cpu_cache_bytes()
         self.size_bytes = min(LARGEST_BYTES, max(SMALLEST_BYTES, 2 * cache_bytes))
         self._buffer = torch.zeros(self.size_bytes // 4, dtype=torch.int32, device=device)
         self()
-        self._synchronize()
+        self._device.synchronize()
         started_ns = time.perf_counter_ns()
         self()
-        self._synchronize()
+        self._device.synchronize()
         self.cost_s = (time.perf_counter_ns() - started_ns) / 1e9
 
     def __call__(self) -> None:
-        """Flush once. On CUDA this only submits the work, before the timed part."""
-        if self._cuda is None:
+        """Flush once. On an accelerator this only submits the work, before the timed part."""
+        if self._device.is_host:
             self._buffer.bitwise_not_()
         else:
             self._buffer.zero_()
@@ -170,10 +172,6 @@ class Flush:
         """Return the number of iterations of a block that can each be preceded by a flush."""
         most = max(FEWEST_SAMPLES, int(FLUSH_LIMIT_S / max(self.cost_s, 1e-9)))
         return max(1, min(iterations, most))
-
-    def _synchronize(self) -> None:
-        if self._cuda is not None:
-            self._cuda.synchronize()
 
 
 def flush_for(device: str) -> Flush:
@@ -195,10 +193,6 @@ def cpu_cache_bytes() -> int:
         except (OSError, ValueError, KeyError, IndexError):
             continue
     return largest or UNKNOWN_CPU_CACHE_BYTES
-
-
-def _gpu_cache_bytes(cuda: CudaDevice) -> int:
-    return int(getattr(cuda.properties(), "L2_cache_size", 0) or UNKNOWN_GPU_CACHE_BYTES)
 
 
 SETTLE_STEP_S = 0.002
@@ -225,7 +219,7 @@ def run_block(
     The frequency probe runs after the untimed calls, at the clock frequency of the block. `check` keeps
     results of some calls outside the timed part.
     """
-    cuda = cuda_device(runner.device)
+    device = runner.hardware
     if runner.model.training:
         inner = 1  # gradients are dropped after every call
     reset = runner.model.forget_gradients if runner.model.training else None
@@ -244,10 +238,10 @@ def run_block(
             probe_before_ns = PROBE.read() if probe else None
             before = read_usage()
             started_ns = clock()
-            if cuda is not None:
-                durations = _cuda_samples(call, inner, samples, reset, flush, check, cuda)
-            else:
+            if device.is_host:
                 durations = _host_samples(call, inner, samples, reset, flush, check)
+            else:
+                durations = _event_samples(call, inner, samples, reset, flush, check, device)
             wall_ns = clock() - started_ns
             after = read_usage()
             probe_after_ns = PROBE.read() if probe else None
@@ -329,14 +323,14 @@ def _checked_sample(
     return duration
 
 
-def _cuda_samples(
+def _event_samples(
     call: Callable[..., Any],
     inner: int,
     samples: int,
     reset: Optional[Callable[[], None]],
     flush: Optional[Callable[[], None]],
     check: Optional[TimedCheck],
-    device: CudaDevice,
+    device: Device,
 ) -> List[float]:
     starts, ends = device.events(samples), device.events(samples)
     stream = device.stream()

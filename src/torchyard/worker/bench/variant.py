@@ -11,12 +11,12 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 
 import torch
 
-from torchyard.worker import devices
 from torchyard.worker.bench import backends, dynamo_graphs, options, torch_settings
 from torchyard.worker.bench.backend_names import GIVEN, is_user_function
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.inputs import InputDraws
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, ProcessState, RandomState
+from torchyard.worker.devices import device_of
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -224,6 +224,7 @@ class VariantRunner:
         self.precision = precision
         self.model = model
         self.device = device
+        self.hardware = device_of(device)
         self.options: torch_settings.Options = dict(chosen or {})
         torch_settings.check(self.options, backend, model.training)
         self._onednn = torch_settings.OwnOnednn()
@@ -315,7 +316,7 @@ class VariantRunner:
     def context(self) -> Any:
         """Enter the context of the calls: gradient mode, autocast, and the variant's options."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(devices.using(self.device))
+            stack.enter_context(self.hardware.use())
             stack.enter_context(self._guarded())
             if self.options.get("inference-mode"):
                 stack.enter_context(torch.inference_mode())
@@ -340,9 +341,8 @@ class VariantRunner:
             self.recompile_reasons += reasons
 
     def _autocast(self) -> ContextManager[Any]:
-        kind = torch.device(self.device).type
-        dtype = torch.bfloat16 if kind == "cpu" else torch.float16
-        return torch.autocast(device_type=kind, dtype=dtype)
+        dtype = torch.bfloat16 if self.hardware.is_host else torch.float16
+        return torch.autocast(device_type=self.hardware.kind, dtype=dtype)
 
     def caller(self) -> Callable[..., Any]:
         """Return one iteration as a function without arguments, with minimal overhead.
@@ -476,9 +476,7 @@ class VariantRunner:
 
     def synchronize(self) -> None:
         """Wait for the device; a no-op on the CPU."""
-        cuda = devices.cuda_device(self.device)
-        if cuda is not None:
-            cuda.synchronize()
+        self.hardware.synchronize()
 
 
 def _can_be_written(tensor: Any) -> bool:

@@ -10,7 +10,6 @@ from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.metrics import peak_memory
 from torchyard.worker.bench.service import WorkerService, warm
 from torchyard.worker.bench.variant import Model, VariantRunner
-from torchyard.worker.devices import cuda_device
 from torchyard.worker.reduce.program import Captured
 from torchyard.worker.reduce.script import script
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
@@ -134,7 +133,7 @@ class ReductionService:
 
         With one thread on the CPU it is CPU time, which excludes waiting for a core.
         """
-        alone = torch.get_num_threads() == 1 and cuda_device(runner.device) is None
+        alone = torch.get_num_threads() == 1 and runner.hardware.is_host
         clock_ns = time.thread_time_ns if alone else time.perf_counter_ns
         shortest = float("inf")
         with runner.context():

@@ -41,15 +41,12 @@ def share_of(batch_size: int, part: float) -> int:
 
 def _relative_size(device: Any) -> float:
     """Return the size of the device relative to those that the lists are for."""
-    import torch
+    from torchyard.worker.devices import device_of
 
-    device = torch.device(device)
-    if device.type == "cuda":
-        memory_bytes = torch.cuda.get_device_properties(device).total_memory
-        return float(memory_bytes) / GPU_MEMORY_BYTES
-    if device.type == "cpu":
+    hardware = device_of(str(device))
+    if hardware.is_host:
         return (os.cpu_count() or 1) / CPU_CORES
-    return 1.0
+    return (hardware.total_bytes() or GPU_MEMORY_BYTES) / GPU_MEMORY_BYTES
 
 
 # Parameters that may be smaller than 1. All others are sizes and counts.

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import torch
 
+from torchyard.worker.devices import device_of
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
 from torchyard.worker.values.operator_cases import Case, Draw, all_cases, cases_of_file
@@ -145,8 +146,7 @@ def _natively(case: Case, device: str) -> Dict[str, Chains]:
         with NativeEvents() as backward:
             _backward(called)
         chains[BACKWARD] = backward.chains
-    if draw.device.type == "cuda":
-        torch.cuda.synchronize(draw.device)  # attribute its errors to this case
+    device_of(str(draw.device)).synchronize()  # attribute its errors to this case
     return chains
 
 
@@ -321,6 +321,5 @@ def _error_text(error: BaseException) -> str:
 
 
 def _device_name(device: str) -> str:
-    if torch.device(device).type == "cuda" and torch.cuda.is_available():
-        return "%s: %s" % (device, torch.cuda.get_device_name(torch.device(device)))
-    return device
+    label = device_of(device).label()
+    return "%s: %s" % (device, label) if label else device

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
+from torchyard.worker.devices import current_accelerator, device_of
 from torchyard.worker.values.dispatch_mode import ValueMode
 from torchyard.worker.values.exchange import Options, write_result
 from torchyard.worker.values.findings import Finding, Findings, count_surveyed
@@ -301,6 +302,5 @@ class SingleThreadBackward:
 
 def _device() -> str:
     """Return the device that the program uses."""
-    if not torch.cuda.is_initialized():
-        return "cpu"
-    return "cuda: %s" % torch.cuda.get_device_name()
+    current = current_accelerator()
+    return "cpu" if current is None else "%s: %s" % (current.type, device_of(str(current)).label())

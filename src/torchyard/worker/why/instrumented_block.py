@@ -19,12 +19,11 @@ from statistics import median
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import profile
 
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.timing import clock
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.devices import cuda_device
 from torchyard.worker.why.assignment import Assignment, Event
 from torchyard.worker.why.gpu_trace import ITERATION, iterations_of, read_trace
 from torchyard.worker.why.kernels import GeneratedCode, Labels
@@ -118,7 +117,7 @@ def run_instrumented(
     a Chrome trace is written there.
     """
     labels: Labels = {}
-    on_gpu = cuda_device(runner.device) is not None
+    on_gpu = not runner.hardware.is_host
     usual_faults, walls_ns, faults, profiler = _record(runner, iterations, code, labels)
     if on_gpu:
         faults = [0] * len(faults)
@@ -166,9 +165,7 @@ def _record(
 ) -> Tuple[int, List[int], List[int], Any]:
     """Return page faults of an iteration without the profiler, then times, page faults and events."""
     reset: Optional[Any] = runner.model.forget_gradients if runner.model.training else None
-    activities = [ProfilerActivity.CPU]
-    if cuda_device(runner.device) is not None:
-        activities.append(ProfilerActivity.CUDA)
+    activities = runner.hardware.activities()
     walls_ns: List[int] = []
     faults: List[int] = []
     usual: List[int] = []

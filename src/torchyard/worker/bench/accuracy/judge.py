@@ -13,7 +13,6 @@ from torchyard.worker.bench.accuracy.reference import (
     FREE_SHARE,
     SimulatedRounding,
     float64_results,
-    free_bytes,
     simulation_bytes,
 )
 from torchyard.worker.bench.accuracy.rules import Judgement, judge_results
@@ -28,6 +27,7 @@ from torchyard.worker.bench.accuracy.tensors import (
 )
 from torchyard.worker.bench.accuracy.tolerances import ASSUMED_STEPS, EPSILON, Noise
 from torchyard.worker.bench.variant import VariantRunner
+from torchyard.worker.devices import Device
 
 COARSER = ("float32", "tf32", "float16", "amp-float16", "amp", "bfloat16")
 """From fine to coarse. `tf32` is float32 with products of operands rounded to ten bits, `amp` autocast
@@ -42,7 +42,7 @@ def coarser(one: str, other: str) -> str:
 def rounding_of(runner: Any) -> str:
     """Return the coarsest format that the numbers of a variant may be rounded to."""
     if runner.precision == "amp":
-        return "amp" if torch.device(runner.device).type == "cpu" else "amp-float16"
+        return "amp" if runner.hardware.is_host else "amp-float16"
     if runner.precision != "float32":
         return str(runner.precision)
     matmul_precision = runner.options.get("matmul-precision")
@@ -50,21 +50,18 @@ def rounding_of(runner: Any) -> str:
         return "amp"
     if matmul_precision == "high" or runner.options.get("tf32"):
         return "tf32"
-    return _by_default(runner.device, runner.model.module)
+    return _by_default(runner.hardware, runner.model.module)
 
 
-def _by_default(device: str, module: Any) -> str:
+def _by_default(device: Device, module: Any) -> str:
     """Return the default rounding: cuDNN may use TF32 in float32 convolutions, depending on the memory layout."""
-    if not device.startswith("cuda"):
-        return "float32"
     convolves = any(isinstance(part, torch.nn.modules.conv._ConvNd) for part in module.modules())
     allowed = (convolves and torch.backends.cudnn.allow_tf32) or (
         torch.backends.cuda.matmul.allow_tf32
     )
     if not allowed:
         return "float32"
-    index = torch.device(device).index
-    return "tf32" if torch.cuda.get_device_capability(index) >= (8, 0) else "float32"
+    return "tf32" if device.has_tf32() else "float32"
 
 
 OTHER_SEED_STEP = 7919
@@ -99,12 +96,13 @@ def make_reference(
         to_plain(runner.results(start)[0], place) for start in (seed, seed + OTHER_SEED_STEP)
     )
     exact, why_not = float64_results(runner, seed, first, limit_bytes)
-    between_runs = largest_difference(first, second, runner.device)
-    between_seeds = largest_difference(first, other, runner.device)
+    on = runner.hardware.comparison_place
+    between_runs = largest_difference(first, second, on)
+    between_seeds = largest_difference(first, other, on)
     if between_seeds > 10 * between_runs:
         # Two runs may be equal by chance: a third one with the same seed must agree, too.
         again = to_plain(runner.results(seed)[0], place)
-        between_others = largest_difference(first, again, runner.device)
+        between_others = largest_difference(first, again, on)
         if between_others > between_runs:
             second, between_runs = again, between_others
     random = between_seeds > 10 * between_runs
@@ -141,7 +139,7 @@ def judge(
     if reference["random"]:
         return _judge_random(check, first)
     second = to_plain(runner.results(seed, groups)[0], place) if results is None else first
-    between_runs = largest_difference(first, second, runner.device)
+    between_runs = largest_difference(first, second, runner.hardware.comparison_place)
     record = check.judge(first)
     if between_runs > 0:
         record = worst([record, check.judge(second)])  # sometimes wrong is wrong
@@ -260,7 +258,9 @@ class _Check:
         return kept[key]
 
     def _assumed_noise(self) -> Noise:
-        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
+        noise = Noise(
+            self.baseline, self.exact, self.rounding, self.runner.hardware.comparison_place
+        )
         noise.assume("no run was made")
         return noise
 
@@ -270,7 +270,9 @@ class _Check:
             return None
         if self.reference["nondeterminism"] != 0:
             return None
-        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
+        noise = Noise(
+            self.baseline, self.exact, self.rounding, self.runner.hardware.comparison_place
+        )
         noise.add_to_scale(self.baseline)
         return noise if noise.largest_baseline_error() < SURELY_ROUNDING else None
 
@@ -280,7 +282,9 @@ class _Check:
     def _simulated_noise(
         self, scale_runs: int = SCALE_RUNS, honest_runs: int = HONEST_RUNS
     ) -> Noise:
-        noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
+        noise = Noise(
+            self.baseline, self.exact, self.rounding, self.runner.hardware.comparison_place
+        )
         try:
             runs = self._kept("runs", self._simulation)
             until = time.monotonic() + RUNS_LIMIT_S
@@ -300,7 +304,9 @@ class _Check:
                 else:
                     noise.add_honest(results)
         except Exception as error:  # a model may refuse to run under a dispatch mode
-            noise = Noise(self.baseline, self.exact, self.rounding, self.runner.device)
+            noise = Noise(
+                self.baseline, self.exact, self.rounding, self.runner.hardware.comparison_place
+            )
             noise.assume(_first_line(error))
             self.runner.model.rewind()
             self.runner.model.forget_gradients()
@@ -318,7 +324,7 @@ class _Check:
             del kept[key]
 
     def _simulation(self) -> SimulatedRounding:
-        needed, free = simulation_bytes(self.runner), free_bytes(self.runner.device)
+        needed, free = simulation_bytes(self.runner), self.runner.hardware.free_bytes()
         if free is not None and needed > FREE_SHARE * free:
             raise MemoryError("a float32 copy needs %d MiB" % (needed >> 20))
         return SimulatedRounding(self.runner, self.rounding)
@@ -361,7 +367,7 @@ class _Check:
         steps = ASSUMED_STEPS.get(rounding, 4.0) * EPSILON[rounding]
         moved = to_plain(second, self.place)
         for group, tensors in self.baseline.items():
-            on = self.runner.device
+            on = self.runner.hardware.comparison_place
             largest = max((rms_between(one, 0 * one, on) for one in tensors), default=0.0)
             for one, other in zip(tensors, moved[group]):
                 if one.is_floating_point() and rms_between(one, other, on) > steps * largest:

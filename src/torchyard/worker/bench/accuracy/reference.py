@@ -2,17 +2,15 @@
 
 import gc
 import math
-import os
 import random
-import resource
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
 from torchyard.worker.bench import metrics
 from torchyard.worker.bench.accuracy.tensors import Results, shapes_of, to_plain
 from torchyard.worker.bench.variant import Model, VariantRunner, convert
-from torchyard.worker.devices import cuda_device
+from torchyard.worker.host_memory import status_bytes
 
 FREE_SHARE = 0.9
 """Share of the free memory that the copy may use; the rest covers what the estimate omits."""
@@ -36,7 +34,8 @@ def float64_results(
         lines = str(error).strip().splitlines()
         return None, type(error).__name__ + (": " + lines[0][:200] if lines else "")
     finally:
-        _give_back(runner.device)
+        gc.collect()
+        runner.hardware.empty_cache()
     if shapes_of(results) != shapes_of(like):
         return None, "the results have other shapes in float64"
     return results, ""
@@ -49,27 +48,21 @@ def _place(like: Results) -> Any:
 
 
 def _why_it_does_not_fit(runner: VariantRunner, limit_bytes: Optional[int]) -> str:
-    free = free_bytes(runner.device)
-    held = _field("/proc/self/status", "VmRSS")
-    if limit_bytes is not None and held is not None and torch.device(runner.device).type == "cpu":
+    device = runner.hardware
+    free = device.free_bytes()
+    held = status_bytes("VmRSS")
+    if limit_bytes is not None and held is not None and device.is_host:
         remaining = max(0, limit_bytes - held)
         free = remaining if free is None else min(free, remaining)
-    if free is None or _surely_fits(runner, free):
+    # Without an estimate if four times the peak memory of this process (float64 of float16) is free.
+    peak = device.peak_bytes()
+    if free is None or (peak is not None and 4 * peak <= FREE_SHARE * free):
         return ""
     needed = needed_bytes(runner)
     if needed <= FREE_SHARE * free:
         return ""
     sizes = (needed / GIB, free / GIB)
     return "a float64 copy needs about %.2f GiB, and %.2f GiB are available" % sizes
-
-
-def _surely_fits(runner: VariantRunner, free: int) -> bool:
-    """Whether four times the peak memory of this process (float64 of float16) is free: no estimate is needed."""
-    cuda = cuda_device(runner.device)
-    if cuda is not None:
-        return 4 * cuda.peak_bytes() <= FREE_SHARE * free
-    most = _field("/proc/self/status", "VmHWM")
-    return most is not None and 4 * most <= FREE_SHARE * free
 
 
 def _run_copy(runner: VariantRunner, seed: int, groups: Iterable[str]) -> Results:
@@ -113,71 +106,6 @@ def _float64_bytes(tensors: List[Any]) -> int:
         if tensor.layout is torch.strided:
             total += int(tensor.numel()) * width
     return total
-
-
-def free_bytes(device: str) -> Optional[int]:
-    """Return the bytes that can be allocated: the minimum of machine, cgroup and process limits."""
-    cuda = cuda_device(device)
-    if cuda is not None:
-        return cuda.free_bytes() + cuda.reserved_bytes()
-    return min(_host_limits(), default=None)
-
-
-def _host_limits() -> Iterator[int]:
-    available = _field("/proc/meminfo", "MemAvailable")
-    if available is not None:
-        yield available
-    for folder in _control_groups():
-        limit, used = (_number(os.path.join(folder, name)) for name in _GROUP_FILES)
-        if limit is not None and used is not None:
-            yield max(0, limit - used)
-    for kind, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        soft, _ = resource.getrlimit(kind)
-        used = _field("/proc/self/status", field)
-        if soft != resource.RLIM_INFINITY and used is not None:
-            yield max(0, soft - used)
-
-
-_GROUP_FILES = ("memory.max", "memory.current")
-
-
-def _control_groups() -> List[str]:
-    """Return this process's cgroup (v2) and its ancestors: each may have a limit."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            lines = [line.strip() for line in file]
-    except OSError:
-        return []
-    path = next((line[3:] for line in lines if line.startswith("0::")), "").strip("/")
-    parts = path.split("/") if path else []
-    return ["/sys/fs/cgroup/" + "/".join(parts[:end]) for end in range(len(parts), -1, -1)]
-
-
-def _field(path: str, name: str) -> Optional[int]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            for line in file:
-                if line.startswith(name + ":"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
-
-
-def _number(path: str) -> Optional[int]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
-
-
-def _give_back(device: str) -> None:
-    gc.collect()
-    cuda = cuda_device(device)
-    if cuda is not None:
-        cuda.empty_cache()
 
 
 HALF_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from torchyard.worker.devices import device_of
 from torchyard.worker.workload import is_opaque
 
 Results = Dict[str, List[Any]]
@@ -21,17 +22,16 @@ def to_plain(results: Results, place: Any = "cpu") -> Results:
 
 
 def place_for(results: Results) -> Any:
-    """Return where to keep results: on their GPU if memory suffices, else on the CPU."""
+    """Return where to keep results: where they are compared if memory suffices, else on the CPU."""
     tensors = [tensor for group in results.values() for tensor in group]
-    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
-    if len(devices) != 1:
+    names = {str(tensor.device) for tensor in tensors if tensor.device.type != "cpu"}
+    if len(names) != 1:
         return torch.device("cpu")
-    (device,) = devices
+    device = device_of(names.pop())
     # Two or three runs, another seed, float64 at twice the size, the candidate's, simulated runs with
     # their scale, and copies.
     needed = 20 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    free = torch.cuda.mem_get_info(device)[0]
-    return device if needed < free else torch.device("cpu")
+    return torch.device(device.comparison_place if needed < (device.free_bytes() or 0) else "cpu")
 
 
 def plain(tensor: Any, place: Any = "cpu") -> Any:

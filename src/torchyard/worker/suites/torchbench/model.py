@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
+from torchyard.worker.devices import device_of
 from torchyard.worker.suites.choices import nearest
 from torchyard.worker.suites.torchbench.checkout import (
     PACKAGE,
@@ -232,8 +233,7 @@ def load(request: ModelRequest) -> Tuple[Any, Any, Any]:
         try:
             model_class = _model_class(request)
             _check_batch_size(request, model_class)
-            if request.device.type == "cuda" and request.device.index is not None:
-                torch.cuda.set_device(request.device)  # models compare the name with "cuda"
+            device_of(str(request.device)).select()  # models compare the name with "cuda"
             instance = model_class(
                 test=request.test,
                 device=request.device.type,

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from torchyard.worker.devices import Device, random_states
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.proofs.trial_inputs import Call, Poison, flat_results, put
 from torchyard.worker.values.redispatch import Chains, TransparentMode, call_inside
@@ -21,11 +22,11 @@ class StateGuard:
     def __init__(self, args: Any, kwargs: Any) -> None:
         arguments = flat_results(list(args)) + flat_results(list(kwargs.values()))
         self._generators = [value for value in arguments if isinstance(value, torch.Generator)]
-        self._cuda = torch.cuda.is_initialized() and any(
-            isinstance(value, torch.Tensor) and value.is_cuda for value in arguments
+        self._accelerated = any(
+            isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in arguments
         )
         self._states: List[Any] = []
-        self._cuda_states: List[Any] = []
+        self._device_states: List[Tuple[Device, Any]] = []
         self._python: Any = None
         self._no_grad = torch.no_grad()
         self._show: Any = None
@@ -37,8 +38,8 @@ class StateGuard:
         self._python = random.getstate()
         self._states = [torch.get_rng_state()]
         self._states += [generator.get_state() for generator in self._generators]
-        if self._cuda:
-            self._cuda_states = torch.cuda.get_rng_state_all()
+        if self._accelerated:
+            self._device_states = random_states()
         return self
 
     def rewind(self) -> None:
@@ -47,8 +48,8 @@ class StateGuard:
         torch.set_rng_state(self._states[0])
         for generator, state in zip(self._generators, self._states[1:]):
             generator.set_state(state)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda_states)
+        for device, device_state in self._device_states:
+            device.set_random_state(device_state)
 
     def __exit__(self, *_: Any) -> None:
         self.rewind()
