@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,9 @@ Machines = Callable[..., ToyMachine]
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Machines:
-    library = toy_library(tmp_path_factory.getbasetemp())
+    folder = tmp_path_factory.getbasetemp()
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    library = toy_library(folder.parent if parallel else folder)
 
     def create(**variables: str) -> ToyMachine:
         return ToyMachine(library, tmp_path_factory.mktemp("toy"), **variables)
@@ -203,6 +206,14 @@ def test_bench_gives_a_verdict_with_notes(machine: Machines, lacking: str) -> No
     why = toy.torchyard("why", "latest")
     assert why.returncode == 2
     assert "its operators cannot be profiled" in " ".join(why.stderr.split())
+
+
+def test_training_on_the_device(machine: Machines) -> None:
+    words = [f"{WORKLOAD}:trained", "--device", "toy", "--candidate", f"{WORKLOAD}:twice"]
+    done = machine().torchyard("bench", *words, "--mode", "training", "--time", "1s", "--json")
+    (comparison,) = json.loads(done.stdout)["comparisons"]
+    assert comparison["accuracy"]["status"] == "pass"
+    assert comparison["estimate"]["speedup"] < 1.0
 
 
 def test_compare_of_the_api_measures_on_the_device(machine: Machines) -> None:

@@ -5,7 +5,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
-#include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
@@ -61,19 +60,14 @@ void release(void* context) {
   std::free(block->data);
   delete block;
 }
-c10::DataPtr allocate_block(size_t size) {
-  auto* block = new Block{std::aligned_alloc(64, (size + 64) / 64 * 64), size, current};
-  if (!without("counting")) stats[current].allocated_bytes[0].increase(size);
-  return {block->data, block, &release, c10::Device(TOY, current)};
-}
-struct PlainAllocator : c10::Allocator {
-  c10::DataPtr allocate(size_t size) override { return allocate_block(size); }
+struct Allocator : c10::DeviceAllocator {
+  c10::DataPtr allocate(size_t size) override {
+    auto* block = new Block{std::aligned_alloc(64, (size + 64) / 64 * 64), size, current};
+    if (!without("counting")) stats[current].allocated_bytes[0].increase(size);
+    return {block->data, block, &release, c10::Device(TOY, current)};
+  }
   void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
-};
-struct CountingAllocator : c10::DeviceAllocator {
-  c10::DataPtr allocate(size_t size) override { return allocate_block(size); }
-  void copy_data(void* to, const void* from, size_t count) const override { default_copy_data(to, from, count); }
-  bool initialized() override { return true; }
+  bool initialized() override { return !without("memory"); }
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override { return stats[index]; }
@@ -94,14 +88,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override { return stream; }
   c10::DeviceIndex deviceCount() const noexcept override { return setting("TOY_COUNT", 2); }
   void synchronizeDevice(const c10::DeviceIndex index) const override { wait_until(busy_until_ns[index]); }
-  void synchronizeStream(const c10::Stream& stream) const override { synchronizeDevice(stream.device_index()); }
-  bool queryStream(const c10::Stream& stream) const override { return now_ns() >= busy_until_ns[stream.device_index()]; }
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     TORCH_CHECK(!without("events"), "the toy device has no events");
     if (*event == nullptr) *event = new int64_t;
     *static_cast<int64_t*>(*event) = std::max(now_ns(), busy_until_ns[stream.device_index()].load());
   }
-  void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void* event) const override { return now_ns() >= *static_cast<int64_t*>(event); }
   void synchronizeEvent(void* event) const override { wait_until(*static_cast<int64_t*>(event)); }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<int64_t*>(event); }
@@ -148,8 +139,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
   return to;
 }
 at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
-  at::native::resize_(to, from.sizes());
-  return copy_from(from, to, false);
+  return copy_from(from, at::native::resize_(to, from.sizes()), false);
 }
 at::Scalar local_scalar(const at::Tensor& tensor) {
   wait_until(busy_until_ns[tensor.device().index()]);
@@ -181,9 +171,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&kernel>()); }
 
 const bool registered = [] {
-  static PlainAllocator plain;
-  static CountingAllocator counting;
-  c10::SetAllocator(TOY, without("memory") ? static_cast<c10::Allocator*>(&plain) : &counting);
+  static Allocator allocator;
+  c10::SetAllocator(TOY, &allocator);
   at::RegisterPrivateUse1HooksInterface(new Hooks);
   return true;
 }();
