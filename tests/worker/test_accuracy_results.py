@@ -273,15 +273,19 @@ def test_convolutions_on_a_gpu_are_compared_at_tf32_precision(
 ) -> None:
     import torch
 
+    from torchyard.worker import devices
     from torchyard.worker.bench.accuracy.judge import coarser, rounding_of
 
     def rounding(precision: str, device: str, module: Any, **options: Any) -> str:
         model = SimpleNamespace(module=module)
-        runner = SimpleNamespace(precision=precision, device=device, model=model, options=options)
+        hardware = devices.device_of(device)
+        runner = SimpleNamespace(
+            precision=precision, hardware=hardware, model=model, options=options
+        )
         return rounding_of(runner)
 
     convolves, multiplies = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3)), torch.nn.Linear(3, 4)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
+    monkeypatch.setattr(devices._torch_cuda, "get_device_capability", lambda _index: (9, 0))
     assert rounding("float32", "cuda:0", convolves) == "tf32"
     assert rounding("float32", "cuda", multiplies) == "float32"
     assert rounding("float32", "cuda", multiplies, tf32=True) == "tf32"
@@ -289,9 +293,9 @@ def test_convolutions_on_a_gpu_are_compared_at_tf32_precision(
     assert rounding("float32", "cpu", multiplies, **{"matmul-precision": "medium"}) == "amp"
     assert rounding("amp", "cuda", convolves) == "amp-float16"
     assert rounding("amp", "cpu", convolves) == "amp"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (7, 0))
+    monkeypatch.setattr(devices._torch_cuda, "get_device_capability", lambda _index: (7, 0))
     assert rounding("float32", "cuda", convolves) == "float32"
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (9, 0))
+    monkeypatch.setattr(devices._torch_cuda, "get_device_capability", lambda _index: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     assert rounding("float32", "cuda", convolves) == "float32"
     assert coarser("bfloat16", "float32") == coarser("float32", "bfloat16") == "bfloat16"
