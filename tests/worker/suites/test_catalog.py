@@ -124,10 +124,10 @@ def test_on_a_cpu_by_the_cores_of_the_machine(
 
 @pytest.mark.parametrize(("memory_gb", "size"), [(140, 128), (42, 128), (24, 64), (8, 16)])
 def test_on_a_gpu_by_its_memory(monkeypatch: pytest.MonkeyPatch, memory_gb: int, size: int) -> None:
-    import torch
+    from torchyard.worker import devices
 
     properties = SimpleNamespace(total_memory=memory_gb * GIGABYTE)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(devices._torch_cuda, "get_device_properties", lambda _: properties)
     assert chosen(LISTED, "cuda") == chosen(LISTED, "cuda:0") == size
 
 
