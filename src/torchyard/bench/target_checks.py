@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.core.records import encode, nearest_hint
-from torchyard.core.study import Study, Target, Variant, Workload
-from torchyard.core.variant_parts import PROFILED_DEVICES, indexed_device
+from torchyard.core.study import SCRIPT_SUITE, Study, Target, Variant, Workload
+from torchyard.core.variant_parts import PROFILED_DEVICES, check_device, indexed_device
 from torchyard.errors import UsageError
 from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec
@@ -84,6 +84,9 @@ def check_devices(studies: Iterable[Study]) -> dict[str, dict[str, Any]]:
     """
     files_by_process: dict[tuple[Any, ...], tuple[Variant, dict[str, str]]] = {}
     for study in studies:
+        for one in study.workloads:
+            if one.suite == SCRIPT_SUITE:
+                check_device(one.device, where="--script", kinds=PROFILED_DEVICES)
         files = {
             one.device: one.name if one.suite == "file" else ""
             for one in study.workloads
