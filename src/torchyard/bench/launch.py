@@ -13,13 +13,14 @@ the pair.
 
 Several instances of a variant answer as one: their blocks start together, and an iteration takes
 the time in which all of them together complete one. Results are checked in the first instance,
-since all are built alike.
+since all are built alike. Several ranks of a workload are one process group (`bench.rank_group`).
 """
 
 from __future__ import annotations
 
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from torchyard.bench.launch_templates import LaunchTemplates, ProcessKey, modules_of
+from torchyard.bench.rank_group import RankGroup
 from torchyard.bench.timeline import EXIT, START, TEMPLATES, Timeline
 from torchyard.core.comparison import Failure
 from torchyard.core.cpu_lists import cpu_list
@@ -68,9 +70,11 @@ def draw_launch(chance: random.Random) -> LaunchDraw:
     )
 
 
-def threads_of(variant: Variant, settings: MeasureSettings) -> int:
-    """Return the intra-op threads: of the environment, else of the study, else one per core."""
+def threads_of(variant: Variant, settings: MeasureSettings, ranks: int = 1) -> int:
+    """Return the intra-op threads of a process: of the environment, else of the study, else one per core."""
     environment = variant.environment
+    if ranks > 1:
+        return environment.threads or settings.threads or len(cores_of(environment, ranks)[0])
     if environment.instances > 1:  # the study's number applies to a single process
         return environment.threads or len(cores_of(environment)[0])
     return environment.threads or settings.threads or len(cores_of(environment)[0])
@@ -82,11 +86,13 @@ def launch_specs(
     draw: LaunchDraw,
     cache: Path,
     working_folder: Path,
+    *,
+    ranks: int = 1,
 ) -> dict[tuple[str, str], list[LaunchSpec]]:
-    """Return one specification per instance of each process, padded so that all environments have one size."""
+    """Return one specification per instance or rank of each process, padded so that all environments have one size."""
     paired = settings.paired_layout and len(groups) > 1
     variables = {
-        key: _variables(variants[0], settings, draw, cache.joinpath(*key))
+        key: _variables(variants[0], settings, draw, cache.joinpath(*key), ranks)
         for key, variants in groups.items()
     }
     sizes = {key: _size_bytes(variants[0], variables[key]) for key, variants in groups.items()}
@@ -108,35 +114,33 @@ def launch_specs(
             working_folder=str(working_folder),
             stopped_between=len(groups) > 1 and variant.environment.spins,
         )
-        specs[key] = [_placed(one, variant.environment, part) for part in _parts(variant)]
+        parts = range(variant.environment.instances * ranks)
+        specs[key] = [_placed(one, variant.environment, part, ranks) for part in parts]
     return specs
 
 
-def _parts(variant: Variant) -> range:
-    return range(variant.environment.instances)
-
-
-def _placed(spec: LaunchSpec, environment: Environment, part: int) -> LaunchSpec:
-    """Return the specification of one instance, on its own cores."""
-    if environment.instances == 1:
+def _placed(spec: LaunchSpec, environment: Environment, part: int, ranks: int) -> LaunchSpec:
+    """Return the specification of one instance or rank, on its own cores."""
+    if environment.instances == 1 and ranks == 1:
         return spec
-    placed = dict(spec.variables) | _placement(environment, part)
-    return replace(spec, name=f"{spec.name}-{part + 1}", variables=tuple(placed.items()))
+    placed = dict(spec.variables) | _placement(environment, part, ranks)
+    name = f"{spec.name}-{part + 1}" if ranks == 1 else f"{spec.name} rank {part}"
+    return replace(spec, name=name, variables=tuple(placed.items()))
 
 
-def _placement(environment: Environment, part: int = 0) -> dict[str, str]:
+def _placement(environment: Environment, part: int = 0, ranks: int = 1) -> dict[str, str]:
     variables = {}
-    if environment.instances > 1 or environment.cores:
-        variables[CORES] = cpu_list(cores_of(environment)[part])
+    if environment.instances * ranks > 1 or environment.cores:
+        variables[CORES] = cpu_list(cores_of(environment, ranks)[part])
     if environment.memory:
         variables[MEMORY] = environment.memory
     return variables
 
 
 def _variables(
-    variant: Variant, settings: MeasureSettings, draw: LaunchDraw, cache: Path
+    variant: Variant, settings: MeasureSettings, draw: LaunchDraw, cache: Path, ranks: int
 ) -> tuple[tuple[str, str], ...]:
-    threads = str(threads_of(variant, settings))
+    threads = str(threads_of(variant, settings, ranks))
     variables = {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -147,9 +151,11 @@ def _variables(
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
+    if ranks > 1:
+        variables["GLOO_SOCKET_IFNAME"] = "lo"  # all ranks are on this machine
     variables.update(variant.target.variables)
     variables.update(variant.environment.variables)
-    variables.update(_placement(variant.environment))
+    variables.update(_placement(variant.environment, ranks=ranks))
     return tuple(sorted(variables.items()))
 
 
@@ -302,7 +308,7 @@ class LaunchProcesses:
         self.not_forked: dict[ProcessKey, str] = {}
         """Why processes were started by executing an interpreter; empty for forked ones."""
         self._workers = WorkerGroup()
-        self._by_key: dict[ProcessKey, InstanceGroup] = {}
+        self._by_key: dict[ProcessKey, InstanceGroup | RankGroup] = {}
         self._ran: dict[ProcessKey, list[str]] = {}
         """Names of variants that ran in each process, most recent first."""
 
@@ -374,7 +380,14 @@ class LaunchProcesses:
         """Start all processes first, so that their imports run in parallel."""
 
         def specs_of(draw: LaunchDraw) -> dict[ProcessKey, list[LaunchSpec]]:
-            return launch_specs(self._groups, self.settings, draw, self._cache, self._scratch)
+            return launch_specs(
+                self._groups,
+                self.settings,
+                draw,
+                self._cache,
+                self._scratch,
+                ranks=self.workload.ranks,
+            )
 
         templates: dict[ProcessKey, list[Path | str]] = {}
         if self._templates is not None:
@@ -389,13 +402,12 @@ class LaunchProcesses:
         for key, instances in specs_of(self._draw).items():
             variant = self._groups[key][0]
             try:
-                check_instances(variant.environment)
-                self._by_key[key] = InstanceGroup(
-                    [
-                        self._start_one(key, spec, templates.get(key, [])[part : part + 1])
-                        for part, spec in enumerate(instances)
-                    ]
-                )
+                check_instances(variant.environment, self.workload.ranks)
+                workers = [
+                    self._start_one(key, spec, templates.get(key, [])[part : part + 1])
+                    for part, spec in enumerate(instances)
+                ]
+                self._by_key[key] = self._group(workers)
             except TorchyardError as error:
                 raise _failed(variant, "start", error, alive=False) from error
         for key, variants in self._groups.items():
@@ -415,10 +427,17 @@ class LaunchProcesses:
                 )
             self.hellos[key] = hello
 
+    def _group(self, workers: Sequence[WorkerProcess]) -> InstanceGroup | RankGroup:
+        if self.workload.ranks == 1:
+            return InstanceGroup(workers)
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        rendezvous = Path(tempfile.mkdtemp(prefix="ranks-", dir=self._scratch))
+        return RankGroup(workers, rendezvous=rendezvous)
+
     def _start_one(
         self, key: ProcessKey, spec: LaunchSpec, template: Sequence[Path | str]
     ) -> WorkerProcess:
-        log_path = self._log_folder / f"{spec.name}.log"
+        log_path = self._log_folder / f"{spec.name.replace(' ', '-')}.log"
         if self._templates is None or not template:
             return self._workers.start(spec, log_path=log_path)
         layout = f"--layout={self._draw.pages},{self._draw.heap_bytes}"
@@ -430,6 +449,8 @@ class LaunchProcesses:
 
     def _build(self) -> None:
         """Build in parallel, at most one process per core, unless processes depend on each other.
+
+        Several ranks create their process group first.
 
         With several targets, the first one writes the weights that the others load.
         """
@@ -464,6 +485,14 @@ class LaunchProcesses:
             raise VariantFailed(failure, process_alive=False) from failed
 
     def _ask_build(self, variants: Sequence[Variant], state: str | None) -> dict[str, Any]:
+        if self.workload.ranks > 1:
+            self.ask(
+                variants[0],
+                "join",
+                phase="build",
+                limit_s=self.settings.start_limit_s,
+                device=self.workload.device,
+            )
         return self.ask(
             variants[0],
             "build",

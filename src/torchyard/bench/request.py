@@ -39,6 +39,7 @@ class WorkloadChoice:
     batch_size: int | None = None
     optimizer_step: bool | None = None
     eval_mode: bool | None = None
+    ranks: int | None = None
     parameters: tuple[tuple[str, Scalar], ...] = ()
 
 
@@ -58,11 +59,12 @@ class Request:
     precision: Precision | None = None
     workloads: tuple[WorkloadChoice, ...] = ()
     modes: tuple[Mode, ...] = ()
-    """Overrides the modes of every workload; the next four fields also apply to all workloads."""
+    """Overrides the modes of every workload; the next five fields also apply to all workloads."""
     device: str | None = None
     batch_size: int | None = None
     optimizer_step: bool | None = None
     eval_mode: bool | None = None
+    ranks: int | None = None
     budget: dict[str, Any] = field(default_factory=dict)
     """Fields of `Budget` that are set."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -89,6 +91,7 @@ def merge(below: Request, above: Request) -> Request:
             above.optimizer_step if above.optimizer_step is not None else below.optimizer_step
         ),
         eval_mode=above.eval_mode if above.eval_mode is not None else below.eval_mode,
+        ranks=above.ranks if above.ranks is not None else below.ranks,
         budget={**below.budget, **above.budget},
         settings={**below.settings, **above.settings},
     )

@@ -237,6 +237,7 @@ def _block(
             reading,
             wall_ns=int(answer["wall_ns"]),
             samples=len(samples),
-            threads=threads_of(variant, processes.settings),
+            threads=processes.workload.ranks
+            * threads_of(variant, processes.settings, processes.workload.ranks),
         ),
     )

@@ -322,7 +322,9 @@ class WorkloadSession(SessionData):
                 machine_of(facts, hello, device),
                 device,
                 variant.precision,
-                threads_of(variant, self._study.settings) if device == "cpu" else 0,
+                threads_of(variant, self._study.settings, self._workload.ranks)
+                if device == "cpu"
+                else 0,
                 torch_version=str(hello.get("torch", "")),
             )
             if peak is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torchyard.bench.rank_check import check_ranks
 from torchyard.bench.request import Request, SpecText, WorkloadChoice
 from torchyard.bench.user_file_check import check_user_file
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names
@@ -50,11 +51,13 @@ def assemble(request: Request, *, here: str) -> Study:
     else:
         variants = with_short_names(_variants(request, parts))
     _check_user_files(request, variants, here=here)
+    workloads = _workloads(request)
+    check_ranks(variants, workloads)
     return Study(
         name=request.name or DEFAULT_NAME,
         baseline=variants[0],
         candidates=variants[1:],
-        workloads=_workloads(request),
+        workloads=workloads,
         budget=_budget(request),
         settings=replace(MeasureSettings(), **request.settings),
     )
@@ -166,6 +169,7 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             device=_device(request, choice),
             optimizer_step=bool(step),
             eval_mode=bool(choice.eval_mode if request.eval_mode is None else request.eval_mode),
+            ranks=choice.ranks if request.ranks is None else request.ranks,
         ):
             workloads[workload] = None
     if not workloads:

@@ -99,6 +99,8 @@ class WorkloadTable:
     """Whether a training iteration includes the optimizer step."""
     eval_mode: bool | None = None
     """Whether modules are in evaluation mode during training."""
+    ranks: int | None = None
+    """Processes of one process group, each with its own batch; the slowest one counts [default: 1]."""
     parameters: dict[str, int | float | str | bool] = field(default_factory=dict)
     """Parameters of the workload, such as `size = 500`."""
 
@@ -330,6 +332,9 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
     batch_size = table.batch_size
     if batch_size is not None:
         batch_size = CHECKS["batch_size"].read(batch_size, where=f"{where}.batch-size")
+    ranks = table.ranks
+    if ranks is not None:
+        ranks = CHECKS["ranks"].read(ranks, where=f"{where}.ranks")
     return WorkloadChoice(
         where=f"{path}: {where}",
         suite=suite,
@@ -339,6 +344,7 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
         batch_size=batch_size,
         optimizer_step=table.optimizer_step,
         eval_mode=table.eval_mode,
+        ranks=ranks,
         parameters=parameters,
     )
 

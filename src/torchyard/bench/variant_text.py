@@ -93,7 +93,7 @@ class Parts:
     def words(self) -> list[str]:
         """Return every word that is a valid part."""
         named = [*self.targets, *self.environments, DEFAULT_ENVIRONMENT.name, DEFAULT_TARGET]
-        settings = ["inductor.NAME=VALUE", "dynamo.NAME=VALUE", "threads=N"]
+        settings = [f"{head}.NAME=VALUE" for head in options.PREFIXES] + ["threads=N"]
         return [*BACKENDS, *PRECISIONS, *named, "dynamo:NAME", *options.names(), *settings]
 
 
@@ -132,6 +132,9 @@ def parse_variant(spec: SpecText, parts: Parts) -> Variant:
                 why=reason,
                 hint=f"remove {name}, or use a backend that supports it, such as inductor",
             )
+    for wrapper in options.WRAPPERS:
+        if any(name.startswith(f"{wrapper}.") for name in chosen_options):
+            chosen_options.pop(wrapper, None)  # its settings include it
     environment = parts.environments.get(parts_by_kind.get("environment", ""), DEFAULT_ENVIRONMENT)
     return Variant(
         name=spec.text,

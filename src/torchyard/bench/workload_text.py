@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from torchyard.bench.request import Scalar, SpecText, WorkloadChoice
+from torchyard.core.number_checks import CHECKS
 from torchyard.core.records import nearest_hint
 from torchyard.core.study import MODES, PHASES, Mode, Workload
 from torchyard.errors import UsageError
@@ -38,6 +39,8 @@ MAX_GRID_SIZE: Final = 1000
 """More workloads than this from one text are likely a mistake."""
 _RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}))?")
 _DOUBLING: Final = ("x", "2")
+RANKS: Final = "ranks"
+"""A parameter of every workload: `models/gpt:ranks=2`."""
 _PYTHON_FILE: Final = re.compile(r"(.*?\.py)((?::.*)?)", re.DOTALL)
 
 
@@ -219,6 +222,7 @@ def expand(
     device: str,
     optimizer_step: bool,
     eval_mode: bool = False,
+    ranks: int | None = None,
 ) -> list[Workload]:
     """Return every workload of a choice: the whole suite if it names none, one per mode and shape.
 
@@ -233,9 +237,15 @@ def expand(
             workloads
             for each in (choice, *others)
             for workloads in expand(
-                each, modes=modes, device=device, optimizer_step=optimizer_step, eval_mode=eval_mode
+                each,
+                modes=modes,
+                device=device,
+                optimizer_step=optimizer_step,
+                eval_mode=eval_mode,
+                ranks=ranks,
             )
         ]
+    choice, ranks = _take_ranks(choice, ranks)
     checkout: list[str] = []
     if choice.suite == SUITE:
         choice = with_checkout(choice)
@@ -275,10 +285,25 @@ def expand(
                     batch_size=choice.batch_size,
                     optimizer_step=optimizer_step and mode == "training",
                     eval_mode=eval_mode and mode == "training",
+                    ranks=ranks,
                     parameters=choice.parameters,
                 )
             )
     return workloads
+
+
+def _take_ranks(choice: WorkloadChoice, ranks: int | None) -> tuple[WorkloadChoice, int]:
+    """Return the number of ranks, and the choice without the parameter that gives it."""
+    parameters = dict(choice.parameters)
+    if RANKS not in parameters:
+        return choice, 1 if ranks is None else ranks
+    value = parameters.pop(RANKS)
+    own = int(CHECKS[RANKS].read(value, where=f"{choice.where}: {RANKS}"))
+    if ranks not in (None, own):
+        raise UsageError(
+            f"{choice.where}: {RANKS}={own} and --ranks {ranks} are given", hint="keep one of them"
+        )
+    return replace(choice, parameters=tuple(parameters.items())), own
 
 
 def _check_generation(choice: WorkloadChoice, mode: Mode) -> None:
@@ -321,6 +346,8 @@ def _check_parameters(choice: WorkloadChoice) -> None:
                 f"{choice.where}: the parameter {key!r} is given twice", hint="keep one of them"
             )
         seen.add(key)
+        if key == RANKS:
+            continue
         if entry is None and (
             choice.suite in SUITES or (choice.suite in LISTS and not choice.name)
         ):

@@ -120,6 +120,7 @@ CHECKS: Final[dict[str, Check]] = {
     "max_launches": _count("max_launches", most=10_000),
     "block": _duration("block_s"),
     "threads": _count("threads", most=max_threads()),
+    "ranks": _count("ranks", most=max_threads()),
     "instances": _count("instances", most=max_threads()),
     "seed": _count("seed", low=0, most=2**63 - 1),
     "memory_limit": Check(

@@ -58,6 +58,8 @@ class Workload:
     optimizer_step: bool = False
     eval_mode: bool = False
     """Whether modules are in evaluation mode during training: no dropout, fixed statistics of norms."""
+    ranks: int = 1
+    """Processes of one process group, each with its own batch; the slowest one counts."""
     parameters: tuple[tuple[str, int | float | str | bool], ...] = ()
 
     @property
@@ -74,6 +76,8 @@ class Workload:
             text += f" b{self.batch_size}"
         if self.device != "cpu":
             text += f" {self.device}"
+        if self.ranks > 1:
+            text += f" ranks={self.ranks}"
         for key, value in self.parameters:
             if self.suite == SCRIPT_SUITE and key == SCRIPT_FOLDER:
                 continue

@@ -403,10 +403,14 @@ class WorkerProcess:
                 hint="use a smaller batch size or a higher memory limit",
             )
 
+    def print_stacks(self) -> None:
+        """Make the worker print the stacks of all its threads to its log, where it can."""
+        if self._booted and self.is_alive:  # boot.py prints all stacks on this signal
+            self._signal(self.pid, signal.SIGUSR2)
+
     def _timed_out(self, verb: str, limit_s: float) -> WorkerFailure:
-        if self._booted:  # boot.py prints all stacks on this signal
-            with suppress(OSError):
-                os.kill(self.pid, signal.SIGUSR2)
+        if self._booted:
+            self.print_stacks()
             self._exit.wait(_STACKS_PAUSE_S)
         return self._end(
             "timeout",

@@ -62,11 +62,13 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: facts,
         "device": service.prepare_device,
+        "join": service.join,
         "build": lambda **fields: _build(channel, service, fields),
         "reference": service.reference,
         "judge": service.judge,
         "warm": service.warm,
         "block": service.block,
+        "follow": service.follow,
         "verify": service.verify,
         "recheck": service.recheck,
         "reseat": service.reseat,
@@ -107,6 +109,8 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             reply = wire.error_answer(kind, _describe(error), traceback.format_exc())
             error.__traceback__ = None
             gc.collect()
+        if verb in wire.LED:
+            service.release_ranks()
         channel.send(reply)
 
 

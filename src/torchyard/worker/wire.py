@@ -12,6 +12,7 @@ Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
 device     {device, file}                         -> devices, notes; fails if it cannot be used
+join       {rank, ranks, rendezvous, device}      -> nothing; the process group, with several ranks
 build      {workload, variants, seed, state, compiled_before}
                                                   -> parameters, flops, loss, versions, devices, notes
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
@@ -24,6 +25,8 @@ measure    {variant}                              -> peak memory, graphs and the
 reseat     {seed, method}                         -> moved_bytes, held_bytes, duration_ns
 block      {variant, inner, samples, prime, settle, flush_l2, draw, varied}
                                                   -> samples_ns, started_ns, wall_ns, readings
+follow     with several ranks, to ranks other than 0 while rank 0 answers a verb in LED
+                                                  -> block: the latest one, or null
 verify     {variant, accepted}                    -> checked, failure, seconds: of the latest block
 recheck    {variant, varied, accepted, values, more}
                                                   -> failure, notes, untrusted: after the last block
@@ -53,6 +56,7 @@ Message = Dict[str, Any]
 PHASES = {
     "hello": "start-up",
     "device": "the check of the device",
+    "join": "the start of the process group",
     "build": "the model build",
     "reference": "the reference run",
     "judge": "the accuracy check",
@@ -60,6 +64,7 @@ PHASES = {
     "measure": "the memory and graph metrics",
     "reseat": "data relocation",
     "block": "a timed block",
+    "follow": "the request of rank 0",
     "verify": "the check of timed results",
     "recheck": "the final accuracy check",
     "operators": "operator profiling",
@@ -76,6 +81,10 @@ PHASES = {
     "quit": "shutdown",
 }
 """What a worker does for each verb, for messages."""
+
+
+LED = ("reference", "judge", "warm", "measure", "block", "verify", "recheck", "operators")
+"""Verbs in which rank 0 tells the other ranks what to do."""
 
 
 def phase_of(verb: str) -> str:

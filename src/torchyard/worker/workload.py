@@ -42,6 +42,7 @@ class BuiltWorkload:
     traffic     minimum memory traffic of one iteration in the requested mode, if known
     batch_size  the batch size; None: there is no batch, or only the suite knows it
     stream      function from the module, or its compiled form, to the tokens and logits of a generated text
+    others      inputs and losses of the other ranks; their modules are not used
     """
 
     module: Any
@@ -55,6 +56,7 @@ class BuiltWorkload:
     traffic: Optional[Traffic] = None
     batch_size: Optional[int] = None
     stream: Optional[Callable[[Callable[..., Any]], List[Tuple[Any, Any]]]] = None
+    others: Tuple["BuiltWorkload", ...] = ()
 
 
 def flatten(value: Any) -> List[Any]:

@@ -35,6 +35,12 @@ LARGEST_BATCH_OPTION: Final[Option] = _what(
     help=f"Batch size; `{LARGEST}` searches for the largest that fits first. [default: the "
     "workload's own]",
 )
+RANKS_OPTION: Final[Option] = _what(
+    "--ranks",
+    metavar="N",
+    help="Processes of one process group, each with its own batch; the slowest one counts. Training "
+    "needs ddp, fsdp2 or FILE.py:FUNCTION in every variant. [default: 1]",
+)
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
     BATCH_OPTION,
@@ -49,6 +55,7 @@ DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
         help="Train with modules in evaluation mode: no dropout, fixed statistics of norms. "
         "[default: no-eval-mode]",
     ),
+    RANKS_OPTION,
 )
 
 BASELINE_OPTIONS: Final[tuple[Option, ...]] = (
@@ -207,6 +214,7 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
         batch_size=checked_numbers(options, "batch_size").get("batch_size"),
         optimizer_step=options.get("optimizer_step"),
         eval_mode=options.get("eval_mode"),
+        ranks=checked_numbers(options, "ranks").get("ranks"),
         budget=checked_numbers(options, "time", "precision_goal", "margin", "max_launches"),
         settings={
             **checked_numbers(options, "threads", "seed", "memory_limit", "step_limit"),

@@ -184,6 +184,7 @@ def _csv_row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         "batch_size": workload.batch_size or comparison.candidate_metrics.batch_size,
         "optimizer_step": workload.optimizer_step,
         "eval_mode": workload.eval_mode,
+        "ranks": workload.ranks,
         "parameters": " ".join(f"{key}={value}" for key, value in workload.parameters),
         "baseline": comparison.baseline,
         "candidate": comparison.candidate,
@@ -328,6 +329,8 @@ def _name(comparison: Comparison) -> str:
         text += " +step"
     if workload.eval_mode:
         text += " eval-mode"
+    if workload.ranks > 1:
+        text += f" ranks={workload.ranks}"
     return text + "".join(f" {key}={value}" for key, value in workload.parameters)
 
 

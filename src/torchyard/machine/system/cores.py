@@ -178,16 +178,22 @@ def available_cores() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
-def cores_of(environment: Environment) -> tuple[tuple[int, ...], ...]:
-    """Return the CPUs of each instance: contiguous, so that they share a NUMA node."""
+def cores_of(environment: Environment, ranks: int = 1) -> tuple[tuple[int, ...], ...]:
+    """Return the CPUs of each instance or rank: contiguous, so that they share a NUMA node."""
     cores = cpus_of_list(environment.cores) if environment.cores else ()
-    return split_cpus(cores or tuple(os.sched_getaffinity(0)), environment.instances)
+    return split_cpus(cores or tuple(os.sched_getaffinity(0)), environment.instances * ranks)
 
 
-def check_instances(environment: Environment) -> None:
-    """Raise UsageError for more instances than `MOST_PER_CORE` allows."""
+def check_instances(environment: Environment, ranks: int = 1) -> None:
+    """Raise UsageError for more instances or ranks than `MOST_PER_CORE` allows."""
     cores = len({core for part in cores_of(environment) for core in part})
     most = MOST_PER_CORE * cores
+    if ranks > most:
+        raise UsageError(
+            f"{ranks} ranks are too many for {cores} cores",
+            why=f"the maximum is {MOST_PER_CORE} per core",
+            hint=f"use at most {most} ranks",
+        )
     if environment.instances > most:
         raise UsageError(
             f"{environment.instances} instances are too many for {cores} cores",

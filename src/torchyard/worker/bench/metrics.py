@@ -33,6 +33,9 @@ def put_channels_last(built: BuiltWorkload) -> None:
         )
     built.args = map_tensors(built.args, to_channels_last)
     built.kwargs = map_tensors(built.kwargs, to_channels_last)
+    for other in built.others:
+        other.args = map_tensors(other.args, to_channels_last)
+        other.kwargs = map_tensors(other.kwargs, to_channels_last)
     with torch.no_grad():
         for tensor in [*module.parameters(), *module.buffers()]:
             tensor.data = to_channels_last(tensor.data)
@@ -150,7 +153,7 @@ def peak_memory(runner: VariantRunner) -> Tuple[Optional[int], str, Optional[str
     device.reset_peak()
     with runner.context():
         runner.caller()()
-        runner.model.forget_gradients()
+        runner.forget_gradients()
     device.synchronize()
     return (device.peak_bytes() or before) - before, method, None
 
@@ -175,7 +178,7 @@ def _cpu_peak(runner: VariantRunner) -> int:
         call = runner.caller()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             call()
-            runner.model.forget_gradients()
+            runner.forget_gradients()
     return peak_of(profiler)
 
 

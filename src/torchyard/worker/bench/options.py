@@ -11,8 +11,22 @@ from torchyard.worker.bench import backend_names
 
 Scalar = Union[bool, int, float, str]
 EAGER_KERNEL = "eager-kernel"
-PREFIXES = ("inductor", "dynamo")
+COMPILERS = ("inductor", "dynamo")
 """`inductor.NAME=VALUE` is a setting of `torch._inductor.config`, `dynamo.NAME` of dynamo's."""
+DDP = "ddp"
+FSDP2 = "fsdp2"
+WRAPPERS: Dict[str, Dict[str, str]] = {
+    DDP: {
+        "bucket_cap_mb": "number",
+        "broadcast_buffers": "switch",
+        "find_unused_parameters": "switch",
+        "gradient_as_bucket_view": "switch",
+        "static_graph": "switch",
+    },
+    FSDP2: {"reshard_after_forward": "switch"},
+}
+"""Modules around a training workload with several ranks, and their settings: `ddp.NAME=VALUE`."""
+PREFIXES = (*COMPILERS, *WRAPPERS)
 
 
 class Option(NamedTuple):
@@ -29,6 +43,7 @@ class Option(NamedTuple):
     changes_results: bool = False
     needs_compiler: bool = False
     inference_only: bool = False
+    training_only: bool = False
 
 
 OPTIONS: Tuple[Option, ...] = (
@@ -95,6 +110,20 @@ OPTIONS: Tuple[Option, ...] = (
         "compile",
         needs_compiler=True,
     ),
+    Option(
+        DDP,
+        "DistributedDataParallel over the ranks of the workload (`--ranks`); settings such as "
+        "`ddp.gradient_as_bucket_view=true` include it",
+        "model",
+        training_only=True,
+    ),
+    Option(
+        FSDP2,
+        "FSDP2 (`fully_shard`) over the ranks of the workload, one unit per layer; its setting "
+        "`fsdp2.reshard_after_forward=false` includes it",
+        "model",
+        training_only=True,
+    ),
 )
 
 _PRECISION_SETTINGS = (
@@ -128,6 +157,11 @@ def find(name: str) -> Optional[Option]:
     for option in OPTIONS:
         if option.name == name:
             return option
+    head, _, setting = name.partition(".")
+    if head in WRAPPERS and setting:
+        if setting not in WRAPPERS[head]:
+            return None
+        return Option(name, "a setting of " + head, "model", training_only=True)
     if _is_setting(name):
         return Option(
             name,
@@ -154,6 +188,9 @@ def parse(word: str) -> Tuple[str, Scalar]:
     if _is_setting(name):
         if not equals or not text:
             raise BadOption("%r has no value" % word, "write %s=VALUE, such as true or 4" % name)
+        head, _, setting = name.partition(".")
+        if head in WRAPPERS:
+            return name, _wrapper_value(name, WRAPPERS[head][setting], text)
         return name, _read_scalar(text)
     if option.example:
         if not text:
@@ -193,7 +230,23 @@ def why_not(name: str, backend: str, training: Optional[bool] = None) -> str:
         return "%s requires a torch.compile backend, which %s is not" % (name, backend)
     if option.inference_only and training:
         return "%s supports inference only" % name
+    if option.training_only and training is False:
+        return "%s supports training only" % name
     return ""
+
+
+def settings_of(options: Dict[str, Scalar], wrapper: str) -> Optional[Dict[str, Scalar]]:
+    """Return the settings of a wrapper by name; None if the options do not include it."""
+    prefix = wrapper + "."
+    settings = {
+        name[len(prefix) :]: value for name, value in options.items() if name.startswith(prefix)
+    }
+    return settings if settings or options.get(wrapper) else None
+
+
+def wrappers_of(options: Dict[str, Scalar]) -> List[str]:
+    """Return the wrappers that the options include; at most one is valid."""
+    return [wrapper for wrapper in WRAPPERS if settings_of(options, wrapper) is not None]
 
 
 def as_text(options: Dict[str, Scalar]) -> str:
@@ -219,7 +272,21 @@ def _is_setting(name: str) -> bool:
     return head in PREFIXES and bool(dot) and bool(rest)
 
 
+def _wrapper_value(name: str, kind: str, text: str) -> Scalar:
+    value = _read_scalar(text)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind == "number" and number and 0 < float(value) < 1e6:
+        return value
+    if kind == "switch" and isinstance(value, bool):
+        return value
+    example = "25" if kind == "number" else "true"
+    raise BadOption("%r is not a valid value of %s" % (text, name), "write %s=%s" % (name, example))
+
+
 def _nearest(name: str) -> str:
+    head = name.partition(".")[0]
+    if head in WRAPPERS and "." in name:
+        return "settings: " + ", ".join("%s.%s" % (head, one) for one in WRAPPERS[head])
     valid = [option.name for option in OPTIONS]
     close = difflib.get_close_matches(name, valid + ["threads"], n=1)
     if close:

@@ -4,7 +4,7 @@ import gc
 import mmap
 import random
 import time
-from typing import Any, Dict, Iterable, List
+from typing import Any, Dict, Iterable, List, Tuple, Union
 
 import torch
 
@@ -49,16 +49,42 @@ class Placement:
             for tensor in self.tensors:
                 width = tensor.element_size()
                 inside = tensor.storage_offset() - self.offset // width
-                tensor.set_(new, offset // width + inside, tensor.size(), tensor.stride())
+                place = (new, offset // width + inside, tensor.size(), tensor.stride())
+                if isinstance(tensor, torch.nn.Parameter):
+                    # `set_` discards the gradient accumulator, and with it the hooks of
+                    # DistributedDataParallel and of the user.
+                    tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
+                        *place
+                    )
+                else:
+                    tensor.set_(*place)
         self.base = int(new.data_ptr())
         self.offset = offset
         return size
 
 
+class CopiedModule:
+    """A module of one variant whose values come from elsewhere, so that it is moved, but not rewound."""
+
+    args: Tuple[Any, ...] = ()
+    kwargs: Dict[str, Any] = {}
+    optimizer: Any = None
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def state(self) -> List[Any]:
+        """Return parameters and buffers."""
+        return list(self._module.parameters()) + list(self._module.buffers())
+
+    def rewind(self) -> None:
+        """Do nothing."""
+
+
 class Relocator:
     """Relocates the movable storages of the models."""
 
-    def __init__(self, models: Iterable[Model]) -> None:
+    def __init__(self, models: Iterable[Union[Model, "CopiedModule"]]) -> None:
         self._models = list(models)
         self._placements: List[Placement] = []
         self._held_bytes = 0
@@ -143,7 +169,7 @@ class Relocator:
         self._placements.extend(new.values())
 
 
-def _tensors_of(model: Model) -> List[Any]:
+def _tensors_of(model: Union[Model, "CopiedModule"]) -> List[Any]:
     tensors = model.state() + flatten(model.args) + flatten(model.kwargs)
     if model.optimizer is not None:
         for state in model.optimizer.state.values():

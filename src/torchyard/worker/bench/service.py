@@ -16,7 +16,10 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
-from torchyard.worker.bench.relocation import Relocator
+from torchyard.worker.bench.ranks.batches import with_other_ranks
+from torchyard.worker.bench.ranks.group import Ranks, device_of_rank
+from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
+from torchyard.worker.bench.relocation import CopiedModule, Relocator
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
 from torchyard.worker.devices import device_of, is_known, visible
@@ -99,6 +102,13 @@ class WorkerService:
         """The replacing file of each variant."""
         self._reference: Optional[Dict[str, Any]] = None
         self._checks = Checks()
+        self._ranks: Optional[Ranks] = None
+        """The process group, with several ranks."""
+
+    def join(self, rank: int, ranks: int, rendezvous: str, device: str) -> Dict[str, Any]:
+        """Make this process one of several ranks, which meet in the folder `rendezvous`."""
+        self._ranks = Ranks(rank, ranks, rendezvous, device_of_rank(device, rank, ranks))
+        return {}
 
     def build(
         self,
@@ -116,13 +126,21 @@ class WorkerService:
         self._seed = seed
         if compiled_before:
             backends.load_without_compile_processes()
+        if self._ranks is not None:
+            workload = dict(workload, device=self._ranks.device)
         device = workload["device"]
         prepared = self.prepare_device(device, _file_of(workload))
-        torch.manual_seed(seed)
+        rank = 0 if self._ranks is None else self._ranks.rank
+        torch.manual_seed(seed + rank)
         self._workload = workload
         built = self._build_again(workload["batch_size"])
         self._batch_size = built.batch_size or workload["batch_size"]
-        if state:
+        if self._ranks is not None and rank == 0:
+            size = workload["batch_size"]
+            built = with_other_ranks(
+                built, self._ranks.count, seed, lambda: self._build_again(size)
+            )
+        if state and rank == 0:
             _carry_state(built, state)
         training = workload["mode"] == "training"
         if training and built.loss is None:
@@ -144,7 +162,12 @@ class WorkerService:
             for runner in self._runners.values()
             if runner.own_weights
         ]
-        self._relocator = Relocator([*self._models.values(), *own])
+        copied = [
+            CopiedModule(runner.copied)
+            for runner in self._runners.values()
+            if isinstance(runner, RankRunner)
+        ]
+        self._relocator = Relocator([*self._models.values(), *own, *copied])
         self._checks.begin(list(self._models.values()), seed)
         return {
             "parameters": sum(p.numel() for p in built.module.parameters()),
@@ -199,6 +222,19 @@ class WorkerService:
                 put_channels_last(own)
             self._models[key] = Model(own, training, step, self._eval_mode())
         model, module, reason = self._models[key], None, ""
+        if self._ranks is not None:
+            if variant.get("file"):
+                raise CannotBuild("several files cannot be compared with several ranks")
+            kind = LeadingRunner if self._ranks.rank == 0 else FollowingRunner
+            return kind(
+                variant["name"],
+                variant["backend"],
+                variant["precision"],
+                model,
+                device,
+                options,
+                self._ranks,
+            )
         if variant.get("file"):
             module, reason = self._replacement(variant, built, model)
             if reason and channels_last:
@@ -331,7 +367,8 @@ class WorkerService:
         """Measure memory, operations, graphs and recompilations, with other batch sizes if requested."""
         runner = self.runner(variant)
         trial = None
-        if runner.options.get("dynamic") or runner.options.get("other-batch"):
+        batches = runner.options.get("dynamic") or runner.options.get("other-batch")
+        if batches and self._ranks is None:
             trial = try_other_batches(runner, self._batch_size, self._build_again)
         answer = metrics.measure(runner, trial)
         file = self._files.get(variant, "")
@@ -346,6 +383,8 @@ class WorkerService:
             )
             self._flops[file] = metrics.count_flops(eager)
         answer["flops"], answer["flops_why_not"] = self._flops[file]
+        if self._ranks is not None and answer["flops"] is not None and runner.model.training:
+            answer["flops"] /= self._ranks.count  # counted over the batches of all ranks
         return answer
 
     def operators(self, variant: str, iterations: int) -> Dict[str, Any]:
@@ -361,8 +400,29 @@ class WorkerService:
             for _ in range(iterations):
                 call()
             runner.synchronize()
-        runner.model.forget_gradients()
+        runner.forget_gradients()
         return {"iterations": iterations, "rows": operator_rows(profiler, False)[:MOST_ROWS]}
+
+    def follow(self) -> Dict[str, Any]:
+        """Execute the commands of rank 0 until the end of its request; return the latest block."""
+        if self._ranks is None:
+            raise CannotBuild("this process is not one of several ranks")
+        block: Optional[Dict[str, Any]] = None
+        while True:
+            command = self._ranks.receive()
+            if command["do"] == "done":
+                return {"block": block}
+            if command["do"] == "seed":
+                torch.manual_seed(command["seed"] + self._ranks.rank)
+                continue
+            runner = self.runner(command["variant"])
+            if isinstance(runner, FollowingRunner):
+                block = runner.follow(command) or block
+
+    def release_ranks(self) -> None:
+        """End the request of the other ranks after one of rank 0; a no-op in other processes."""
+        if self._ranks is not None and self._ranks.rank == 0:
+            self._ranks.send({"do": "done"})
 
     def list_names(self, suite: str) -> Dict[str, Any]:
         """List the workloads of a suite in this target."""
@@ -406,6 +466,8 @@ def _named_tensors(built: BuiltWorkload) -> Dict[str, Any]:
     tensors = {"parameter " + name: tensor for name, tensor in built.module.named_parameters()}
     tensors.update(("buffer " + name, tensor) for name, tensor in built.module.named_buffers())
     inputs = flatten(built.args) + flatten(built.kwargs)
+    for other in built.others:
+        inputs += flatten(other.args) + flatten(other.kwargs)
     tensors.update(("input %d" % index, tensor) for index, tensor in enumerate(inputs))
     return tensors
 

@@ -219,23 +219,50 @@ def run_block(
     The frequency probe runs after the untimed calls, at the clock frequency of the block. `check` keeps
     results of some calls outside the timed part.
     """
-    device = runner.hardware
     if runner.model.training:
         inner = 1  # gradients are dropped after every call
-    reset = runner.model.forget_gradients if runner.model.training else None
     flush = flush_for(runner.device) if flush_l2 else None
     if flush is not None:
         inner, samples = 1, flush.affordable(inner * samples)
+    prime += check.prime if check is not None else 0
+    result = timed_block(runner, inner, samples, prime, flush, probe, check)
+    if settle:
+        result["settle_ns"] = wait_until_idle()
+    return result
+
+
+def timed_block(
+    runner: VariantRunner,
+    inner: int,
+    samples: int,
+    prime: int,
+    flush: Optional[Flush],
+    probe: bool,
+    check: Optional[TimedCheck],
+) -> Dict[str, Any]:
+    """Time exactly this block: every rank of a process group must make the same calls."""
+    device = runner.hardware
+    reset = runner.forget_gradients if runner.model.training else None
+    plan = {
+        "inner": inner,
+        "samples": samples,
+        "prime": prime,
+        "flush": flush is not None,
+        "probe": probe,
+        "chosen": sorted(check.chosen) if check is not None else [],
+        "stateful": check is not None and check.stateful,
+    }
     gc.disable()
     try:
         with runner.context():
-            call = runner.caller()
-            for _ in range(prime + (check.prime if check is not None else 0)):
+            call = runner.begin_block(plan)
+            for _ in range(prime):
                 call()
                 if reset is not None:
                     reset()
             runner.synchronize()
             probe_before_ns = PROBE.read() if probe else None
+            runner.barrier()
             before = read_usage()
             started_ns = clock()
             if device.is_host:
@@ -246,8 +273,9 @@ def run_block(
             after = read_usage()
             probe_after_ns = PROBE.read() if probe else None
     finally:
+        runner.end_block()
         gc.enable()
-    result: Dict[str, Any] = {
+    return {
         "samples_ns": durations,
         "inner": inner,
         "started_ns": started_ns,
@@ -258,9 +286,6 @@ def run_block(
             probe_after_ns=probe_after_ns,
         ),
     }
-    if settle:
-        result["settle_ns"] = wait_until_idle()
-    return result
 
 
 def _host_samples(

@@ -35,6 +35,7 @@ class Model:
         self.built = built
         self.training = training
         self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.others = built.others
         self._with_gradients = self.parameters + [
             t for t in self.inputs() if t.requires_grad and t.is_leaf
         ]
@@ -46,6 +47,9 @@ class Model:
             self.optimizer = built.optimizer(self.parameters)
         self._initial = self._initial_copies(training or built.mutates)
         self._draws = InputDraws(self.inputs())
+        self._other_draws = [InputDraws(_inputs_of(other)) for other in self.others]
+        self.parameter_changes = 0
+        """How often a check has replaced the initial parameters."""
 
     def state(self) -> List[Any]:
         """Return parameters and buffers, in a stable order."""
@@ -58,6 +62,11 @@ class Model:
     def _named(self, with_parameters: bool) -> Dict[str, Any]:
         tensors = {"buffer " + name: tensor for name, tensor in self.module.named_buffers()}
         tensors.update(("input %d" % index, t) for index, t in enumerate(self.inputs()))
+        for rank, other in enumerate(self.others, 1):
+            tensors.update(
+                ("input %d of rank %d" % (index, rank), t)
+                for index, t in enumerate(_inputs_of(other))
+            )
         if with_parameters:
             tensors.update(("parameter " + name, p) for name, p in self.module.named_parameters())
         return tensors
@@ -84,8 +93,10 @@ class Model:
         """Switch to another draw of the input values; a later `rewind` returns to it."""
         self.rewind()
         self._draws.apply(draw, level)
-        for index, tensor in enumerate(self.inputs()):
-            initial = self._initial.get("input %d" % index)
+        for rank, draws in enumerate(self._other_draws, 1):
+            draws.apply(draw and draw + rank, level)  # draw 0 has the values of the workload
+        for name, tensor in self._named(with_parameters=False).items():
+            initial = self._initial.get(name) if name.startswith("input ") else None
             if initial is not None and initial.shape == tensor.shape:
                 initial.copy_(tensor.detach())
 
@@ -134,11 +145,13 @@ class Model:
         }
         for name in previous:
             self._initial[name] = now[name].detach().clone()
+        self.parameter_changes += 1
         return previous
 
     def restore_initial_state(self, previous: Dict[str, Any]) -> None:
         """Undo `move_initial_state`."""
         self._initial.update(previous)
+        self.parameter_changes += 1
         self.rewind()
 
     @contextlib.contextmanager
@@ -146,10 +159,12 @@ class Model:
         """Temporarily use these values as the initial state."""
         before = self._initial
         self._initial = dict(before, **snapshot)
+        self.parameter_changes += 1
         try:
             yield
         finally:
             self._initial = before
+            self.parameter_changes += 1
             self.rewind()
 
     def forget_gradients(self) -> None:
@@ -197,7 +212,20 @@ def convert(built: BuiltWorkload, dtype: Any) -> BuiltWorkload:
         built.flops,
         built.mutates,
         built.traffic,
+        others=tuple(
+            BuiltWorkload(
+                None,
+                map_tensors(other.args, change_input),
+                map_tensors(other.kwargs, change_input),
+                other.loss,
+            )
+            for other in built.others
+        ),
     )
+
+
+def _inputs_of(built: BuiltWorkload) -> List[Any]:
+    return flatten(built.args) + flatten(built.kwargs)
 
 
 class VariantRunner:
@@ -256,6 +284,11 @@ class VariantRunner:
         self._frames_at_first = 0
 
     @property
+    def rank_difference(self) -> str:
+        """How the gradients of the ranks differed in checked calls; empty if they did not."""
+        return ""
+
+    @property
     def is_eager_model(self) -> bool:
         """Whether it runs the model itself, uncompiled."""
         return self.backend == "eager" and self.own_module is None
@@ -279,11 +312,15 @@ class VariantRunner:
             return None
         return self._frames - self._frames_at_first
 
+    def _module(self) -> Any:
+        """Return the module that the backend applies to."""
+        return self.model.module if self.own_module is None else self.own_module
+
     def _make(self) -> Any:
         model = self.model
         return self._way.make(
             Job(
-                model.module if self.own_module is None else self.own_module,
+                self._module(),
                 model.args,
                 model.kwargs,
                 self.device,
@@ -348,8 +385,14 @@ class VariantRunner:
         """Return one iteration as a function without arguments, with minimal overhead.
 
         It returns the output. In training it returns nothing; results of a checked step are appended to
-        the list argument, so that checked and unchecked steps run the same code.
+        the list argument, so that checked and unchecked steps run the same code. With inputs of other ranks
+        it is their reference: a training step over the batches of all ranks.
         """
+        if self.model.training and self.model.others:
+            return self._step_of_all_ranks()
+        return self._local_caller()
+
+    def _local_caller(self) -> Callable[..., Any]:
         function, args, kwargs = self.function, self.model.args, self.model.kwargs
         if not self.model.training:
             if kwargs:
@@ -373,6 +416,47 @@ class VariantRunner:
 
         return step
 
+    def _step_of_all_ranks(self) -> Callable[..., Any]:
+        """Return a step that averages the gradients over the batches of all ranks, one after the other.
+
+        Every rank starts with the same buffers, and those of rank 0 are kept, as in
+        DistributedDataParallel.
+        """
+        model, function = self.model, self.function
+
+        def step(kept: Optional[List[Any]] = None) -> None:
+            kept = [] if kept is None else kept
+            buffers = list(model.module.buffers())
+            before = _copies(buffers)
+            kept.append(function(*model.args, **model.kwargs))
+            kept.append(model.built.loss(kept[0]))  # type: ignore[misc]
+            kept[1].backward()
+            after = _copies(buffers)
+            for other in model.others:
+                _write(buffers, before)
+                output = function(*other.args, **other.kwargs)
+                other.loss(output).backward()  # type: ignore[misc]
+            _write(buffers, after)
+            for parameter in model.parameters:
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad / (1 + len(model.others))
+
+        return step
+
+    def begin_block(self, plan: Dict[str, Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return the iteration for a block of timed calls; `plan` are the arguments of the block."""
+        return self.caller()
+
+    def barrier(self) -> None:
+        """Wait for the other ranks; a no-op with one process."""
+
+    def end_block(self) -> None:
+        """End a block of timed calls."""
+
+    def forget_gradients(self) -> None:
+        """Drop gradients, as a training loop does between steps."""
+        self.model.forget_gradients()
+
     def first_call(self) -> None:
         """Run the first iteration, including compilation, and record its duration."""
         if self.first_call_s is not None:
@@ -389,7 +473,7 @@ class VariantRunner:
         if compiled:
             self.graph_counters = dynamo_graphs.read_counters()
             self.cached_graphs = dynamo_graphs.cached_graphs()
-        self.model.forget_gradients()
+        self.forget_gradients()
 
     def remade(self, chosen: torch_settings.Options) -> "VariantRunner":
         """Return this variant with these options, not yet compiled."""
@@ -499,6 +583,12 @@ def same_numbers(one: Any, other: Any) -> bool:
     if not one.is_floating_point() and not one.is_complex():
         return False
     return bool(((one == other) | (torch.isnan(one) & torch.isnan(other))).all())
+
+
+def _write(tensors: List[Any], values: List[Any]) -> None:
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values):
+            tensor.copy_(value)
 
 
 def _copies(tensors: List[Any]) -> List[Any]:

@@ -111,6 +111,8 @@ class Checks:
         failures: List[str] = []
         if comparable or draws_numbers:
             failures = self._behaviour(runner, level, values=comparable)
+        if runner.rank_difference:
+            failures = [runner.rank_difference, *failures]
         if draws_numbers:
             text = "uses random numbers: results of its timed calls were not compared"
             self._add(self._notes, runner, [text])
@@ -204,6 +206,8 @@ class Checks:
         failure: Optional[Dict[str, Any]] = None
         if check is not None and not runner.is_eager_model:
             failure = self._verifier(runner, accepted).failure(check)
+            if failure is None and runner.rank_difference:
+                failure = {"call": None, "text": runner.rank_difference}
         return {
             "checked": 0 if check is None else len(check.kept),
             "failure": failure,

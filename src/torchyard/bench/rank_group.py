@@ -1,0 +1,166 @@
+"""The ranks of one process key, which answer as one worker.
+
+Rank 0 gets the requests and leads: while it answers, the other ranks follow its commands
+(`worker/bench/ranks`). A rank that dies, raises or hangs leaves the others in a collective operation
+that never ends, so the controller watches all of them: after the first failure the others get a short
+time to answer, then every rank is killed, and the failure names the rank that caused it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Final
+
+from torchyard.process.ending import WorkerFailure
+from torchyard.process.worker_process import WorkerProcess
+from torchyard.worker.wire import LED, phase_of
+
+_ALL_RANKS: Final = frozenset({"hello", "join", "build", "reseat"})
+GRACE_S: Final = 3.0
+"""How long the other ranks may take to answer after one has failed."""
+_STACKS_S: Final = 0.5
+_BY_ITSELF: Final = ("out-of-memory", "killed", "crashed", "protocol", "no-torch", "no-python")
+"""Kinds of failures that other ranks do not cause, most specific first."""
+_LOST_PEER: Final = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|rank 0 has ended|peer|socket", re.IGNORECASE
+)
+"""What a rank reports when another one has gone."""
+_FRAME: Final = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_TAIL: Final = 1500
+
+
+class RankGroup:
+    """The workers of a process group, rank 0 first."""
+
+    def __init__(self, workers: Sequence[WorkerProcess], *, rendezvous: Path) -> None:
+        self._workers = tuple(workers)
+        self._rendezvous = rendezvous
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether all ranks run."""
+        return all(worker.is_alive for worker in self._workers)
+
+    def kill(self) -> None:
+        """Kill all ranks."""
+        for worker in self._workers:
+            worker.kill()
+
+    def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
+        """Return the merged answer of all ranks; raise the failure that caused the others."""
+        threads = ThreadPoolExecutor(max_workers=len(self._workers))
+        try:
+            answers = [
+                threads.submit(self._ask_one, rank, verb, limit_s, fields)
+                for rank in range(len(self._workers) if verb in {*LED, *_ALL_RANKS} else 1)
+            ]
+            done, waiting = wait(answers, timeout=limit_s, return_when=FIRST_EXCEPTION)
+            failed = any(answer.exception() is not None for answer in done)
+            if failed:
+                wait(waiting, timeout=GRACE_S)
+                raise self._cause(answers)
+            if waiting:
+                raise self._timed_out(verb, limit_s, answers)
+            return merge_ranks(verb, [answer.result() for answer in answers])
+        finally:
+            # Not joined after a failure: the workers are killed then.
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _ask_one(
+        self, rank: int, verb: str, limit_s: float, fields: Mapping[str, object]
+    ) -> dict[str, Any]:
+        worker = self._workers[rank]
+        # The group has the time limit: it needs the stacks of all ranks before any of them is killed.
+        limit_s += 10 * GRACE_S
+        if rank and verb in LED:
+            return worker.ask("follow", limit_s=limit_s)
+        if verb == "join":
+            place = {"ranks": len(self._workers), "rendezvous": str(self._rendezvous)}
+            fields = {**fields, **place, "rank": rank}
+        return worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
+
+    def _cause(self, answers: Sequence[Future[dict[str, Any]]]) -> BaseException:
+        """Return the failure that caused the others; kill the group if a rank still waits for another."""
+        failures = [
+            answer.exception() for answer in answers if answer.done() and answer.exception()
+        ]
+        if not all(answer.done() for answer in answers) or not self.is_alive:
+            self.kill()
+        return min(failures, key=_order) or RuntimeError("no rank failed")
+
+    def _timed_out(
+        self, verb: str, limit_s: float, answers: Sequence[Future[dict[str, Any]]]
+    ) -> WorkerFailure:
+        """Kill all ranks; return a failure with the stacks of all, and name those outside of torch."""
+        for worker in self._workers:
+            worker.print_stacks()
+        time.sleep(_STACKS_S)
+        tails = [worker.log_tail for worker in self._workers]
+        self.kill()
+        wait(answers, timeout=GRACE_S)
+        places = [_place(tail) for tail in tails]
+        own = [
+            f"rank {rank} is in {place}"
+            for rank, place in enumerate(places)
+            if place and not _waits(place)
+        ]
+        return WorkerFailure(
+            f"{self._workers[0].name}: timed out after {limit_s:g} s during {phase_of(verb)}",
+            kind="timeout",
+            why="; ".join(own) or "all ranks wait for each other or for a device",
+            hint="the last lines of the log show where each rank was; try a higher limit",
+            log=str(self._workers[0].log_path),
+            log_tail="\n".join(f"rank {rank}:\n{tail[-_TAIL:]}" for rank, tail in enumerate(tails)),
+        )
+
+
+def merge_ranks(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the answers of the ranks: the times of a block are those of the slowest rank."""
+    merged = dict(answers[0])
+    if verb == "block":
+        blocks = [merged, *(answer["block"] for answer in answers[1:])]
+        slowest = max(blocks, key=lambda block: sum(block["samples_ns"]))
+        merged["samples_ns"] = slowest["samples_ns"]
+        merged["started_ns"] = min(int(block["started_ns"]) for block in blocks)
+        merged["wall_ns"] = max(int(block["wall_ns"]) for block in blocks)
+        merged["readings"] = _sums([block["readings"] for block in blocks])
+    elif verb == "reseat":
+        for name in ("moved_bytes", "held_bytes"):
+            merged[name] = sum(int(answer[name]) for answer in answers)
+    return merged
+
+
+def _sums(readings: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
+    """Return the sums of the counters over all ranks, and the slowest frequency probe."""
+    merged: dict[str, int | None] = {}
+    for name in readings[0]:
+        values = [reading.get(name) for reading in readings]
+        known = [value for value in values if value is not None]
+        combine = max if name.startswith("probe_") else sum
+        merged[name] = combine(known) if len(known) == len(values) else None
+    return merged
+
+
+def _order(failure: BaseException | None) -> tuple[int, bool]:
+    """Sort failures by how likely they are the cause; the sort is stable, so lower ranks come first."""
+    if not isinstance(failure, WorkerFailure):
+        return (-1, False)
+    if failure.kind in _BY_ITSELF:
+        return (_BY_ITSELF.index(failure.kind), False)
+    return (len(_BY_ITSELF), bool(_LOST_PEER.search(failure.message)))
+
+
+def _place(tail: str) -> str:
+    """Return the innermost Python frame of the main thread in a printed stack, as `FILE:LINE in NAME`."""
+    main = tail.rpartition("Current thread")[2] or tail
+    frame = _FRAME.search(main)
+    return "" if frame is None else f"{frame[1]}:{frame[2]} in {frame[3]}"
+
+
+def _waits(place: str) -> bool:
+    """Whether the frame belongs to torch or to Torchyard, which wait for other ranks there."""
+    return "/torch/" in place or "/torchyard/worker/" in place

@@ -1,0 +1,200 @@
+"""The process group of this rank, and the commands that rank 0 sends to the other ranks.
+
+Rank 0 decides what is run and tells the others: how many calls warm-up needs, and which results are
+checked, depend on times and random numbers that only one process has. Commands are JSON lines over
+Unix sockets, so that a rank that waits uses no CPU and notices the end of rank 0. Time limits are those of the
+controller, which watches all ranks.
+"""
+
+import datetime as dt
+import json
+import os
+import socket
+from typing import Any, Dict, List
+
+import torch
+
+from torchyard.worker.workload import CannotBuild
+
+CONNECT_LIMIT_S = 60.0
+COLLECTIVE_LIMIT = dt.timedelta(days=1)
+"""Above all limits of the controller."""
+
+
+def device_of_rank(device: str, rank: int, ranks: int) -> str:
+    """Return the device of a rank: the CPU, or the CUDA device with its number."""
+    kind = torch.device(device)
+    if kind.type != "cuda":
+        return device
+    if kind.index is not None:
+        raise CannotBuild(
+            "several ranks use one CUDA device each, and the device is " + device,
+            hint="use --device cuda, and CUDA_VISIBLE_DEVICES to choose among the devices",
+        )
+    count = int(torch.cuda.device_count())
+    if count < ranks:
+        raise CannotBuild(
+            "%d ranks need %d CUDA devices, and this target has %d" % (ranks, ranks, count),
+            hint="use at most as many ranks as there are devices, or --device cpu",
+        )
+    return "cuda:%d" % rank
+
+
+class Ranks:
+    """This rank's end of the process group and of the command sockets."""
+
+    def __init__(self, rank: int, count: int, folder: str, device: str) -> None:
+        """Meet the other ranks in `folder`; returns when all are there."""
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            raise CannotBuild(
+                "torch " + torch.__version__ + " was built without torch.distributed",
+                hint="use a target whose torch has it, or one rank",
+            )
+        self.rank = rank
+        self.count = count
+        self.device = device
+        self._dist = dist
+        listener = None
+        with _Folder(folder) as path:
+            if rank == 0:
+                listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                listener.bind(path)
+                listener.listen(count)
+                listener.settimeout(CONNECT_LIMIT_S)
+            dist.init_process_group(
+                "nccl" if torch.device(device).type == "cuda" else "gloo",
+                store=dist.FileStore(os.path.join(folder, "store"), count),
+                rank=rank,
+                world_size=count,
+                timeout=COLLECTIVE_LIMIT,
+            )
+            self._sockets = [self._connect(path)] if listener is None else self._accept(listener)
+        self._reader = self._sockets[0].makefile("rb")
+
+    def _accept(self, listener: socket.socket) -> List[socket.socket]:
+        with listener:
+            connections = [listener.accept()[0] for _ in range(self.count - 1)]
+        for connection in connections:
+            connection.settimeout(None)
+        return connections
+
+    def _connect(self, path: str) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(path)
+        return connection
+
+    def send(self, command: Dict[str, Any]) -> None:
+        """Send a command to all other ranks; a rank that is gone fails in the next collective."""
+        data = json.dumps(command).encode("utf-8") + b"\n"
+        for connection in self._sockets:
+            try:
+                connection.sendall(data)
+            except OSError:
+                continue
+
+    def receive(self) -> Dict[str, Any]:
+        """Wait for the next command of rank 0."""
+        line = self._reader.readline()
+        if not line.endswith(b"\n"):
+            raise RuntimeError("rank 0 has ended")
+        command: Dict[str, Any] = json.loads(line.decode("utf-8"))
+        return command
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        if torch.device(self.device).type == "cuda":
+            self._dist.barrier(device_ids=[torch.device(self.device).index])
+        else:
+            self._dist.barrier()
+
+    def write_parameters(self, module: Any, source: Any) -> None:
+        """Write the parameters and buffers of rank 0's `source` to the modules of all ranks."""
+        with torch.no_grad():
+            pairs = list(zip(module.parameters(), source.parameters()))
+            for tensor, value in pairs:
+                if is_distributed(tensor):
+                    self._write_part(tensor, value)
+                else:
+                    self._broadcast(tensor, value)
+
+    def write_buffers(self, module: Any, source: Any) -> None:
+        """Write the buffers of rank 0's `source` to the modules of all ranks."""
+        with torch.no_grad():
+            for tensor, value in zip(module.buffers(), source.buffers()):
+                self._broadcast(tensor, value)
+
+    def _write_part(self, tensor: Any, value: Any) -> None:
+        """Write this rank's part of a distributed tensor."""
+        from torch.distributed.tensor import distribute_tensor
+
+        full = value.detach().clone() if self.rank == 0 else torch.empty_like(value)
+        part = distribute_tensor(full, tensor.device_mesh, tensor.placements)
+        tensor.to_local().copy_(part.to_local())
+
+    def _broadcast(self, tensor: Any, value: Any) -> None:
+        if not can_be_sent(tensor):
+            return
+        if self.rank == 0:
+            tensor.copy_(value)
+        flat = as_bytes(tensor)
+        self._dist.broadcast(flat, 0)
+        _read_bytes(tensor, flat)
+
+    def send_tensors(self, tensors: List[Any], rank: int) -> None:
+        """Send tensors from this rank to another one."""
+        for tensor in tensors:
+            if can_be_sent(tensor):
+                self._dist.send(as_bytes(tensor), rank)
+
+    def receive_tensors(self, tensors: List[Any], rank: int) -> None:
+        """Overwrite tensors by those that another rank sends."""
+        with torch.no_grad():
+            for tensor in tensors:
+                if can_be_sent(tensor):
+                    flat = torch.empty_like(as_bytes(tensor))
+                    self._dist.recv(flat, rank)
+                    _read_bytes(tensor, flat)
+
+    def all_numbers(self, numbers: List[int]) -> List[List[int]]:
+        """Return the numbers of each rank; all have the same length."""
+        own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        others = [torch.empty_like(own) for _ in range(self.count)]
+        self._dist.all_gather(others, own)
+        return [other.tolist() for other in others]
+
+
+def is_distributed(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor, of which each rank may have a part."""
+    return hasattr(tensor, "full_tensor")
+
+
+def can_be_sent(tensor: Any) -> bool:
+    """Whether a tensor has elements of its own in a strided layout."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.numel() == 0:
+        return False
+    return all(step != 0 or size < 2 for size, step in zip(tensor.size(), tensor.stride()))
+
+
+def as_bytes(tensor: Any) -> Any:
+    """Return the elements as bytes, without a copy if the tensor is contiguous."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _read_bytes(tensor: Any, flat: Any) -> None:
+    tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
+
+
+class _Folder:
+    """The path of the command socket, short enough for any folder: at most 107 bytes are allowed."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> str:
+        self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        return "/proc/self/fd/%d/commands" % self._fd
+
+    def __exit__(self, *_: Any) -> None:
+        os.close(self._fd)

@@ -1,0 +1,281 @@
+"""One variant in all ranks: rank 0 announces every call, the others make it, too.
+
+Each rank has its own batch and, for each variant, its own copy of the module: wrappers such as
+DistributedDataParallel leave hooks on the parameters. The shared model of rank 0 stays unwrapped. It is
+the reference, and its parameters, buffers and inputs are written to the copies before they are used.
+"""
+
+import copy
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+import torch
+
+from torchyard.worker.bench import torch_settings
+from torchyard.worker.bench.accuracy.behaviour import checksum
+from torchyard.worker.bench.accuracy.timed_results import distance
+from torchyard.worker.bench.process_state import RandomState
+from torchyard.worker.bench.ranks.group import Ranks, is_distributed
+from torchyard.worker.bench.ranks.wrappers import wrapped
+from torchyard.worker.bench.timing import flush_for, timed_block
+from torchyard.worker.bench.variant import Model, VariantRunner, same_numbers
+from torchyard.worker.workload import CannotBuild, flatten
+
+NEAR_STEPS = 16.0
+"""Largest relative difference of gradients between ranks, in rounding steps of their type."""
+
+
+class RankRunner(VariantRunner):
+    """One variant in this rank."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        precision: str,
+        model: Model,
+        device: str,
+        chosen: torch_settings.Options,
+        ranks: Ranks,
+    ) -> None:
+        if model.optimizer is not None or model.built.mutates:
+            raise CannotBuild(
+                "iterations that change parameters are not supported with several ranks",
+                hint="remove --optimizer-step, or use one rank",
+            )
+        self.ranks = ranks
+        self.copied = copy.deepcopy(model.module)
+        """This variant's own module, whose parameters hold the gradients."""
+        self._difference = ""
+        self._in_block = False
+        super().__init__(name, backend, precision, model, device, chosen)
+
+    @property
+    def is_eager_model(self) -> bool:
+        """Whether it runs the model itself: never, so that its results are checked."""
+        return False
+
+    @property
+    def rank_difference(self) -> str:
+        """How the gradients of the ranks differed in checked calls; empty if they did not."""
+        return self._difference
+
+    def _module(self) -> Any:
+        return wrapped(self.copied, self.options, self.device)
+
+    def barrier(self) -> None:
+        """Wait for the other ranks."""
+        self.ranks.barrier()
+
+    def forget_gradients(self) -> None:
+        """Drop gradients, as a training loop does between steps."""
+        self.model.forget_gradients()
+        for parameter in self.copied.parameters():
+            parameter.grad = None
+
+    def gathered_gradients(self) -> List[Any]:
+        """Return the whole gradients of parameters, and this rank's of inputs; all ranks must call it."""
+        gradients = []
+        for parameter in self.copied.parameters():
+            if not parameter.requires_grad:
+                continue
+            gradient = parameter.grad
+            gradient = torch.zeros_like(parameter) if gradient is None else gradient
+            gradients.append(gradient.full_tensor() if is_distributed(gradient) else gradient)
+        self._compare(gradients)
+        inputs = [t for t in self.model.inputs() if t.requires_grad and t.is_leaf]
+        return gradients + [torch.zeros_like(t) if t.grad is None else t.grad for t in inputs]
+
+    def _compare(self, gradients: List[Any]) -> None:
+        """Compare the gradients of all ranks; rank 0 keeps the first difference above rounding."""
+        own = [number for gradient in gradients for number in checksum(gradient)[:2]]
+        if not own:
+            return
+        sums = self.ranks.all_numbers([_signed(number) for number in own])
+        names = [name for name, p in self.copied.named_parameters() if p.requires_grad]
+        for rank in range(1, self.ranks.count):
+            for index, gradient in enumerate(gradients):
+                place = slice(2 * index, 2 * index + 2)
+                if sums[0][place] == sums[rank][place]:
+                    continue
+                if self.ranks.rank == rank:
+                    self.ranks.send_tensors([gradient], 0)
+                elif self.ranks.rank == 0:
+                    self._judge_difference(names[index], rank, gradient)
+
+    def _judge_difference(self, name: str, rank: int, gradient: Any) -> None:
+        other = torch.empty_like(gradient)
+        self.ranks.receive_tensors([other], rank)
+        relative = max(distance(other, gradient)[0], distance(gradient, other)[0])
+        limit = NEAR_STEPS * float(torch.finfo(gradient.dtype).eps)
+        if relative > limit and not self._difference:
+            self._difference = (
+                "rank %d has another gradient of %s than rank 0 (relative difference %.2g)"
+                % (rank, name, relative)
+            )
+
+
+class LeadingRunner(RankRunner):
+    """The variant in rank 0, which tells the other ranks what to do."""
+
+    _parameter_changes: Optional[int] = None
+
+    def caller(self) -> Callable[..., Any]:
+        """Return one iteration of all ranks; each call is announced to the other ranks."""
+        self._prepare(parameters=True)
+        local = self._local_caller()
+
+        def call(*kept: Any) -> Any:
+            self.ranks.send({"do": "call", "variant": self.name})
+            return local(*kept)
+
+        return call
+
+    def begin_block(self, plan: Dict[str, Any]) -> Callable[..., Any]:
+        """Announce all calls of a block at once; return one iteration of this rank."""
+        self._prepare(parameters=self._parameter_changes != self.model.parameter_changes)
+        self.ranks.send({"do": "block", "variant": self.name, "plan": plan})
+        self._in_block = True
+        return self._local_caller()
+
+    def end_block(self) -> None:
+        """End a block of timed calls."""
+        self._in_block = False
+
+    def _prepare(self, parameters: bool) -> None:
+        """Give all ranks the parameters, buffers and inputs of the model."""
+        self.ranks.send({"do": "prepare", "variant": self.name, "parameters": parameters})
+        self.forget_gradients()
+        made = self.function  # wrapping a module communicates, too
+        if made is None:
+            raise CannotBuild("the backend returned nothing")
+        if parameters:
+            self.ranks.write_parameters(self.copied, self.model.module)
+            self._parameter_changes = self.model.parameter_changes
+        self.ranks.write_buffers(self.copied, self.model.module)
+        for rank, other in enumerate(self.model.others, 1):
+            self.ranks.send_tensors(flatten(other.args) + flatten(other.kwargs), rank)
+
+    def results(self, seed: int, groups: Iterable[str] = ()) -> Tuple[Dict[str, List[Any]], bool]:
+        """Return the results of one iteration of all ranks from the initial state."""
+        self.first_call()
+        model = self.model
+        model.rewind()
+        with self.context():
+            call = self.caller()
+            self.ranks.send({"do": "seed", "seed": seed})
+            torch.manual_seed(seed)
+            generators = RandomState()
+            kept: List[Any] = []
+            if model.training:
+                call(kept)
+            else:
+                kept.append(call())
+            self.synchronize()
+            self.moved_random_state = generators.restore() or self.moved_random_state
+            self.changed = [name for name in model.changed_names() if name.startswith("input ")]
+            self.changed += self._changed_buffers()
+            results = self.collect(kept, self.changed, groups)
+        model.rewind()
+        return results, model.training
+
+    def _changed_buffers(self) -> List[str]:
+        before = dict(self.model.module.named_buffers())
+        return [
+            "buffer " + name
+            for name, buffer in self.copied.named_buffers()
+            if name in before and not same_numbers(buffer, before[name])
+        ]
+
+    def collect(
+        self, kept: List[Any], changed: List[str], groups: Iterable[str] = ()
+    ) -> Dict[str, List[Any]]:
+        """Copy the outputs of this rank, the gradients of all, and the buffers that were written."""
+        results = {"output": flatten(kept[0])}
+        if self.model.training:
+            results["loss"] = [kept[1]]
+            if not self._in_block:
+                self.ranks.send({"do": "gather", "variant": self.name})
+            results["gradient"] = self.gathered_gradients()
+        kinds = {*groups, *(name.partition(" ")[0] for name in changed)}
+        if self.model.training or "buffer" in kinds:
+            results["buffer"] = list(self.copied.buffers())
+        if "input" in kinds:
+            results["input"] = self.model.inputs()
+        copies = {
+            group: [tensor.detach().clone() for tensor in tensors]
+            for group, tensors in results.items()
+        }
+        self.result_bytes = sum(
+            int(tensor.numel()) * int(tensor.element_size())
+            for tensors in copies.values()
+            for tensor in tensors
+        )
+        return copies
+
+
+class FollowingRunner(RankRunner):
+    """The variant in another rank, which makes the calls that rank 0 announces."""
+
+    def begin_block(self, plan: Dict[str, Any]) -> Callable[..., Any]:  # noqa: ARG002
+        """Return one iteration of this rank."""
+        return self._local_caller()
+
+    def follow(self, command: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+        """Execute a command of rank 0; return the times of a block."""
+        task = command["do"]
+        if task == "prepare":
+            self._prepare(bool(command["parameters"]))
+        elif task == "gather":
+            self.gathered_gradients()
+        elif task == "call":
+            with self.context():
+                self._local_caller()()
+            self.synchronize()
+        elif task == "block":
+            return self._block(command["plan"])
+        return None
+
+    def _prepare(self, parameters: bool) -> None:
+        self.forget_gradients()
+        made = self.function
+        if made is None:
+            raise CannotBuild("the backend returned nothing")
+        if parameters:
+            self.ranks.write_parameters(self.copied, self.model.module)
+        self.ranks.write_buffers(self.copied, self.model.module)
+        self.ranks.receive_tensors(self.model.inputs(), 0)
+
+    def _block(self, plan: Dict[str, Any]) -> Dict[str, Any]:
+        check: Any = _CheckElsewhere(self, plan)
+        return timed_block(
+            self,
+            plan["inner"],
+            plan["samples"],
+            plan["prime"],
+            flush_for(self.device) if plan["flush"] else None,
+            plan["probe"],
+            check,
+        )
+
+
+class _CheckElsewhere:
+    """The calls whose results rank 0 checks: this rank takes part in gathering them."""
+
+    def __init__(self, runner: FollowingRunner, plan: Dict[str, Any]) -> None:
+        self._runner = runner
+        self.chosen = frozenset(plan["chosen"])
+        self.stateful = bool(plan["stateful"])
+        self.unfinished_ns = 0
+
+    def before(self) -> None:
+        """Do nothing: rank 0 keeps the state."""
+
+    def after(self, sample: int, kept: List[Any]) -> None:  # noqa: ARG002
+        """Take part in gathering the gradients."""
+        if self._runner.model.training:
+            self._runner.gathered_gradients()
+
+
+def _signed(number: int) -> int:
+    """Return the number as one of 64 bits."""
+    return (number + 2**63) % 2**64 - 2**63
