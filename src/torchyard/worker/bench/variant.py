@@ -159,12 +159,13 @@ class Model:
         """Temporarily use these values as the initial state."""
         before = self._initial
         self._initial = dict(before, **snapshot)
-        self.parameter_changes += 1
+        changes = any(name.startswith("parameter ") for name in snapshot)
+        self.parameter_changes += changes
         try:
             yield
         finally:
             self._initial = before
-            self.parameter_changes += 1
+            self.parameter_changes += changes
             self.rewind()
 
     def forget_gradients(self) -> None:
@@ -446,6 +447,10 @@ class VariantRunner:
     def begin_block(self, plan: Dict[str, Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return the iteration for a block of timed calls; `plan` are the arguments of the block."""
         return self.caller()
+
+    def snapshot(self, names: List[str]) -> Dict[str, Any]:
+        """Copy the current values of these inputs, buffers and parameters."""
+        return self.model.snapshot(names)
 
     def barrier(self) -> None:
         """Wait for the other ranks; a no-op with one process."""

@@ -75,7 +75,7 @@ class TimedCheck:
     def before(self) -> None:
         """Copy the state before the next call."""
         if self._changing:
-            self._snapshot = self._runner.model.snapshot(self._changing)
+            self._snapshot = self._runner.snapshot(self._changing)
 
     def after(self, sample: int, kept: List[Any]) -> None:
         """Copy the results of the call."""

@@ -66,6 +66,14 @@ class RankRunner(VariantRunner):
         """Wait for the other ranks."""
         self.ranks.barrier()
 
+    def snapshot(self, names: List[str]) -> Dict[str, Any]:
+        """Copy the current values of these inputs and of the variant's own buffers."""
+        values = self.model.snapshot(names)
+        for name, buffer in self.copied.named_buffers():
+            if "buffer " + name in values:
+                values["buffer " + name] = buffer.detach().clone()
+        return values
+
     def forget_gradients(self) -> None:
         """Drop gradients, as a training loop does between steps."""
         self.model.forget_gradients()

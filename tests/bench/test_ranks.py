@@ -1,0 +1,377 @@
+"""Several ranks of one workload: which results are wrong, and what happens when a rank fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.tiny_bench import HERE, leftover_processes, write_file
+from torchyard.bench.bench_run import run_bench
+from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
+from torchyard.core.comparison import AccuracyStatus, Failure, Verdict
+from torchyard.core.events import ignore_events
+from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
+
+pytestmark = pytest.mark.torch
+
+NET = """
+    import os, signal, sys, time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.Linear(16, 32)
+            self.norm = torch.nn.BatchNorm1d(32)
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(2))
+            self.last = torch.nn.Linear(32, 4)
+
+        def forward(self, x):
+            x = torch.tanh(self.norm(self.first(x)))
+            for layer in self.layers:
+                x = torch.tanh(layer(x))
+            return self.last(x)
+
+    def loss(output):
+        return output.square().mean()
+
+    def make():
+        return Net(), torch.randn(8, 16), loss
+
+    def make_fixed():
+        "The same inputs in every rank."
+        return Net(), torch.linspace(-1, 1, 128).view(8, 16), loss
+
+    def no_sync(module):
+        wrapped = DistributedDataParallel(module)
+        wrapped.require_backward_grad_sync = False
+        return wrapped
+
+    def only_rank_0_is_right(module):
+        "Averages over the ranks, and then changes the gradients of rank 1."
+        def change(gradient):
+            return gradient if dist.get_rank() == 0 else 2 * gradient
+        wrapped = DistributedDataParallel(module)
+        def after(state, bucket):
+            future = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+            return future.then(lambda done: change(done.value()[0]))
+        wrapped.register_comm_hook(None, after)
+        return wrapped
+
+    def summed(module):
+        "Adds up the gradients instead of averaging them."
+        wrapped = DistributedDataParallel(module)
+        def add(state, bucket):
+            future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+            return future.then(lambda done: done.value()[0])
+        wrapped.register_comm_hook(None, add)
+        return wrapped
+
+    def by_hand(module):
+        "A correct wrapper without DistributedDataParallel."
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(average)
+        return module
+
+    def average(parameter):
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+    def troubled(trouble):
+        "DistributedDataParallel with trouble in rank 1 after some calls."
+        def wrap(module):
+            wrapped = DistributedDataParallel(module)
+            calls = [0]
+            def call(x):
+                calls[0] += 1
+                if dist.get_rank() == 1 and calls[0] > 6:
+                    trouble()
+                return wrapped(x)
+            return call
+        return wrap
+
+    def die():
+        print("rank 1 says goodbye", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang():
+        while True:
+            time.sleep(0.1)
+
+    def say_no():
+        raise ValueError("rank 1 says no")
+
+    def need_memory():
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    def leave():
+        os._exit(3)
+
+    dies, hangs, raises = troubled(die), troubled(hang), troubled(say_no)
+    needs, leaves = troubled(need_memory), troubled(leave)
+
+    def raises_in_rank_0(module):
+        wrapped = DistributedDataParallel(module)
+        calls = [0]
+        def call(x):
+            calls[0] += 1
+            if dist.get_rank() == 0 and calls[0] > 6:
+                raise ValueError("rank 0 says no")
+            return wrapped(x)
+        return call
+"""
+
+
+def variant(backend: str, **options: bool | int) -> Variant:
+    text = "+".join([backend.rpartition(":")[2], *options])
+    chosen = tuple(sorted((name.replace("__", "."), value) for name, value in options.items()))
+    return Variant(name=text, target=HERE, backend=backend, options=chosen)
+
+
+@contextmanager
+def launched(
+    folder: Path, *variants: Variant, name: str = "make", mode: Any = "training", ranks: int = 2
+) -> Iterator[LaunchProcesses]:
+    (folder / "scratch").mkdir(exist_ok=True)
+    workload = Workload(suite="file", name=f"{folder / 'own.py'}:{name}", mode=mode, ranks=ranks)
+    with LaunchProcesses(
+        workload,
+        variants,
+        MeasureSettings(threads=1),
+        draw=draw_launch(random.Random(1)),
+        log_folder=folder,
+        scratch=folder / "scratch",
+    ) as processes:
+        yield processes
+    assert leftover_processes(os.getpid()) == []
+
+
+def checked(processes: LaunchProcesses, baseline: Variant, candidate: Variant) -> dict[str, Any]:
+    ask = {"phase": "check", "limit_s": 120.0, "path": ""}
+    if not processes.has_reference:
+        processes.ask(baseline, "reference", **ask, variant=baseline.name, keep=True)  # type: ignore[arg-type]
+        processes.has_reference = True
+    return processes.ask(candidate, "judge", **ask, variant=candidate.name)  # type: ignore[arg-type]
+
+
+def block(processes: LaunchProcesses, which: Variant, *, limit_s: float = 60.0) -> dict[str, Any]:
+    return processes.ask(
+        which,
+        "block",
+        phase="timing",
+        limit_s=limit_s,
+        variant=which.name,
+        inner=1,
+        samples=10,
+        prime=1,
+        settle=False,
+        flush_l2=False,
+        draw=7,
+        varied="floats",
+    )
+
+
+@pytest.mark.parametrize("name", ["make", "make_fixed"])
+def test_gradients_that_are_not_averaged_over_all_ranks_are_wrong(
+    tmp_path: Path, name: str
+) -> None:
+    own = write_file(tmp_path, "own.py", NET)
+    ddp = variant("eager", ddp=True)
+    right = [
+        variant("eager", ddp__gradient_as_bucket_view=True),
+        variant("eager", ddp__static_graph=True, ddp__bucket_cap_mb=1),
+        variant("eager", fsdp2=True),
+        variant(f"{own}:by_hand"),
+    ]
+    wrong = [variant(f"{own}:{one}") for one in ("no_sync", "only_rank_0_is_right", "summed")]
+    with launched(tmp_path, ddp, *right, *wrong, name=name) as processes:
+        statuses = {one.name: checked(processes, ddp, one) for one in (*right, *wrong)}
+        for one in right:
+            assert statuses[one.name]["status"] == "pass", (one.name, statuses[one.name])
+            assert statuses[one.name]["comparable"]
+        for one in wrong:
+            assert statuses[one.name]["status"] == "fail", (one.name, statuses[one.name])
+        assert "rank 1 has another gradient" in statuses["only_rank_0_is_right"]["detail"]
+        # The same in timed blocks, and after parameters have moved in memory.
+        for _ in range(2):
+            processes.ask(ddp, "reseat", phase="relocation", limit_s=60, seed=3, method="pages")
+            for one in (*right, *wrong):
+                block(processes, one)
+                verified = processes.ask(one, "verify", phase="check", limit_s=60, variant=one.name)
+                assert verified["checked"] > 0
+                assert (verified["failure"] is not None) == (one in wrong), (one.name, verified)
+
+
+def test_the_slowest_rank_counts_and_each_rank_has_its_own_cores(tmp_path: Path) -> None:
+    code = (
+        NET
+        + """
+    class Sleeper(torch.nn.Module):
+        def forward(self, x):
+            time.sleep(0.03 if dist.get_rank() == 1 else 0.001)
+            return x + 1
+
+    def sleeper():
+        return Sleeper(), torch.ones(8)
+    """
+    )
+    write_file(tmp_path, "own.py", code)
+    eager = variant("eager")
+    with launched(tmp_path, eager, name="sleeper", mode="inference") as processes:
+        answer = block(processes, eager)
+        assert len(answer["samples_ns"]) == 10
+        assert min(answer["samples_ns"]) >= 0.03e9
+        logs = sorted(path.name for path in tmp_path.glob("*.log"))
+        assert logs == ["here+default-rank-0.log", "here+default-rank-1.log"]
+        hello = processes.hellos[eager.process_key]
+        cores = os.sched_getaffinity(int(hello["pid"]))
+        assert len(cores) == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+def failure_in_a_block(folder: Path, name: str, *, limit_s: float = 60.0) -> Failure:
+    """The failure of blocks of a wrapper that fails after some calls; all ranks are gone."""
+    troubled = variant(f"{write_file(folder, 'own.py', NET)}:{name}")
+    with launched(folder, troubled) as processes:
+        with pytest.raises(VariantFailed) as raised:  # noqa: PT012 - the number of calls varies
+            for _ in range(3):
+                block(processes, troubled, limit_s=limit_s)
+        assert not raised.value.process_alive
+        until_gone = time.monotonic() + 30
+        while leftover_processes(os.getpid()):
+            assert time.monotonic() < until_gone, "a rank is left"
+            time.sleep(0.05)
+    failure = raised.value.failure
+    assert (failure.phase, failure.variant) == ("timing", name)
+    return failure
+
+
+def test_a_killed_rank_is_a_failure_with_its_log(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "dies")
+    assert failure.kind == "killed"
+    assert "rank 1: was killed by SIGKILL" in failure.message
+    assert "rank 1 says goodbye" in failure.log_tail
+    assert failure.log.endswith("rank-1.log")
+
+
+def test_a_rank_that_exits_is_a_failure(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "leaves")
+    assert failure.kind == "crashed"
+    assert "rank 1: exited with code 3" in failure.message
+
+
+def test_a_hanging_rank_is_a_timeout_that_names_it(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "hangs", limit_s=8.0)
+    assert failure.kind == "timeout"
+    assert "timed out after 8 s during a timed block" in failure.message
+    assert "rank 1 is in" in failure.message
+    assert "in hang" in failure.message
+    assert "rank 0 is in" not in failure.message
+    assert "rank 0:" in failure.log_tail
+    assert "in hang" in failure.log_tail.partition("rank 1:")[2]
+
+
+def test_an_exception_in_one_rank_ends_the_others(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "raises")
+    assert failure.kind == "raised"
+    assert "rank 1: ValueError: rank 1 says no" in failure.message
+
+
+def test_an_exception_in_rank_0_ends_the_others(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "raises_in_rank_0")
+    assert failure.kind == "raised"
+    assert "rank 0: ValueError: rank 0 says no" in failure.message
+
+
+def test_a_lack_of_memory_in_one_rank_is_named(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "needs")
+    assert failure.kind == "out-of-memory"
+    assert "rank 1" in failure.message
+
+
+def test_a_failed_build_of_one_rank_does_not_hang(tmp_path: Path) -> None:
+    code = (
+        NET
+        + """
+    def make_one():
+        if dist.get_rank() == 1:
+            raise OSError("no data for rank 1")
+        return make()
+    """
+    )
+    write_file(tmp_path, "own.py", code)
+    with (
+        pytest.raises(VariantFailed) as raised,
+        launched(tmp_path, variant("eager", ddp=True), name="make_one"),
+    ):
+        pytest.fail("it was built")
+    assert "no data for rank 1" in raised.value.failure.message
+    assert leftover_processes(os.getpid()) == []
+
+
+def test_a_run_keeps_its_rows_and_says_what_failed(tmp_path: Path) -> None:
+    own = write_file(tmp_path, "own.py", NET)
+    workload = Workload(suite="file", name=f"{own}:make", mode="training", ranks=2)
+    study = Study(
+        name="ranks",
+        baseline=variant("eager", ddp=True),
+        candidates=(
+            variant("eager", ddp__gradient_as_bucket_view=True),
+            variant(f"{own}:no_sync"),
+            variant(f"{own}:dies"),
+        ),
+        workloads=(workload,),
+        budget=Budget(time_s=3.0, min_launches=1, max_launches=1),
+        settings=MeasureSettings(block_s=0.02, threads=1),
+    )
+    rows = run_bench(study, folder=tmp_path / "run", command=["x"], listener=ignore_events)
+    assert leftover_processes(os.getpid()) == []
+    good, unsynchronised, dead = rows
+    assert good.estimate is not None
+    assert good.accuracy is not None
+    assert good.accuracy.status is AccuracyStatus.PASS
+    assert unsynchronised.accuracy is not None
+    assert unsynchronised.accuracy.status is AccuracyStatus.FAIL
+    assert dead.verdict is Verdict.FAILED
+    assert dead.failure is not None
+    assert "rank 1: was killed" in dead.failure.message
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_no_rank_behind(tmp_path: Path, number: signal.Signals) -> None:
+    own = write_file(tmp_path, "own.py", NET)
+    command = [sys.executable, "-m", "torchyard", "bench", f"{own}:make", "--mode", "training"]
+    command += ["--baseline", "ddp", "--candidate", f"{own}:by_hand", "--ranks", "2"]
+    command += ["--time", "5m", "--precision-goal", "0%", "--run-dir", str(tmp_path / "run")]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    signal.signal(signal.SIGINT, before)
+    samples = tmp_path / "run/samples.jsonl"
+    try:
+        deadline = time.monotonic() + 180
+        while not (samples.exists() and samples.read_bytes().count(b"\n") >= 4):
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "it took too long"
+            time.sleep(0.1)
+        assert len(leftover_processes(process.pid)) >= 2
+        process.send_signal(number)
+        process.wait(timeout=60)
+        deadline = time.monotonic() + 60
+        while leftover_processes(process.pid):
+            assert time.monotonic() < deadline, "a rank is left"
+            time.sleep(0.1)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
