@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,16 @@ NET = """
 """
 
 
+WITHOUT_SUM = """
+    def without_sum(module):
+        "Tensor parallelism that does not add up the parts."
+        for part in module.modules():
+            if hasattr(part, "feed"):
+                part.feed[2].register_forward_hook(lambda module, inputs, output: output / 2)
+        return module
+"""
+
+
 def variant(backend: str, **options: bool | int) -> Variant:
     text = "+".join([backend.rpartition(":")[2], *options])
     chosen = tuple(sorted((name.replace("__", "."), value) for name, value in options.items()))
@@ -142,12 +153,16 @@ def variant(backend: str, **options: bool | int) -> Variant:
 
 @contextmanager
 def launched(
-    folder: Path, *variants: Variant, name: str = "make", mode: Any = "training", ranks: int = 2
+    folder: Path,
+    *variants: Variant,
+    name: str = "make",
+    mode: Any = "training",
+    workload: Workload | None = None,
 ) -> Iterator[LaunchProcesses]:
     (folder / "scratch").mkdir(exist_ok=True)
-    workload = Workload(suite="file", name=f"{folder / 'own.py'}:{name}", mode=mode, ranks=ranks)
+    file = f"{folder / 'own.py'}:{name}"
     with LaunchProcesses(
-        workload,
+        workload or Workload(suite="file", name=file, mode=mode, ranks=2),
         variants,
         MeasureSettings(threads=1),
         draw=draw_launch(random.Random(1)),
@@ -238,6 +253,39 @@ def test_the_slowest_rank_counts_and_each_rank_has_its_own_cores(tmp_path: Path)
         hello = processes.hellos[eager.process_key]
         cores = os.sched_getaffinity(int(hello["pid"]))
         assert len(cores) == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_the_example_of_tensor_parallelism_is_correct(tmp_path: Path, mode: Any) -> None:
+    example = Path(__file__).parents[2] / "examples/tensor_parallel.py"
+    whole, split = (
+        replace(variant(f"{example}:{name}"), options=(("same-batch", True),))
+        for name in ("whole", "split")
+    )
+    own = write_file(tmp_path, "own.py", NET + WITHOUT_SUM)
+    wrong = replace(variant(f"{own}:without_sum"), options=(("same-batch", True),))
+    workload = Workload(
+        suite="models",
+        name="gpt",
+        mode=mode,
+        ranks=2,
+        batch_size=2,
+        parameters=(("width", 32), ("layers", 2), ("length", 16), ("vocabulary", 64)),
+    )
+    with launched(tmp_path, whole, split, wrong, workload=workload) as processes:
+        assert checked(processes, whole, split)["status"] == "pass"
+        assert checked(processes, whole, wrong)["status"] == "fail"
+        answer = processes.ask(
+            split,
+            "recheck",
+            phase="check",
+            limit_s=120,
+            variant=split.name,
+            varied="all",
+            more=True,
+        )
+        assert answer["failure"] is None
+        assert answer["untrusted"] == []
 
 
 def failure_in_a_block(folder: Path, name: str, *, limit_s: float = 60.0) -> Failure:

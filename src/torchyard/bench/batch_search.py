@@ -57,7 +57,7 @@ def find_batch_size(
     """
     sweep_orphans()
     groups = [tuple(variants)] if together else [(variant,) for variant in variants]
-    settings = _limited(settings, workload, max(map(_processes, groups)))
+    settings = _limited(settings, workload, workload.ranks * max(map(_processes, groups)))
     tries: list[BatchTry] = []
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
         while (size := next_size(outcomes_of(tries), largest=largest)) is not None:
@@ -134,7 +134,7 @@ def _limited(settings: MeasureSettings, workload: Workload, processes: int) -> M
 
 
 def _processes(group: Sequence[Variant]) -> int:
-    """Return how many processes a launch of these variants has."""
+    """Return how many processes a launch of these variants has with one rank."""
     environments = {variant.process_key: variant.environment for variant in group}
     return sum(environment.instances for environment in environments.values())
 

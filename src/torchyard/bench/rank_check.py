@@ -16,6 +16,13 @@ _WRAPPERS = " or ".join(options.WRAPPERS)
 
 def check_ranks(variants: Sequence[Variant], workloads: Sequence[Workload]) -> None:
     """Raise UsageError for a wrapper without ranks, and for ranks without a wrapper in training."""
+    same = [variant for variant in variants if dict(variant.options).get(options.SAME_BATCH)]
+    if same and len(same) < len(variants):
+        raise UsageError(
+            f"the variant {same[0].name!r} has {options.SAME_BATCH}, and others do not",
+            why="variants with one batch per rank do more work in an iteration",
+            hint=f"give all variants {options.SAME_BATCH}, or none",
+        )
     for variant in variants:
         wrappers = options.wrappers_of(dict(variant.options))
         if len(wrappers) > 1:
@@ -29,10 +36,10 @@ def check_ranks(variants: Sequence[Variant], workloads: Sequence[Workload]) -> N
 
 def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> None:
     if workload.ranks == 1:
-        if wrappers:
+        if wrappers or dict(variant.options).get(options.SAME_BATCH):
             raise UsageError(
                 f"the variant {variant.name!r} needs several ranks",
-                why=f"{wrappers[0]} communicates between processes, and {workload.label} has one",
+                why=f"{workload.label} has one process",
                 hint="add --ranks 2",
             )
         return

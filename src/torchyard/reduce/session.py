@@ -159,6 +159,7 @@ def _check(workload: Workload, baseline: Variant, candidate: Variant) -> None:
         "different modules": bool(baseline.file or candidate.file),
         "different precisions": baseline.precision != candidate.precision,
         "autocast": candidate.precision == "amp",
+        "several ranks": workload.ranks > 1,
         "several instances": candidate.environment.instances > 1,
         f"the baseline {baseline.backend}": baseline.backend != "eager",
     }

@@ -232,11 +232,14 @@ def _workload(options: dict[str, Any]) -> Any:
     from torchyard.bench.request import SpecText
     from torchyard.bench.workload_text import choose_workload, expand
     from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
+    from torchyard.errors import UsageError
 
     spec = SpecText(text=options["workload"], where="--workload", folder=Path.cwd())
     choice = choose_workload(spec)
     device = check_device(options["device"], where="--device", kinds=PROFILED_DEVICES)
     workload = expand(choice, modes=(options["mode"],), device=device, optimizer_step=True)[0]
+    if workload.ranks > 1:
+        raise UsageError("values does not support several ranks", hint="remove ranks=N")
     size = options["batch_size"]
     return replace(workload, batch_size=size) if size is not None else workload
 

@@ -101,6 +101,12 @@ class AttributionSession:
                 hint="use `torchyard profile` for a profile of each program",
             )
         check_device(workload.device, where="why", kinds=PROFILED_DEVICES)
+        if workload.ranks > 1:
+            raise UsageError(
+                "why does not support several ranks",
+                why="a profile covers one process",
+                hint="compare the same variants without ddp or fsdp2 and with one rank",
+            )
         for variant in (baseline, candidate):
             if variant.environment.instances > 1:
                 raise UsageError(

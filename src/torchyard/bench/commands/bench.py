@@ -205,6 +205,7 @@ def _can_be_explained(comparisons: Sequence[Comparison]) -> bool:
     return any(
         row.state in {Verdict.FASTER, Verdict.SLOWER}
         and row.workload.suite not in {COMMAND_SUITE, SCRIPT_SUITE}
+        and row.workload.ranks == 1
         for row in comparisons
     )
 

@@ -55,7 +55,6 @@ DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
         help="Train with modules in evaluation mode: no dropout, fixed statistics of norms. "
         "[default: no-eval-mode]",
     ),
-    RANKS_OPTION,
 )
 
 BASELINE_OPTIONS: Final[tuple[Option, ...]] = (
@@ -340,6 +339,7 @@ _OPTIONS: Final = (
     ),
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
+    RANKS_OPTION,
     *BASELINE_OPTIONS,
     _run(
         "--candidate",

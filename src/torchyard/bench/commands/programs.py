@@ -20,6 +20,7 @@ _WITHOUT_EFFECT: Final = {
     "batch_size": "--batch-size",
     "optimizer_step": "--optimizer-step",
     "eval_mode": "--eval-mode",
+    "ranks": "--ranks",
     "baseline": "--baseline",
     "candidates": "--candidate",
     "backend": "--backend",

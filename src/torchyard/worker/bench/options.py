@@ -26,6 +26,7 @@ WRAPPERS: Dict[str, Dict[str, str]] = {
     FSDP2: {"reshard_after_forward": "switch"},
 }
 """Modules around a training workload with several ranks, and their settings: `ddp.NAME=VALUE`."""
+SAME_BATCH = "same-batch"
 PREFIXES = (*COMPILERS, *WRAPPERS)
 
 
@@ -123,6 +124,11 @@ OPTIONS: Tuple[Option, ...] = (
         "`fsdp2.reshard_after_forward=false` includes it",
         "model",
         training_only=True,
+    ),
+    Option(
+        SAME_BATCH,
+        "all ranks of the workload (`--ranks`) get the batch of rank 0, as tensor parallelism needs",
+        "model",
     ),
 )
 

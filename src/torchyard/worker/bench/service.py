@@ -3,6 +3,7 @@
 Warm-up lasts until the time of an iteration is stable, not for a fixed number of iterations.
 """
 
+import dataclasses
 import os
 import time
 from statistics import median
@@ -16,6 +17,7 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
+from torchyard.worker.bench.options import SAME_BATCH
 from torchyard.worker.bench.ranks.batches import with_other_ranks
 from torchyard.worker.bench.ranks.group import Ranks, device_of_rank
 from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
@@ -214,7 +216,10 @@ class WorkerService:
         dtype = DTYPES.get(variant["precision"], torch.float32)
         options = dict(variant.get("options", ()))
         channels_last = bool(options.get("channels-last"))
-        key = (dtype, channels_last)
+        same_batch = self._ranks is not None and bool(options.get(SAME_BATCH))
+        key = (dtype, channels_last, same_batch)
+        if same_batch and key not in self._models:
+            built = self._batch_of_rank_0(built)
         if key not in self._models:
             plain = dtype is torch.float32 and not channels_last
             own = built if plain else convert(built, dtype)
@@ -253,6 +258,13 @@ class WorkerService:
             runner.own_weights = True
             self._checks.note(runner, "has " + reason + "; initialised with the same seed")
         return runner
+
+    def _batch_of_rank_0(self, built: BuiltWorkload) -> BuiltWorkload:
+        """Return the workload with the batch of rank 0 in every rank, and a module of its own."""
+        if self._ranks is not None and self._ranks.rank > 0:
+            torch.manual_seed(self._seed)
+            return self._build_again(self._workload["batch_size"])
+        return dataclasses.replace(built, others=())
 
     def _replacement(
         self, variant: Dict[str, Any], built: BuiltWorkload, model: Model

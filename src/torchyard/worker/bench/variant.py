@@ -284,6 +284,9 @@ class VariantRunner:
         self._frames = 0
         self._frames_at_first = 0
 
+    several_ranks = False
+    """Whether it runs in several ranks at once."""
+
     @property
     def rank_difference(self) -> str:
         """How the gradients of the ranks differed in checked calls; empty if they did not."""

@@ -281,7 +281,9 @@ def check_other_batch(runner: VariantRunner, verifier: Verifier, seed: int) -> F
     model = runner.model
     tensors = model.inputs()
     sizes = {int(tensor.shape[0]) for tensor in tensors if tensor.dim() > 0}
-    if not runner.runs_user_code or len(sizes) != 1 or max(sizes) < 2 or model.built.mutates:
+    if not runner.runs_user_code or runner.several_ranks:
+        return [], []
+    if len(sizes) != 1 or max(sizes) < 2 or model.built.mutates:
         return [], []
     rows = max(sizes) - 1
 

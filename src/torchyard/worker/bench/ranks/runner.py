@@ -27,6 +27,8 @@ NEAR_STEPS = 16.0
 class RankRunner(VariantRunner):
     """One variant in this rank."""
 
+    several_ranks = True
+
     def __init__(
         self,
         name: str,
@@ -160,8 +162,9 @@ class LeadingRunner(RankRunner):
             self.ranks.write_parameters(self.copied, self.model.module)
             self._parameter_changes = self.model.parameter_changes
         self.ranks.write_buffers(self.copied, self.model.module)
-        for rank, other in enumerate(self.model.others, 1):
-            self.ranks.send_tensors(flatten(other.args) + flatten(other.kwargs), rank)
+        for rank in range(1, self.ranks.count):
+            built = self.model.others[rank - 1] if self.model.others else self.model.built
+            self.ranks.send_tensors(flatten(built.args) + flatten(built.kwargs), rank)
 
     def results(self, seed: int, groups: Iterable[str] = ()) -> Tuple[Dict[str, List[Any]], bool]:
         """Return the results of one iteration of all ranks from the initial state."""
