@@ -55,6 +55,11 @@ NET = """
         "The same inputs in every rank."
         return Net(), torch.linspace(-1, 1, 128).view(8, 16), loss
 
+    def make_shared():
+        "Targets that share memory with the inputs."
+        x = torch.randn(9, 16)
+        return Net(), x[:-1], lambda output: (output - x[1:, :4]).square().mean()
+
     def no_sync(module):
         wrapped = DistributedDataParallel(module)
         wrapped.require_backward_grad_sync = False
@@ -89,6 +94,16 @@ NET = """
     def average(parameter):
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
+
+    def slow_communication(module):
+        "DistributedDataParallel whose communication takes 30 ms more."
+        wrapped = DistributedDataParallel(module)
+        def sleep(state, bucket):
+            time.sleep(0.03)
+            future = dist.all_reduce(bucket.buffer().div_(2), async_op=True).get_future()
+            return future.then(lambda done: done.value()[0])
+        wrapped.register_comm_hook(None, sleep)
+        return wrapped
 
     def troubled(trouble):
         "DistributedDataParallel with trouble in rank 1 after some calls."
@@ -198,7 +213,7 @@ def block(processes: LaunchProcesses, which: Variant, *, limit_s: float = 60.0) 
     )
 
 
-@pytest.mark.parametrize("name", ["make", "make_fixed"])
+@pytest.mark.parametrize("name", ["make", "make_fixed", "make_shared"])
 def test_gradients_that_are_not_averaged_over_all_ranks_are_wrong(
     tmp_path: Path, name: str
 ) -> None:
@@ -227,6 +242,36 @@ def test_gradients_that_are_not_averaged_over_all_ranks_are_wrong(
                 verified = processes.ask(one, "verify", phase="check", limit_s=60, variant=one.name)
                 assert verified["checked"] > 0
                 assert (verified["failure"] is not None) == (one in wrong), (one.name, verified)
+
+
+def test_communication_that_is_not_hidden_is_measured_and_leaves_the_variant_unchanged(
+    tmp_path: Path,
+) -> None:
+    own = write_file(tmp_path, "own.py", NET)
+    slow, hand = variant(f"{own}:slow_communication"), variant(f"{own}:by_hand")
+    static = variant("eager", ddp__static_graph=True)
+    with launched(tmp_path, slow, hand, static) as processes:
+        answers = {
+            one.name: processes.ask(one, "measure", phase="metrics", limit_s=120, variant=one.name)
+            for one in (slow, hand, static)
+        }
+        pairs = answers[slow.name]["communication"]["pairs"]
+        assert len(pairs) >= 6
+        # A lower bound: without communication, load of the machine only adds to both times.
+        assert min(on for on, _ in pairs) >= 0.03e9
+        assert min(off for _, off in pairs) < 0.03e9
+        assert "eager DistributedDataParallel" in answers[hand.name]["communication"]["why_not"]
+        assert "static_graph" in answers[static.name]["communication"]["why_not"]
+        assert checked(processes, slow, slow)["status"] == "pass"  # it synchronizes again
+
+
+@pytest.mark.parametrize("name", ["no_sync", "only_rank_0_is_right"])
+def test_metrics_do_not_repair_a_wrong_variant(tmp_path: Path, name: str) -> None:
+    own = write_file(tmp_path, "own.py", NET)
+    ddp, wrong = variant("eager", ddp=True), variant(f"{own}:{name}")
+    with launched(tmp_path, ddp, wrong) as processes:
+        processes.ask(wrong, "measure", phase="metrics", limit_s=120, variant=wrong.name)
+        assert checked(processes, ddp, wrong)["status"] == "fail"
 
 
 def test_the_slowest_rank_counts_and_each_rank_has_its_own_cores(tmp_path: Path) -> None:
@@ -308,7 +353,7 @@ def failure_in_a_block(folder: Path, name: str, *, limit_s: float = 60.0) -> Fai
 def test_a_killed_rank_is_a_failure_with_its_log(tmp_path: Path) -> None:
     failure = failure_in_a_block(tmp_path, "dies")
     assert failure.kind == "killed"
-    assert "rank 1: was killed by SIGKILL" in failure.message
+    assert "rank 1: was killed by SIGKILL during a timed block" in failure.message
     assert "rank 1 says goodbye" in failure.log_tail
     assert failure.log.endswith("rank-1.log")
 

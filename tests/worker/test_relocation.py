@@ -13,6 +13,24 @@ from tests.worker.in_process_service import make_service, variant, write_file
 
 pytestmark = pytest.mark.torch
 
+HOOKED = """
+    import torch
+
+    class Hooked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(16, 4)
+            self.inner.weight.register_post_accumulate_grad_hook(halve)
+
+        def forward(self, x):
+            return self.inner(x)
+
+    def halve(parameter):
+        parameter.grad /= 2
+
+    def make():
+        return Hooked(), torch.ones(3, 16), torch.sum
+"""
 METHODS = pytest.mark.parametrize("method", ["pages", "heap"])
 
 NET = """
@@ -280,3 +298,14 @@ def test_compiled_code_that_holds_its_weights_stays_right(net: str, tmp_path: Pa
             assert service.judge("compiled", reference)["status"] == "pass"
         assert counters["stats"]["unique_graphs"] == graphs
     torch._dynamo.reset()
+
+
+@METHODS
+def test_hooks_of_gradients_stay(tmp_path: Path, method: str) -> None:
+    service = make_service(write_file(tmp_path, "hooked.py", HOOKED), mode="training")
+    runner = service.runner("eager")
+    before, _ = runner.results(3)
+    assert before["gradient"][0].tolist() == [[1.5] * 16] * 4  # half of the number of rows
+    for seed in range(2):
+        assert service.reseat(seed, method)["moved_bytes"] > 0
+        assert same(before, runner.results(3)[0])

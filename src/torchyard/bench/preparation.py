@@ -22,8 +22,10 @@ from torchyard.core.comparison import Accuracy, AccuracyStatus, VariantMetrics
 from torchyard.core.records import decode
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import SCRIPT_SUITE, Variant
+from torchyard.core.units import format_duration
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.presentation.wording import data_wait_text
+from torchyard.stats.distributions import median_interval
 from torchyard.worker.bench.backend_names import uses_inductor
 
 CLOCK_COST_NS: Final = 420.0
@@ -86,6 +88,7 @@ FIRST_WARM_UP_LIMIT_S: Final = 8.0
 LATER_WARM_UP_LIMIT_S: Final = 3.0
 """Shorter, because later launches have a block plan and their warm-up counts as measuring time."""
 ENERGY_RUN_S: Final = 1.0
+_COMMUNICATION_ALPHA: Final = 0.05
 _REASONS_SHOWN: Final = 3
 _COMPILED_BEFORE: Final = "the same graph was compiled earlier and taken from the cache"
 
@@ -352,6 +355,7 @@ def measure_metrics(
     waits = data_wait_text(float(answer.get("data_share") or 0.0), "a step")
     if waits:
         prepared.notes.append((variant.name, f"waits for data: {waits}"))
+    _note_communication(variant, answer.get("communication"), prepared)
     built = processes.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
     if answer.get("flops") is None:
@@ -426,6 +430,27 @@ def _note_recompiles(variant: Variant, answer: dict[str, Any], prepared: Prepara
     elif tried:
         text = f"was not recompiled for batch size {' and '.join(tried)}"
         prepared.notes.append((variant.name, text))
+
+
+def _note_communication(
+    variant: Variant, answer: Mapping[str, Any] | None, prepared: PreparationState
+) -> None:
+    """Note the time of communication between ranks that computation does not hide, or why it is unknown."""
+    if answer is None:
+        return
+    if "pairs" not in answer:
+        text = f"has unknown exposed communication: {answer['why_not']}"
+        prepared.notes.append((variant.name, text))
+        return
+    differences = [float(on) - float(off) for on, off in answer["pairs"]]
+    iteration_ns = median(float(on) for on, _ in answer["pairs"])
+    bounds = median_interval(differences, _COMMUNICATION_ALPHA)
+    interval = "" if bounds is None else f" [{', '.join(map(format_duration, bounds))}]"
+    text = (
+        f"spends {format_duration(median(differences))}{interval} of {format_duration(iteration_ns)} on "
+        f"exposed communication (first launch, {len(differences)} pairs with and without it)"
+    )
+    prepared.notes.append((variant.name, text))
 
 
 def _counted(reasons: list[Any]) -> tuple[tuple[str, int], ...]:

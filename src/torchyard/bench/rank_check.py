@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchyard.core.study import Variant, Workload
+from torchyard.core.study import SCRIPT_SUITE, Variant, Workload
 from torchyard.errors import UsageError
 from torchyard.worker.bench import options
 from torchyard.worker.bench.backend_names import is_user_function
@@ -48,7 +48,7 @@ def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> Non
         "the optimizer step": workload.optimizer_step,
         "several instances": variant.environment.instances > 1,
         "several Python files": bool(variant.file),
-        "whole programs": workload.suite == "command",
+        "a script": workload.suite == SCRIPT_SUITE,
     }
     for what, given in refusals.items():
         if given:

@@ -77,7 +77,10 @@ class RankGroup:
         # The group has the time limit: it needs the stacks of all ranks before any of them is killed.
         limit_s += 10 * GRACE_S
         if rank and verb in LED:
-            return worker.ask("follow", limit_s=limit_s)
+            try:
+                return worker.ask("follow", limit_s=limit_s)
+            except WorkerFailure as failure:
+                raise _during(verb, failure) from failure
         if verb == "join":
             place = {"ranks": len(self._workers), "rendezvous": str(self._rendezvous)}
             fields = {**fields, **place, "rank": rank}
@@ -116,6 +119,19 @@ class RankGroup:
             log=str(self._workers[0].log_path),
             log_tail="\n".join(f"rank {rank}:\n{tail[-_TAIL:]}" for rank, tail in enumerate(tails)),
         )
+
+
+def _during(verb: str, failure: WorkerFailure) -> WorkerFailure:
+    """Return the failure of a following rank with the phase of rank 0's request."""
+    return WorkerFailure(
+        failure.message.replace(phase_of("follow"), phase_of(verb)),
+        kind=failure.kind,
+        traceback=failure.traceback,
+        log_tail=failure.log_tail,
+        why=failure.why,
+        hint=failure.hint,
+        log=failure.log,
+    )
 
 
 def merge_ranks(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:

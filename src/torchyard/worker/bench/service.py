@@ -18,7 +18,7 @@ from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
 from torchyard.worker.bench.options import SAME_BATCH
-from torchyard.worker.bench.ranks.batches import with_other_ranks
+from torchyard.worker.bench.ranks.batches import with_other_ranks, with_own_inputs
 from torchyard.worker.bench.ranks.group import Ranks, device_of_rank
 from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
 from torchyard.worker.bench.relocation import CopiedModule, Relocator
@@ -137,6 +137,8 @@ class WorkerService:
         self._workload = workload
         built = self._build_again(workload["batch_size"])
         self._batch_size = built.batch_size or workload["batch_size"]
+        if self._ranks is not None:
+            built = with_own_inputs(built)
         if self._ranks is not None and rank == 0:
             size = workload["batch_size"]
             built = with_other_ranks(
@@ -263,7 +265,7 @@ class WorkerService:
         """Return the workload with the batch of rank 0 in every rank, and a module of its own."""
         if self._ranks is not None and self._ranks.rank > 0:
             torch.manual_seed(self._seed)
-            return self._build_again(self._workload["batch_size"])
+            return with_own_inputs(self._build_again(self._workload["batch_size"]))
         return dataclasses.replace(built, others=())
 
     def _replacement(
@@ -383,6 +385,8 @@ class WorkerService:
         if batches and self._ranks is None:
             trial = try_other_batches(runner, self._batch_size, self._build_again)
         answer = metrics.measure(runner, trial)
+        if isinstance(runner, LeadingRunner) and runner.model.training:
+            answer["communication"] = runner.exposed_communication()
         file = self._files.get(variant, "")
         if file not in self._flops:  # the same for all variants that share the module
             eager = VariantRunner(

@@ -6,7 +6,7 @@ from typing import Any, Callable, List
 import torch
 
 from torchyard.worker.bench.inputs import ALL, InputDraws
-from torchyard.worker.workload import BuiltWorkload, flatten
+from torchyard.worker.workload import BuiltWorkload, flatten, map_tensors
 
 FIRST_DRAW = 1 << 32
 """Above the draws of blocks, which have 31 bits."""
@@ -24,7 +24,7 @@ def with_other_ranks(
     others: List[BuiltWorkload] = []
     for rank in range(1, ranks):
         torch.manual_seed(seed + rank)
-        other = build()
+        other = with_own_inputs(build())
         tensors = _inputs(other)
         if _same(tensors, _inputs(built)):
             draws = InputDraws(tensors)
@@ -33,6 +33,21 @@ def with_other_ranks(
         others.append(BuiltWorkload(None, other.args, other.kwargs, other.loss))
     torch.manual_seed(seed)
     return replace(built, others=tuple(others))
+
+
+def with_own_inputs(built: BuiltWorkload) -> BuiltWorkload:
+    """Return the workload with copies of its inputs.
+
+    Targets of a loss may be a view of the inputs, such as tokens shifted by one. Inputs are written by draws
+    and move in memory at different times in different ranks, so such targets would differ between them.
+    """
+
+    def copied(tensor: Any) -> Any:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+    return replace(
+        built, args=map_tensors(built.args, copied), kwargs=map_tensors(built.kwargs, copied)
+    )
 
 
 def _inputs(built: BuiltWorkload) -> List[Any]:

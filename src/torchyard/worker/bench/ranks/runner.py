@@ -6,6 +6,8 @@ the reference, and its parameters, buffers and inputs are written to the copies 
 """
 
 import copy
+import random
+from statistics import median
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
@@ -20,8 +22,17 @@ from torchyard.worker.bench.timing import flush_for, timed_block
 from torchyard.worker.bench.variant import Model, VariantRunner, same_numbers
 from torchyard.worker.workload import CannotBuild, flatten
 
+MOST_PAIRS = 12
+FEWEST_PAIRS = 6
+"""Enough for a 95 % confidence interval of the median."""
+PAIRS_NS = 5e9
+BLOCK_NS = 50e6
+SYNCHRONIZES = "require_backward_grad_sync"
+"""The switch of DistributedDataParallel that its `no_sync` uses."""
 NEAR_STEPS = 16.0
 """Largest relative difference of gradients between ranks, in rounding steps of their type."""
+
+_chance = random.SystemRandom()
 
 
 class RankRunner(VariantRunner):
@@ -166,6 +177,41 @@ class LeadingRunner(RankRunner):
             built = self.model.others[rank - 1] if self.model.others else self.model.built
             self.ranks.send_tensors(flatten(built.args) + flatten(built.kwargs), rank)
 
+    def exposed_communication(self) -> Dict[str, Any]:
+        """Time iterations with and without synchronization of gradients, in alternating blocks.
+
+        Return pairs of times of the slowest rank, or why there are none. Communication that overlaps with
+        computation does not make an iteration slower, and is not part of the difference.
+        """
+        if not isinstance(self.function, torch.nn.parallel.DistributedDataParallel):
+            return {"why_not": "only eager DistributedDataParallel can run without communication"}
+        if self.options.get("ddp.static_graph"):
+            return {"why_not": "static_graph requires the same communication in every iteration"}
+        if not getattr(self.function, SYNCHRONIZES):
+            return {"why_not": "it does not synchronize gradients"}
+        once_ns = max(1, self._time(True, 1))
+        samples = max(1, min(200, int(BLOCK_NS / once_ns)))
+        count = max(FEWEST_PAIRS, min(MOST_PAIRS, int(PAIRS_NS / (2 * samples * once_ns))))
+        pairs = []
+        for _ in range(count):
+            on_first = _chance.random() < 0.5
+            first, second = self._time(on_first, samples), self._time(not on_first, samples)
+            pairs.append([first, second] if on_first else [second, first])
+        return {"pairs": pairs}
+
+    def _time(self, synchronized: bool, samples: int) -> int:
+        """Return the median time of an iteration in the slowest rank."""
+        self.ranks.send({"do": "synchronize", "variant": self.name, "on": synchronized})
+        setattr(self.function, SYNCHRONIZES, synchronized)
+        try:
+            block = timed_block(self, 1, samples, 1, None, False, None)
+        finally:
+            self.ranks.send({"do": "synchronize", "variant": self.name, "on": True})
+            setattr(self.function, SYNCHRONIZES, True)
+        self.ranks.send({"do": "compare", "variant": self.name})
+        own = int(median(block["samples_ns"]))
+        return max(numbers[0] for numbers in self.ranks.all_numbers([own]))
+
     def results(self, seed: int, groups: Iterable[str] = ()) -> Tuple[Dict[str, List[Any]], bool]:
         """Return the results of one iteration of all ranks from the initial state."""
         self.first_call()
@@ -227,6 +273,9 @@ class LeadingRunner(RankRunner):
 class FollowingRunner(RankRunner):
     """The variant in another rank, which makes the calls that rank 0 announces."""
 
+    _latest: Dict[str, Any] = {}
+    """The times of the latest block."""
+
     def begin_block(self, plan: Dict[str, Any]) -> Callable[..., Any]:  # noqa: ARG002
         """Return one iteration of this rank."""
         return self._local_caller()
@@ -243,7 +292,12 @@ class FollowingRunner(RankRunner):
                 self._local_caller()()
             self.synchronize()
         elif task == "block":
-            return self._block(command["plan"])
+            self._latest = self._block(command["plan"])
+            return self._latest
+        elif task == "synchronize":
+            setattr(self.function, SYNCHRONIZES, bool(command["on"]))
+        elif task == "compare":
+            self.ranks.all_numbers([int(median(self._latest["samples_ns"]))])
         return None
 
     def _prepare(self, parameters: bool) -> None:
