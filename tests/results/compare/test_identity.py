@@ -133,6 +133,7 @@ WORKLOAD = {
     "optimizer_step": True,
     "eval_mode": True,
     "parameters": (("size", 256),),
+    "ranks": 2,
 }
 FACT = {
     "torch": "2.9.1",

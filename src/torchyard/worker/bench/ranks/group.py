@@ -14,6 +14,7 @@ from typing import Any, Dict, List
 
 import torch
 
+from torchyard.worker.devices import visible
 from torchyard.worker.workload import CannotBuild
 
 CONNECT_LIMIT_S = 60.0
@@ -24,14 +25,18 @@ COLLECTIVE_LIMIT = dt.timedelta(days=1)
 def device_of_rank(device: str, rank: int, ranks: int) -> str:
     """Return the device of a rank: the CPU, or the CUDA device with its number."""
     kind = torch.device(device)
-    if kind.type != "cuda":
+    if kind.type == "cpu":
         return device
+    if kind.type != "cuda":
+        raise CannotBuild(
+            "several ranks on %r are not supported" % kind.type, hint="use --device cpu or cuda"
+        )
     if kind.index is not None:
         raise CannotBuild(
             "several ranks use one CUDA device each, and the device is " + device,
             hint="use --device cuda, and CUDA_VISIBLE_DEVICES to choose among the devices",
         )
-    count = int(torch.cuda.device_count())
+    count = sum(name.startswith("cuda:") for name in visible())
     if count < ranks:
         raise CannotBuild(
             "%d ranks need %d CUDA devices, and this target has %d" % (ranks, ranks, count),
