@@ -136,3 +136,28 @@ def test_the_samples_are_those_of_the_slowest_rank_and_counters_are_summed() -> 
 def test_a_rank_without_a_block_is_an_error() -> None:
     with pytest.raises(TypeError):
         merge_ranks("block", [{"samples_ns": [1.0]}, {"block": None}])
+
+
+@pytest.mark.parametrize(
+    ("busy", "waited"),
+    [
+        ({"0": 950, "1": 960}, False),  # the ranks themselves
+        ({"0": 980, "1": 980}, False),  # within the rounding to ticks
+        ({"0": 1000, "1": 1200}, True),
+        ({"0": 950, "1": 960, "2": 0, "3": 0}, False),  # idle cores are not rounded
+        ({"0": 950, "1": 960, "2": 400}, True),
+        (None, True),
+    ],
+)
+def test_waiting_counts_if_other_programs_computed(
+    busy: dict[str, int] | None, waited: bool
+) -> None:
+    def block(**more: object) -> dict[str, object]:
+        own = {"cpu_ns": 950_000_000, "run_queue_wait_ns": 10**9}
+        cpus = None if busy is None else {cpu: ms * 1_000_000 for cpu, ms in busy.items()}
+        times = {"samples_ns": [1.0], "started_ns": 0, "wall_ns": 10**9}
+        return {**times, "readings": {**own, "busy_ns": cpus}, **more}
+
+    merged = merge_ranks("block", [block(), {"block": block()}])
+    assert merged["readings"]["run_queue_wait_ns"] == (2 * 10**9 if waited else 0)
+    assert merged["readings"]["cpu_ns"] == 1_900_000_000

@@ -191,7 +191,7 @@ def test_readings_are_totals_and_their_differences_are_taken() -> None:
         "run_queue_wait_ns",
         "involuntary_switches",
         "major_faults",
-        "steal_ticks",
+        "cpu_ticks",
     }
     found = readings.usage_difference(before, after)
     assert set(found) == {*before, "steal_ns", "steal_certain_ns"} - {"steal_ticks"}
@@ -206,21 +206,26 @@ def test_steal_is_read_for_the_cpus_of_the_process_and_rounding_is_not_certain(
     tick = 10**9 // os.sysconf("SC_CLK_TCK")
 
     def stolen(before: dict[int, int], after: dict[int, int]) -> tuple[object, object]:
-        found = readings.usage_difference({"steal_ticks": before}, {"steal_ticks": after})
+        ticks = ({cpu: (7, count) for cpu, count in one.items()} for one in (before, after))
+        found = readings.usage_difference({"cpu_ticks": next(ticks)}, {"cpu_ticks": next(ticks)})
+        assert found["busy_ns"] == {"0": 0, "1": 0}
         return found["steal_ns"], found["steal_certain_ns"]
 
     assert stolen({0: 5, 1: 9}, {0: 6, 1: 10}) == (2 * tick, 0)
     assert stolen({0: 5, 1: 9}, {0: 8, 1: 9}) == (3 * tick, 2 * tick)
-    assert readings.usage_difference({"steal_ticks": None}, {"steal_ticks": {0: 1}}) == {
+    busy = readings.usage_difference({"cpu_ticks": {3: (5, 0)}}, {"cpu_ticks": {3: (9, 0)}})
+    assert busy["busy_ns"] == {"3": 4 * tick}
+    assert readings.usage_difference({"cpu_ticks": None}, {"cpu_ticks": {0: (1, 1)}}) == {
         "steal_ns": None,
         "steal_certain_ns": None,
+        "busy_ns": None,
     }
-    counted = readings._steal_ticks()
+    counted = readings._cpu_ticks()
     assert counted is None or set(counted) <= os.sched_getaffinity(0)
     one = min(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {one})
     if counted is not None:
-        assert list(readings._steal_ticks() or {}) == [one]
+        assert list(readings._cpu_ticks() or {}) == [one]
 
 
 def test_every_iteration_is_flushed_and_the_flush_is_not_timed(

@@ -8,6 +8,7 @@ time to answer, then every rank is killed, and the failure names the rank that c
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -143,21 +144,42 @@ def merge_ranks(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
         merged["samples_ns"] = slowest["samples_ns"]
         merged["started_ns"] = min(int(block["started_ns"]) for block in blocks)
         merged["wall_ns"] = max(int(block["wall_ns"]) for block in blocks)
-        merged["readings"] = _sums([block["readings"] for block in blocks])
+        merged["readings"] = _sums([block["readings"] for block in blocks], merged["wall_ns"])
     elif verb == "reseat":
         for name in ("moved_bytes", "held_bytes"):
             merged[name] = sum(int(answer[name]) for answer in answers)
     return merged
 
 
-def _sums(readings: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
-    """Return the sums of the counters over all ranks, and the slowest frequency probe."""
-    merged: dict[str, int | None] = {}
+_OTHERS_SHARE: Final = 0.05
+"""Share of a block in which other programs may compute, if waiting for a core is caused by the ranks."""
+_TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+
+
+def _sums(readings: Sequence[Mapping[str, Any]], wall_ns: int) -> dict[str, Any]:
+    """Return the sums of the counters over all ranks, and the slowest frequency probe.
+
+    Ranks have more threads than cores: those of the communication and of backward passes. They wait
+    for each other, which is part of an iteration, so waiting counts only if other programs computed.
+    """
+    merged: dict[str, Any] = {}
     for name in readings[0]:
         values = [reading.get(name) for reading in readings]
         known = [value for value in values if value is not None]
-        combine = max if name.startswith("probe_") else sum
-        merged[name] = combine(known) if len(known) == len(values) else None
+        if len(known) < len(values):
+            merged[name] = None
+        elif name == "busy_ns":
+            merged[name] = {
+                cpu: max(ns[cpu] for ns in known if cpu in ns) for cpu in set().union(*known)
+            }
+        else:
+            merged[name] = max(known) if name.startswith("probe_") else sum(known)
+    busy, own_ns = merged.get("busy_ns"), merged.get("cpu_ns")
+    if busy is not None and own_ns is not None:
+        # Busy time is counted in ticks, by every core that computes.
+        rounding_ns = _TICK_NS * min(sum(ns > 0 for ns in busy.values()), 2 * len(readings))
+        if sum(busy.values()) - own_ns - rounding_ns < _OTHERS_SHARE * wall_ns:
+            merged["run_queue_wait_ns"] = 0
     return merged
 
 

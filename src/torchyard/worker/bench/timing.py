@@ -11,7 +11,7 @@ import hashlib
 import os
 import resource
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -19,44 +19,46 @@ from torchyard.worker.bench.accuracy.timed_results import TimedCheck
 from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.devices import Device, device_of
 
-_STEAL_TICKS = "steal_ticks"
+_CPU_TICKS = "cpu_ticks"
 
 
 def read_usage() -> Dict[str, Any]:
-    """Return the counters of this process, and the steal time of its CPUs. None: unavailable."""
+    """Return the counters of this process, and busy and steal time of its CPUs. None: unavailable."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "cpu_ns": time.process_time_ns(),
         "run_queue_wait_ns": _run_queue_wait_ns(),
         "involuntary_switches": usage.ru_nivcsw,
         "major_faults": usage.ru_majflt,
-        _STEAL_TICKS: _steal_ticks(),
+        _CPU_TICKS: _cpu_ticks(),
     }
 
 
-def usage_difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Optional[int]]:
-    """Return the differences of the counters; steal time in nanoseconds."""
-    result: Dict[str, Optional[int]] = {}
+def usage_difference(before: Dict[str, Any], after: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the differences of the counters; steal time and, by CPU, busy time in nanoseconds."""
+    result: Dict[str, Any] = {}
     for key, start in before.items():
         end = after.get(key)
-        if key == _STEAL_TICKS:
-            result.update(_stolen(start, end))
+        if key == _CPU_TICKS:
+            result.update(_cpu_times(start, end))
         else:
             result[key] = None if start is None or end is None else end - start
     return result
 
 
-def _stolen(
-    before: Optional[Dict[int, int]], after: Optional[Dict[int, int]]
-) -> Dict[str, Optional[int]]:
-    """Return the steal time, and the part of it that rounding to ticks (usually 10 ms) cannot explain."""
+def _cpu_times(
+    before: Optional[Dict[int, Tuple[int, int]]], after: Optional[Dict[int, Tuple[int, int]]]
+) -> Dict[str, Any]:
+    """Return busy and steal time, and the steal time that rounding to ticks (usually 10 ms) cannot explain."""
     if before is None or after is None:
-        return {"steal_ns": None, "steal_certain_ns": None}
+        return {"steal_ns": None, "steal_certain_ns": None, "busy_ns": None}
     tick_ns = 1000000000 // os.sysconf("SC_CLK_TCK")
-    ticks = [after[cpu] - start for cpu, start in before.items() if cpu in after]
+    both = [(str(cpu), before[cpu], after[cpu]) for cpu in before if cpu in after]
+    stolen = [end[1] - start[1] for _, start, end in both]
     return {
-        "steal_ns": sum(ticks) * tick_ns,
-        "steal_certain_ns": sum(max(0, one - 1) for one in ticks) * tick_ns,
+        "steal_ns": sum(stolen) * tick_ns,
+        "steal_certain_ns": sum(max(0, one - 1) for one in stolen) * tick_ns,
+        "busy_ns": {cpu: (end[0] - start[0]) * tick_ns for cpu, start, end in both},
     }
 
 
@@ -71,18 +73,20 @@ def _run_queue_wait_ns() -> Optional[int]:
     return total
 
 
-def _steal_ticks() -> Optional[Dict[int, int]]:
-    """Return the steal ticks of each CPU that this process may run on."""
+def _cpu_ticks() -> Optional[Dict[int, Tuple[int, int]]]:
+    """Return the busy and the steal ticks of each CPU that this process may run on."""
     try:
         allowed = os.sched_getaffinity(0)
-        ticks: Dict[int, int] = {}
+        ticks: Dict[int, Tuple[int, int]] = {}
         with open("/proc/stat", encoding="ascii") as file:
             for line in file:
                 name, _, numbers = line.partition(" ")
                 if not name.startswith("cpu"):
                     break
                 if name != "cpu" and int(name[3:]) in allowed:
-                    ticks[int(name[3:])] = int(numbers.split()[7])
+                    times = [int(number) for number in numbers.split()]
+                    idle = times[3] + times[4]
+                    ticks[int(name[3:])] = (sum(times[:7]) - idle, times[7])
     except (OSError, ValueError, IndexError, AttributeError):
         return None
     return ticks or None

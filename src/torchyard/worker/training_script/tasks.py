@@ -99,16 +99,6 @@ class Children:
         return total if children else None
 
 
-def _busy_ticks() -> Optional[int]:
-    """Return the busy time of all CPUs."""
-    try:
-        with open("/proc/stat", encoding="ascii") as file:
-            times = [int(text) for text in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    return sum(times) - times[3] - times[4]
-
-
 class Task:
     """A number of steps, with an answer at the end."""
 
@@ -233,7 +223,7 @@ class Block(Task):
         self._readings: Dict[str, Optional[int]] = {}
         self._probe_before_ns: Optional[int] = None
         self._segment: List[int] = []
-        self._cpu: List[Optional[int]] = []
+        self._children_ticks: Optional[int] = None
 
     def begin(self) -> None:
         """Start measuring, at the end of a step."""
@@ -245,7 +235,7 @@ class Block(Task):
         synchronize()
         if self._probe and self._probe_before_ns is None:
             self._probe_before_ns = timing.PROBE.read()
-        self._cpu = [Children.cpu_ticks(), _busy_ticks()]
+        self._children_ticks = Children.cpu_ticks()
         self._before = timing.read_usage()
         self._started_ns = timing.clock()
         if self._first_ns is None:
@@ -287,10 +277,10 @@ class Block(Task):
     def _end_segment(self) -> None:
         timed_ns = self._segment[-1] - self._started_ns
         usage = timing.usage_difference(self._before, timing.read_usage())
-        children, busy = Children.cpu_ticks(), _busy_ticks()
-        if self._cpu[0] is not None and self._cpu[1] is not None:
-            own_s = (usage["cpu_ns"] or 0) / 1e9 + ((children or 0) - self._cpu[0]) / _TICKS_PER_S
-            others_s = ((busy or 0) - self._cpu[1]) / _TICKS_PER_S - own_s
+        children, busy = Children.cpu_ticks(), usage.pop("busy_ns")
+        if self._children_ticks is not None and children is not None and busy is not None:
+            children_s = (children - self._children_ticks) / _TICKS_PER_S
+            others_s = (sum(busy.values()) - (usage["cpu_ns"] or 0)) / 1e9 - children_s
             if others_s < _OTHERS_SHARE * timed_ns / 1e9:
                 # The processes of the script itself used the cores, which is part of a step.
                 usage["run_queue_wait_ns"] = 0
