@@ -101,13 +101,14 @@ def test_fills_that_are_needed(program: Any) -> None:
     assert names(found) == []
 
 
+SORTED = torch.linspace(0, 1, 4096)
+
 # --- dtypes that every reader would accept narrower -------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("body", "operator"),
     [
-        (lambda: torch.randint(0, 256, (16384,), dtype=torch.uint8).float() / 255, "_to_copy"),
         (lambda: (torch.rand(8192) < 0.5).float() * torch.randn(8192), "_to_copy"),
         (lambda: (torch.rand(8192) < 0.5).double() @ torch.rand(8192).double(), "_to_copy"),
         (lambda: torch.randn(8192).double() - torch.rand(8192, dtype=torch.float64), "_to_copy"),
@@ -147,6 +148,9 @@ def test_widened_without_need(body: Any, operator: str) -> None:
         lambda: torch.randint(0, 256, (16384,), dtype=torch.uint8).float().mean(),
         lambda: torch.randint(0, 256, (128, 128), dtype=torch.uint8).float() @ torch.randn(128, 9),
         lambda: torch.randint(0, 256, (16384,), dtype=torch.uint8).int() * 300,
+        # the usual way to scale pixels, and to compute indices
+        lambda: torch.randint(0, 256, (16384,), dtype=torch.uint8).float() / 255,
+        lambda: torch.randn(4096)[torch.searchsorted(SORTED, torch.rand(16384)) - 1],
         # accuracy
         lambda: torch.randn(16384).bfloat16().float() * torch.randn(16384),
         lambda: torch.randn(16384).double().sum(),

@@ -15,7 +15,6 @@ import torch
 from torchyard.worker.values.observation import Observation, Reader
 from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import (
-    LEAST_FINDING_BYTES,
     Pattern,
     StorageNotes,
     evidence_of,
@@ -122,7 +121,7 @@ class Widened:
         if self.to is torch.float64:
             return False  # the operator computes in double precision only because of this operand
         if self.to.is_floating_point:
-            return name == "aten::div" or reader.float_scalar
+            return False  # the usual way to scale pixels: x.float() / 255
         return name == "aten::div" or reader.float_scalar or self.narrow is torch.bool
 
 
@@ -145,21 +144,7 @@ def widened(observation: Observation) -> Optional[Widened]:
             return Widened(dtype) if size >= LEAST_INTEGER_BYTES else None
         source = observation.inputs[0][0].dtype
         return Widened(dtype, source) if source in _SMALL else None
-    if name in CHOSEN_INTEGERS and all(
-        state.size_bytes < LEAST_FINDING_BYTES or tensor.dtype is torch.int64
-        for tensor, state in observation.inputs
-    ):
-        return _Indices(dtype)
     return None
-
-
-class _Indices(Widened):
-    """Computed indices."""
-
-    __slots__ = ()
-
-    def _accepted(self, reader: Reader) -> bool:
-        return reader.operator in INDEXED
 
 
 class HeavyType(Pattern):
