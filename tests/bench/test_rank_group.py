@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.bench.rank_group import merge_ranks
+from torchyard.bench.preparation import PreparationState, note_communication
+from torchyard.bench.ranks.rank_group import merge_ranks
 from torchyard.bench.request import Request, SpecText, WorkloadChoice, merge
 from torchyard.bench.study_assembly import assemble
 from torchyard.bench.study_file import read_study_file
@@ -161,3 +162,22 @@ def test_waiting_counts_if_other_programs_computed(
     merged = merge_ranks("block", [block(), {"block": block()}])
     assert merged["readings"]["run_queue_wait_ns"] == (2 * 10**9 if waited else 0)
     assert merged["readings"]["cpu_ns"] == 1_900_000_000
+
+
+@pytest.mark.parametrize(
+    ("hidden_ms", "start"),
+    [
+        ([20.0] * 12, "spends 10.0 ms [10.0 ms, 10.0 ms] of 30.0 ms on exposed communication"),
+        ([20.0, 40.0] * 6, "has undecided exposed communication: 0.00 ns [-10.0 ms, 10.0 ms]"),
+        ([20.0], "has undecided exposed communication: 10.0 ms of 30.0 ms"),
+    ],
+)
+def test_exposed_communication_is_undecided_if_it_may_be_zero(
+    hidden_ms: list[float], start: str
+) -> None:
+    prepared = PreparationState()
+    variant = made(TWO).candidates[0]
+    note_communication(variant, {"pairs": [(30e6, ms * 1e6) for ms in hidden_ms]}, prepared)
+    ((_, text),) = prepared.notes
+    assert text.startswith(start)
+    assert "not checked for noise" in text

@@ -355,7 +355,7 @@ def measure_metrics(
     waits = data_wait_text(float(answer.get("data_share") or 0.0), "a step")
     if waits:
         prepared.notes.append((variant.name, f"waits for data: {waits}"))
-    _note_communication(variant, answer.get("communication"), prepared)
+    note_communication(variant, answer.get("communication"), prepared)
     built = processes.built[variant.process_key]
     unavailable = [tuple(map(str, item)) for item in answer.get("unavailable", [])]
     if answer.get("flops") is None:
@@ -432,7 +432,7 @@ def _note_recompiles(variant: Variant, answer: dict[str, Any], prepared: Prepara
         prepared.notes.append((variant.name, text))
 
 
-def _note_communication(
+def note_communication(
     variant: Variant, answer: Mapping[str, Any] | None, prepared: PreparationState
 ) -> None:
     """Note the time of communication between ranks that computation does not hide, or why it is unknown."""
@@ -446,10 +446,11 @@ def _note_communication(
     iteration_ns = median(float(on) for on, _ in answer["pairs"])
     bounds = median_interval(differences, _COMMUNICATION_ALPHA)
     interval = "" if bounds is None else f" [{', '.join(map(format_duration, bounds))}]"
-    text = (
-        f"spends {format_duration(median(differences))}{interval} of {format_duration(iteration_ns)} on "
-        f"exposed communication (first launch, {len(differences)} pairs with and without it)"
-    )
+    time = f"{format_duration(median(differences))}{interval} of {format_duration(iteration_ns)}"
+    how = f"first launch, {len(differences)} pairs with and without it, not checked for noise"
+    text = f"spends {time} on exposed communication ({how})"
+    if bounds is None or bounds[0] <= 0:
+        text = f"has undecided exposed communication: {time} ({how})"
     prepared.notes.append((variant.name, text))
 
 

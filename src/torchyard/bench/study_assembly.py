@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchyard.bench.rank_check import check_ranks
+from torchyard.bench.ranks.rank_check import check_ranks
 from torchyard.bench.request import Request, SpecText, WorkloadChoice
 from torchyard.bench.user_file_check import check_user_file
 from torchyard.bench.variant_text import Parts, parse_variant, with_short_names

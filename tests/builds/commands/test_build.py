@@ -75,6 +75,12 @@ def recipe(folder: Path, text: str, name: str = "mine") -> str:
         (("show", "nothing"), "there is no build 'nothing'", "build"),
         (("lock", "nothing"), "there is no build 'nothing'", "build"),
         (("sbom", "nothing"), "there is no build 'nothing'", "build"),
+        (("wheels", "nothing"), "there is no build 'nothing'", "build"),
+        (
+            ("openblas", "--build-cache", "s3://bucket/x", "--plan"),
+            "'s3' is not a supported kind of URL",
+            "give a folder",
+        ),
         (("explain", "nowhere.log"), "there is no log nowhere.log", "path of a log"),
     ],
 )

@@ -181,7 +181,13 @@ def run(
     """Plan and run a build."""
     from torchyard.builds.running.build import BuildChoices, plan_build, run_build
     from torchyard.builds.running.runner import Selection
+    from torchyard.errors import UsageError
 
+    if "://" in build_cache and not build_cache.startswith(("http://", "https://")):
+        raise UsageError(
+            f"--build-cache: {build_cache.partition('://')[0]!r} is not a supported kind of URL",
+            hint="give a folder, or a URL that starts with https:// or http://",
+        )
     request = build_request(recipe, variant, version, settings, base)
     choices = BuildChoices(
         name=name,
