@@ -43,7 +43,8 @@ def measured(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from torchyard.worker import suites
-    from torchyard.worker.bench.variant import Model, VariantRunner
+    from torchyard.worker.bench.model import Model
+    from torchyard.worker.bench.variant import VariantRunner
 
     torch.manual_seed(SEED)
     workload = request["workload"]

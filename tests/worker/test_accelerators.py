@@ -33,7 +33,8 @@ BLOCKS = """
 import json, time, torch
 from toy_workload import build
 from torchyard.worker.bench.timing import run_block
-from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.bench.model import Model
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.devices import device_of
 from torchyard.worker.workload import BuiltWorkload
 found = {}
@@ -90,7 +91,8 @@ MEMORY = """
 import json, torch
 from toy_workload import build
 from torchyard.worker.bench.metrics import measure
-from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.bench.model import Model
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.devices import device_of
 from torchyard.worker.workload import BuiltWorkload
 device = device_of("toy:1")

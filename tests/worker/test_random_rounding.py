@@ -121,7 +121,8 @@ def test_simulated_rounding_is_as_large_as_the_rounding_it_stands_for(rounding: 
     import torch
 
     from torchyard.worker.bench.accuracy.reference import SimulatedRounding
-    from torchyard.worker.bench.variant import Model, VariantRunner
+    from torchyard.worker.bench.model import Model
+    from torchyard.worker.bench.variant import VariantRunner
     from torchyard.worker.workload import BuiltWorkload
 
     torch.manual_seed(0)
@@ -161,7 +162,8 @@ def test_equal_numbers_are_rounded_equally() -> None:
     import torch
 
     from torchyard.worker.bench.accuracy.reference import SimulatedRounding
-    from torchyard.worker.bench.variant import Model, VariantRunner
+    from torchyard.worker.bench.model import Model
+    from torchyard.worker.bench.variant import VariantRunner
     from torchyard.worker.workload import BuiltWorkload
 
     x = torch.full((1000,), 0.1)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from torchyard.worker.bench.accuracy import judge as accuracy
-from torchyard.worker.bench.variant import Model, VariantRunner, convert
+from torchyard.worker.bench.model import Model, convert
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.workload import BuiltWorkload
 
 __all__ = ["Case", "Registry", "check_case"]

@@ -167,7 +167,7 @@ def test_every_form_of_a_step_gives_the_same(name: str) -> None:
 def test_steps_stay_finite_in_half_precision(name: str, precision: str) -> None:
     import torch
 
-    from torchyard.worker.bench.variant import convert
+    from torchyard.worker.bench.model import convert
 
     step = convert(built(name, layers=2, width=16), getattr(torch, precision))
     for _ in range(3):

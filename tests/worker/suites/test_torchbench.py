@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torchyard.worker import suites  # noqa: E402
-from torchyard.worker.bench.variant import Model, convert  # noqa: E402
+from torchyard.worker.bench.model import Model, convert  # noqa: E402
 from torchyard.worker.suites.torchbench.suite import loss_of, optimizer_of  # noqa: E402
 from torchyard.worker.workload import CannotBuild, flatten  # noqa: E402
 

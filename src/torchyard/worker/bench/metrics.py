@@ -7,7 +7,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker.bench import dynamo_graphs
-from torchyard.worker.bench.variant import DTYPES, VariantRunner, convert
+from torchyard.worker.bench.model import DTYPES, convert
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict
 
 import torch
 
-from torchyard.worker.bench.variant import DTYPES
+from torchyard.worker.bench.model import DTYPES
 from torchyard.worker.devices import device_of
 from torchyard.worker.workload import CannotBuild
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Tuple, Union
 import torch
 
 from torchyard.worker import placement
-from torchyard.worker.bench.variant import Model
+from torchyard.worker.bench.model import Model
 from torchyard.worker.devices import OutOfMemoryError, device_of
 from torchyard.worker.workload import flatten
 

@@ -17,13 +17,14 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
+from torchyard.worker.bench.model import DTYPES, Model, convert
 from torchyard.worker.bench.options import SAME_BATCH
 from torchyard.worker.bench.ranks.batches import with_other_ranks, with_own_inputs
 from torchyard.worker.bench.ranks.group import Ranks, device_of_rank
 from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
 from torchyard.worker.bench.relocation import CopiedModule, Relocator
 from torchyard.worker.bench.timing import run_block
-from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.devices import device_of, is_known, visible
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 

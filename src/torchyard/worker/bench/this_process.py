@@ -20,9 +20,10 @@ from torchyard.worker import devices
 from torchyard.worker.bench import dynamo_graphs
 from torchyard.worker.bench.backend_names import GIVEN, uses_dynamo
 from torchyard.worker.bench.metrics import count_flops
+from torchyard.worker.bench.model import Model
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS, RandomState
 from torchyard.worker.bench.service import WorkerService
-from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.suites.user_file import FunctionModule
 from torchyard.worker.workload import BuiltWorkload, as_arguments, flatten, is_opaque
 

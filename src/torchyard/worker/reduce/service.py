@@ -8,8 +8,9 @@ import torch
 
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.metrics import peak_memory
+from torchyard.worker.bench.model import Model
 from torchyard.worker.bench.service import WorkerService, warm
-from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.reduce.program import Captured
 from torchyard.worker.reduce.script import script
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten

@@ -5,7 +5,8 @@ from typing import Any, Callable, Dict
 import torch
 
 from torchyard.worker import suites
-from torchyard.worker.bench.variant import DTYPES, Model, VariantRunner, convert
+from torchyard.worker.bench.model import DTYPES, Model, convert
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.workload import CannotBuild
 
 _SEED = 1337

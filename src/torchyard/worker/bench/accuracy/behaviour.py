@@ -13,8 +13,9 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy import tensors as result_structure
 from torchyard.worker.bench.accuracy.timed_results import Verifier
 from torchyard.worker.bench.backend_names import is_user_function
+from torchyard.worker.bench.model import Model, same_numbers
 from torchyard.worker.bench.timing import clock
-from torchyard.worker.bench.variant import Model, VariantRunner, same_numbers
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.workload import BuiltWorkload, flatten, map_tensors
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -16,9 +16,10 @@ from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.behaviour import ModuleState
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck, Verifier, distance
 from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
+from torchyard.worker.bench.model import Model
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS
 from torchyard.worker.bench.timing import run_block
-from torchyard.worker.bench.variant import Model, VariantRunner
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.wire import CHANGED, REPLACED
 
 SECOND_DRAW = 1

@@ -9,7 +9,8 @@ import torch
 
 from torchyard.worker.bench import metrics
 from torchyard.worker.bench.accuracy.tensors import Results, shapes_of, to_plain
-from torchyard.worker.bench.variant import Model, VariantRunner, convert
+from torchyard.worker.bench.model import Model, convert
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.host_memory import status_bytes
 
 FREE_SHARE = 0.9

@@ -15,11 +15,12 @@ import torch
 from torchyard.worker.bench import torch_settings
 from torchyard.worker.bench.accuracy.behaviour import checksum
 from torchyard.worker.bench.accuracy.timed_results import distance
+from torchyard.worker.bench.model import Model, same_numbers
 from torchyard.worker.bench.process_state import RandomState
 from torchyard.worker.bench.ranks.group import Ranks, is_distributed
 from torchyard.worker.bench.ranks.wrappers import wrapped
 from torchyard.worker.bench.timing import flush_for, timed_block
-from torchyard.worker.bench.variant import Model, VariantRunner, same_numbers
+from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.workload import CannotBuild, flatten
 
 MOST_PAIRS = 12
