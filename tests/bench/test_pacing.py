@@ -6,7 +6,7 @@ import pytest
 
 from torchyard.bench.durations import SHORTEST_S
 from torchyard.bench.launch_templates import MIN_FORKED
-from torchyard.bench.pacing import SessionClock, SessionProgress
+from torchyard.bench.pacing import SessionClock, SessionProgress, later_start_s
 from torchyard.bench.rounds import enough_rounds
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import InterimResult
@@ -108,6 +108,44 @@ def test_the_start_of_a_template_is_not_expected_again() -> None:
         assert clock.last_start_s == 12.0
         lengths.append(clock.seconds_for_rounds())
     assert lengths[1] < 0.7 * lengths[0]
+
+
+@pytest.mark.parametrize(
+    ("parts", "checked_s", "time_s"),
+    [
+        ({"processes_s": 1.5, "compiling_s": 17.6, "warming_s": 1.0}, 0.9, 20.0),
+        ({"processes_s": 1.2, "compiling_s": 20.0, "warming_s": 1.0}, 7.0, 20.0),
+        ({"processes_s": 2.0, "compiling_s": 34.0, "warming_s": 1.5}, 21.8, 30.0),
+    ],
+    ids=["alexnet", "resnet18", "visformer"],
+)
+def test_checks_of_the_first_launch_do_not_take_the_place_of_launches(
+    parts: dict[str, float], checked_s: float, time_s: float
+) -> None:
+    """Durations of training on a GPU, where checks and metrics left time for one launch only."""
+    now = FakeTime()
+    clock = SessionClock(Budget(time_s=time_s), clock=now)
+    clock.launch_ready(40.0, round_s=0.2, later_start_s=later_start_s(**parts))
+    launches, measured_s = 0, 0.0
+    while True:
+        seconds = clock.seconds_for_rounds()
+        rounds = max(6, round(seconds / 0.2))
+        measured_s += rounds * 0.2
+        now.now_s += rounds * 0.2 + checked_s
+        clock.launch_done(wall_s=rounds * 0.2, rounds=rounds, after_s=checked_s)
+        launches += 1
+        clock.learn([result(-0.1, 0.015, launches)])
+        if clock.is_last_launch():
+            break
+        start_s = later_start_s(**parts)
+        now.now_s += start_s
+        measured_s += start_s
+        checked_s = min(checked_s, 0.5)
+        measured_s += checked_s
+        clock.launch_ready(start_s)
+    assert launches >= 3
+    assert clock.elapsed_s == pytest.approx(measured_s)
+    assert measured_s <= 1.25 * time_s
 
 
 def test_noisy_pairs_make_launches_longer() -> None:

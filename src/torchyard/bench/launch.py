@@ -21,6 +21,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -307,6 +308,8 @@ class LaunchProcesses:
         self._timeline = Timeline() if timeline is None else timeline
         self.not_forked: dict[ProcessKey, str] = {}
         """Why processes were started by executing an interpreter; empty for forked ones."""
+        self.template_s = 0.0
+        """Time in which template processes were started, for all launches that are forked from them."""
         self._workers = WorkerGroup()
         self._by_key: dict[ProcessKey, InstanceGroup | RankGroup] = {}
         self._ran: dict[ProcessKey, list[str]] = {}
@@ -397,8 +400,10 @@ class LaunchProcesses:
             def template_specs(number: int) -> dict[ProcessKey, list[LaunchSpec]]:
                 return specs_of(draw_launch(random.Random(f"{seed}/template/{number}")))
 
+            began_s = time.monotonic()
             with self._timeline.phase(TEMPLATES):
                 templates = self._templates.find(self._number, template_specs, modules)
+            self.template_s = time.monotonic() - began_s
         for key, instances in specs_of(self._draw).items():
             variant = self._groups[key][0]
             try:

@@ -1,7 +1,8 @@
 """Divide the time budget of a session over launches, and decide which launch is the last.
 
-The budget starts when the first launch is ready: its imports, compilation and checks are preparation.
-Everything later counts, including process starts. Before each launch measures, the remaining time is
+The budget starts when the first launch is ready: its imports, compilation and checks are preparation,
+and so is the extensive check of results after its last block. Everything else counts, including
+process starts. Before each launch measures, the remaining time is
 divided anew: for each number of further launches, the start-up cost, the spread between launches and
 the noise of pairs predict the half-width of the final interval, and the number with the smallest one is
 chosen. All further launches get the same length, so that no launch is much longer than another.
@@ -36,7 +37,7 @@ MIN_LONG_ROUNDS: Final = 3
 LONG_ROUND_S: Final = 0.5
 """Longer rounds average over short disturbances, so a launch needs fewer of them."""
 WARM_SHARE: Final = 0.2
-"""Compiling from caches, as a share of compiling and checking in the first launch."""
+"""Compiling from caches, as a share of compiling in the first launch."""
 FORK_S: Final = 1.0
 """Time to fork processes from a template and to build the workload in them."""
 SMALLEST_CHANCE: Final = 0.1
@@ -56,6 +57,14 @@ def min_rounds(round_s: float) -> int:
     return MIN_ROUNDS if round_s < LONG_ROUND_S else MIN_LONG_ROUNDS
 
 
+def later_start_s(*, processes_s: float, compiling_s: float, warming_s: float) -> float:
+    """Estimate the start-up time of a later launch from the parts of the first one that recur.
+
+    Template processes, accuracy checks and metrics do not recur; compiled code comes from caches.
+    """
+    return processes_s + WARM_SHARE * compiling_s + warming_s
+
+
 class SessionClock:
     """Measuring time of one session, and the length of its launches."""
 
@@ -65,6 +74,7 @@ class SessionClock:
         self._began: float | None = None
         self._waited_s = 0.0
         self._waited_before_s = 0.0
+        self._checking_s = 0.0
         self._starts_s: list[float] = []
         """Of each launch the part that recurs in later ones."""
         self._round_s = 0.0
@@ -81,10 +91,11 @@ class SessionClock:
 
     @property
     def elapsed_s(self) -> float:
-        """Measuring time used, without waiting for other sessions."""
+        """Measuring time used, without waiting for other sessions and the first check of results."""
         if self._began is None:
             return 0.0
-        return self._clock() - self._began - (self._waited_s - self._waited_before_s)
+        waited_s = self._waited_s - self._waited_before_s
+        return self._clock() - self._began - waited_s - self._checking_s
 
     @property
     def is_running(self) -> bool:
@@ -126,8 +137,14 @@ class SessionClock:
         self._waited_s = waited_s
 
     def launch_done(self, *, wall_s: float, rounds: int, after_s: float = 0.0) -> None:
-        """Record a finished launch: its measuring time, number of rounds, and the time after them."""
-        self._after_s = after_s
+        """Record a finished launch: its measuring time, number of rounds, and the time after them.
+
+        The results of the first launch are checked with more inputs, once.
+        """
+        if self._done == 0:
+            self._checking_s = after_s
+        else:
+            self._after_s = after_s
         self._done += 1
         self._rounds_done += rounds
         self._round_s = wall_s / max(1, rounds)

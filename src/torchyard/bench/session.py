@@ -29,8 +29,9 @@ from torchyard.bench.launch import (
 from torchyard.bench.launch_gate import LaunchGate, LaunchStopped, ProvisionalResults
 from torchyard.bench.launch_templates import FORK_AFTER, MIN_FORKED, LaunchTemplates, may_fork
 from torchyard.bench.outcome import SessionData, make_estimate
-from torchyard.bench.pacing import FORK_S, WARM_SHARE, SessionClock, SessionProgress, min_rounds
+from torchyard.bench.pacing import SessionClock, SessionProgress, later_start_s, min_rounds
 from torchyard.bench.preparation import (
+    LATER_WARM_UP_LIMIT_S,
     PreparationState,
     check_accuracy,
     compile_variant,
@@ -231,15 +232,23 @@ class WorkloadSession(SessionData):
                 checking_s = self._active_s() - checking_s
                 with self._timeline.phase(WAITING):
                     self._turn.alone()
-                self._warm_up(processes)
+                warming_s = self._active_s()
+                for variant in processes.variants:
+                    warm_up(processes, variant, self._prepared)
+                warming_s = self._active_s() - warming_s
+                self._measure_metrics(processes)
                 start_s = self._active_s() - started_s
                 round_s = self._round_s(processes)
                 self._clock.launch_ready(
                     start_s,
                     round_s=round_s,
-                    later_start_s=start_s
-                    - (0.0 if number else (1.0 - WARM_SHARE) * checking_s)
-                    - (max(0.0, process_s - FORK_S) if self._was_forked(processes) else 0.0),
+                    later_start_s=later_start_s(
+                        processes_s=max(0.0, process_s - processes.template_s),
+                        compiling_s=min(checking_s, self._first_calls_s(processes)),
+                        warming_s=min(warming_s, len(variants) * LATER_WARM_UP_LIMIT_S),
+                    )
+                    if number == 0
+                    else start_s - processes.template_s,
                     waited_s=self._turn.waited_s + self._gate.waited_s,
                 )
                 if (why := self._clock.why_one_launch()) and why not in self._spent.notes:
@@ -258,9 +267,11 @@ class WorkloadSession(SessionData):
                     usual=self._usual,
                     on_round=self._keep,
                 )
-                rechecking_s = time.monotonic()
+                self._turn.timed()
+                rechecking_s = self._active_s()
                 self._recheck(processes, number)
-                rechecking_s = time.monotonic() - rechecking_s
+                rechecking_s = self._active_s() - rechecking_s
+                self._clock.waited(self._turn.waited_s + self._gate.waited_s)
         self._clock.launch_done(wall_s=timing.wall_s, rounds=timing.rounds, after_s=rechecking_s)
         self._spent.elapsed_s = self._clock.elapsed_s
         self._spent.rounds_s += timing.wall_s
@@ -283,9 +294,6 @@ class WorkloadSession(SessionData):
             ]
             if "devices" in built:
                 processes.hellos[key]["devices"] = built["devices"]
-
-    def _was_forked(self, processes: LaunchProcesses) -> bool:
-        return bool(processes.not_forked) and not any(processes.not_forked.values())
 
     def _check_and_compile(self, processes: LaunchProcesses) -> None:
         baseline, *candidates = processes.variants
@@ -354,9 +362,12 @@ class WorkloadSession(SessionData):
         self._remove_failed(failed)
         processes.remove(candidate)
 
-    def _warm_up(self, processes: LaunchProcesses) -> None:
-        for variant in processes.variants:
-            warm_up(processes, variant, self._prepared)
+    def _first_calls_s(self, processes: LaunchProcesses) -> float:
+        """Return the time of the first calls in this launch, in which variants compile."""
+        calls = self._prepared.first_calls_s
+        return sum(calls[variant.name][-1] for variant in processes.variants)
+
+    def _measure_metrics(self, processes: LaunchProcesses) -> None:
         for variant in processes.variants:
             if variant.name not in self._prepared.metrics:
                 measure_metrics(processes, variant, self._prepared)

@@ -55,7 +55,7 @@ def first_turn(folder: Path) -> int | None:
 
 
 class TimingTurn:
-    """The turns of one process: enter to prepare, call `alone` before timing, exit when done.
+    """The turns of one process: enter to prepare, call `alone` before timing and `timed` after it, exit when done.
 
     Without a folder the process has the machine to itself and never waits.
     """
@@ -89,11 +89,7 @@ class TimingTurn:
             if not self._has_turn:
                 self._wait_to_prepare(self._machine, self._waiting)
             self._has_turn = False
-            self._end_of_preparation.clear()
-            self._yielding = threading.Thread(
-                target=self._yield_to_others, args=(self._machine, self._waiting), daemon=True
-            )
-            self._yielding.start()
+            self._start_yielding(self._machine, self._waiting)
         return self
 
     def alone(self) -> None:
@@ -105,6 +101,13 @@ class TimingTurn:
             fcntl.flock(self._waiting, fcntl.LOCK_SH)
             fcntl.flock(self._machine, fcntl.LOCK_EX)
             self.waited_s += time.monotonic() - began_s
+
+    def timed(self) -> None:
+        """Let others prepare and be timed again; this process continues with work that is not timed."""
+        if self._machine is not None and self._waiting is not None:
+            fcntl.flock(self._machine, fcntl.LOCK_SH)
+            fcntl.flock(self._waiting, fcntl.LOCK_UN)
+            self._start_yielding(self._machine, self._waiting)
 
     def __exit__(self, *_: object) -> None:
         self._end_preparation()
@@ -118,6 +121,13 @@ class TimingTurn:
         fcntl.flock(machine, fcntl.LOCK_SH)
         fcntl.flock(waiting, fcntl.LOCK_UN)
         self.waited_s += time.monotonic() - began_s
+
+    def _start_yielding(self, machine: int, waiting: int) -> None:
+        self._end_of_preparation.clear()
+        self._yielding = threading.Thread(
+            target=self._yield_to_others, args=(machine, waiting), daemon=True
+        )
+        self._yielding.start()
 
     def _yield_to_others(self, machine: int, waiting: int) -> None:
         """Pause the workers of this process whenever another cell waits to be timed."""
