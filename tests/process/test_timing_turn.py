@@ -19,7 +19,7 @@ import psutil
 from tests.process.stub_launch import StubStarter
 from torchyard.process.timing_turn import FIRST_TURN_VARIABLE, TURN_VARIABLE, TimingTurn, first_turn
 from torchyard.process.tree import processes_of_launch
-from torchyard.process.worker_process import WorkerProcess
+from torchyard.process.worker_process import WorkerProcess, all_paused, paused_s
 
 WORK = """
 import time
@@ -171,6 +171,30 @@ def test_others_are_timed_while_results_are_checked(tmp_path: Path) -> None:
             stop.touch()
             checking.result(60)
         assert turn.waited_s > 0.0
+
+
+def test_pauses_can_be_subtracted_from_the_times_of_workers(tmp_path: Path) -> None:
+    work = """
+import time
+began = time.perf_counter()
+while time.process_time() < BUSY_S:
+    pass
+result = [began, time.perf_counter()]
+"""
+    with StubStarter(tmp_path) as start, ThreadPoolExecutor() as threads:
+        worker = start()
+        busy_s = cpu_s(worker) + 0.5
+        answer = threads.submit(
+            worker.ask, "run", limit_s=60, code=work.replace("BUSY_S", str(busy_s))
+        )
+        wait_until(lambda: cpu_s(worker) > busy_s - 0.4)
+        assert not answer.done()
+        with all_paused():
+            time.sleep(0.7)
+        began_s, ended_s = answer.result(60)["result"]
+    pause_s = paused_s(began_s, ended_s)
+    assert 0.7 <= pause_s <= ended_s - began_s
+    assert paused_s(ended_s, ended_s + 10.0) == 0.0
 
 
 def test_waiting_is_counted(tmp_path: Path) -> None:

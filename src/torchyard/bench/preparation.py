@@ -25,6 +25,7 @@ from torchyard.core.study import SCRIPT_SUITE, Variant
 from torchyard.core.units import format_duration
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.presentation.wording import data_wait_text
+from torchyard.process.worker_process import paused_s
 from torchyard.stats.distributions import median_interval
 from torchyard.worker.bench.backend_names import uses_inductor
 
@@ -297,7 +298,9 @@ def warm_up(processes: LaunchProcesses, variant: Variant, prepared: PreparationS
         variant=variant.name,
         seconds=LATER_WARM_UP_LIMIT_S if is_planned else FIRST_WARM_UP_LIMIT_S,
     )
-    prepared.first_calls_s.setdefault(variant.name, []).append(float(answer["first_call_s"]))
+    began_s, first_call_s = float(answer["first_call_began_s"]), float(answer["first_call_s"])
+    first_call_s -= paused_s(began_s, began_s + first_call_s)
+    prepared.first_calls_s.setdefault(variant.name, []).append(first_call_s)
     if not is_planned:
         if answer.get("cached_graphs"):
             prepared.cached.add(variant.name)

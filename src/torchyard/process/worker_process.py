@@ -74,13 +74,24 @@ def all_paused() -> Iterator[None]:
     """Stop the workers of this process and everything they started (SIGSTOP), and start no others."""
     with _starting:
         workers = _own_workers()
+        began_s = time.monotonic()
         try:
             for worker in workers:
                 worker.pause()
             yield
         finally:
+            _pauses.append((began_s, time.monotonic()))
             for worker in workers:
                 worker.resume()
+
+
+_pauses: list[tuple[float, float]] = []
+"""Start and end of each pause, by the monotonic clock, which all processes share."""
+
+
+def paused_s(start_s: float, end_s: float) -> float:
+    """Return how long the workers were paused between these moments."""
+    return sum(max(0.0, min(end_s, end) - max(start_s, start)) for start, end in _pauses)
 
 
 _CLOSE_LIMIT_S: Final = 5.0

@@ -18,7 +18,8 @@ build      {workload, variants, seed, state, compiled_before}
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
 judge      {variant, path}                        -> the accuracy record, notes, untrusted, accepted,
                                                      comparable
-warm       {variant, seconds}                     -> first_call_s, cached_graphs, iteration_ns, ...
+warm       {variant, seconds}                     -> first_call_s, first_call_began_s, cached_graphs,
+                                                     iteration_ns, ...
            seconds 0: the first call alone         -> first_call_s
            reference, judge and warm also answer compile_s: duration of first calls in the request
 measure    {variant}                              -> peak memory, graphs and their breaks

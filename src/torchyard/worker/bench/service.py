@@ -80,6 +80,7 @@ def warm(runner: VariantRunner, limit_s: float) -> Dict[str, Any]:
         stable = not still_gets_faster(chunks) if long else is_stable(chunks)
     return {
         "first_call_s": runner.first_call_s,
+        "first_call_began_s": runner.first_call_began_s,
         "cached_graphs": runner.cached_graphs,
         "iteration_ns": chunks[-1],
         "iterations": iterations,

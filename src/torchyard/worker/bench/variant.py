@@ -68,6 +68,7 @@ class VariantRunner:
             )
             self._function = None if self._way.ahead else self._make()
         self.first_call_s: Optional[float] = None
+        self.first_call_began_s = 0.0
         self.cached_graphs = 0
         """Graphs of the first call that were compiled before and taken from the caches on disk."""
         self.graph_counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
@@ -263,11 +264,11 @@ class VariantRunner:
         compiled = self.backend != "eager"
         if compiled:
             dynamo_graphs.clear_counters()
-        started = time.perf_counter()
+        self.first_call_began_s = time.perf_counter()
         with self.context():
             self.caller()()
         self.synchronize()
-        self.first_call_s = time.perf_counter() - started
+        self.first_call_s = time.perf_counter() - self.first_call_began_s
         self._frames_at_first = self._frames
         if compiled:
             self.graph_counters = dynamo_graphs.read_counters()

@@ -121,19 +121,19 @@ class FirstStep:
         self.counters: Dict[str, Any] = {"graphs": None, "graph_breaks": []}
         self.cached_graphs = 0
         self.frames = 0
-        self._started_s = 0.0
+        self.began_s = 0.0
 
     def begin(self) -> None:
         """Take the start of the step."""
         dynamo_graphs.clear_counters()
-        self._started_s = time.perf_counter()
+        self.began_s = time.perf_counter()
 
     def end(self, compiles: bool) -> None:
         """Take the end of the step; later steps do not count."""
         if self.seconds is not None:
             return
         synchronize()
-        self.seconds = time.perf_counter() - self._started_s
+        self.seconds = time.perf_counter() - self.began_s
         if compiles:
             self.counters = dynamo_graphs.read_counters()
             self.cached_graphs = dynamo_graphs.cached_graphs()
@@ -194,6 +194,7 @@ class WarmUp(Task):
             return None
         return {
             "first_call_s": self._first.seconds or 0.0,
+            "first_call_began_s": self._first.began_s,
             "cached_graphs": self._first.cached_graphs,
             "iteration_ns": median(self._chunks[-2:]),
             "iterations": self._count,
