@@ -37,6 +37,7 @@ Examples:
   torchyard build pytorch --variant cuda --set environment.cuda=12.8.0 --set environment.gcc=13
   torchyard build arm-stack --build-cache /shared/finished
   torchyard build arm-stack --plan --format dockerfile > Dockerfile
+  torchyard build openblas --plan --format easybuild --output packages/
 
 Build from a recipe: a shipped recipe by name, your own by path. Finished steps are not repeated; an
 interrupted build resumes where it stopped.
@@ -145,7 +146,12 @@ def _base_python(text: str) -> str:
 @_out(
     "--format",
     "plan_format",
-    type=click.Choice(["text", "json", "script", "dockerfile", "apptainer", "devcontainer"]),
+    type=click.Choice(
+        [
+            *("text", "json", "script", "dockerfile", "apptainer", "devcontainer"),
+            *("easybuild", "spack"),
+        ]
+    ),
     default="text",
     show_default=True,
     help="Format of the plan.",
@@ -247,7 +253,8 @@ def _print_plan(
         return
     destination = Path(output)
     for file in files:
-        path = destination / file.name if len(files) > 1 or destination.is_dir() else destination
+        in_folder = len(files) > 1 or output.endswith("/") or destination.is_dir()
+        path = destination / file.name if in_folder else destination
         write_file(path, file.text, option="--output")
         if file.executable:
             path.chmod(path.stat().st_mode | 0o111)

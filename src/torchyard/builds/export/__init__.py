@@ -1,4 +1,4 @@
-"""Export a plan: text, JSON, shell script, Dockerfile, Apptainer definition, devcontainer.
+"""Export a plan: text, JSON, shell script, images, packages of EasyBuild and Spack.
 
 Adding a format means one function and one entry in EXPORTS.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from torchyard.builds.export.hpc_packages import export_easybuild, export_spack
 from torchyard.builds.export.image_formats import (
     export_apptainer,
     export_devcontainer,
@@ -25,6 +26,8 @@ EXPORTS: Final[Mapping[str, Export]] = {
     "dockerfile": export_dockerfile,
     "apptainer": export_apptainer,
     "devcontainer": export_devcontainer,
+    "easybuild": export_easybuild,
+    "spack": export_spack,
 }
 
 
