@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.stats.simulated_launches import RULES
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.simulation import RULES
 from torchyard.stats.stopping import InterimAnalysis
 
 TRUE_LOG = {"again": 0.0, "slower": -math.log(1.02)}

@@ -8,15 +8,18 @@ Prints the tables of docs/explanation/change-points.md. All rules see the same s
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard.stats.change_points.detection import Settled, find_moves, settle
-from torchyard.stats.change_points.evaluation import (
+from tests.stats.change_points.simulated_histories import (
     OTHERS,
     QUIET,
     RIVALS,
@@ -25,6 +28,7 @@ from torchyard.stats.change_points.evaluation import (
     draw,
     with_step,
 )
+from torchyard.stats.change_points.detection import Settled, find_moves, settle
 from torchyard.stats.change_points.shape import Move
 
 NEAR = 5

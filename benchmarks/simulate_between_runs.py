@@ -6,17 +6,30 @@ Prints the tables of "Between two runs" in docs/explanation/statistics.md:
 
 Two runs of identical code. The machine's speed differs between the runs by a factor that hits
 everything alike (`drift`), and the speedup itself by a smaller one (`sessions`). Inside a run, launches
-differ as on the machines of `stats/simulation.py`.
+differ as on the machines of `tests/stats/simulated_launches.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.stats.simulated_launches import (
+    IID,
+    NOISES,
+    Noise,
+    draw_launches,
+    mann_whitney_rule,
+    threshold_rule,
+    welch_rule,
+)
 from torchyard.core.comparison import Verdict
 from torchyard.core.study import Budget
 from torchyard.stats.between_runs import (
@@ -28,15 +41,6 @@ from torchyard.stats.between_runs import (
     ratio_verdict,
 )
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.simulation import (
-    IID,
-    NOISES,
-    Noise,
-    draw_launches,
-    mann_whitney_rule,
-    threshold_rule,
-    welch_rule,
-)
 from torchyard.stats.stopping import InterimAnalysis
 from torchyard.stats.suite import benjamini_hochberg
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 from numpy.typing import NDArray
 
-from torchyard.core.comparison import Estimate, Verdict
-from torchyard.core.study import Budget
-from torchyard.stats.distributions import two_sided_critical
-from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.simulation import (
+from tests.stats.simulated_launches import (
     AR1,
     DRIFT,
     IID,
@@ -32,6 +32,10 @@ from torchyard.stats.simulation import (
     draw_times,
     naive_peeking,
 )
+from torchyard.core.comparison import Estimate, Verdict
+from torchyard.core.study import Budget
+from torchyard.stats.distributions import two_sided_critical
+from torchyard.stats.estimate import decided, estimate
 from torchyard.stats.stopping import InterimAnalysis
 from torchyard.stats.suite import adjust_for_suite, geometric_mean, selected_intervals
 

@@ -34,13 +34,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from sweep_cost_cases import CASES, LONG_CASES, Case
 from sweep_cost_report import print_report
 from sweep_together import together
+from tests.stats.simulated_launches import dynamo_rule, threshold_rule
 from torchyard.core.records import encode
 from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant
 from torchyard.results.run_reader import read_run
-from torchyard.stats.simulation import dynamo_rule, threshold_rule
 
 HERE = Path(__file__).resolve().parent
 REPEATS = 30

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.stats.simulated_launches import IID, NOISES, SPIKES, Noise, draw_launches
 from torchyard.audit.model import Spread
 from torchyard.audit.variation import (
     MINUTES,
@@ -26,7 +27,6 @@ from torchyard.core.comparison import Interval
 from torchyard.results.model import LaunchVariance
 from torchyard.stats.distributions import two_sided_critical
 from torchyard.stats.launches import SD_FLOOR
-from torchyard.stats.simulation import IID, NOISES, SPIKES, Noise, draw_launches
 
 TRIALS = 300
 # The chance of so few hits when 95 of 100 are promised is below one in ten thousand.

@@ -8,7 +8,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.stats.simulation import (
+from tests.stats.simulated_launches import (
     RULES,
     Rule,
     bootstrap_rule,

@@ -11,6 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as oracle
 
+from tests.stats.simulated_launches import (
+    IID,
+    draw_launches,
+    mann_whitney_rule,
+    threshold_rule,
+    welch_rule,
+)
 from torchyard.core.comparison import Estimate, Interval, Verdict
 from torchyard.core.study import Budget
 from torchyard.stats.between_runs import (
@@ -24,13 +31,6 @@ from torchyard.stats.between_runs import (
     ratio_verdict,
 )
 from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.simulation import (
-    IID,
-    draw_launches,
-    mann_whitney_rule,
-    threshold_rule,
-    welch_rule,
-)
 from torchyard.stats.stopping import InterimAnalysis
 
 CLAIMS = {Verdict.FASTER, Verdict.SLOWER}

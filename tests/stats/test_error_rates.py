@@ -11,10 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from torchyard.core.comparison import Estimate, Verdict
-from torchyard.core.study import Budget
-from torchyard.stats.estimate import decided, estimate
-from torchyard.stats.simulation import (
+from tests.stats.simulated_launches import (
     AR1,
     DRIFT,
     IID,
@@ -28,6 +25,9 @@ from torchyard.stats.simulation import (
     naive_peeking,
     welch_rule,
 )
+from torchyard.core.comparison import Estimate, Verdict
+from torchyard.core.study import Budget
+from torchyard.stats.estimate import decided, estimate
 from torchyard.stats.stopping import InterimAnalysis
 
 ALPHA = 0.05

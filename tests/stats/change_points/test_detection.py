@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.stats.change_points.simulated_histories import OTHERS, QUIET, Plan, draw, with_step
 from torchyard.core.records import decode, encode
 from torchyard.stats.change_points.detection import Rules, Settled, find_moves, settle
-from torchyard.stats.change_points.evaluation import OTHERS, QUIET, Plan, draw, with_step
 from torchyard.stats.change_points.shape import Move
 
 Values = NDArray[np.float64]

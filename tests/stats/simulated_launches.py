@@ -63,7 +63,7 @@ def draw_launches(
 ) -> Values:
     """Draw paired log speedups, one row per launch; `effect` is the true log speedup."""
     stream = _stream(noise, rng, launches, 2 * pairs).reshape(launches, pairs, 2)
-    baseline_first = rng.random((launches, pairs)) < 0.5  # noqa: PLR2004
+    baseline_first = rng.random((launches, pairs)) < 0.5
     difference = stream[:, :, 0] - stream[:, :, 1]
     layout = _layouts(noise, rng, launches)[:, np.newaxis]
     paired: Values = np.where(baseline_first, difference, -difference) + layout + effect
@@ -248,7 +248,7 @@ RULES: Final[dict[str, Rule]] = {
 
 def _times(values: ArrayLike) -> Times:
     times = np.asarray(values, dtype=np.float64)
-    if times.ndim != 1 or times.size < 2 or not np.all(times > 0.0):  # noqa: PLR2004
+    if times.ndim != 1 or times.size < 2 or not np.all(times > 0.0):
         raise ValueError("each variant needs at least two positive times")
     return times
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from torchyard.stats.change_points.evaluation import (
+from tests.stats.change_points.simulated_histories import (
     QUIET,
     RIVALS,
     Plan,

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from torchyard.stats.simulation import (
+from tests.stats.simulated_launches import (
     AR1,
     BIMODAL,
     DRIFT,
