@@ -22,7 +22,7 @@ from torchyard.errors import UsageError
 
 
 def fetch_actions(table: FolderSource, place: FetchPlace) -> FetchPlan:
-    """Return the actions that copy the folder, with shared blocks place.where possible."""
+    """Return the actions that copy the folder, with shared blocks where possible."""
     folder = _checked_folder(table, place.destination, place.where)
     return FetchPlan(
         kind="folder",

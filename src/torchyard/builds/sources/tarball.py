@@ -27,12 +27,12 @@ def fetch_actions(table: TarballSource, place: FetchPlace) -> FetchPlan:
     url = checked_address(
         table.url,
         f"{place.where}.url",
-        hint="put the login into ~/.netrc, which is used for place.downloads",
+        hint="put the login into ~/.netrc, which is used for downloads",
     )
     sha256 = checked_checksum(table.sha256, f"{place.where}.sha256")
     if table.strip < 0:
         raise UsageError(f"{place.where}.strip is {table.strip}", hint="give 0 or more")
-    # The checksum is place.part of the name, so that a changed file at the same URL has another name.
+    # The checksum is part of the name, so that a changed file at the same URL has another name.
     archive = place.downloads / "archives" / f"{sha256[:16]}-{file_name_of(url)}"
     return FetchPlan(
         kind="tarball",
