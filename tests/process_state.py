@@ -7,8 +7,6 @@ import resource
 import signal
 from pathlib import Path
 
-__all__ = ["MOST_GROWTH_BYTES", "differences", "private_bytes", "process_state"]
-
 MOST_GROWTH_BYTES = 2 << 30
 """How much private memory, used or only reserved, the tests of one file may leave behind. A block
 larger than the machine's memory makes fork fail with ENOMEM, even when none of it is used."""

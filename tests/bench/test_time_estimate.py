@@ -24,7 +24,7 @@ from torchyard.bench.earlier_runs import (
 from torchyard.bench.time_estimate import TimeEstimate, estimate_time
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Budget, Study, Target, Variant, Workload
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.results.index.store import Store
 from torchyard.results.run_writer import RunWriter

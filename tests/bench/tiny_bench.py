@@ -15,8 +15,6 @@ from torchyard.core.comparison import Comparison
 from torchyard.core.events import ignore_events
 from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
 
-__all__ = ["HERE", "QUICK", "bench", "leftover_processes", "write_file"]
-
 HERE = Target(name="here", python=sys.executable)
 QUICK = MeasureSettings(block_s=0.02, threads=1)
 

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
     from playwright.sync_api import ConsoleMessage, Page, Request, Route
 
-__all__ = [
-    "DARK",
-    "PHONE_WIDTH",
-    "SCREENSHOTS",
-    "Browser",
-    "PageEvents",
-    "choose_dark",
-    "is_soon",
-    "open_browser",
-    "overflow",
-    "save_picture",
-    "wait_until",
-]
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 SCREENSHOTS: Final = Path(__file__).resolve().parents[2] / "build" / "screenshots"

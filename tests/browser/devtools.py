@@ -13,8 +13,6 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-__all__ = ["CHROMIUM", "Browser"]
-
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _FLAGS = (
     "--headless",

@@ -12,8 +12,6 @@ import pytest
 
 from torchyard.cli.main import run
 
-__all__ = ["CompletedCommand", "call", "program", "study_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class CompletedCommand:

@@ -11,8 +11,6 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ARCHIVES", "FILES"]
-
 
 def _text(content: str | bytes) -> Callable[[Path], None]:
     data = content.encode() if isinstance(content, str) else content

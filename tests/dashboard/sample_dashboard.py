@@ -17,18 +17,6 @@ from torchyard.dashboard.feeds import Feeds
 from torchyard.dashboard.live_store import LiveStore
 from torchyard.results.run_writer import RunWriter
 
-__all__ = [
-    "GPT",
-    "MACHINE",
-    "MATMUL",
-    "DashboardClient",
-    "Names",
-    "comparison",
-    "open_client",
-    "write_results_directory",
-    "write_run",
-]
-
 MACHINE: dict[str, object] = {"cpu": "Example 9000", "cores": 2, "architecture": "x86_64"}
 MATMUL = Workload(suite="kernels", name="matmul", parameters=(("size", 256),))
 GPT = Workload(suite="models", name="gpt")

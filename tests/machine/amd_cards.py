@@ -13,8 +13,6 @@ from pathlib import Path
 
 from torchyard.machine.system.file_tree import FileTree, WriteRefused
 
-__all__ = ["ADDRESS", "GPU_ID", "KINDS", "AmdDriver", "make_card"]
-
 ADDRESS = "0000:83:00.0"
 DEVICE = f"sys/devices/pci0000:80/{ADDRESS}"
 GPU_ID = "41023"

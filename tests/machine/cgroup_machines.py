@@ -10,8 +10,6 @@ from tests.machine.trees import make_tree
 from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.knobs import KNOBS
 
-__all__ = ["SESSION", "V1", "V2", "add_task", "cycle_on", "last_core", "members"]
-
 V1 = "sys/fs/cgroup/cpuset"
 V2 = "sys/fs/cgroup"
 SESSION = "user.slice/user-1000.slice/session-2.scope"

@@ -13,8 +13,6 @@ from torchyard.machine.knobs import KNOBS
 from torchyard.machine.knobs.process_knobs import ProcessKnob, ProcessSetting
 from torchyard.machine.quieting.quiet_run import run_command
 
-__all__ = ["LIVE", "answer_of", "knob"]
-
 LIVE = Machine()
 _ASK = """
 import ctypes, json, os, sys

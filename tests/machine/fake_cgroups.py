@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from tests.machine.fake_kernel import FakeKernel
 
-__all__ = ["GROUP_RULES", "make_group", "processors_changed", "refusal", "remove_group"]
 
 CPU: Final = "sys/devices/system/cpu"
 GROUPS: Final = "sys/fs/cgroup"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tests.machine.fake_kernel import FakeKernel
 
-__all__ = ["CLOCK_RULES", "CPU", "GOVERNOR_DEFAULTS", "tunables_per_policy"]
 
 CPU: Final = "sys/devices/system/cpu"
 NO_TURBO: Final = f"{CPU}/intel_pstate/no_turbo"

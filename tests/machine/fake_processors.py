@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tests.machine.fake_kernel import FakeKernel
 
-__all__ = ["PROCESSOR_RULES", "set_online"]
-
 
 def _smt(kernel: FakeKernel, path: str, value: str) -> None:
     present = kernel.text(path)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["calls", "put_programs", "refuse_program"]
-
 _HEAD = """#!{python} -IS
 import json, sys
 from pathlib import Path

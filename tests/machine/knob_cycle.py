@@ -23,8 +23,6 @@ from torchyard.machine.quieting.restoring import (
     write_setting,
 )
 
-__all__ = ["CLOCK_KNOBS", "KnobCycle", "difference"]
-
 CLOCK_KNOBS: Mapping[str, Knob] = {
     name: KNOBS[name]
     for name in (

@@ -14,8 +14,6 @@ from torchyard.machine.gpu.library import GpuLibraries
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
 
-__all__ = ["CARD", "PLACE", "add_process", "geforce", "h200", "machine_of", "pascal", "t4"]
-
 CARD = "gpu0"
 PLACE = "gpu/GPU-00000000-0000-0000-0000-000000000001"
 

@@ -12,26 +12,6 @@ from pathlib import Path
 
 from torchyard.machine.model import QuietRequest
 
-__all__ = [
-    "ASLR",
-    "FOUND",
-    "OWNER",
-    "PLACES",
-    "QUIETED",
-    "RATE",
-    "REQUEST",
-    "SHARE",
-    "BlockedFile",
-    "folder_of",
-    "gone",
-    "kill",
-    "line_of",
-    "owner",
-    "until",
-    "values",
-    "waits",
-]
-
 ASLR = "proc/sys/kernel/randomize_va_space"
 SHARE = "proc/sys/kernel/perf_cpu_time_max_percent"
 RATE = "proc/sys/kernel/perf_event_max_sample_rate"

@@ -13,8 +13,6 @@ from torchyard.machine.knob import Machine
 from torchyard.machine.model import QuietRequest
 from torchyard.machine.quieting.journal import journal_folder
 
-__all__ = ["ASLR", "ASLR_OFF", "Fake"]
-
 ASLR = "proc/sys/kernel/randomize_va_space"
 ASLR_OFF = QuietRequest(only=("aslr",), randomize="off")
 

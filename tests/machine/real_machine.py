@@ -18,14 +18,6 @@ import pytest
 
 from torchyard.machine.quieting.journal import JOURNAL_FILE, JOURNAL_VARIABLE, JournalLock
 
-__all__ = [
-    "alone_on_machine",
-    "needs_root",
-    "quieted_by_another",
-    "wait_until",
-    "wait_until_restored",
-]
-
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the machine")
 
 

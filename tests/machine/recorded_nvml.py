@@ -13,8 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-__all__ = ["NvmlRefuses", "RecordedNvml", "load"]
-
 DATA = Path(__file__).parents[1] / "data" / "nvml"
 INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3

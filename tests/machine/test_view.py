@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.machine.trees import make_tree
 from torchyard.machine.advice import view_machine
-from torchyard.machine.facts import FACT_SECTIONS
-from torchyard.machine.facts.run_facts import RUN_FACTS, read_facts
+from torchyard.machine.facts import FACT_SECTIONS, RUN_FACTS, read_facts
 from torchyard.machine.knob import Machine
 from torchyard.machine.system.file_tree import FileTree
 

@@ -14,8 +14,6 @@ from tests.machine.trees_cgroup import cgroup_v1_files, cgroup_v2_files
 from tests.machine.trees_kernel import kernel_files
 from tests.machine.trees_processor import Files, Link, Processor, processor_files
 
-__all__ = ["KINDS", "make_tree", "write_files"]
-
 _INTEL_INFO = """vendor_id\t: GenuineIntel
 cpu family\t: 6
 model\t\t: 85

@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.machine.trees_processor import Files
 from torchyard.core.cpu_lists import cpu_list
 
-__all__ = ["cgroup_v1_files", "cgroup_v2_files"]
-
 ROOT = "sys/fs/cgroup"
 CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc"
 _NO_PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"

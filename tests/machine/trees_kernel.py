@@ -5,8 +5,6 @@ from __future__ import annotations
 from tests.machine.trees_processor import Files, Link, Processor
 from torchyard.core.cpu_lists import cpu_list
 
-__all__ = ["kernel_files"]
-
 _IDLE = "some avg10=0.00 avg60=0.02 avg300=0.00 total=81239\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 
 from torchyard.core.cpu_lists import cpu_list, cpu_mask
 
-__all__ = ["Files", "Link", "Processor", "processor_files"]
-
 CPU = "sys/devices/system/cpu"
 
 

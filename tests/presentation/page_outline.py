@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-__all__ = ["page_outline"]
-
 _HIDDEN = {"style", "script", "svg", "head"}
 _CELLS = {"th", "td"}
 _LINES = {

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Called", "FakeTool", "fake_tool"]
-
 _BODY = """#!{python}
 import json, os, subprocess, sys
 notes = {notes!r}

@@ -25,8 +25,6 @@ from torchyard.results.run_writer import RunWriter
 from torchyard.stats.estimate import estimate
 from torchyard.stats.pairs import pair_blocks, summarize_guards
 
-__all__ = ["GPT", "MACHINE", "MATMUL", "STUDY", "Plan", "write_session"]
-
 HERE = Target(name="here", python="/opt/yard/bin/python")
 EAGER = Variant(name="eager", target=HERE)
 FAST = Variant(name="fast", target=HERE, backend="inductor")

@@ -6,8 +6,6 @@ from torchyard.core.comparison import Accuracy, AccuracyStatus, Interval
 from torchyard.core.study import Target, Variant, Workload
 from torchyard.tune.model import Choice, Contender, Missing, Race, RaceRound, Share, Space, Standing
 
-__all__ = ["HOSTILE", "race_without_winner", "sample_race"]
-
 HOSTILE = "<script>alert(1)</script>"
 TC = Choice(
     dimension="allocator", name="tcmalloc", about="another allocator", preload=("/lib/libtc.so",)

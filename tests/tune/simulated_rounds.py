@@ -12,8 +12,6 @@ from torchyard.core.study import Target, Variant, Workload
 from torchyard.tune.model import Choice, Contender, Race, RaceRound, Space, Stage
 from torchyard.tune.race_rounds import RoundOutcome, RoundResult
 
-__all__ = ["SimulatedRounds", "race_of"]
-
 Truth = Callable[[Contender], float]
 """Log speedup over the default."""
 

@@ -16,7 +16,7 @@ import pytest
 from tests.worker.why.net import write_net
 from torchyard.core.study import MeasureSettings, Target, Variant, Workload
 from torchyard.why.measurement import AttributionSession
-from torchyard.why.storage import load
+from torchyard.why.model import load
 
 pytestmark = pytest.mark.torch
 

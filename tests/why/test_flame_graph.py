@@ -9,8 +9,8 @@ import pytest
 from tests.why.synthetic import rounds, source
 from torchyard.core.study import Workload
 from torchyard.why.attribution import attribute
-from torchyard.why.flame_graph import ROW, WIDTH, flame_graph, path_of
 from torchyard.why.model import Attribution, Part
+from torchyard.why.page import ROW, WIDTH, flame_graph, path_of
 
 UP, DOWN = source("blocks.*.up", "addmm", line=1), source("blocks.*.down", "addmm", line=2)
 HEAD = source("head", "addmm", line=3)

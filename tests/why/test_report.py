@@ -11,7 +11,6 @@ from torchyard.core.roofline import MachinePeak, StreamRate
 from torchyard.core.study import Workload
 from torchyard.why.analysis import slow_code, with_shares
 from torchyard.why.attribution import attribute
-from torchyard.why.flame_graph import flame_graph
 from torchyard.why.model import (
     Ablation,
     Attribution,
@@ -19,10 +18,11 @@ from torchyard.why.model import (
     MemorySite,
     SoftwareDifference,
     Work,
+    load,
+    save,
 )
-from torchyard.why.page import attribution_page, excerpts, waterfall
+from torchyard.why.page import attribution_page, excerpts, flame_graph, waterfall
 from torchyard.why.report import attribution_text, headline, shown_parts
-from torchyard.why.storage import load, save
 
 TIMES = {source(name, "op", line=line): 500.0 for line, name in enumerate(("norm", "up", "act"))}
 SLOW = source("act", "op", line=2)

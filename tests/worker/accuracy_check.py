@@ -7,8 +7,6 @@ from typing import Any
 
 from tests.worker.in_process_service import make_service, variant, write_file
 
-__all__ = ["BACKENDS", "NET", "check_accuracy"]
-
 NET = """
     import torch
     from torch import nn

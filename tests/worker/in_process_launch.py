@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tests.worker.in_process_service import make_service, variant
 
-__all__ = ["CORPUS", "Launch", "launch"]
-
 CORPUS = Path(__file__).parent / "candidate_corpus"
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-__all__ = ["make_service", "variant", "write_file"]
-
 
 def variant(
     name: str, backend: str = "eager", precision: str = "float32", **options: Any

@@ -23,8 +23,6 @@ from torchyard.core.variant_parts import DEFAULT_TARGET, check_device
 from torchyard.errors import MissingTool, UsageError
 from torchyard.results.directory import new_run_folder, runs_home
 
-__all__ = ["compare", "needs_torch", "seconds_of"]
-
 Side = Callable[..., Any] | str
 """A callable, or the name of a backend."""
 

@@ -32,8 +32,6 @@ from torchyard.errors import WorkerFailed
 from torchyard.results.directory import new_run_folder, runs_home
 from torchyard.worker.bench.backend_names import GIVEN
 
-__all__ = ["WorkloadFile", "why_not_importable"]
-
 _MAIN: Final = "__main__"
 _COMPILED_LATER: Final = "so not from empty caches"
 """End of a note about compile times, which the API does not report."""

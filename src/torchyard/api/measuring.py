@@ -14,8 +14,6 @@ from torchyard.core.variant_parts import check_device
 from torchyard.errors import UsageError
 from torchyard.machine.guards import block_check
 
-__all__ = ["measure"]
-
 _NAME = "measured"
 
 

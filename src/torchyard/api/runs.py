@@ -14,8 +14,6 @@ from torchyard.presentation.wording import speedup_text
 from torchyard.results import run_reader
 from torchyard.results.commands.options import find_run
 
-__all__ = ["Run", "read_run"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run:

@@ -16,8 +16,6 @@ from torchyard.core.units import format_count
 from torchyard.presentation.safe_text import one_line
 from torchyard.sweep.model import SweepRow, SweepSummary, SweepView
 
-__all__ = ["Sweep", "sweep"]
-
 Words = str | Sequence[str]
 """One name, several separated by commas, or a sequence of names."""
 

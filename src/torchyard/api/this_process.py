@@ -17,13 +17,12 @@ from torchyard.core.block import Block
 from torchyard.core.comparison import Comparison, Failure
 from torchyard.core.events import ignore_events
 from torchyard.core.study import Budget, MeasureSettings, Study, Variant, Workload
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.results.run_writer import RunWriter
 
 if TYPE_CHECKING:
     from torchyard.worker.bench.this_process import ThisProcessService
 
-__all__ = ["compare_here", "local_settings"]
 
 FEWEST_BLOCKS: Final = 24
 """Blocks are shorter than usual if fewer than this number would fit into the time."""
@@ -64,7 +63,14 @@ class _ThisProcess(LaunchProcesses):
         return None
 
     def ask(
-        self, variant: Variant, verb: str, /, *, phase: str, limit_s: float, **fields: object
+        self,
+        variant: Variant,
+        verb: str,
+        /,
+        *,
+        phase: str,
+        limit_s: float | None = None,
+        **fields: object,
     ) -> dict[str, Any]:
         """Answer the request here. There is no time limit: nothing could end the call."""
         del limit_s

@@ -57,7 +57,7 @@ from torchyard.core.study import (
 )
 from torchyard.core.units import format_count
 from torchyard.errors import MissingTool, UsageError, WorkerFailed
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.knob import Machine
 from torchyard.machine.load_monitor import KINDS, LoadMonitor, LoadSample, NoiseSource, advice_for
 from torchyard.machine.model import UNAVAILABLE

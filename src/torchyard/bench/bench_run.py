@@ -26,7 +26,7 @@ from torchyard.core.comparison import Comparison, Estimate, Verdict
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import COMMAND_SUITE, Study, Workload
 from torchyard.errors import NothingToDo
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.model import AppliedSettings
 from torchyard.machine.quieting.quiet_run import quieting_facts
 from torchyard.process.templates import TemplatePool, cache_of_environment, pool_of_environment

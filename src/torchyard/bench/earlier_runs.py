@@ -17,7 +17,7 @@ from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.records import encode
 from torchyard.core.study import Budget, Study, Workload
 from torchyard.errors import ResultsDamaged
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter

@@ -339,9 +339,20 @@ class LaunchProcesses:
         return [variants[0] for variants in self._groups.values()]
 
     def ask(
-        self, variant: Variant, verb: str, /, *, phase: str, limit_s: float, **fields: object
+        self,
+        variant: Variant,
+        verb: str,
+        /,
+        *,
+        phase: str,
+        limit_s: float | None = None,
+        **fields: object,
     ) -> dict[str, Any]:
-        """Send a request to the variant's process; attribute a failure to this variant."""
+        """Send a request to the variant's process; attribute a failure to this variant.
+
+        The default of `limit_s` is the limit of a step.
+        """
+        limit_s = self.settings.step_limit_s if limit_s is None else limit_s
         instances = self._by_key[variant.process_key]
         if phase not in ("start", "build"):
             self._ran[variant.process_key] = [
@@ -502,7 +513,6 @@ class LaunchProcesses:
             variants[0],
             "build",
             phase="build",
-            limit_s=self.settings.step_limit_s,
             workload=encode(self.workload),
             variants=[
                 {

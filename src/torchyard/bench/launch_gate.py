@@ -19,15 +19,6 @@ from torchyard.core.comparison import Comparison
 
 _STOP_SIGNAL: Final = signal.SIGUSR1
 
-__all__ = [
-    "DeadlineGate",
-    "LaunchGate",
-    "LaunchStopped",
-    "ProvisionalResults",
-    "RecordedGate",
-    "StoppableGate",
-]
-
 
 class LaunchStopped(KeyboardInterrupt):
     """The launch in progress was stopped; the session ends with the launches that it has."""

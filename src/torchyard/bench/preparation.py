@@ -186,14 +186,12 @@ def check_accuracy(
     If all variants share one process, the reference stays in memory; a file would copy it to the CPU
     and back. It is dropped after the `last` candidate, before timing starts.
     """
-    limit_s = processes.settings.step_limit_s
     keep = not processes.several_processes
     if not (processes.has_reference if keep else reference.exists()):
         answer = processes.ask(
             baseline,
             "reference",
             phase="check",
-            limit_s=limit_s,
             variant=baseline.name,
             path=str(reference.absolute()),
             limit_bytes=processes.settings.memory_limit_bytes,
@@ -205,7 +203,6 @@ def check_accuracy(
         candidate,
         "judge",
         phase="check",
-        limit_s=limit_s,
         variant=candidate.name,
         path=str(reference.absolute()),
         last=last,
@@ -228,7 +225,6 @@ def verify_block(
         variant,
         "verify",
         phase="check",
-        limit_s=processes.settings.step_limit_s,
         variant=variant.name,
         accepted=prepared.accepted.get(variant.name),
         settle=processes.several_processes,
@@ -247,7 +243,6 @@ def recheck(
             variant,
             "recheck",
             phase="check",
-            limit_s=processes.settings.step_limit_s,
             variant=variant.name,
             varied=prepared.varied,
             accepted=prepared.accepted.get(variant.name),
@@ -277,14 +272,7 @@ def _take_failure(
 
 def compile_variant(processes: LaunchProcesses, variant: Variant) -> None:
     """Make the first call, in which backends compile, unless the accuracy check did."""
-    processes.ask(
-        variant,
-        "warm",
-        phase="warm-up",
-        limit_s=processes.settings.step_limit_s,
-        variant=variant.name,
-        seconds=0.0,
-    )
+    processes.ask(variant, "warm", phase="warm-up", variant=variant.name, seconds=0.0)
 
 
 def warm_up(processes: LaunchProcesses, variant: Variant, prepared: PreparationState) -> None:
@@ -294,7 +282,6 @@ def warm_up(processes: LaunchProcesses, variant: Variant, prepared: PreparationS
         variant,
         "warm",
         phase="warm-up",
-        limit_s=processes.settings.step_limit_s,
         variant=variant.name,
         seconds=LATER_WARM_UP_LIMIT_S if is_planned else FIRST_WARM_UP_LIMIT_S,
     )
@@ -342,13 +329,7 @@ def measure_metrics(
 ) -> None:
     """Measure peak memory, graphs and operations; record why where unavailable."""
     try:
-        answer = processes.ask(
-            variant,
-            "measure",
-            phase="metrics",
-            limit_s=processes.settings.step_limit_s,
-            variant=variant.name,
-        )
+        answer = processes.ask(variant, "measure", phase="metrics", variant=variant.name)
     except VariantFailed as failed:
         if not failed.process_alive:
             raise
@@ -403,7 +384,6 @@ def measure_energy(
             variant,
             "block",
             phase="metrics",
-            limit_s=processes.settings.step_limit_s,
             variant=variant.name,
             inner=plan.inner,
             samples=plan.samples,

@@ -41,18 +41,6 @@ from torchyard.stats.estimate import decided
 from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
-__all__ = [
-    "MAX_PAIRS",
-    "MIN_PAIRS",
-    "WARM_UP_RUNS",
-    "ProgramSession",
-    "RunWatch",
-    "block_of_run",
-    "command_of",
-    "failure_of_run",
-    "program_study",
-]
-
 MIN_PAIRS: Final = 5
 """Pairs that are measured whatever the time: fewer rarely allow a verdict."""
 MAX_PAIRS: Final = 1000

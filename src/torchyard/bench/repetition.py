@@ -10,8 +10,6 @@ from torchyard.errors import UsageError
 from torchyard.results.directory import runs_home
 from torchyard.results.run_reader import Run
 
-__all__ = ["row_command", "study_of_row"]
-
 
 def row_command(run: Run, number: int | str) -> str:
     """Return the command that repeats a row; empty if the run has none, such as runs of the API."""

@@ -13,8 +13,6 @@ from typing import Any
 
 from torchyard.core.study import Environment, Mode, Precision, Target
 
-__all__ = ["Request", "SpecText", "WorkloadChoice", "merge"]
-
 Scalar = int | float | str | bool
 
 

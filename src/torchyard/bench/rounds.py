@@ -159,7 +159,6 @@ def _relocate(processes: LaunchProcesses, seed: int, method: RelocationMethod) -
             variant,
             "reseat",
             phase="relocation",
-            limit_s=processes.settings.step_limit_s,
             seed=seed,
             method=method,
         )

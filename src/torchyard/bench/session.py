@@ -47,7 +47,7 @@ from torchyard.core.block import Block
 from torchyard.core.comparison import UNTRUSTED, Comparison
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import SCRIPT_SUITE, Study, Variant, Workload
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.guards.block_check import ProbeBaseline, guard_states
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.machine.guards.host_guards import HostGuards
@@ -57,8 +57,6 @@ from torchyard.process.timing_turn import TimingTurn
 from torchyard.stats.estimate import decided, interim_result
 from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
-
-__all__ = ["Recorder", "WorkloadSession"]
 
 _ISOLATED: Final = "each candidate is measured in its own process, after a shared one crashed"
 

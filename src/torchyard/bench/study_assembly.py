@@ -28,8 +28,6 @@ from torchyard.core.variant_parts import DEFAULT_TARGET, check_device, check_nam
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.worker.bench.backend_names import is_user_function
 
-__all__ = ["assemble"]
-
 
 def assemble(request: Request, *, here: str) -> Study:
     """Return the study of a request; `here` is the interpreter that Torchyard runs in."""

@@ -31,20 +31,6 @@ from torchyard.core.variant_parts import check_name, find_python
 from torchyard.errors import UsageError
 from torchyard.results.gate.model import GateTable
 
-__all__ = [
-    "BudgetTable",
-    "EnvironmentTable",
-    "SettingsTable",
-    "StudyFile",
-    "SweepTable",
-    "TargetTable",
-    "WorkloadTable",
-    "located_errors",
-    "read_study_file",
-    "read_study_tables",
-    "request_of_tables",
-]
-
 T = TypeVar("T")
 Quantity = str | int | float
 """A number with its unit as text, or a plain number in the default unit of the key."""

@@ -17,8 +17,6 @@ from torchyard.core.records import nearest_hint
 from torchyard.errors import UsageError
 from torchyard.files.safe_reading import read_document
 
-__all__ = ["check_user_file"]
-
 _DYNAMIC_NAMES: Final = frozenset({"globals", "locals", "vars", "exec", "eval", "setattr"})
 _DYNAMIC_ATTRIBUTES: Final = frozenset({"modules", "__dict__"})
 

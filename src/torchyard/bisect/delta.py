@@ -28,8 +28,6 @@ from torchyard.stats.delta_debugging import minimize, share_of_alpha
 from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
-__all__ = ["DeltaSearch", "Part", "SettingsOutcome", "set_name"]
-
 LOSS_SHARE: Final = 0.25
 """Share of the difference that a set may lose and still keep it."""
 MOST_PAIRS: Final = 60

@@ -23,8 +23,6 @@ from torchyard.errors import NothingToDo, Untrustworthy
 from torchyard.stats.pairs import DIRTY_SHARE_LIMIT, pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
-__all__ = ["EndsComparison", "Experiment", "Listener", "Measure", "log_values"]
-
 Measure = Callable[[Sequence[Revision], int], Round]
 """Run some revisions once, in random order; the second argument is the number of the round."""
 Listener = Callable[[str, Posterior | None], None]

@@ -26,8 +26,6 @@ from torchyard.files.safe_writing import replace_json
 from torchyard.process.programs import capture
 from torchyard.results.directory import home_folder
 
-__all__ = ["PackageEnvironments", "available_versions", "parse_releases"]
-
 _INSTALL_LIMIT_S: Final = 1800.0
 _ERROR_CHARACTERS: Final = 400
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -12,10 +12,7 @@ from torchyard.bisect.workload_rounds import WorkloadRounds
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.events import Listener
 from torchyard.why.analysis import explain_comparison
-from torchyard.why.model import Attribution
-from torchyard.why.storage import load, save
-
-__all__ = ["both_sides", "explain_change"]
+from torchyard.why.model import Attribution, load, save
 
 LAUNCHES: Final = 6
 MEASURING_S: Final = 20.0

@@ -12,8 +12,6 @@ from typing import Final
 
 from torchyard.bisect.posterior import Posterior
 
-__all__ = ["FAILED", "PASSED", "failed_runs", "log_evidence", "posterior_of_failures"]
-
 PASSED: Final = 1.0
 FAILED: Final = math.e
 """Values of runs in blocks; their logarithms are 0 and 1."""

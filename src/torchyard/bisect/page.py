@@ -21,8 +21,6 @@ from torchyard.presentation.html_page import asset, fingerprint, template_engine
 from torchyard.why.model import Attribution
 from torchyard.why.report import headline
 
-__all__ = ["outcome_page"]
-
 _WIDTH: Final = 800.0
 _HEIGHT: Final = 140.0
 _MOST_ROWS: Final = 50

@@ -27,18 +27,6 @@ from typing import Final
 from torchyard.stats.distributions import two_sided_critical
 from torchyard.stats.launches import SD_FLOOR
 
-__all__ = [
-    "CREDIBILITY",
-    "MIN_ROUNDS",
-    "Effect",
-    "Posterior",
-    "candidates",
-    "effect_of",
-    "next_revision",
-    "posterior_of",
-    "without_outliers",
-]
-
 CREDIBILITY: Final = 0.95
 """Posterior probability at which a hypothesis is accepted."""
 MIN_ROUNDS: Final = 3

@@ -1,8 +1,10 @@
-"""Texts of a search: the posterior as a line of characters, the result, and the JSON object."""
+"""Texts of a search: the posterior as a line of characters, the result, the JSON object, an issue."""
 
 from __future__ import annotations
 
+import getpass
 import math
+import platform
 import textwrap
 from typing import Any, Final
 
@@ -11,7 +13,11 @@ from torchyard.bisect.model import Outcome, Request, Revision, Setting
 from torchyard.bisect.posterior import Effect, Posterior
 from torchyard.core.records import encode
 from torchyard.core.units import format_count, format_duration, format_percent
+from torchyard.presentation.redaction import Redactor
+from torchyard.presentation.safe_text import escaped, one_line
 from torchyard.stats.pairs import DIRTY_SHARE_LIMIT
+from torchyard.why.model import Attribution
+from torchyard.why.report import headline
 
 _WIDTH: Final = 80
 _PICTURE: Final = 36
@@ -266,4 +272,72 @@ def _answer(request: Request, outcome: Outcome) -> list[str]:
 def _line(label: str, revision: Revision) -> str:
     return f"{label:<12}" + textwrap.shorten(
         f"{revision.short}  {revision.subject}", _WIDTH - 12, placeholder=" ..."
+    )
+
+
+def issue_text(
+    request: Request, outcome: Outcome | SettingsOutcome, attribution: Attribution | None = None
+) -> str:
+    """Return the text."""
+    redactor = Redactor(hosts=[platform.node()], users=[getpass.getuser()])
+
+    def clean(text: str) -> str:
+        return escaped(redactor.clean(text, assignments=False))
+
+    lines = [f"### {clean(answer_text(request, outcome))}", ""]
+    if outcome.effect is not None:
+        lines.append(f"- Effect: {effect_text(outcome.effect, request.quantity)}")
+    ends = ends_text(request, outcome)
+    if ends:
+        lines.append(f"- Bad against good: {ends}")
+    command = one_line(redactor.clean(request.measured, assignments=False)).replace("`", "'")
+    if attribution is not None:
+        lines.append(f"- Why: {clean(one_line(headline(attribution)))}")
+    what = "Command" if request.study is None else "Workload"
+    lines += [f"- Measured: {measured_text(request, outcome)}", f"- {what}: `{command}`"]
+    if noise_text(outcome):
+        lines.append(f"- Warning: {noise_text(outcome)}")
+    lines.append(
+        f"- Machine: {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    )
+    lines.append("")
+    if isinstance(outcome, SettingsOutcome):
+        lines += ["| setting | alone | in the set |", "|---|---|---|"]
+        differing = differing_settings(request)
+        parts = outcome.parts
+        for part in parts:
+            effects = [
+                "" if one is None else effect_text(one, request.quantity)
+                for one in (part.alone, part.removed)
+            ]
+            cells = [clean(setting_text(differing[part.index])), *effects]
+            lines.append(f"| {' | '.join(cells)} |")
+        lines += [
+            "",
+            f"Other settings that differ, without a shown effect: {len(differing) - len(parts)}.",
+        ]
+    else:
+        lines += [f"| {request.noun} | subject | expected changes |", "|---|---|---|"]
+        probabilities = dict(
+            zip((one.commit for one in outcome.revisions), outcome.posterior.changes, strict=True)
+        )
+        lines += [
+            f"| {clean(one.commit)} | {clean(one.subject)} | {probabilities.get(one.commit, 0.0):.3f} |"
+            for one in outcome.candidates
+        ]
+        lines += ["", "Posterior over the range:", "", "```"]
+        lines += [posterior_picture(outcome.posterior), "```"]
+    lines += ["", _method(request), ""]
+    return "\n".join(lines)
+
+
+def _method(request: Request) -> str:
+    if request.settings:
+        return (
+            "Method: delta debugging; each step is a sequential test of interleaved runs, and all tests "
+            "together err with at most 5 %."
+        )
+    return (
+        f"Method: each round runs good, bad and one {request.noun} between them in random order; a Bayesian "
+        "change-point model gives the probabilities."
     )

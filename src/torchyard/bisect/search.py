@@ -28,8 +28,6 @@ from torchyard.bisect.posterior import (
 from torchyard.core.study import Budget
 from torchyard.errors import StepFailed
 
-__all__ = ["Search", "search_budget"]
-
 
 def search_budget(*, time_s: float, margin: float) -> Budget:
     """Return the budget of a search."""

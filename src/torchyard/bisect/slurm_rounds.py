@@ -24,8 +24,6 @@ from torchyard.files.safe_writing import replace_json
 from torchyard.sweep.executors.interface import open_executor
 from torchyard.sweep.model import ExecutorChoice
 
-__all__ = ["SlurmRounds", "request_of_round", "run_round"]
-
 _PAUSE_S: Final = 2.0
 
 

@@ -31,8 +31,6 @@ from torchyard.core.study import FILE_SUITE, Study, Variant, split_user_file
 from torchyard.machine.guards.gpu_guard import GpuGuard
 from torchyard.stats.pairs import MIN_CLEAN_PAIRS
 
-__all__ = ["WorkloadRounds", "variant_of"]
-
 TIMING_S: Final = 1.0
 """Timed blocks of one launch."""
 MIN_ROUNDS: Final = 5

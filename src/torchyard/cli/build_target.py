@@ -34,3 +34,10 @@ def target_of_option(text: str | None) -> Target:
         where="--target",
         default_name="target",
     )
+
+
+def target_or_here(text: str | None) -> Target:
+    """Return the target that `--target` names; by default this interpreter, called `here`."""
+    from torchyard.core.study import Target
+
+    return target_of_option(text) if text else Target(name="here", python=sys.executable)

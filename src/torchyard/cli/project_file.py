@@ -21,7 +21,6 @@ from torchyard.errors import UsageError
 if TYPE_CHECKING:
     import click
 
-__all__ = ["ProjectDefaults", "check_keys", "read_defaults"]
 
 FILE_NAME: Final = "pyproject.toml"
 _ROOT_MARK: Final = ".git"

@@ -15,8 +15,6 @@ from typing import Final
 from torchyard.core.comparison import Comparison
 from torchyard.core.study import FILE_SUITE, SCRIPT_SUITE, Workload, split_user_file
 
-__all__ = ["short_label", "short_labels", "short_texts", "with_short_names", "with_short_workloads"]
-
 _FILE_LABEL: Final = re.compile(
     rf"(?:{FILE_SUITE}|{SCRIPT_SUITE})/(/.*?\.py)((?:[: ].*)?)", re.DOTALL
 )

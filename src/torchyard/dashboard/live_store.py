@@ -61,11 +61,6 @@ class RunState:
         return "interrupted" if ended else self._recorded
 
 
-def state_now(folder: Path) -> str:
-    """Return the current state of a run once."""
-    return RunState(folder).now()
-
-
 MOST_RECENT: Final = 60
 """Maximum number of points of a sparkline."""
 
@@ -207,7 +202,7 @@ class LiveStore:
 def _with_current_state(entry: RunEntry) -> RunEntry:
     if entry.state != "running" or entry.damage:
         return entry
-    return replace(entry, state=state_now(Path(entry.folder)))
+    return replace(entry, state=RunState(Path(entry.folder)).now())
 
 
 def _filter_of(series: Series) -> RunFilter:

@@ -176,19 +176,14 @@ def profile(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
 
 
 def _plan(program: tuple[str, ...], options: dict[str, Any]) -> PlannedRun:
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.study import Target
+    from torchyard.cli.build_target import target_or_here
     from torchyard.core.units import parse_duration_s
-    from torchyard.core.variant_parts import parse_target
     from torchyard.profile.tool_run import plan_run
     from torchyard.profile.tools.interface import ToolOptions
 
     if options["module"]:
         program = ("-m", options["module"], *program)
-    target = Target(name="here", python=sys.executable)
-    if options["target"]:
-        text = with_build_folder(options["target"])
-        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    target = target_or_here(options["target"])
     tool_options = ToolOptions(
         **{
             key: options[key]

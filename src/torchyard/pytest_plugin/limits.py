@@ -20,8 +20,6 @@ from torchyard.results.gate.decision import Gate, run_gate
 from torchyard.results.gate.model import read_limit
 from torchyard.results.run_reader import Run, read_run
 
-__all__ = ["Check", "check", "check_change", "could_not_decide", "read"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Check:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from torchyard.pytest_plugin.limits import Check
     from torchyard.results.run_reader import Run
 
-__all__ = ["ComparisonLine", "TestComparisons", "check_options", "save"]
-
 _RUNS = pytest.StashKey["tuple[Run, ...]"]()
 """Of a session: the runs of the baseline that it is compared with."""
 _DEFAULT_TIME: Final = "20s"

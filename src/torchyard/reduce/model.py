@@ -7,8 +7,6 @@ from typing import Final, Literal
 
 from torchyard.core.comparison import Estimate
 
-__all__ = ["SCALES", "UNITS", "WORSE", "Metric", "Reduced", "Sides"]
-
 Metric = Literal["time", "memory", "wrong"]
 UNITS: Final[dict[Metric, str]] = {"time": "ms", "memory": "MB", "wrong": "error"}
 SCALES: Final[dict[Metric, float]] = {"time": 1e6, "memory": 1e6, "wrong": 1.0}

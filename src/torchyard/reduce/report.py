@@ -10,8 +10,6 @@ from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import aligned, escaped, one_line
 from torchyard.reduce.model import UNITS, WORSE, Reduced, Sides
 
-__all__ = ["reduced_json", "reduced_text", "upstream_text"]
-
 _NOT_FINITE: Final = 1e300
 
 

@@ -22,8 +22,6 @@ from torchyard.reduce.model import SCALES, UNITS, Metric, Sides
 from torchyard.stats.delta_debugging import minimize, share_of_alpha
 from torchyard.stats.distributions import median_interval
 
-__all__ = ["WHOLE", "Measure", "ReductionSearch", "Unusable"]
-
 ALPHA: Final = 0.05
 KEPT_SHARE: Final = 0.5
 """Share of the loss that a smaller program must keep."""

@@ -35,8 +35,6 @@ from torchyard.reduce.search import MARGIN, ReductionSearch, Round, Sizes, Unusa
 from torchyard.reduce.storage import RoundStore
 from torchyard.stats.estimate import estimate
 
-__all__ = ["reduce_comparison"]
-
 FRESH: Final = {"time": 5, "memory": 2, "wrong": 2}
 """New processes that run the script."""
 LARGER_ERROR: Final = 3.0

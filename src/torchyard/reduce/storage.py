@@ -19,8 +19,6 @@ from torchyard.files.safe_writing import RecordFile, replace_json, to_json_text,
 from torchyard.reduce.search import Measure, Round, Sizes, Unusable
 from torchyard.results.directory import home_folder
 
-__all__ = ["RoundStore"]
-
 
 class RoundStore:
     """The rounds of one reduction; a context manager."""

@@ -23,18 +23,6 @@ from torchyard.stats.distributions import student_cdf, two_sided_critical, two_s
 from torchyard.stats.estimate import verdict_of
 from torchyard.stats.launches import SD_FLOOR
 
-__all__ = [
-    "SESSION_SD",
-    "Effect",
-    "beyond_p",
-    "difference",
-    "effect_of",
-    "interval_of",
-    "mean_effect",
-    "p_of",
-    "ratio_verdict",
-]
-
 SESSION_SD: Final = 0.005
 """Assumed between-session standard deviation of the log speedup of the same code;
 docs/explanation/statistics.md states what it is based on."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
-__all__ = ["minimize", "share_of_alpha"]
-
 T = TypeVar("T")
 
 

@@ -26,15 +26,6 @@ from numpy.typing import NDArray
 
 from torchyard.stats.distributions import two_sided_critical
 
-__all__ = [
-    "LaunchSummary",
-    "draw_spreads",
-    "effective_degrees",
-    "half_width",
-    "p_values",
-    "typical_spread",
-]
-
 Values = NDArray[np.floating[Any]]
 
 _SMALLEST: Final = 3e-4

@@ -18,16 +18,6 @@ from numpy.typing import NDArray
 
 from torchyard.errors import Untrustworthy
 
-__all__ = [
-    "SD_FLOOR",
-    "dependence",
-    "launch_effects",
-    "launch_sd",
-    "median_variance",
-    "pair_floor",
-    "pair_sd",
-]
-
 Effects = NDArray[np.float64]
 
 SD_FLOOR: Final = 1e-6

@@ -1,17 +1,23 @@
 """Execute a sweep: prepare its folder, run open cells, and join them into runs.
 
-The code that `torchyard sweep` and `torchyard.sweep` share; it prints nothing.
+The code that `torchyard sweep` and `torchyard.sweep` share; it prints nothing. Cells of a local sweep
+are separate processes that share template processes and compiled artifacts; the driver's environment,
+which they inherit, says where both are.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from torchyard.bench.launch_templates import IMPORT_ORDER, modules_of
 from torchyard.bench.target_checks import check_devices
+from torchyard.process.templates import TemplatePool
 from torchyard.results.directory import new_run_folder, runs_home
 from torchyard.results.run_reader import Run, read_run
 from torchyard.sweep.driver import SweepDriver
@@ -20,8 +26,32 @@ from torchyard.sweep.folder import SweepFolder, sweeps_home
 from torchyard.sweep.join import join_sweep
 from torchyard.sweep.launch_order import LaunchOrder
 from torchyard.sweep.model import CellStatus, SweepPlan, SweepSummary, SweepView
-from torchyard.sweep.shared_templates import shared_templates
 from torchyard.sweep.summary import sweep_summary
+
+
+@contextmanager
+def shared_templates(folder: SweepFolder) -> Iterator[None]:
+    """Serve templates to the cells that are started inside the block, unless they run elsewhere."""
+    plan = folder.plan
+    forks = any(cell.study.settings.start != "fresh" for cell in plan.cells)
+    if plan.executor.name != "local" or not forks or sys.platform != "linux":
+        yield
+        return
+    names = dict.fromkeys(
+        name
+        for cell in plan.cells
+        for workload in cell.study.workloads
+        for name in modules_of(workload, cell.study.variants)
+    )
+    modules = sorted(names, key=IMPORT_ORDER.index)
+    with TemplatePool(cache=folder.folder / "cache", modules=modules) as pool:
+        variables = pool.serve()
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name in variables:
+                os.environ.pop(name, None)
 
 
 def command_of_cell(folder: SweepFolder, cell: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from torchyard.core.comparison import Estimate, Interval, Verdict
+from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
 from torchyard.core.units import format_count
 from torchyard.machine.identity import machine_name, machine_text
@@ -335,7 +335,7 @@ def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
 
     tested = [r for r in rows if r.end in ENDS_WITH_SPEEDUP and r.trusted and r.p_value is not None]
     p_values = [row.p_value for row in tested if row.p_value is not None]
-    significant = sum(_excludes_one(row.interval) for row in tested)
+    significant = sum(row.interval is not None and not row.interval.covers(1.0) for row in tested)
     excess, excess_chance = excess_of_small(p_values)
     workloads = Counter((row.workload, row.precision) for row in tested)
     return FalseAlarms(
@@ -351,10 +351,6 @@ def _false_alarms(rows: Sequence[SweepRow], budget: Budget) -> FalseAlarms:
         excess_chance=excess_chance,
         shared_baselines=any(count > 1 for count in workloads.values()),
     )
-
-
-def _excludes_one(interval: Interval | None) -> bool:
-    return interval is not None and not interval.covers(1.0)
 
 
 def _doubts(summary: SweepSummary, machines: int) -> Iterable[str]:

@@ -185,10 +185,8 @@ def run(program: tuple[str, ...], as_json: bool, **options: Any) -> int:
 
 
 def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -> Any:
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.study import Target
+    from torchyard.cli.build_target import target_or_here
     from torchyard.core.units import parse_bytes
-    from torchyard.core.variant_parts import parse_target
     from torchyard.errors import UsageError
     from torchyard.values.model import ProfileRequest, ProfilingOptions
 
@@ -199,10 +197,7 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
             "give a script or a workload" + (", not both" if program else ""),
             hint="`torchyard values SCRIPT` or `torchyard values --workload SUITE/NAME`",
         )
-    target = Target(name="here", python=sys.executable)
-    if options["target"]:
-        text = with_build_folder(options["target"])
-        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    target = target_or_here(options["target"])
     return ProfileRequest(
         target=target,
         program=program,

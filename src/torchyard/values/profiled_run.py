@@ -31,7 +31,7 @@ from torchyard.values.model import (
     read_profile,
     write_profile,
 )
-from torchyard.values.patching.stored_request import store_request
+from torchyard.values.patching.model import store_request
 from torchyard.values.prices import price_in_target, sites_to_time, unpriced
 from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
@@ -194,7 +194,7 @@ def confirmed_and_priced(
     if not profile.findings:
         return profile
     if once:
-        profile = not_run_again(profile)
+        profile = unpriced(unconfirmed(profile, f"unavailable: {ONCE}"), f"unavailable: {ONCE}")
         keep(profile)
         return profile
     native: NativeRun | None = None
@@ -239,11 +239,6 @@ def announcement(profile: ValueProfile, *, gains: bool) -> str:
         "to time them. This repeats its side effects: files it writes, network requests, GPU work. "
         "Its output is discarded. Use --once to run the program only once."
     )
-
-
-def not_run_again(profile: ValueProfile) -> ValueProfile:
-    """Return the profile of a program that is run once: unconfirmed, unpriced, and why."""
-    return unpriced(unconfirmed(profile, f"unavailable: {ONCE}"), f"unavailable: {ONCE}")
 
 
 Profiled = tuple[ValueProfile, Path]

@@ -110,8 +110,8 @@ def why(
     from torchyard.results.commands.options import find_run
     from torchyard.results.run_reader import read_run
     from torchyard.why.analysis import explain_comparison
+    from torchyard.why.model import new_ablation_folder, save
     from torchyard.why.report import attribution_text
-    from torchyard.why.storage import new_ablation_folder, save
 
     if html is not None:
         check_writable(html, option="--html")

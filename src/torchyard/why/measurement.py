@@ -25,7 +25,7 @@ from torchyard.core.short_names import short_label
 from torchyard.core.study import COMMAND_SUITE, SCRIPT_SUITE, MeasureSettings, Variant, Workload
 from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
 from torchyard.errors import UsageError
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.guards import block_check
 from torchyard.process.templates import TemplatePool
 from torchyard.why.memory import Allocation

@@ -20,7 +20,7 @@ from torchyard.bench.roofline.machine_peak import (
 from torchyard.bench.target_checks import inspect_target
 from torchyard.core.roofline import MachinePeak, ProductRate, StreamRate
 from torchyard.core.study import Target
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 Capture = pytest.CaptureFixture[str]

@@ -15,8 +15,6 @@ from typing import Any
 
 from torchyard.builds.meter.compile_costs import read_meter_log
 
-__all__ = ["LIMIT_S", "Cli", "CompletedCommand", "call", "processes_with", "wait_until"]
-
 LIMIT_S = 280.0
 """For one command line on a busy machine; nothing here measures time."""
 _FROM_OUTSIDE = ("NO_COLOR", "COLUMNS", "FORCE_COLOR", "CC", "CXX", "CFLAGS", "CXXFLAGS")

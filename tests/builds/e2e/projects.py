@@ -7,19 +7,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = [
-    "ERAS",
-    "broken_library",
-    "commit",
-    "gated_library",
-    "git",
-    "library",
-    "python_project",
-    "repository",
-    "torch_extension",
-    "write",
-]
-
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:
     """Put files into a folder, and return it."""

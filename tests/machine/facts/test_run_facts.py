@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ from torchyard.results.compare.model import (
 )
 from torchyard.results.gate.model import GateOutcome, GateRow, Policy
 
-__all__ = ["HOSTILE", "OUTCOME", "TWO_RUNS", "hostile_comparison", "hostile_outcome"]
-
 ONE = CrossSide(
     text="baseline:main",
     runs=("20250101T030405.678Z-1a2b", "20250102T030405.678Z-3c4d"),

@@ -10,8 +10,6 @@ from random import Random
 from torchyard.results.index.store import Store
 from torchyard.results.model import Metric, RunFilter, Series, SeriesPoint
 
-__all__ = ["MemoryStore", "points_of", "series_of"]
-
 START = datetime(2025, 1, 1, tzinfo=UTC)
 
 

@@ -27,18 +27,6 @@ from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.executors.slurm.job_options import read_options
 from torchyard.sweep.executors.slurm.submission import SlurmExecutor
 
-__all__ = [
-    "CPUS",
-    "NODE",
-    "Cluster",
-    "SweepOnSlurm",
-    "open_cluster",
-    "until",
-    "until_over",
-    "until_running",
-    "wait_for",
-]
-
 NODE: Final = "yard1"
 CPUS: Final = 8
 _DAEMONS: Final = ("munged", "slurmctld", "slurmd")

@@ -22,10 +22,9 @@ from torchyard.values.model import (
     ValueProfile,
     write_profile,
 )
-from torchyard.values.patching.model import FixReport, Gain, Proposal, Verification
+from torchyard.values.patching.model import FixReport, Gain, Proposal, Verification, store_request
 from torchyard.values.patching.report import fix_text
 from torchyard.values.patching.session import apply_patches, fix_profile
-from torchyard.values.patching.stored_request import store_request
 
 HERE = Target(name="here", python=sys.executable)
 SOURCE = "import torch\nb = torch.zeros(3)\n"

@@ -13,8 +13,6 @@ from torchyard.worker.bench.model import Model, convert
 from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.workload import BuiltWorkload
 
-__all__ = ["Case", "Registry", "check_case"]
-
 Candidate = Callable[[Any], Any]
 ENOUGH_BYTES = None
 NO_BYTES = 1

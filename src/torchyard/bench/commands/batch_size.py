@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torchyard.bench.batch_sizes import BatchTry
     from torchyard.core.study import Study
 
-__all__ = ["batch_size"]
 
 LARGEST_TRIED: Final = 1024
 """Equals `batch_search.LARGEST_TRIED`, which is not imported to keep `--help` fast; a test compares both."""

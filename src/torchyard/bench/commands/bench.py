@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torchyard.core.study import Study
     from torchyard.machine.model import QuietRequest
 
-__all__ = ["bench", "revision_of_option"]
 
 _HELP = """
 \b

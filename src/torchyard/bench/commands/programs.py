@@ -10,8 +10,6 @@ from torchyard.bench.program_session import MAX_PAIRS, MIN_PAIRS, WARM_UP_RUNS, 
 from torchyard.core.study import Budget, MeasureSettings, Study
 from torchyard.errors import UsageError
 
-__all__ = ["study_of_commands"]
-
 _WITHOUT_EFFECT: Final = {
     "suites": "--suite",
     "only": "--only",

@@ -15,8 +15,6 @@ from torchyard.errors import UsageError
 from torchyard.results.commands.options import find_run
 from torchyard.results.run_reader import read_run
 
-__all__ = ["study_of_option"]
-
 _BUDGET: Final = ("time", "precision_goal", "margin", "max_launches")
 _ALLOWED: Final = {
     *("row", "run_dir", "revision", "notes", "replace", "html", "csv", "dry_run", "quiet"),

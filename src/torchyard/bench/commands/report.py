@@ -16,7 +16,6 @@ from torchyard.cli.output import common_options, data_console, print_line
 if TYPE_CHECKING:
     from torchyard.results.run_reader import Run
 
-__all__ = ["render", "report"]
 
 # Repeated here to keep `--help` fast, which does not import the reports; a test compares both.
 FORMATS: Final = (

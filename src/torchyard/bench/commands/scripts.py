@@ -14,8 +14,6 @@ from torchyard.bench.study_assembly import assemble
 from torchyard.core.study import SCRIPT_FOLDER, SCRIPT_SUITE, Study
 from torchyard.errors import UsageError
 
-__all__ = ["study_of_script"]
-
 _WITHOUT_EFFECT: Final = {
     "suites": "--suite",
     "only": "--only",

@@ -9,8 +9,6 @@ import click
 
 from torchyard.cli.output import common_options, print_data, print_json, printable
 
-__all__ = ["target"]
-
 _HELP = """
 \b
 Examples:

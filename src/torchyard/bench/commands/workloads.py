@@ -6,7 +6,6 @@ Reads the catalog without torch. For a checkout it can also try which models loa
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,22 +52,17 @@ def load_checkout(
 ) -> None:
     """Load each model in its own process and report the result."""
     from torchyard.bench.target_checks import LOADS, check_loading
-    from torchyard.cli.build_target import with_build_folder
+    from torchyard.cli.build_target import target_or_here
     from torchyard.core.records import encode
-    from torchyard.core.study import MODES, Target, Workload
+    from torchyard.core.study import MODES, Workload
     from torchyard.core.units import parse_duration_s
-    from torchyard.core.variant_parts import parse_target
     from torchyard.errors import UsageError
 
     try:
         limit_s = parse_duration_s(limit)
     except UsageError as error:
         raise UsageError(f"--limit: {error.what}", hint=error.hint) from error
-    target = Target(name="here", python=sys.executable)
-    if python:
-        target = parse_target(
-            with_build_folder(python), folder=Path.cwd(), where="--target", default_name="target"
-        )
+    target = target_or_here(python)
     parameters = (("path", tree.root),)
     workloads = [
         Workload(suite="torchbench", name=model.name, mode=each, parameters=parameters)

@@ -9,8 +9,6 @@ from torchyard.errors import UsageError
 from torchyard.worker.bench import options
 from torchyard.worker.bench.backend_names import is_user_function
 
-__all__ = ["check_ranks"]
-
 _WRAPPERS = " or ".join(options.WRAPPERS)
 
 

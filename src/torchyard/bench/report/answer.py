@@ -16,8 +16,6 @@ from torchyard.core.units import format_count, format_duration, format_percent
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import break_even_text, speedup_text, workload_text
 
-__all__ = ["answer_text"]
-
 
 def answer_text(comparisons: Sequence[Comparison], *, confidence: float, margin: float) -> str:
     """Return the verdict of one comparison, or counts and geometric means of several."""

@@ -22,8 +22,6 @@ from torchyard.core.study import Environment, Target, Workload
 from torchyard.presentation.redaction import Redactor, home_users
 from torchyard.results.run_reader import Run
 
-__all__ = ["redacted_run", "redactor_of"]
-
 _OMITTED: Final = "<omitted>"
 _DROPPED: Final = frozenset({"owner", "measured_by", "sweep", "command"})
 _PRIVATE_KEYS: Final = re.compile(

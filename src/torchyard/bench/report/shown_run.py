@@ -11,8 +11,6 @@ from torchyard.core.short_names import short_labels, with_short_workloads
 from torchyard.core.study import Workload
 from torchyard.results.run_reader import Run
 
-__all__ = ["shown_run"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class _ShownRun(Run):

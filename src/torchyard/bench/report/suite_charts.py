@@ -17,8 +17,6 @@ from torchyard.presentation.chart_layout import axis_numbers, numbers_of, speedu
 from torchyard.presentation.safe_text import one_line
 from torchyard.presentation.wording import MARKS, number_text, speedup_text, title_of
 
-__all__ = ["ROWS_NAMED", "forest_description", "forest_spec", "verdicts_spec"]
-
 ROWS_NAMED: Final = 40
 """A forest plot with more comparisons than this is drawn as a curve without names."""
 _WIDTH: Final = 560

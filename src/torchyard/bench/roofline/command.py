@@ -8,8 +8,6 @@ from torchyard.cli.build_target import target_of_option
 from torchyard.cli.options import Threads
 from torchyard.cli.output import common_options, print_data, print_json, print_message, printable
 
-__all__ = ["peak"]
-
 _PRECISIONS = ("float32", "bfloat16", "float16", "amp")
 
 _HELP = """

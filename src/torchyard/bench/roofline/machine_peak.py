@@ -32,7 +32,7 @@ from torchyard.core.variant_parts import indexed_device
 from torchyard.errors import MissingTool, TorchyardError, WorkerFailed
 from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text, write_error
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.identity import machine_name
 from torchyard.machine.system.cores import available_cores
 from torchyard.process.ending import WorkerFailure

@@ -61,7 +61,7 @@ def rank(
     applying = [
         detection
         for _, detection in sorted(all_detections.items())
-        if _applies(detection.signature, facts)
+        if _holds(detection.signature, facts) is not False
     ]
     applying = _losses_by_part(applying)
     if not facts.failed:
@@ -152,10 +152,6 @@ def _add_without_line(
     detection.evidence += [Evidence(line=0, text=text) for text in texts]
     if signature.network and names:
         detection.values["names"] = ", ".join(names)
-
-
-def _applies(signature: Signature, facts: BuildFacts) -> bool:
-    return _holds(signature, facts) is not False
 
 
 def _holds(condition: Signature | Case, facts: BuildFacts) -> bool | None:

@@ -139,7 +139,11 @@ class Matcher:
             if match is None:
                 continue
             matched.add(index)
-            values = _values(match)
+            values = {
+                name: value.strip()[:_VALUE_LENGTH]
+                for name, value in match.groupdict().items()
+                if value and value.strip()
+            }
             if not is_any:
                 self._companions[index, at] = (line, values)
                 self._join(index)
@@ -229,11 +233,3 @@ def _quoted(match: re.Match[str]) -> str:
         begin = 0
     quoted = text[begin : begin + _EVIDENCE_LENGTH].strip()
     return f"... {quoted}" if begin else quoted
-
-
-def _values(match: re.Match[str]) -> dict[str, str]:
-    return {
-        name: value.strip()[:_VALUE_LENGTH]
-        for name, value in match.groupdict().items()
-        if value and value.strip()
-    }

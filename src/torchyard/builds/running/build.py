@@ -68,7 +68,7 @@ from torchyard.builds.verify.verification import perform_verify
 from torchyard.core.records import encode
 from torchyard.errors import MissingTool, StepFailed, TorchyardError
 from torchyard.files.safe_writing import replace_file, replace_json
-from torchyard.machine.facts.run_facts import read_facts
+from torchyard.machine.facts import read_facts
 from torchyard.machine.limits import read_limits
 from torchyard.process.tree import sweep_orphans
 

@@ -118,7 +118,10 @@ def _component(
         ),
         options=dict(recipe.options),
         toolchain=tools,
-        wheels=_wheels(folder.dist(part.name)),
+        wheels=tuple(
+            WheelRecord(file=path.name, sha256=sha256_of(path), size_bytes=path.stat().st_size)
+            for path in sorted(folder.dist(part.name).glob("*.whl"))
+        ),
         prefix_files=_prefix_files(part),
         edited=_is_edited(part, folder),
         reused=folder.restored(part.name).read_text()
@@ -239,13 +242,6 @@ def _tools_of_cmake(part: Component) -> dict[str, tuple[str, ...]]:
 def _packages(plan: Plan, run: RunInTarget) -> tuple[PackageRecord, ...]:
     with open_target(plan.components[-1], run) as target:
         return tuple(list_packages(target)) if target is not None else ()
-
-
-def _wheels(dist: Path) -> tuple[WheelRecord, ...]:
-    return tuple(
-        WheelRecord(file=path.name, sha256=sha256_of(path), size_bytes=path.stat().st_size)
-        for path in sorted(dist.glob("*.whl"))
-    )
 
 
 def _prefix_files(part: Component) -> tuple[str, ...]:

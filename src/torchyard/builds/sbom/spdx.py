@@ -36,7 +36,10 @@ def to_text(bill: Bill, finished: str, identity: uuid.UUID) -> str:
 
 def make_document(bill: Bill, finished: str, identity: uuid.UUID) -> Document:
     """Return the SBOM as an SPDX document."""
-    names = _identifiers(bill)
+    names = {
+        item.ref: f"SPDXRef-{number}-{re.sub(r'[^A-Za-z0-9.-]', '-', item.name)}"
+        for number, item in enumerate(bill.items)
+    }
     created = datetime.fromisoformat(finished) if finished else datetime(1980, 1, 1, tzinfo=UTC)
     return Document(
         creation_info=CreationInfo(
@@ -51,14 +54,6 @@ def make_document(bill: Bill, finished: str, identity: uuid.UUID) -> Document:
         packages=[_package(item, names[item.ref]) for item in bill.items],
         relationships=list(_relationships(bill, names)),
     )
-
-
-def _identifiers(bill: Bill) -> dict[str, str]:
-    """Return unique SPDX identifiers, with the characters that SPDX allows."""
-    return {
-        item.ref: f"SPDXRef-{number}-{re.sub(r'[^A-Za-z0-9.-]', '-', item.name)}"
-        for number, item in enumerate(bill.items)
-    }
 
 
 def _package(item: BillItem, identifier: str) -> Package:

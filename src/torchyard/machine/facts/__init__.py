@@ -2,22 +2,70 @@
 
 `FACT_SECTIONS` lists the sections. Most of them are tables of readers: to add a fact, add its name
 and its reader to a table. A section never raises: what cannot be read is a fact with a reason.
-`read_gpus` reads all GPUs of all vendors at one moment; `advice/gpu_advice.py` judges that reading.
+`RUN_FACTS` is the selection that is recorded with every run, cheap enough for every start: no program
+is run, and a fact costs one small file. `read_gpus` reads all GPUs of all vendors at one moment; `advice/gpu_advice.py` judges that reading.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from torchyard.core.cpu_lists import cpus_of_list
 from torchyard.machine.facts import clocks, isolation, load, memory, processor, software
 from torchyard.machine.facts.reading import Reader, facts_of
 from torchyard.machine.gpu.amd import AmdGpu, read_amd
 from torchyard.machine.gpu.library import facts_of_fields
 from torchyard.machine.gpu.nvidia import NvidiaGpu, read_nvidia
 from torchyard.machine.knob import Machine
-from torchyard.machine.model import Fact
+from torchyard.machine.model import UNAVAILABLE, Fact
+from torchyard.machine.system.file_tree import FileTree, Reading
+
+
+def _cores(files: FileTree) -> Reading:
+    """Return the number of CPUs this process may use."""
+    reading = isolation.allowed(files)
+    if reading.value is None:
+        return reading
+    return Reading(value=str(len(cpus_of_list(reading.value))))
+
+
+RUN_FACTS: Final[dict[str, Reader]] = {
+    "architecture": processor.architecture,
+    "kernel": software.release,
+    "cpu": processor.model,
+    "cores": _cores,
+    "memory": memory.total,
+    "load": load.load_averages,
+    "frequency driver": clocks.driver,
+    "governor": clocks.governor,
+    "turbo off": clocks.turbo_off,
+    "energy preference": clocks.preference,
+    "smt": processor.smt,
+    "set apart": isolation.isolated_text,
+    "processors that limits leave": isolation.quota_processors,
+    "transparent huge pages": memory.huge_pages,
+    "NUMA balancing": memory.numa_balancing,
+    "address randomisation": memory.randomisation,
+    "virtualisation": software.virtualisation,
+    "clock source": software.clock_source,
+}
+"""Name in the record of a run -> reader. Names are fixed: runs are compared by them."""
+
+
+def read_facts(root: Path = Path("/")) -> dict[str, str]:
+    """Return the facts to record with every run."""
+    files = FileTree(root)
+    return {name: _text(reader(files)) for name, reader in RUN_FACTS.items()}
+
+
+def _text(reading: Reading) -> str:
+    """Return the value, or the reason with only the file name of its path."""
+    if reading.value:
+        return reading.value
+    return UNAVAILABLE + (reading.because or "it is empty").rpartition("/")[2]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from torchyard.machine.gpu.amd import AmdSensors, address_of, amd_cards, count_others
-from torchyard.machine.gpu.amd_smi import AmdSmi, open_amd_smi
+from torchyard.machine.gpu.amd import (
+    AmdSensors,
+    AmdSmi,
+    address_of,
+    amd_cards,
+    count_others,
+    open_amd_smi,
+)
 from torchyard.machine.gpu.library import (
     NOTHING_FOUND,
     GpuLibraries,

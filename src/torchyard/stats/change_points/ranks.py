@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from torchyard.stats.distributions import normal_quantile, two_sided_p
 
-__all__ = ["Values", "mann_whitney_p", "shift_between", "weighted_ranks"]
-
 Values = NDArray[np.float64]
 
 _COUNTED_UP_TO: Final = 20

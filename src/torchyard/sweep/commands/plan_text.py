@@ -68,10 +68,6 @@ def rough_time(range_s: Range) -> str:
     return f"{low} to {high}"
 
 
-def _rough_bytes(range_bytes: Range) -> str:
-    return f"{_one_digit(range_bytes.low)} to {_one_digit(range_bytes.high)}"
-
-
 def _one_digit(size_bytes: float) -> str:
     number, unit = format_bytes(size_bytes).split()
     return f"{float(number):.2g} {unit}" if float(number) < 100 else f"{float(number):.0f} {unit}"  # noqa: PLR2004
@@ -179,7 +175,7 @@ def _budget(plan: SweepPlan, estimate: SweepEstimate) -> list[str]:
 
 
 def _disk(estimate: SweepEstimate) -> list[str]:
-    size = _rough_bytes(estimate.size_bytes)
+    size = f"{_one_digit(estimate.size_bytes.low)} to {_one_digit(estimate.size_bytes.high)}"
     origin = "from earlier runs" if estimate.size_source == "history" else "guess: no earlier run"
     line = f"  {'disk':<11} {size} ({origin})"
     if estimate.free_bytes is not None:

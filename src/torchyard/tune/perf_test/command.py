@@ -14,7 +14,7 @@ from torchyard.cli.output import common_options, print_message, print_result
 
 if TYPE_CHECKING:
     from torchyard.core.study import Study, Variant
-    from torchyard.tune.perf_test.model import PerfTest
+    from torchyard.tune.perf_test.measurement import PerfTest
 
 
 _TEXT_WIDTH = 120

@@ -10,20 +10,85 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from torchyard.bench.bench_run import run_bench
 from torchyard.bench.launch import LaunchProcesses, VariantFailed, draw_launch
 from torchyard.bench.roofline.machine_peak import PeakRequest, peak_of_machine
+from torchyard.core.comparison import Comparison
 from torchyard.core.events import Listener
 from torchyard.core.records import decode
 from torchyard.core.roofline import MachinePeak
 from torchyard.core.study import Study, Variant, Workload
 from torchyard.errors import TorchyardError
 from torchyard.tune.model import Contender
-from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorRow:
+    """An operator or kernel, over all iterations."""
+
+    name: str
+    calls: int
+    on_device: bool = False
+    """Whether it is a kernel or copy; its time is also in the row of the operator that launched it."""
+    self_cost: float
+    """CPU time in ns, without nested operators."""
+    total_cost: float
+    self_device_cost: float = 0.0
+    """GPU time in ns."""
+    total_device_cost: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTable:
+    """Time of one variant by operator."""
+
+    workload: str
+    variant: str
+    iterations: int
+    rows: tuple[OperatorRow, ...]
+    """Most expensive first."""
+    why_not: str = ""
+    """Why there are no rows."""
+
+    @property
+    def operators(self) -> tuple[OperatorRow, ...]:
+        """Rows of operators on the CPU."""
+        return tuple(row for row in self.rows if not row.on_device)
+
+    @property
+    def kernels(self) -> tuple[OperatorRow, ...]:
+        """Rows of kernels on the GPU, most expensive first."""
+        return tuple(row for row in self.rows if row.on_device)
+
+    @property
+    def total_ns(self) -> float:
+        """Total self CPU time."""
+        return sum(row.self_cost for row in self.operators)
+
+    @property
+    def device_ns(self) -> float:
+        """Total GPU time."""
+        return sum(row.self_device_cost for row in self.kernels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerfTest:
+    """Result of a performance test."""
+
+    comparisons: tuple[Comparison, ...]
+    """The product first, then the inference."""
+    tables: tuple[OperatorTable, ...]
+    peak: MachinePeak | None
+    peak_why_not: str = ""
+    run: str = ""
+    """The run folder."""
+    settings: tuple[tuple[str, str], ...] = ()
+    """Name of each variant and a description of its settings."""
+
 
 WARM_S: Final = 3.0
 
@@ -96,7 +161,6 @@ def _operator_table(
 ) -> OperatorTable:
     settings = study.settings
     table = OperatorTable(workload=workload.label, variant=variant.name, iterations=0, rows=())
-    limit: dict[str, Any] = {"limit_s": settings.step_limit_s, "variant": variant.name}
     try:
         with LaunchProcesses(
             workload,
@@ -106,9 +170,9 @@ def _operator_table(
             log_folder=folder,
             scratch=folder,
         ) as processes:
-            processes.ask(variant, "warm", phase="warm-up", seconds=WARM_S, **limit)
+            processes.ask(variant, "warm", phase="warm-up", seconds=WARM_S, variant=variant.name)
             answer = processes.ask(
-                variant, "operators", phase="profile", iterations=iterations, **limit
+                variant, "operators", phase="profile", iterations=iterations, variant=variant.name
             )
     except VariantFailed as failed:
         return replace(table, why_not=failed.failure.message)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from torchyard.core.short_names import with_short_workloads
 from torchyard.core.units import format_duration, format_flops
 from torchyard.presentation.safe_text import aligned, one_line, shortened
-from torchyard.tune.perf_test.model import OperatorRow, OperatorTable, PerfTest
+from torchyard.tune.perf_test.measurement import OperatorRow, OperatorTable, PerfTest
 
 _MOST_OPERATORS = 12
 _NUMBERS_WIDTH = 58

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +91,10 @@ def sweep(as_json: bool, markdown: Path | None, resume: Path | None, **options: 
 
 
 def _settings(options: dict[str, Any]) -> Any:
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.study import Target
-    from torchyard.core.variant_parts import parse_target
+    from torchyard.cli.build_target import target_or_here
     from torchyard.values.operator_sweep.model import SweepSettings
 
-    target = Target(name="here", python=sys.executable)
-    if options["target"]:
-        text = with_build_folder(options["target"])
-        target = parse_target(text, folder=Path.cwd(), where="--target", default_name="target")
+    target = target_or_here(options["target"])
     cases = options["cases"]
     return SweepSettings(
         python=target.python,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -78,13 +77,14 @@ class FixCommand(SectionedCommand):
 @common_options
 def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Propose verified patches."""
+    from torchyard.cli.build_target import target_or_here
     from torchyard.core.records import encode
     from torchyard.errors import NothingToDo
     from torchyard.values.patching.report import fix_text
     from torchyard.values.patching.session import apply_patches, fix_profile
 
     say = (lambda _: None) if options["quiet"] else print_message
-    target = _target(options["target"])
+    target = target_or_here(options["target"])
     path, exit_code = _profile(words, target, as_json, options, say)
     if exit_code:
         return exit_code
@@ -128,14 +128,3 @@ def _profile(
         say(f"the program did not finish, so no patch is proposed; profile: {path}")
         return path, _INTERRUPTED
     return path, profile.exit_code or 0
-
-
-def _target(text: str | None) -> Any:
-    from torchyard.cli.build_target import with_build_folder
-    from torchyard.core.study import Target
-    from torchyard.core.variant_parts import parse_target
-
-    if not text:
-        return Target(name="here", python=sys.executable)
-    place = with_build_folder(text)
-    return parse_target(place, folder=Path.cwd(), where="--target", default_name="target")

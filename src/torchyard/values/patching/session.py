@@ -25,10 +25,12 @@ from torchyard.values.patching.model import (
     NotProposed,
     Patch,
     Proposal,
+    StoredRequest,
+    digest,
+    read_request,
 )
 from torchyard.values.patching.program_copy import ProgramCopy, absolute
 from torchyard.values.patching.source_file import SourceFile
-from torchyard.values.patching.stored_request import StoredRequest, digest, read_request
 from torchyard.values.patching.verification import PAIRS, Interrupted, Verifier
 from torchyard.values.report.descriptions import ordered
 

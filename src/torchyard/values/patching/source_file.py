@@ -88,10 +88,6 @@ class SourceFile:
         """Return the offset of a line; of the end for the line after the last."""
         return self._starts[line - 1] if line <= len(self._starts) else len(self._body)
 
-    def code(self, node: ast.AST) -> bytes:
-        """Return the source of a node."""
-        return self._body[self.start(node) : self.end(node)]
-
     def between(self, start: int, end: int) -> bytes:
         """Return bytes of the source."""
         return self._body[start:end]
@@ -118,12 +114,6 @@ class SourceFile:
             if not line.endswith("\n"):
                 lines.append("\n\\ No newline at end of file\n")
         return "".join(lines)
-
-    def statement(self, node: ast.AST) -> ast.stmt:
-        """Return the innermost statement that contains a node."""
-        while not isinstance(node, ast.stmt):
-            node = self.parents[node]
-        return node
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """Return the list of statements that a statement is in."""

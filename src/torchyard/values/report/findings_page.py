@@ -17,7 +17,7 @@ from torchyard import __version__
 from torchyard.core.units import format_bytes, format_duration, format_percent
 from torchyard.presentation.html_page import asset, fingerprint, json_for_script, template_engine
 from torchyard.presentation.wording import ABSENT
-from torchyard.values.model import Certainty, SourceExcerpt, ValueFinding, ValueProfile
+from torchyard.values.model import Certainty, ValueFinding, ValueProfile
 from torchyard.values.pattern_texts import pattern_text
 from torchyard.values.report import descriptions
 from torchyard.values.report.flow_graph import LINKS
@@ -174,7 +174,11 @@ def values_html(profile: ValueProfile) -> str:
     profile = with_excerpts(profile)
     findings = descriptions.ordered(profile)
     shown = findings[:MOST_FINDINGS]
-    lines = _lines(profile.excerpts)
+    lines = {
+        (excerpt.file, excerpt.first_line + offset): line
+        for excerpt in profile.excerpts
+        for offset, line in enumerate(excerpt.lines)
+    }
     flow = flow_page(profile, shown, lines)
     style = asset("report.css") + asset("values.css")
     script = "".join(map(asset, _SCRIPTS))
@@ -367,14 +371,6 @@ def _modules(modules: Mapping[str, int]) -> str:
     named = [f"{descriptions.clipped(name, 80)} ({count:,})" for name, count in modules.items()]
     more = len(named) - _MOST_MODULES
     return ", ".join(named[:_MOST_MODULES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _lines(excerpts: tuple[SourceExcerpt, ...]) -> dict[tuple[str, int], str]:
-    return {
-        (excerpt.file, excerpt.first_line + offset): line
-        for excerpt in excerpts
-        for offset, line in enumerate(excerpt.lines)
-    }
 
 
 def _source(finding: ValueFinding, lines: _Lines) -> list[tuple[int, str, bool]]:

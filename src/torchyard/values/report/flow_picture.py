@@ -52,11 +52,6 @@ class LayoutFailed(Exception):
     """The layout failed; the page shows the reason instead of the graph."""
 
 
-def layout_available() -> bool:
-    """Return whether fast-sugiyama is installed."""
-    return find_spec("fast_sugiyama") is not None
-
-
 def layout_edges(count: int, edges: Iterable[Edge]) -> list[Edge]:
     """Return the edges that determine the layout, without cycles and without most of those that cross layers.
 
@@ -419,7 +414,7 @@ def flow_page(
     summary = f"{len(nodes):,} operators by source location, {len(profile.flow.edges):,} data flows"
     if not nodes:
         return FlowPage(summary="The flow graph was not recorded.", rows=(), picture=None)
-    if not layout_available():
+    if find_spec("fast_sugiyama") is None:
         return FlowPage(summary=summary, rows=rows, picture=None, problems=(MISSING,))
     views, problems = _placed(views_of(profile.flow, waste))
     picture = flow_data(profile, findings, waste, views, lines) if views else None

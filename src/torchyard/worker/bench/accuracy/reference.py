@@ -172,11 +172,6 @@ class SimulatedRounding:
         with _mode(self._rounding, chance, amplified, self._terms):
             return to_plain(self._runner.results(seed)[0], place)
 
-    def rewind(self) -> None:
-        """Restore the model after a run that raised."""
-        self._runner.model.rewind()
-        self._runner.model.forget_gradients()
-
 
 def simulation_bytes(runner: VariantRunner) -> int:
     """Return the minimum memory of simulated rounding: a copy for short types, and its snapshot."""
