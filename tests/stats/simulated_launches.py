@@ -134,7 +134,7 @@ Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RivalAnswer:
+class RuleAnswer:
     """Answer of a decision rule for two sets of times."""
 
     different: bool
@@ -143,10 +143,10 @@ class RivalAnswer:
     p_value: float | None = None
 
 
-Rule = Callable[[ArrayLike, ArrayLike], RivalAnswer]
+Rule = Callable[[ArrayLike, ArrayLike], RuleAnswer]
 
 
-def dynamo_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.1) -> RivalAnswer:
+def dynamo_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.1) -> RuleAnswer:
     """Apply the rule of PyTorch's dynamo harness: unpaired Student t test on alternating calls.
 
     Speedup is the ratio of medians, significant below p = 0.1.
@@ -156,12 +156,12 @@ def dynamo_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0
     pooled = (np.sum((first - first.mean()) ** 2) + np.sum((second - second.mean()) ** 2)) / df
     error = math.sqrt(float(pooled) * (1 / first.size + 1 / second.size))
     p_value = _p_of(float(first.mean() - second.mean()), error, df)
-    return RivalAnswer(
+    return RuleAnswer(
         different=p_value < p_limit, speedup=_ratio_of_medians(first, second), p_value=p_value
     )
 
 
-def welch_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.05) -> RivalAnswer:
+def welch_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.05) -> RuleAnswer:
     """Apply Welch's t test to raw times, as scripts around hyperfine do."""
     first, second = _times(baseline), _times(candidate)
     parts = [float(np.var(side, ddof=1)) / side.size for side in (first, second)]
@@ -169,7 +169,7 @@ def welch_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.
     bottom = parts[0] ** 2 / (first.size - 1) + parts[1] ** 2 / (second.size - 1)
     df = total**2 / bottom if bottom > 0.0 else float(first.size + second.size - 2)
     p_value = _p_of(float(first.mean() - second.mean()), math.sqrt(total), df)
-    return RivalAnswer(
+    return RuleAnswer(
         different=p_value < p_limit,
         speedup=float(first.mean() / second.mean()),
         p_value=p_value,
@@ -178,7 +178,7 @@ def welch_rule(baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.
 
 def mann_whitney_rule(
     baseline: ArrayLike, candidate: ArrayLike, *, p_limit: float = 0.05
-) -> RivalAnswer:
+) -> RuleAnswer:
     """Mann-Whitney U with the normal approximation, ties and continuity corrected."""
     first, second = _times(baseline), _times(candidate)
     pooled = np.concatenate([first, second])
@@ -191,7 +191,7 @@ def mann_whitney_rule(
     spread = math.sqrt(first.size * second.size / 12.0 * (size + 1 - ties))
     distance = max(0.0, abs(u - first.size * second.size / 2.0) - 0.5)
     p_value = 1.0 if spread == 0.0 else math.erfc(distance / spread / math.sqrt(2.0))
-    return RivalAnswer(
+    return RuleAnswer(
         different=p_value < p_limit, speedup=_ratio_of_medians(first, second), p_value=p_value
     )
 
@@ -203,27 +203,27 @@ def bootstrap_rule(
     alpha: float = 0.05,
     resamples: int = 500,
     seed: int = 1,
-) -> RivalAnswer:
+) -> RuleAnswer:
     """Apply a percentile bootstrap of the ratio of medians, assuming independent times."""
     rng = np.random.default_rng(seed)
     first, second = _times(baseline), _times(candidate)
     tops = np.median(rng.choice(first, (resamples, first.size)), axis=1)
     bottoms = np.median(rng.choice(second, (resamples, second.size)), axis=1)
     low, high = np.quantile(tops / bottoms, [alpha / 2.0, 1.0 - alpha / 2.0])
-    return RivalAnswer(different=not low <= 1.0 <= high, speedup=_ratio_of_medians(first, second))
+    return RuleAnswer(different=not low <= 1.0 <= high, speedup=_ratio_of_medians(first, second))
 
 
 def threshold_rule(
     baseline: ArrayLike, candidate: ArrayLike, *, threshold: float = 0.02
-) -> RivalAnswer:
+) -> RuleAnswer:
     """Compare medians with a fixed threshold, as many CI gates do."""
     ratio = _ratio_of_medians(_times(baseline), _times(candidate))
-    return RivalAnswer(different=abs(ratio - 1.0) > threshold, speedup=ratio)
+    return RuleAnswer(different=abs(ratio - 1.0) > threshold, speedup=ratio)
 
 
 def naive_peeking(
     effects: Sequence[float], *, alpha: float = 0.05, min_launches: int = 3
-) -> RivalAnswer:
+) -> RuleAnswer:
     """Repeat the plain t test after every launch until it is significant."""
     values = np.asarray(effects, dtype=np.float64)
     p_value = 1.0
@@ -233,8 +233,8 @@ def naive_peeking(
         p_value = _p_of(float(np.mean(seen)), error, count - 1)
         if p_value < alpha:
             speedup = math.exp(float(np.mean(values[:count])))
-            return RivalAnswer(different=True, speedup=speedup, p_value=p_value)
-    return RivalAnswer(different=False, speedup=math.exp(float(np.mean(values))), p_value=p_value)
+            return RuleAnswer(different=True, speedup=speedup, p_value=p_value)
+    return RuleAnswer(different=False, speedup=math.exp(float(np.mean(values))), p_value=p_value)
 
 
 RULES: Final[dict[str, Rule]] = {

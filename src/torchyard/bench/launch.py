@@ -40,7 +40,7 @@ from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.machine.system.cores import available_cores, check_instances, cores_of
 from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec
-from torchyard.process.worker_process import WorkerGroup, WorkerProcess
+from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkersAsOne
 from torchyard.worker.bench.backend_names import is_user_function
 from torchyard.worker.placement import CORES, MEMORY
 from torchyard.worker.wire import PROTOCOL
@@ -185,21 +185,8 @@ _SEQUENTIAL: Final = frozenset({"build", "measure"})
 """The first instance built may write the weights that the others load; peak memory is measured alone."""
 
 
-class InstanceGroup:
+class InstanceGroup(WorkersAsOne):
     """The instances of one process key, which answer as one worker."""
-
-    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
-        self._workers = tuple(workers)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether all instances run."""
-        return all(worker.is_alive for worker in self._workers)
-
-    def kill(self) -> None:
-        """Kill all instances."""
-        for worker in self._workers:
-            worker.kill()
 
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
         """Return the merged answer of all instances; raise the first failure."""

@@ -14,7 +14,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -484,6 +484,23 @@ class WorkerProcess:
             log_tail=self.log_tail,
         )
         return self._failure
+
+
+class WorkersAsOne:
+    """Workers that answer as one."""
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        self._workers = tuple(workers)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether all workers run."""
+        return all(worker.is_alive for worker in self._workers)
+
+    def kill(self) -> None:
+        """Kill all workers."""
+        for worker in self._workers:
+            worker.kill()
 
 
 class WorkerGroup:

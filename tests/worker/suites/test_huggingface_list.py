@@ -183,7 +183,7 @@ def test_full_sizes_are_those_that_are_known(model: HuggingFaceModel) -> None:
     import torch
     import transformers
 
-    from torchyard.worker.suites.huggingface_suite import make_config
+    from torchyard.worker.suites.huggingface_config import make_config
 
     model_class = getattr(transformers, model.model_class)
     config, length = make_config(model.name, model_class, model.sizes, {}, model.length)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.process.ending import WorkerFailure
-from torchyard.process.worker_process import WorkerProcess
+from torchyard.process.worker_process import WorkerProcess, WorkersAsOne
 from torchyard.worker.wire import LED, phase_of
 
 _ALL_RANKS: Final = frozenset({"hello", "join", "build", "reseat"})
@@ -34,22 +34,12 @@ _FRAME: Final = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _TAIL: Final = 1500
 
 
-class RankGroup:
+class RankGroup(WorkersAsOne):
     """The workers of a process group, rank 0 first."""
 
     def __init__(self, workers: Sequence[WorkerProcess], *, rendezvous: Path) -> None:
-        self._workers = tuple(workers)
+        super().__init__(workers)
         self._rendezvous = rendezvous
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether all ranks run."""
-        return all(worker.is_alive for worker in self._workers)
-
-    def kill(self) -> None:
-        """Kill all ranks."""
-        for worker in self._workers:
-            worker.kill()
 
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
         """Return the merged answer of all ranks; raise the failure that caused the others."""

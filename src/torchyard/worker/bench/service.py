@@ -19,8 +19,12 @@ from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
 from torchyard.worker.bench.model import DTYPES, Model, convert
 from torchyard.worker.bench.options import SAME_BATCH
-from torchyard.worker.bench.ranks.batches import with_other_ranks, with_own_inputs
-from torchyard.worker.bench.ranks.group import Ranks, device_of_rank
+from torchyard.worker.bench.ranks.group import (
+    Ranks,
+    device_of_rank,
+    with_other_ranks,
+    with_own_inputs,
+)
 from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
 from torchyard.worker.bench.relocation import CopiedModule, Relocator
 from torchyard.worker.bench.timing import run_block
@@ -231,33 +235,19 @@ class WorkerService:
                 put_channels_last(own)
             self._models[key] = Model(own, training, step, self._eval_mode())
         model, module, reason = self._models[key], None, ""
+        arguments = {name: variant[name] for name in ("name", "backend", "precision")}
+        arguments.update(model=model, device=device, chosen=options)
         if self._ranks is not None:
             if variant.get("file"):
                 raise CannotBuild("several files cannot be compared with several ranks")
             kind = LeadingRunner if self._ranks.rank == 0 else FollowingRunner
-            return kind(
-                variant["name"],
-                variant["backend"],
-                variant["precision"],
-                model,
-                device,
-                options,
-                self._ranks,
-            )
+            return kind(self._ranks, **arguments)
         if variant.get("file"):
             module, reason = self._replacement(variant, built, model)
             if reason and channels_last:
                 for tensor in [*module.parameters(), *module.buffers()]:
                     tensor.data = metrics.to_channels_last(tensor.data)
-        runner = VariantRunner(
-            variant["name"],
-            variant["backend"],
-            variant["precision"],
-            model,
-            device,
-            options,
-            module=module,
-        )
+        runner = VariantRunner(**arguments, module=module)
         if reason:
             runner.own_weights = True
             self._checks.note(runner, "has " + reason + "; initialised with the same seed")

@@ -12,7 +12,6 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.bench import torch_settings
 from torchyard.worker.bench.accuracy.behaviour import checksum
 from torchyard.worker.bench.accuracy.timed_results import distance
 from torchyard.worker.bench.model import Model, same_numbers
@@ -92,16 +91,7 @@ class RankRunner(VariantRunner):
 
     several_ranks = True
 
-    def __init__(
-        self,
-        name: str,
-        backend: str,
-        precision: str,
-        model: Model,
-        device: str,
-        chosen: torch_settings.Options,
-        ranks: Ranks,
-    ) -> None:
+    def __init__(self, ranks: Ranks, model: Model, **variant: Any) -> None:
         if model.optimizer is not None or model.built.mutates:
             raise CannotBuild(
                 "iterations that change parameters are not supported with several ranks",
@@ -112,7 +102,7 @@ class RankRunner(VariantRunner):
         """This variant's own module, whose parameters hold the gradients."""
         self._difference = ""
         self._in_block = False
-        super().__init__(name, backend, precision, model, device, chosen)
+        super().__init__(model=model, **variant)
 
     @property
     def is_eager_model(self) -> bool:
