@@ -11,12 +11,12 @@ import math
 import os
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tests.presentation.page_outline import page_outline
+from tests.presentation.parsed_page import Page
 from torchyard.audit.model import (
     Audit,
     AuditChange,
@@ -307,29 +307,6 @@ def test_nothing_measured_is_a_page_too() -> None:
     assert curve_chart(empty) is None
     assert "No block was measured." in audit_page(empty)
     assert "No noise source was detected." in audit_text(empty)
-
-
-class Page(HTMLParser):
-    """Elements of a page, and whether they nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag != "meta":
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
 
 
 HOSTILE = (

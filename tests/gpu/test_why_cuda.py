@@ -13,40 +13,17 @@ from typing import Any
 import pytest
 
 from tests.worker.in_process_service import write_file
+from tests.worker.why.net import NET
 
 pytestmark = [pytest.mark.gpu, pytest.mark.torch]
 ROOT = Path(__file__).parents[2]
-PROGRAM = """
+LARGE_NET = (
+    NET.replace("randn(8, 32)", "randn(2048, 1024)").replace("(32", "(1024").replace("32)", "1024)")
+)
+PROGRAM = (
+    LARGE_NET
+    + """
     import time
-
-    import torch
-    from torch import nn
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.norm = nn.LayerNorm(1024)
-            self.up = nn.Linear(1024, 1024)
-
-        def forward(self, x):
-            h = self.norm(x)  # norm
-            return x + torch.sigmoid(self.up(h))  # add
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.blocks = nn.ModuleList([Block(), Block()])
-
-        def forward(self, x):
-            for block in self.blocks:
-                x = block(x)
-            return torch.sort(x)[0].mean()  # mean
-
-        def example_inputs(self):
-            return (torch.randn(2048, 1024),)
-
-        def loss(self, output):
-            return output
 
     def two_streams(module):
         def call(x):
@@ -67,6 +44,7 @@ PROGRAM = """
             return module(x)
         return call
 """
+)
 SCRIPT = """
 import json, sys
 from torchyard.worker.bench.service import WorkerService

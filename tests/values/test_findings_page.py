@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.presentation.page_outline import page_outline
+from tests.presentation.parsed_page import Page
 from tests.values.hostile_values import HOSTILE, hostile_profile
 from tests.values.sample_profile import (
     MODEL,
@@ -37,46 +37,10 @@ from torchyard.values.report.findings_page import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "values.html.txt"
-VOID = {"meta", "br", "input"}
 BARE = ValueProfile(format=1, state="finished", torch="2.13.0")
 needs_layout = pytest.mark.skipif(
     find_spec("fast_sugiyama") is None, reason="the picture needs torchyard[graph]"
 )
-
-
-class Page(HTMLParser):
-    """The elements and texts of a page, and whether its elements nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] not in {"script", "style"}:
-            self.texts.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tests.bench.sample_run import COMPARISONS, MATMUL, STUDY, write_run
+from tests.presentation.parsed_page import Page
 from torchyard.bench.report.comparison_detail import blocks_by_workload, effects_of
 from torchyard.bench.report.page import run_title, to_html
 from torchyard.core.comparison import (
@@ -29,43 +29,6 @@ from torchyard.presentation.chart_layout import (
 from torchyard.presentation.html_page import fingerprint
 from torchyard.presentation.vega import runtime_script
 from torchyard.results.run_reader import Run
-
-VOID = {"meta", "br", "input"}
-
-
-class Page(HTMLParser):
-    """The elements and texts of a page, and whether its elements nest."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not self._open or self._open[-1] not in {"script", "style"}:
-            self.texts.append(data)
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture

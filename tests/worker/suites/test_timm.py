@@ -1,59 +1,18 @@
 """The suite timm, with a fake package of the same interface, and without the package."""
 
-import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.worker.suites.package_suite import ask as ask_suite
 from torchyard.worker.catalog import RENAMED, TIMM
 
 pytestmark = pytest.mark.torch
 
 FAKE = Path(__file__).parents[2] / "data" / "fake_timm"
 
-ASK = """
-import json, sys
-path, question = sys.argv[1], json.loads(sys.argv[2])
-if path == "none":
-    sys.modules["timm"] = None
-else:
-    sys.path.insert(0, path)
-import torch
-from torchyard.worker import suites
-from torchyard.worker.workload import CannotBuild
-answers = []
-for each in question:
-    torch.manual_seed(0)
-    try:
-        if each == "names":
-            answers.append(suites.names("timm"))
-            continue
-        built = suites.build("timm", **each)
-    except CannotBuild as error:
-        answers.append({"refused": str(error), "hint": error.hint})
-        continue
-    output = built.module(*built.args)
-    answer = {"shape": list(built.args[0].shape), "said": built.loss_name}
-    answer["dropout"] = built.module.drop.p
-    answer["path"] = built.module.path.drop_prob
-    if built.module.training:
-        loss = built.loss(output)
-        loss.backward()
-        answer["loss"] = float(loss.detach())
-    answers.append(answer)
-print(json.dumps(answers))
-"""
-
-
-def ask(path: str, *questions: Any) -> list[Any]:
-    command = [sys.executable, "-c", ASK, path, json.dumps(questions)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    answers: list[Any] = json.loads(done.stdout)
-    return answers
+ask = partial(ask_suite, "timm")
 
 
 def test_without_the_package() -> None:
@@ -84,11 +43,17 @@ def test_with_a_package() -> None:
         {"name": "tiny_net", "mode": "training", "parameters": {"num_classes": 0}},
     )
     assert names == ["tiny_net", "tiny_distilled"]
-    assert plain == {"shape": [8, 3, 32, 32], "said": "cross-entropy", "dropout": 0.0, "path": 0.0}
-    assert tagged["shape"] == [2, 3, 32, 32]
-    assert sized["shape"] == [8, 3, 20, 20]
+    assert plain == {
+        "batch": 8,
+        "shapes": [[8, 3, 32, 32]],
+        "said": "cross-entropy",
+        "dropout": 0.0,
+        "path": 0.0,
+    }
+    assert tagged["shapes"] == [[2, 3, 32, 32]]
+    assert sized["shapes"] == [[8, 3, 20, 20]]
     assert training["loss"] > 0
-    assert distilled["shape"] == [3, 3, 48, 40]
+    assert distilled["shapes"] == [[3, 3, 48, 40]]
     assert distilled["loss"] > 0
     assert headless["said"] == "mean of squares of the features"
     assert headless["loss"] > 0
@@ -108,7 +73,7 @@ def test_deprecated_names() -> None:
     taken, gone, renamed = ask(
         str(FAKE), {"name": "old_net"}, {"name": "lost_net"}, {"name": "jx_nest_base"}
     )
-    assert taken["shape"] == [8, 3, 32, 32]  # timm itself makes the new model
+    assert taken["shapes"] == [[8, 3, 32, 32]]  # timm itself makes the new model
     assert gone["refused"] == "the model 'lost_net' was removed from timm 0.0-fake"
     assert renamed == {
         "refused": "timm 0.0-fake has no model 'jx_nest_base'; it was renamed to nest_base_jx",

@@ -1,14 +1,13 @@
 """The suite torchvision: with a fake package, without the package, and with the real one."""
 
 import importlib.util
-import json
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.worker.suites.package_suite import ask as ask_suite
 from torchyard.worker import catalog, suites
 from torchyard.worker.catalog import TORCHVISION, TORCHVISION_BY_NAME
 from torchyard.worker.workload import flatten
@@ -21,48 +20,7 @@ with_torchvision = pytest.mark.skipif(
     reason="torchvision is not installed beside the tests",
 )
 
-ASK = """
-import json, sys
-path, question = sys.argv[1], json.loads(sys.argv[2])
-if path == "none":
-    sys.modules["torchvision"] = None
-else:
-    sys.path.insert(0, path)
-import torch
-from torchyard.worker import suites
-from torchyard.worker.workload import CannotBuild, flatten
-answers = []
-for each in question:
-    torch.manual_seed(0)
-    try:
-        if each == "names":
-            answers.append(suites.names("torchvision"))
-            continue
-        built = suites.build("torchvision", **each)
-    except CannotBuild as error:
-        answers.append({"refused": str(error), "hint": error.hint})
-        continue
-    output = built.module(*built.args)
-    answer = {"batch": built.batch_size, "said": built.loss_name}
-    answer["shapes"] = [list(tensor.shape) for tensor in flatten(built.args[0])]
-    if hasattr(built.module, "drop"):
-        answer["dropout"] = built.module.drop.p
-    if built.module.training:
-        loss = built.loss(output)
-        loss.backward()
-        answer["loss"] = float(loss.detach())
-        answer["without"] = sum(p.grad is None for p in built.module.parameters())
-    answers.append(answer)
-print(json.dumps(answers))
-"""
-
-
-def ask(path: str, *questions: Any) -> list[Any]:
-    command = [sys.executable, "-c", ASK, path, json.dumps(questions)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    answers: list[Any] = json.loads(done.stdout)
-    return answers
+ask = partial(ask_suite, "torchvision")
 
 
 def test_the_list() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.worker.in_process_service import write_file
 
-PROGRAM = """
+NET = """
     import torch
     from torch import nn
 
@@ -35,7 +35,10 @@ PROGRAM = """
 
         def loss(self, output):
             return output
-
+"""
+PROGRAM = (
+    NET
+    + """
     def same(module):
         return lambda *inputs: module(*inputs)
 
@@ -50,6 +53,7 @@ PROGRAM = """
         import copy
         return copy.deepcopy(module)
 """
+)
 
 
 def write_net(folder: Path) -> str:
