@@ -6,6 +6,7 @@ the revision that a run measured: given by the user, by the CI job, or by torch 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +101,14 @@ class Run:
             label = str(record.get("workload"))
             if workload is None or label == workload.label:
                 yield label, _decode(Block, record.get("block"), path, number)
+
+    def blocks_by_workload(self) -> dict[str, list[Block]]:
+        """Return all blocks with a positive duration by label of the workload, in one pass."""
+        blocks: dict[str, list[Block]] = defaultdict(list)
+        for label, block in self.blocks():
+            if block.samples_ns and block.median_ns > 0:
+                blocks[label].append(block)
+        return blocks
 
     def launches(self) -> list[dict[str, Any]]:
         """Return the records of all launches."""

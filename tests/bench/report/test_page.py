@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench.sample_run import COMPARISONS, MATMUL, STUDY, write_run
 from tests.presentation.parsed_page import Page
-from torchyard.bench.report.comparison_detail import blocks_by_workload, effects_of
+from torchyard.bench.report.comparison_detail import effects_of
 from torchyard.bench.report.page import run_title, to_html
 from torchyard.core.comparison import (
     BUSY_NOTE_PREFIX,
@@ -164,7 +164,7 @@ def test_rows_have_a_plot_where_the_speed_counts(run: Run) -> None:
 
 
 def test_launches_are_those_of_the_blocks(run: Run) -> None:
-    effects = effects_of(run.comparisons[0], blocks_by_workload(run))
+    effects = effects_of(run.comparisons[0], run.blocks_by_workload())
     assert len(effects.speedups) == 8
     assert all(1.30 < speedup < 1.40 for speedup in effects.speedups)
     assert dict(effects.dropped)["waited for a core"] == 7

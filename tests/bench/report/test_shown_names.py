@@ -10,7 +10,6 @@ import pytest
 
 from tests.bench.sample_run import COMPARISONS, STUDY, write_run
 from torchyard.bench.commands.execution import BenchSession
-from torchyard.bench.report.comparison_detail import blocks_by_workload
 from torchyard.bench.report.formats import FORMATS
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.bench.report.shown_run import shown_run
@@ -59,7 +58,7 @@ def test_json_has_the_short_name_and_the_path(run: Run) -> None:
 
 def test_samples_stay_with_their_workload(run: Run) -> None:
     shown = shown_run(run)
-    blocks, shown_blocks = blocks_by_workload(run), blocks_by_workload(shown)
+    blocks, shown_blocks = run.blocks_by_workload(), shown.blocks_by_workload()
     assert blocks[SECOND.label]
     assert blocks[SECOND.label] == shown_blocks["two/model.py:Net inference"]
     first = shown.comparisons[0].workload

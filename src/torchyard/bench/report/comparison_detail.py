@@ -7,7 +7,6 @@ layout.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -53,7 +52,6 @@ from torchyard.presentation.wording import (
     time_text,
     title_of,
 )
-from torchyard.results.run_reader import Run
 from torchyard.stats.pairs import pair_blocks, summarize_guards
 
 
@@ -65,15 +63,6 @@ class LaunchEffects:
     dropped: tuple[tuple[str, int], ...] = ()
     guards: GuardSummary = field(default_factory=GuardSummary)
     """Computed from the blocks, because old runs did not record it."""
-
-
-def blocks_by_workload(run: Run) -> dict[str, list[Block]]:
-    """Return all blocks by label of the workload, in one pass over the samples."""
-    blocks: dict[str, list[Block]] = defaultdict(list)
-    for label, block in run.blocks():
-        if block.samples_ns and block.median_ns > 0:
-            blocks[label].append(block)
-    return blocks
 
 
 def effects_of(comparison: Comparison, blocks: Mapping[str, Sequence[Block]]) -> LaunchEffects:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torchyard.bench.repetition import row_command
 from torchyard.bench.report.answer import answer_text
 from torchyard.bench.report.block_charts import BASES
-from torchyard.bench.report.comparison_detail import blocks_by_workload, comparison_part
+from torchyard.bench.report.comparison_detail import comparison_part
 from torchyard.bench.report.generation import HEADINGS, generations
 from torchyard.bench.report.shown_run import shown_run
 from torchyard.bench.report.suite_charts import (
@@ -152,7 +152,7 @@ _STATES = {
 def to_html(run: Run, *, frame: Frame | None = None) -> str:
     """Return the page of a run; with a frame, it links to other pages."""
     run = shown_run(run)
-    blocks = blocks_by_workload(run)
+    blocks = run.blocks_by_workload()
     budget, comparisons = run.study.budget, run.comparisons
     confidence = 1 - budget.alpha
     means = suite_means(comparisons, confidence=confidence)

@@ -171,15 +171,6 @@ _TINY = 1e-6
 RunBlocks = Mapping[str, Sequence[Block]]
 
 
-def read_blocks(run: Run) -> RunBlocks:
-    """Read all blocks with a positive duration, by workload label."""
-    blocks: dict[str, list[Block]] = defaultdict(list)
-    for label, block in run.blocks():
-        if block.samples_ns and block.median_ns > 0:
-            blocks[label].append(block)
-    return blocks
-
-
 def pair_variants(
     run: Run, label: str, one: str, other: str, blocks: RunBlocks
 ) -> tuple[PairedLaunches, Estimate]:
@@ -279,7 +270,7 @@ def _blocks(run: Run) -> RunBlocks:
             why="two candidates of one run are paired from its samples",
             hint="give the run folder, or compare with the run's baseline",
         )
-    return read_blocks(run)
+    return run.blocks_by_workload()
 
 
 def _recorded(
