@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.bench.report.test_page import HOSTILE, Page
+from tests.bench.report.test_page import HOSTILE
 from tests.bench.sample_run import write_run
+from tests.presentation.parsed_page import Page
 from torchyard.bench.report.page import to_html
 from torchyard.presentation import vega as vega_runtime
 from torchyard.presentation.vega import (

@@ -21,36 +21,34 @@ from torchyard.process.ending import WorkerFailure
 from torchyard.process.start import LaunchSpec
 from torchyard.process.worker_process import WorkerGroup
 
-
-def inspect_target(target: Target, *, limit_s: float = 120.0) -> dict[str, Any]:
-    """Return the handshake of a worker in this target; raise WorkerTrouble if it fails."""
-    return _ask_target(target, limit_s=limit_s)
+_LIMIT_S: Final = 120.0
 
 
-def _ask_target(
-    target: Target, *requests: tuple[str, dict[str, str]], limit_s: float
-) -> dict[str, Any]:
-    """Return the answer to the last request (verb and fields) to a worker that is started for them."""
+def inspect_target(target: Target, *requests: tuple[str, dict[str, str]]) -> dict[str, Any]:
+    """Return the answer of a new worker to the last request (verb and fields), else its handshake.
+
+    Raises WorkerFailure.
+    """
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder, WorkerGroup() as group:
         spec = LaunchSpec(
             name=target.name,
             python=target.python,
             variables=target.variables,
-            start_limit_s=limit_s,
+            start_limit_s=_LIMIT_S,
             working_folder=folder,
         )
         try:
             worker = group.start(spec, log_path=Path(folder) / "worker.log")
-            answer = worker.ask("hello", limit_s=limit_s)
+            answer = worker.ask("hello", limit_s=_LIMIT_S)
             for verb, fields in requests:
-                answer = worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
+                answer = worker.ask(verb, limit_s=_LIMIT_S, on_note=None, **fields)
         except WorkerFailure as trouble:
             trouble.log = ""  # the log is deleted with the folder; its tail is in the error
             raise
         return answer
 
 
-def check_backends(studies: Iterable[Study], *, limit_s: float = 120.0) -> None:
+def check_backends(studies: Iterable[Study]) -> None:
     """Raise UsageError if a target has no backend of the name in `dynamo:NAME`.
 
     Other backends were checked by name. Starts one worker per target that has such a variant, and
@@ -64,7 +62,7 @@ def check_backends(studies: Iterable[Study], *, limit_s: float = 120.0) -> None:
                 requested.setdefault(variant.target, {})[name] = None
     for target, names in requested.items():
         try:
-            available = _ask_target(target, ("backends", {}), limit_s=limit_s)["names"]
+            available = inspect_target(target, ("backends", {}))["names"]
         except WorkerFailure:
             continue
         for name in names:
@@ -114,7 +112,7 @@ def check_devices(studies: Iterable[Study]) -> dict[str, dict[str, Any]]:
 def _devices_with_file(target: Target, device: str, file: str) -> list[str]:
     """Return the devices that the target sees after loading a file, which may register a backend."""
     try:
-        answer = _ask_target(target, ("device", {"device": device, "file": file}), limit_s=120.0)
+        answer = inspect_target(target, ("device", {"device": device, "file": file}))
     except WorkerFailure as trouble:
         if trouble.kind != "cannot-build":
             raise
@@ -161,11 +159,7 @@ class Loading:
 
 
 def check_loading(
-    workloads: Sequence[Workload],
-    target: Target,
-    *,
-    limit_s: float,
-    memory_limit_bytes: int | None = None,
+    workloads: Sequence[Workload], target: Target, *, limit_s: float
 ) -> Iterator[Loading]:
     """Yield one result per workload as each completes."""
     with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
@@ -174,7 +168,6 @@ def check_loading(
                 name=workload.name,
                 python=target.python,
                 variables=(("HF_HUB_OFFLINE", "1"), *target.variables),
-                memory_limit_bytes=memory_limit_bytes,
                 start_limit_s=limit_s,
                 working_folder=folder,
             )

@@ -16,7 +16,7 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -241,13 +241,13 @@ class RemotePool:
         return [Path(one["socket"]) if "socket" in one else str(one["why"]) for one in answers]
 
 
-def pool_of_environment(environment: Mapping[str, str] = os.environ) -> TemplateSource | None:
+def pool_of_environment() -> TemplateSource | None:
     """Return the pool that the environment names, if any."""
-    path = environment.get(POOL_VARIABLE, "")
+    path = os.environ.get(POOL_VARIABLE, "")
     return RemotePool(Path(path)) if path else None
 
 
-def cache_of_environment(environment: Mapping[str, str] = os.environ) -> Path | None:
+def cache_of_environment() -> Path | None:
     """Return the folder of compiled artifacts that the environment names, if any."""
-    path = environment.get(CACHE_VARIABLE, "")
+    path = os.environ.get(CACHE_VARIABLE, "")
     return Path(path) if path else None

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.bench.report.test_golden import check
-from tests.bench.report.test_page import HOSTILE, Page
+from tests.bench.report.test_page import HOSTILE
 from tests.bench.roofline.sample_roofline import (
     COMPARISONS,
     FACTS,
@@ -22,6 +22,7 @@ from tests.bench.roofline.sample_roofline import (
     row,
 )
 from tests.bench.sample_run import write_run
+from tests.presentation.parsed_page import Page
 from torchyard.bench.report.page import to_html
 from torchyard.bench.report.sharing import redacted_run
 from torchyard.bench.roofline.chart import roofline_description, roofline_spec, to_roofline_svg

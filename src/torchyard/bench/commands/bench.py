@@ -80,18 +80,18 @@ def bench(files: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.errors import UsageError
 
     if options["row"] is not None:
-        from torchyard.bench.commands.repeat import study_of_option
+        from torchyard.bench.commands.studies import study_of_row_option
 
-        return _run_study(study_of_option(files, options), options, as_json=as_json)
+        return _run_study(study_of_row_option(files, options), options, as_json=as_json)
     if options["commands"]:
-        from torchyard.bench.commands.programs import study_of_commands
+        from torchyard.bench.commands.studies import study_of_commands
 
         return _run_study(study_of_commands(files, options), options, as_json=as_json)
     for name in ("shell", "warmup"):
         if options[name]:
             raise UsageError(f"--{name} has no effect", hint="it applies to --command")
     if options["script"] is not None:
-        from torchyard.bench.commands.scripts import study_of_script
+        from torchyard.bench.commands.studies import study_of_script
 
         return _run_study(study_of_script(files, options), options, as_json=as_json)
     for name in ("step", "script_args"):

@@ -7,7 +7,7 @@ rates, and the command that measures the peak is shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -161,9 +161,9 @@ class Roofline:
         ]
 
 
-def roofline_of(run: Run, *, find: Callable[..., MachinePeak | None] = find_peak) -> Roofline:
+def roofline_of(run: Run) -> Roofline:
     """Return the roofline of a run; without rows if no workload states the bytes it moves."""
-    look_up = cache(find)
+    look_up = cache(find_peak)
     variants = {variant.name: variant for variant in run.study.variants}
     rows: list[RooflineRow] = []
     peaks: dict[PeakKey, MachinePeak | None] = {}

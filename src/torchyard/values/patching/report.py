@@ -11,9 +11,10 @@ from torchyard.values.patching.model import FixReport, Gain, Proposal, Verificat
 
 _INDENT: Final = "    "
 _NAMED: Final = 20
+_WIDTH: Final = 100
 
 
-def fix_text(report: FixReport, *, folder: str, width: int = 100) -> str:
+def fix_text(report: FixReport, *, folder: str) -> str:
     """Return patches with their evidence, then the findings without a patch and the reasons."""
     proposed = report.proposed
     others = [one for one in report.proposals if not one.proposed]
@@ -23,22 +24,17 @@ def fix_text(report: FixReport, *, folder: str, width: int = 100) -> str:
     )
     lines = [f"{start}{len(report.proposals)} {findings}."]
     for proposal in proposed:
-        lines += ["", *_heading(proposal, width), *proposal.diff.splitlines()]
+        lines += ["", *_entry(proposal, proposal.text), *proposal.diff.splitlines()]
         for text in (verification_text(proposal.verification), gain_text(proposal.gain)):
-            lines += wrapped(text, width, first=_INDENT, rest=_INDENT + "  ")
+            lines += wrapped(text, _WIDTH, first=_INDENT, rest=_INDENT + "  ")
     if len(proposed) > 1:
         lines += ["", "All patches together:"]
         for text in (verification_text(report.together), gain_text(report.gain)):
-            lines += wrapped(text, width, first=_INDENT, rest=_INDENT + "  ")
+            lines += wrapped(text, _WIDTH, first=_INDENT, rest=_INDENT + "  ")
     if others:
         lines += ["", "Not proposed:"]
         for proposal in others[:_NAMED]:
-            lines += wrapped(
-                f"{_title(proposal)}: {proposal.why_not or 'not verified'}",
-                width,
-                first=f"{proposal.finding:>3} ",
-                rest=_INDENT + "  ",
-            )
+            lines += _entry(proposal, proposal.why_not or "not verified")
         if len(others) > _NAMED:
             lines.append(f"{_INDENT}{len(others) - _NAMED} more: --json lists all")
     if report.interrupted:
@@ -87,15 +83,8 @@ def gain_text(gain: Gain) -> str:
     return f"measured: {verb} {format_percent(gain.share)} {interval} of {gain.clock} ({gain.pairs} pairs of runs)"
 
 
-def _heading(proposal: Proposal, width: int) -> list[str]:
-    return wrapped(
-        f"{_title(proposal)}: {proposal.text}",
-        width,
-        first=f"{proposal.finding:>3} ",
-        rest=_INDENT + "  ",
-    )
-
-
-def _title(proposal: Proposal) -> str:
+def _entry(proposal: Proposal, text: str) -> list[str]:
     name = proposal.operator.removeprefix("aten::")
-    return f"{proposal.pattern}, {name} at {proposal.file}:{proposal.line}"
+    title = f"{proposal.pattern}, {name} at {proposal.file}:{proposal.line}"
+    first, rest = f"{proposal.finding:>3} ", _INDENT + "  "
+    return wrapped(f"{title}: {text}", _WIDTH, first=first, rest=rest)
