@@ -1,41 +1,12 @@
 """The exceptions of Torchyard and their exit codes.
 
-TorchyardError                1   a bug in Torchyard when raised directly
-├─ UsageError                 2   an invalid option or configuration value
-├─ NothingToDo                3   the request selects no work
-├─ MissingTool                4   a missing program, library or device
-├─ NotAllowed                 4   a missing permission
-├─ WorkerFailed               5   a worker died, hung or violated the protocol
-├─ StepFailed                 5   a command failed
-├─ Untrustworthy              6   the measurements are not trustworthy
-├─ GateFailed                 7   a limit set by the user was exceeded
-├─ ResultsDamaged             8   a run folder that is damaged or of a newer version
-├─ WrongResults               9   every candidate computes wrong results
-└─ TimeLimit                124   a time limit was exceeded
-
-Ctrl-C ends the program with 130, SIGHUP with 129 and SIGTERM with 143. Library code raises these
-exceptions and never prints or exits: only `cli` does.
+A TorchyardError raised directly is a bug in Torchyard. Ctrl-C ends the program with 130, SIGHUP with 129
+and SIGTERM with 143. Library code raises these exceptions and never prints or exits: only `cli` does.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
-
-__all__ = [
-    "EXIT_CODES",
-    "GateFailed",
-    "MissingTool",
-    "NotAllowed",
-    "NothingToDo",
-    "ResultsDamaged",
-    "StepFailed",
-    "TimeLimit",
-    "TorchyardError",
-    "Untrustworthy",
-    "UsageError",
-    "WorkerFailed",
-    "WrongResults",
-]
 
 
 class TorchyardError(Exception):
