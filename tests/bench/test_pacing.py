@@ -97,14 +97,14 @@ def test_templates_pay_off_if_many_launches_follow(time_s: float, pays_off: bool
 def test_the_start_of_a_template_is_not_expected_again() -> None:
     """Otherwise one slow start would make all later launches few and long."""
     lengths = []
-    for later_start_s in (12.0, 1.0):
+    for next_start_s in (12.0, 1.0):
         now = FakeTime()
         clock = SessionClock(Budget(time_s=60.0), clock=now)
         clock.launch_ready(5.0, round_s=0.2)
         clock.launch_done(wall_s=1.2, rounds=6)
         clock.learn([result(0.01, 0.015, 1)])
         now.now_s += 12.0
-        clock.launch_ready(12.0, round_s=0.2, later_start_s=later_start_s)
+        clock.launch_ready(12.0, round_s=0.2, later_start_s=next_start_s)
         assert clock.last_start_s == 12.0
         lengths.append(clock.seconds_for_rounds())
     assert lengths[1] < 0.7 * lengths[0]
