@@ -21,7 +21,7 @@ Names, sequence lengths and batch sizes follow PyTorch's own benchmark harness (
 with more than half a billion parameters). Model sizes are fixed in Torchyard, independent of the version of transformers.
 Models named after a class have its default sizes, so Pegasus, mBART and the small Blenderbot are smaller than the published
 ones. In the harness, Whisper and the models of 1000 tokens generate a transcript or text; here they process a prompt
-(Whisper: 30 s of audio) once. The class is given where it differs from the name.
+(Whisper: 30 s of audio) once. CLIP is an addition. The class is given where it differs from the name.
 """
 _OTHERS = {
     "timm": """\

@@ -30,6 +30,16 @@ SMALLER: dict[str, dict[str, int]] = {
     "unet": {"size": 16, "width": 8, "depth": 2},
     "lstm": {"layers": 1, "width": 16, "vocabulary": 64, "length": 8},
     "gpt": {"layers": 1, "width": 32, "vocabulary": 64, "length": 16},
+    "speech": {"layers": 1, "width": 32, "mels": 8, "frames": 20, "vocabulary": 64, "length": 8},
+    "diffusion": {"size": 8, "width": 16, "depth": 1, "length": 7, "context": 12},
+    "vision-language": {
+        "layers": 1,
+        "width": 32,
+        "size": 32,
+        "vocabulary": 64,
+        "length": 8,
+        "embedding": 16,
+    },
 }
 CASES = [
     (suite, entry.name, mode)

@@ -121,6 +121,7 @@ MILLIONS: dict[str, float] = {
     "Qwen3-0.6B": 596.0,
     "Mistral-7B-Instruct-v0.3": 7248.0,
     "gpt-oss-20b": 20914.8,
+    "clip-vit-base-patch32": 151.3,
 }
 
 
@@ -136,7 +137,7 @@ def small(model: HuggingFaceModel) -> dict[str, Any]:
 
 
 def test_the_list_is_whole() -> None:
-    assert len(MODELS) == len(BY_NAME) == len(HUGGINGFACE) == len(MILLIONS) == 55
+    assert len(MODELS) == len(BY_NAME) == len(HUGGINGFACE) == len(MILLIONS) == 56
     assert catalog.LISTS["huggingface"] == HUGGINGFACE
     assert all(listed.about and "inference" in listed.modes for listed in HUGGINGFACE)
     assert all(m.gpu_batch_size >= 1 and m.cpu_batch_size >= 1 for m in MODELS)

@@ -89,6 +89,9 @@ transformer-encoder | 2 | layers=4 width=256 heads=8 length=64 vocabulary=8192 c
 unet                | 1 | size=64 width=16 depth=3                                        | U-Net over images
 lstm                | 8 | layers=2 width=128 length=32 vocabulary=8192 classes=16         | LSTM that classifies sequences
 gpt                 | 1 | layers=4 width=256 heads=8 length=64 vocabulary=8192            | decoder-only transformer that predicts the next token
+speech              | 1 | layers=4 width=256 heads=4 mels=80 frames=400 length=32 vocabulary=8192 | speech recognition: encoder over a spectrogram of 4 s and decoder of text, as in Whisper
+diffusion           | 1 | size=32 width=64 depth=2 heads=4 length=77 context=256          | noise prediction of one step of latent diffusion: U-Net with embedded timesteps and cross-attention to a text
+vision-language     | 4 | layers=4 width=256 heads=4 size=112 patch=16 length=32 vocabulary=8192 embedding=256 | image encoder and text encoder with a contrastive loss, as in CLIP
 """
 
 KERNELS: List[Entry] = [

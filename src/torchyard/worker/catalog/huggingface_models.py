@@ -158,6 +158,17 @@ SIZES: Dict[str, Sizes] = {
         ),
         "mm_tokens_per_image": 256,
     },
+    "clip_base": {
+        "text_config": parameters(
+            "vocab_size=49408 hidden_size=512 intermediate_size=2048 num_hidden_layers=12 "
+            "num_attention_heads=8 max_position_embeddings=77 projection_dim=512"
+        ),
+        "vision_config": parameters(
+            "hidden_size=768 intermediate_size=3072 num_hidden_layers=12 num_attention_heads=12 "
+            "image_size=224 patch_size=32 projection_dim=512"
+        ),
+        "projection_dim": 512,
+    },
     "qwen3_0_6b": parameters(
         "hidden_size=1024 intermediate_size=3072 num_hidden_layers=28 num_attention_heads=16 "
         "num_key_value_heads=8 head_dim=128 vocab_size=151936 max_position_embeddings=40960 "
@@ -263,6 +274,10 @@ Qwen3-0.6B                              | Qwen3ForCausalLM                | qwen
 Mistral-7B-Instruct-v0.3                | MistralForCausalLM              | mistral_7b         | 1000 | 1   | 1   | inference | -    | Mistral 7B
 gpt-oss-20b                             | GptOssForCausalLM               | gpt_oss_20b        | 1000 | 1   | 1   | inference | 4.55 | gpt-oss 20B, 4 of 32 experts active
 """
+# Not in PyTorch's benchmark harness.
+_FURTHER_MODELS = """
+clip-vit-base-patch32                   | CLIPModel                       | clip_base          | 77   | 32  | 8   | both      | -    | CLIP base: encoders of images and texts
+"""
 
 
 # Classes whose phases of text generation run in a sweep of the whole suite: causal attention without a window.
@@ -294,6 +309,8 @@ def _model(row: List[str]) -> HuggingFaceModel:
     )
 
 
-MODELS: List[HuggingFaceModel] = [_model(row) for row in table_rows(_MODELS + _PROMPTED_MODELS)]
+MODELS: List[HuggingFaceModel] = [
+    _model(row) for row in table_rows(_MODELS + _PROMPTED_MODELS + _FURTHER_MODELS)
+]
 BY_NAME: Dict[str, HuggingFaceModel] = {model.name: model for model in MODELS}
 HUGGINGFACE: List[ListedWorkload] = [model.listed for model in MODELS]

@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from torchyard.worker.catalog.entry import GENERATION, PHASES
 from torchyard.worker.suites.choices import is_whole
@@ -105,14 +104,13 @@ class GptPhase(Phase):
         count = tokens.shape[1]
         positions = torch.arange(count, device=tokens.device) + start
         hidden = self.gpt.embedding(tokens) + self.gpt.positions[positions]
-        visible = None
+        mask = None
         if self.layers:
-            places = torch.arange(self.lengths.capacity, device=tokens.device)
-            visible = places[None, :] <= positions[:, None]
+            mask = self.gpt.blocks[0].mask_from(start, count, self.lengths.capacity)
         longer: Cache = []
         for index, block in enumerate(self.gpt.blocks):
             query, keys, values = block.heads_of(block.attention_norm(hidden))
-            if visible is not None:
+            if self.layers:
                 all_keys, all_values = cache[index]
                 all_keys.index_copy_(2, positions, keys)
                 all_values.index_copy_(2, positions, values)
@@ -121,9 +119,7 @@ class GptPhase(Phase):
                 keys = torch.cat([cache[index][0], keys], dim=2)
                 values = torch.cat([cache[index][1], values], dim=2)
             longer.append((keys, values))
-            attended = functional.scaled_dot_product_attention(
-                query, keys, values, attn_mask=visible, is_causal=visible is None and count > 1
-            )
+            attended = block.attend(query, keys, values, causal=count > 1, mask=mask)
             hidden = hidden + block.joined(attended)
             hidden = hidden + block.feed(block.feed_norm(hidden))
         return self.gpt.head(self.gpt.norm(hidden[:, -1:])), longer

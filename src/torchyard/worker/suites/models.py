@@ -1,7 +1,7 @@
 """The suite `models`: small networks of common architectures, without extra packages.
 
 Residual networks (He et al., 2015), a U-Net (Ronneberger et al., 2015), a BERT-like encoder, a GPT-2-like decoder and
-an LSTM.
+an LSTM; those for speech, diffusion and images with text are in `modalities`.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from torchyard.worker import catalog
 from torchyard.worker.catalog.entry import PHASES
-from torchyard.worker.suites import training
+from torchyard.worker.suites import modalities, training
 from torchyard.worker.suites.choices import Choices, choose, require
 from torchyard.worker.suites.generation import (
     GptPhase,
@@ -20,55 +20,8 @@ from torchyard.worker.suites.generation import (
     build_phase,
     refuse_generation,
 )
+from torchyard.worker.suites.transformer import require_whole_heads, transformer_blocks
 from torchyard.worker.workload import BuiltWorkload, CannotBuild
-
-
-class TransformerBlock(nn.Module):
-    """Self-attention and a feed-forward network, each added to its input."""
-
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.causal = causal
-        self.attention_norm = nn.LayerNorm(width)
-        self.project_in = nn.Linear(width, 3 * width)
-        self.project_out = nn.Linear(width, width)
-        self.feed_norm = nn.LayerNorm(width)
-        self.feed = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
-
-    def forward(self, tokens: Any) -> Any:
-        """Apply the layer to the tokens."""
-        tokens = tokens + self._attend(self.attention_norm(tokens))
-        return tokens + self.feed(self.feed_norm(tokens))
-
-    def _attend(self, tokens: Any) -> Any:
-        query, key, value = self.heads_of(tokens)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        return self.joined(attended)
-
-    def heads_of(self, tokens: Any) -> Any:
-        """Return queries, keys and values, each (batch, heads, length, width of a head)."""
-        batch, length, width = tokens.shape
-        split = self.project_in(tokens).view(batch, length, 3, self.heads, width // self.heads)
-        return split.permute(2, 0, 3, 1, 4).unbind(0)
-
-    def joined(self, attended: Any) -> Any:
-        """Return the projected results of all heads."""
-        batch, heads, length, width = attended.shape
-        return self.project_out(attended.transpose(1, 2).reshape(batch, length, heads * width))
-
-
-def require_whole_heads(choices: Choices) -> None:
-    """Raise CannotBuild when the width is not a multiple of the number of heads."""
-    width, heads = choices["width"], choices["heads"]
-    require(
-        width % heads == 0,
-        choices.label,
-        f"width {width} is not a multiple of heads {heads}",
-        "give width a multiple of heads",
-    )
 
 
 class TransformerEncoder(nn.Module):
@@ -79,7 +32,7 @@ class TransformerEncoder(nn.Module):
         width = choices["width"]
         self.embedding = nn.Embedding(choices["vocabulary"], width)
         self.positions = nn.Parameter(torch.randn(choices["length"], width) * 0.02)
-        self.blocks = _transformer_blocks(choices, causal=False)
+        self.blocks = transformer_blocks(choices, causal=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, choices["classes"])
 
@@ -102,15 +55,6 @@ def _classifier(
     )
 
 
-def _transformer_blocks(choices: Choices, causal: bool) -> Any:
-    return nn.Sequential(
-        *(
-            TransformerBlock(choices["width"], choices["heads"], causal)
-            for _ in range(choices["layers"])
-        )
-    )
-
-
 def make_encoder(choices: Choices, device: Any) -> BuiltWorkload:
     """Build the network with random tokens and classes."""
     require_whole_heads(choices)
@@ -129,7 +73,7 @@ class Gpt(nn.Module):
         self.embedding = nn.Embedding(choices["vocabulary"], width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.positions = nn.Parameter(torch.randn(choices["length"], width) * 0.02)
-        self.blocks = _transformer_blocks(choices, causal=True)
+        self.blocks = transformer_blocks(choices, causal=True)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, choices["vocabulary"], bias=False)
         self.head.weight = self.embedding.weight
@@ -346,6 +290,9 @@ MAKERS: Dict[str, Callable[[Choices, Any], BuiltWorkload]] = {
     "unet": make_unet,
     "lstm": make_lstm,
     "gpt": make_gpt,
+    "speech": modalities.make_speech,
+    "diffusion": modalities.make_diffusion,
+    "vision-language": modalities.make_vision_language,
 }
 
 
