@@ -203,6 +203,8 @@ def convert(built: BuiltWorkload, dtype: Any) -> BuiltWorkload:
         built.flops,
         built.mutates,
         built.traffic,
+        built.batch_size,
+        built.stream,
         others=tuple(
             BuiltWorkload(
                 None,

@@ -27,6 +27,9 @@ WRAPPERS: Dict[str, Dict[str, str]] = {
 }
 """Modules around a training workload with several ranks, and their settings: `ddp.NAME=VALUE`."""
 SAME_BATCH = "same-batch"
+ATTENTION = "attention"
+FLEX = "flex"
+WEIGHTS = "weights"
 PREFIXES = (*COMPILERS, *WRAPPERS)
 
 
@@ -84,10 +87,21 @@ OPTIONS: Tuple[Option, ...] = (
         "call",
     ),
     Option(
-        "attention",
-        "the only kernel that scaled dot-product attention may use",
+        ATTENTION,
+        "the only kernel that scaled dot-product attention may use; `flex` replaces it by flex_attention in models of "
+        "the suite `models` and of transformers. A kernel that the workload does not run is an error",
         "call",
-        choices=("math", "flash", "efficient", "cudnn"),
+        choices=("math", "flash", "efficient", "cudnn", FLEX),
+    ),
+    Option(
+        WEIGHTS,
+        "quantised weights of linear layers: `int8` with a scale for each output, dequantised in the product; "
+        "`int8-packed` with torch's product for int8 weights; `torchao-...` by torchao, if the target has it. Results "
+        "are compared with those of the dequantised weights, and the difference from the baseline is reported",
+        "model",
+        choices=("int8", "int8-packed", "torchao-int8", "torchao-int4", "torchao-float8"),
+        changes_results=True,
+        inference_only=True,
     ),
     Option("no-onednn", "disable oneDNN on the CPU", "call"),
     Option(
@@ -253,6 +267,11 @@ def settings_of(options: Dict[str, Scalar], wrapper: str) -> Optional[Dict[str, 
 def wrappers_of(options: Dict[str, Scalar]) -> List[str]:
     """Return the wrappers that the options include; at most one is valid."""
     return [wrapper for wrapper in WRAPPERS if settings_of(options, wrapper) is not None]
+
+
+def changes_module(name: str, value: Scalar) -> bool:
+    """Whether the variant runs a changed copy of the module, so that its eager reference has no such option."""
+    return (name == WEIGHTS and bool(value)) or (name == ATTENTION and value == FLEX)
 
 
 def as_text(options: Dict[str, Scalar]) -> str:

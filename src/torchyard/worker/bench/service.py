@@ -15,10 +15,12 @@ from torchyard.worker import suites
 from torchyard.worker.bench import backends, dynamo_graphs, metrics, timing
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
+from torchyard.worker.bench.attention_kernels import use_flex
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.metrics import put_channels_last, try_other_batches
 from torchyard.worker.bench.model import DTYPES, Model, convert
-from torchyard.worker.bench.options import SAME_BATCH
+from torchyard.worker.bench.options import ATTENTION, FLEX, SAME_BATCH, WEIGHTS, changes_module
+from torchyard.worker.bench.quantised_weights import Quantised, quantise, shared_copy
 from torchyard.worker.bench.ranks.group import (
     Ranks,
     device_of_rank,
@@ -108,6 +110,8 @@ class WorkerService:
         """Operations of an iteration, by the file that replaces the workload's module."""
         self._files: Dict[str, str] = {}
         """The replacing file of each variant."""
+        self._quantised: Dict[Any, Quantised] = {}
+        """Modules with quantised weights, by the key of their model."""
         self._reference: Optional[Dict[str, Any]] = None
         self._checks = Checks()
         self._ranks: Optional[Ranks] = None
@@ -235,6 +239,14 @@ class WorkerService:
                 put_channels_last(own)
             self._models[key] = Model(own, training, step, self._eval_mode())
         model, module, reason = self._models[key], None, ""
+        changing = [name for name, value in options.items() if changes_module(name, value)]
+        if changing and (self._ranks is not None or variant.get("file")):
+            raise CannotBuild(
+                changing[0] + " cannot be combined with several ranks or files",
+                hint="remove the option",
+            )
+        if changing:
+            return self._changed_module(variant, options, key, device)
         arguments = {name: variant[name] for name in ("name", "backend", "precision")}
         arguments.update(model=model, device=device, chosen=options)
         if self._ranks is not None:
@@ -251,6 +263,40 @@ class WorkerService:
         if reason:
             runner.own_weights = True
             self._checks.note(runner, "has " + reason + "; initialised with the same seed")
+        return runner
+
+    def _changed_module(
+        self, variant: Dict[str, Any], options: Dict[str, Any], key: Any, device: str
+    ) -> VariantRunner:
+        """Create a variant that runs a changed copy of the module: quantised weights, flex attention."""
+        original = model = self._models[key]
+        module, quantised = model.module, None
+        kind = str(options.get(WEIGHTS) or "")
+        if kind:
+            key = (*key, kind)
+            if key not in self._models:
+                dequantised = convert(original.built, key[0])
+                self._quantised[key] = quantise(dequantised.module, kind)
+                self._models[key] = Model(dequantised, False, False)
+            model, quantised = self._models[key], self._quantised[key]
+            module = quantised.module
+        if options.get(ATTENTION) == FLEX:
+            module = shared_copy(module)
+            use_flex(module, variant["backend"], device)
+        runner = VariantRunner(
+            variant["name"],
+            variant["backend"],
+            variant["precision"],
+            model,
+            device,
+            options,
+            module=module.train(model.module.training),
+        )
+        if quantised is not None:
+            runner.own_weights = True
+            runner.wrong_weights = quantised.problem
+            runner.unquantised = original
+            self._checks.note(runner, quantised.note)
         return runner
 
     def _batch_of_rank_0(self, built: BuiltWorkload) -> BuiltWorkload:
@@ -387,7 +433,7 @@ class WorkerService:
                 runner.precision,
                 runner.model,
                 runner.device,
-                module=runner.own_module,
+                module=runner.own_module if file else None,
             )
             self._flops[file] = metrics.count_flops(eager)
         answer["flops"], answer["flops_why_not"] = self._flops[file]

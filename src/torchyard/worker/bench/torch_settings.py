@@ -172,6 +172,8 @@ def _set_deterministic(on: bool) -> None:
 
 def _attention(kernel: str) -> List[Setting]:
     settings: List[Setting] = []
+    if kernel == option_table.FLEX:
+        return settings  # a change of the module, not a setting
     for name, inner in _ATTENTION.items():
         read = getattr(torch.backends.cuda, inner + "_sdp_enabled", None)
         write = getattr(torch.backends.cuda, "enable_" + inner + "_sdp", None)

@@ -11,7 +11,13 @@ from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List
 
 import torch
 
-from torchyard.worker.bench import backends, dynamo_graphs, options, torch_settings
+from torchyard.worker.bench import (
+    attention_kernels,
+    backends,
+    dynamo_graphs,
+    options,
+    torch_settings,
+)
 from torchyard.worker.bench.backend_names import GIVEN, is_user_function
 from torchyard.worker.bench.backends import Job
 from torchyard.worker.bench.model import Model, copies_of, write_tensors
@@ -59,6 +65,10 @@ class VariantRunner:
         """Size of the results of the latest checked iteration."""
         self.own_weights = False
         """Whether the weights must not be changed to check that results follow them."""
+        self.wrong_weights = ""
+        """Why its quantised weights are wrong."""
+        self.unquantised: Optional[Model] = None
+        """The model before its weights were quantised."""
         self._depth = 0
         with self._guarded():
             self._way = (
@@ -92,7 +102,13 @@ class VariantRunner:
     @property
     def runs_user_code(self) -> bool:
         """Whether it runs a callable of the user other than the model."""
-        return self.own_module is not None or is_user_function(self.backend)
+        changed = any(options.changes_module(name, value) for name, value in self.options.items())
+        return (self.own_module is not None and not changed) or is_user_function(self.backend)
+
+    @property
+    def weights(self) -> str:
+        """The kind of quantised weights; empty if they are not quantised."""
+        return str(self.options.get(options.WEIGHTS) or "")
 
     @property
     def function(self) -> Any:
@@ -262,6 +278,12 @@ class VariantRunner:
         if self.first_call_s is not None:
             return
         compiled = self.backend != "eager"
+        kernel = str(self.options.get(options.ATTENTION) or "")
+        args, kwargs = self.model.args, self.model.kwargs
+        if kernel:
+            with self.context():
+                attention_kernels.require_kernel(kernel, self._module(), args, kwargs, self.device)
+            self.model.rewind()
         if compiled:
             dynamo_graphs.clear_counters()
         self.first_call_began_s = time.perf_counter()
@@ -273,6 +295,9 @@ class VariantRunner:
         if compiled:
             self.graph_counters = dynamo_graphs.read_counters()
             self.cached_graphs = dynamo_graphs.cached_graphs()
+        if kernel and compiled:
+            with self.context():
+                attention_kernels.require_no_other(kernel, self.function, args, kwargs)
         self.forget_gradients()
 
     def remade(self, chosen: torch_settings.Options) -> "VariantRunner":
@@ -289,12 +314,17 @@ class VariantRunner:
 
     def peer(self) -> "VariantRunner":
         """Return the eager variant of the same model, precision and options, for comparison."""
+        return self.peer_on(self.model)
+
+    def peer_on(self, model: Model) -> "VariantRunner":
+        """Return the eager variant of another model, in the same precision and with the same options."""
         kept = {
             name: value
             for name, value in self.options.items()
-            if not options.why_not(name, "eager", self.model.training)
+            if not options.changes_module(name, value)
+            and not options.why_not(name, "eager", self.model.training)
         }
-        return VariantRunner(self.name, "eager", self.precision, self.model, self.device, kept)
+        return VariantRunner(self.name, "eager", self.precision, model, self.device, kept)
 
     def on(self, model: Model) -> "VariantRunner":
         """Return this variant with the inputs of another model."""

@@ -242,7 +242,11 @@ def greedy_stream(
     return steps
 
 
-def compare_streams(baseline: List[Tuple[Any, Any]], candidate: List[Tuple[Any, Any]]) -> str:
+def compare_streams(
+    baseline: List[Tuple[Any, Any]],
+    candidate: List[Tuple[Any, Any]],
+    other_name: str = "the baseline",
+) -> str:
     """Return where two streams of tokens differ first, and how close the baseline's choice was."""
     for index, ((token, logits), (other, _)) in enumerate(zip(baseline, candidate)):
         rows = (token != other).nonzero()
@@ -251,7 +255,8 @@ def compare_streams(baseline: List[Tuple[Any, Any]], candidate: List[Tuple[Any, 
             gap = float(logits[row, token[row]] - logits[row, other[row]])
             spread = float(logits[row].max() - logits[row].min())
             return (
-                f"generates another token at position {index + 1} of {len(baseline)}; there the "
-                f"logits of both tokens differ by {gap:.2g} of a range of {spread:.2g} in the baseline"
+                f"generates another token than {other_name} at position {index + 1} of "
+                f"{len(baseline)}; there the logits of both tokens differ by {gap:.2g} of a range of "
+                f"{spread:.2g} in {other_name}"
             )
-    return f"generates the same {len(baseline)} tokens as the baseline"
+    return f"generates the same {len(baseline)} tokens as {other_name}"

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torchyard.worker.bench.options import FLEX
 from torchyard.worker.suites.choices import Choices, require
 
 SDPA = "sdpa"
-FLEX = "flex"
 
 
 class Attending(nn.Module):

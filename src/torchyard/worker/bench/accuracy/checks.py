@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
-from torchyard.worker.bench.accuracy import behaviour
+from torchyard.worker.bench.accuracy import behaviour, changed_weights
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.behaviour import ModuleState
 from torchyard.worker.bench.accuracy.timed_results import TimedCheck, Verifier, distance
@@ -95,6 +95,8 @@ class Checks:
 
     def judge(self, runner: VariantRunner, reference: Dict[str, Any]) -> Dict[str, Any]:
         """Return the accuracy record of a candidate, with notes and reasons for distrust."""
+        unlike = runner.weights != str(reference["draws"][0][1].get("weights", ""))
+        compared, reference = reference, self._own_reference(runner) if unlike else reference
         level = str(reference["varied"])
         model = runner.model
         records = []
@@ -120,7 +122,11 @@ class Checks:
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
         if comparable and model.built.stream is not None:
-            self._add(self._notes, runner, [self._compare_streams(runner, model.built.stream)])
+            self._add(self._notes, runner, self._compare_streams(runner, model.built.stream))
+        if unlike:
+            result = changed_weights.describe(runner, self._seed, compared["draws"][0][1], result)
+        if runner.wrong_weights:
+            result = dict(result, status="fail", detail=runner.wrong_weights)
         verifier = self._verifiers.get(runner.name)
         self._attribute_changes(runner)
         return dict(
@@ -161,18 +167,30 @@ class Checks:
         self._add(self._notes, runner, notes)
         return wrong
 
-    def _compare_streams(self, runner: VariantRunner, stream: Callable[..., Any]) -> str:
+    def _own_reference(self, runner: VariantRunner) -> Dict[str, Any]:
+        """Return references of eager code with the dequantised weights of the variant."""
+        return self.references(self._verifier(runner, None).peer, self._limit_bytes)
+
+    def _compare_streams(self, runner: VariantRunner, stream: Callable[..., Any]) -> List[str]:
         """Return whether the variant generates the same tokens as the eager model."""
         from torchyard.worker.suites.generation import compare_streams
 
+        others = {"the baseline": self._verifier(runner, None).peer}
+        if runner.unquantised is not None:
+            others = {
+                "the dequantised weights": others["the baseline"],
+                "the original weights": runner.peer_on(runner.unquantised),
+            }
         streams = []
-        for one in (self._verifier(runner, None).peer, runner):
+        for one in (runner, *others.values()):
             one.model.rewind()
             with one.context():
                 streams.append(stream(one.function))
             one.synchronize()
-        runner.model.rewind()
-        return compare_streams(*streams)
+            one.model.rewind()
+        return [
+            compare_streams(tokens, streams[0], name) for name, tokens in zip(others, streams[1:])
+        ]
 
     def _verifier(self, runner: VariantRunner, accepted: Optional[Any]) -> Verifier:
         if runner.name not in self._verifiers:

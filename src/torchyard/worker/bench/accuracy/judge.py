@@ -118,6 +118,7 @@ def make_reference(
         "precision": runner.precision,
         "rounding": rounding_of(runner),
         "changes": options.that_change_results(runner.options),
+        "weights": runner.weights,
     }
 
 
