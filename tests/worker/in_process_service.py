@@ -30,6 +30,7 @@ def make_service(
     seed: int = 1337,
     batch_size: int | None = None,
     device: str = "cpu",
+    parameters: dict[str, Any] | None = None,
 ) -> Any:
     """The service after `build`; `code` is the path of a workload file, or SUITE/NAME."""
     from torchyard.worker.bench.service import WorkerService
@@ -43,7 +44,7 @@ def make_service(
         "device": device,
         "batch_size": batch_size,
         "optimizer_step": step,
-        "parameters": [],
+        "parameters": list((parameters or {}).items()),
     }
     service.build(workload, list(variants) or [variant("eager")], seed, state)
     return service

@@ -27,6 +27,7 @@ from torchyard.cli.output import (
     print_result,
     write_file,
 )
+from torchyard.core.study import PHASES
 from torchyard.errors import Untrustworthy, UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ Examples:
       allocators, threads, OpenMP, oneDNN and compilers, in ten minutes
   torchyard tune kernels/mlp --batch-size 16 --budget 5m --html race.html
   torchyard tune mine.py:model --space my-space.toml --with-changed-results
+  torchyard tune models/gpt:prompt=512 --mode decode
+      time per token of text generation
   torchyard tune models/resnet --goal throughput
       also tries several processes, each on its share of the cores
   torchyard tune infer.py --program
@@ -65,7 +68,11 @@ _what, _search = section("What to run"), section("What to search")
 _how, _out = section("How to measure"), section("Where results go")
 
 _OPTIONS = (
-    _what("--mode", type=click.Choice(("inference", "training")), help="[default: inference]"),
+    _what(
+        "--mode",
+        type=click.Choice(("inference", "training", *PHASES)),
+        help="prefill and decode are the phases of text generation. [default: inference]",
+    ),
     _what("--program", is_flag=True, help="The file is a program; one iteration is one run of it."),
     _what(
         "--default",

@@ -21,7 +21,7 @@ from torchyard.bench.target_checks import inspect_target
 from torchyard.bench.variant_text import check_cores, check_memory
 from torchyard.core.number_checks import max_threads
 from torchyard.core.records import decode
-from torchyard.core.study import Study, Variant, Workload
+from torchyard.core.study import PHASES, Study, Variant, Workload
 from torchyard.core.toml_file import parse_toml, read_text_file
 from torchyard.errors import NothingToDo, UsageError
 from torchyard.machine.system.cores import Topology
@@ -270,7 +270,7 @@ def _fits(when: WhenTable, context: RaceContext) -> bool:
     one_of: Sequence[tuple[tuple[str, ...], tuple[str, ...]]] = (
         (when.architecture, (context.architecture,)),
         (when.device, (context.device,)),
-        (when.mode, (context.mode,)),
+        (when.mode, ("inference", context.mode) if context.mode in PHASES else (context.mode,)),
         (when.backend, (context.backend,)),
         (when.openmp, context.openmp),
         (when.goal, (context.goal,)),

@@ -68,7 +68,7 @@ class Int8Linear(nn.Module):
         else:
             product = functional.linear(inputs, self.weight.to(inputs.dtype))
             product = product * self.scales.to(product.dtype)
-        return product if self.bias is None else product + self.bias
+        return product if self.bias is None else product + self.bias.to(product.dtype)
 
 
 def shared_copy(module: Any) -> Any:
