@@ -301,6 +301,7 @@ def _accuracy_notes(accuracy: Accuracy, candidate: Variant) -> list[str]:
             f"{accuracy.without_reference}"
         )
     changing = options.that_change_results(dict(candidate.options))
+    changing = [name for name in changing if name != options.WEIGHTS]  # described with the result
     if changing and accuracy.max_error is not None:
         notes.append(
             f"{' and '.join(changing)} reduces precision: "

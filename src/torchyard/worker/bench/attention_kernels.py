@@ -81,24 +81,29 @@ def use_flex(module: Any, backend: str, device: str) -> None:
         raise CannotBuild(
             "torch " + torch.__version__ + " has no flex_attention", hint="use torch 2.5 or newer"
         ) from error
-    host = torch.device(device).type == "cpu"
-    supported = getattr(torch.cpu, "_is_avx2_supported", lambda: True)
-    if host and uses_inductor(backend) and not supported():
-        raise CannotBuild(
-            "Inductor cannot compile flex_attention for this CPU: it requires AVX2",
-            hint="use eager, or --device cuda",
-        )
     changed = 0
     for part in module.modules():
         if hasattr(part, "attention_kernel"):
+            if uses_inductor(backend):
+                _require_compiler(device)
             part.attention_kernel = FLEX
             changed += 1
         elif hasattr(part, "set_attn_implementation"):
+            _require_compiler(device)  # transformers compiles it also in eager code
             changed += _use_flex_of_transformers(part)
     if not changed:
         raise CannotBuild(
             "attention=flex has no effect: the model has no attention that can be replaced",
             hint="use models/gpt, another model of the suite models with attention, or a model of transformers",
+        )
+
+
+def _require_compiler(device: str) -> None:
+    supported = getattr(torch.cpu, "_is_avx2_supported", lambda: True)
+    if torch.device(device).type == "cpu" and not supported():
+        raise CannotBuild(
+            "Inductor cannot compile flex_attention for this CPU: it requires AVX2",
+            hint="use --device cuda; models of the suite models also run it uncompiled, with eager",
         )
 
 

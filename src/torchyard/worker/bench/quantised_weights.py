@@ -109,12 +109,15 @@ def quantise_by(quantiser: Quantiser, module: Any, kind: str) -> Quantised:
             hint="use weights=int8, which supports all sizes",
         )
     after = before * (0.5 if "int4" in kind else 1.0) / max(1, _width(layers))
-    note = "quantised weights (%s) in %d of %d linear layers, about %.3g MB instead of %.3g MB" % (
-        kind,
-        len(weights),
-        len(layers),
-        after / 1e6,
-        before / 1e6,
+    note = (
+        "has quantised weights (%s) in %d of %d linear layers, about %.3g MB instead of %.3g MB"
+        % (
+            kind,
+            len(weights),
+            len(layers),
+            after / 1e6,
+            before / 1e6,
+        )
     )
     more = len(problems) - 3
     text = "; ".join(problems[:3]) + ("; and %d more" % more if more > 0 else "")

@@ -21,6 +21,11 @@ STREAM_ROWS = 4
 SAME_WITHIN = 0.02
 """Largest difference of logits with and without a cache, relative to their range."""
 
+LOGITS_WITHIN = {"float32": 0.02}
+"""Largest difference of two variants' logits after equal tokens, relative to their range, by precision."""
+SHORT_LOGITS_WITHIN = 0.1
+"""The same for other precisions."""
+
 Cache = List[Tuple[Any, Any]]
 """Keys and values of each layer, (batch, heads, length, width)."""
 
@@ -240,6 +245,28 @@ def greedy_stream(
         token = logits.argmax(dim=-1, keepdim=True).clone()
         steps.append((token[:STREAM_ROWS, 0].cpu(), logits[:STREAM_ROWS].float().cpu()))
     return steps
+
+
+def stream_problem(
+    baseline: List[Tuple[Any, Any]], candidate: List[Tuple[Any, Any]], precision: str
+) -> str:
+    """Return where the logits differ although all tokens before are equal; empty if they do not.
+
+    Another token is no error where the logits are close, but a step that works at the timed position only is one.
+    """
+    within = LOGITS_WITHIN.get(precision, SHORT_LOGITS_WITHIN)
+    same = torch.ones(len(baseline[0][0]), dtype=torch.bool)
+    for index, ((token, logits), (other, others)) in enumerate(zip(baseline, candidate)):
+        for row in same.nonzero()[:, 0].tolist():
+            gap = float((logits[row] - others[row]).abs().max())
+            spread = float(logits[row].max() - logits[row].min())
+            if not gap <= within * spread:
+                return (
+                    f"after {index} equal generated tokens, the logits differ by {gap:.2g} of a "
+                    f"range of {spread:.2g}"
+                )
+        same &= token == other
+    return ""
 
 
 def compare_streams(

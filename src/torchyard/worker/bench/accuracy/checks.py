@@ -119,10 +119,10 @@ class Checks:
         if draws_numbers:
             text = "uses random numbers: results of its timed calls were not compared"
             self._add(self._notes, runner, [text])
+        if comparable and model.built.stream is not None:
+            failures += self._compare_streams(runner, model.built.stream)
         if failures:
             result = dict(result, status="fail", detail="; ".join(failures[:3]))
-        if comparable and model.built.stream is not None:
-            self._add(self._notes, runner, self._compare_streams(runner, model.built.stream))
         if unlike:
             result = changed_weights.describe(runner, self._seed, compared["draws"][0][1], result)
         if runner.wrong_weights:
@@ -172,8 +172,8 @@ class Checks:
         return self.references(self._verifier(runner, None).peer, self._limit_bytes)
 
     def _compare_streams(self, runner: VariantRunner, stream: Callable[..., Any]) -> List[str]:
-        """Return whether the variant generates the same tokens as the eager model."""
-        from torchyard.worker.suites.generation import compare_streams
+        """Generate a text with the variant and the eager model; return failures, and note the difference."""
+        from torchyard.worker.suites.generation import compare_streams, stream_problem
 
         others = {"the baseline": self._verifier(runner, None).peer}
         if runner.unquantised is not None:
@@ -188,9 +188,16 @@ class Checks:
                 streams.append(stream(one.function))
             one.synchronize()
             one.model.rewind()
-        return [
-            compare_streams(tokens, streams[0], name) for name, tokens in zip(others, streams[1:])
-        ]
+        self._add(
+            self._notes,
+            runner,
+            [
+                compare_streams(tokens, streams[0], name)
+                for name, tokens in zip(others, streams[1:])
+            ],
+        )
+        problem = stream_problem(streams[1], streams[0], runner.precision)
+        return [problem] if problem else []
 
     def _verifier(self, runner: VariantRunner, accepted: Optional[Any]) -> Verifier:
         if runner.name not in self._verifiers:
