@@ -35,14 +35,13 @@ class Layer(nn.Module):
         """Write keys and values at `start`, and attend to everything up to each token."""
         batch, count, _ = hidden.shape
         split = self.project_in(self.norm(hidden)).view(batch, count, 3, HEADS, WIDTH // HEADS)
-        query, *new = split.permute(2, 0, 3, 1, 4)
+        projected = split.permute(2, 0, 3, 1, 4)
         end = start + count
-        for whole, part in zip(cache, new):
-            whole[:, :, start:end] = part
+        cache[:, :, :, start:end] = projected[1:]
         places = torch.arange(end, device=hidden.device)
         visible = places[None, :] <= places[start:, None]
         attended = functional.scaled_dot_product_attention(
-            query, cache[0, :, :, :end], cache[1, :, :, :end], attn_mask=visible
+            projected[0], cache[0, :, :, :end], cache[1, :, :, :end], attn_mask=visible
         )
         hidden = hidden + self.project_out(attended.transpose(1, 2).reshape(hidden.shape))
         return hidden + self.feed(self.feed_norm(hidden))
@@ -70,8 +69,8 @@ class Decoder(nn.Module):
     ) -> torch.Tensor:
         """Return the most likely next token after each of the tokens."""
         hidden = self.embedding(tokens) + self.positions[start : start + tokens.shape[1]]
-        for layer, part in zip(self.layers[:layers], cache):
-            hidden = layer(hidden, start, part)
+        for index in range(layers):
+            hidden = self.layers[index](hidden, start, cache[index])
         return self.head(self.norm(hidden)).argmax(dim=-1)
 
 

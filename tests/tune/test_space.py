@@ -47,6 +47,13 @@ def test_what_changes_results_is_tried_only_when_asked_for() -> None:
     assert next(one for one in space.choices if one.name == "tf32").changes_results
 
 
+@pytest.mark.parametrize("mode", ["prefill", "decode"])
+def test_phases_of_text_generation_have_the_choices_of_inference(mode: str) -> None:
+    phase = RaceContext(**{**vars(ARM), "mode": mode})
+    assert names(phase) == names(ARM)
+    assert "inference-mode" in names(phase)
+
+
 def test_modes_and_backends_have_choices_of_their_own() -> None:
     training = RaceContext(**{**vars(ARM), "mode": "training"})
     compiled = RaceContext(**{**vars(ARM), "backend": "inductor"})
