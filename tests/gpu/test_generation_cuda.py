@@ -17,7 +17,7 @@ GPT = {"layers": 2, "width": 256, "heads": 4, "vocabulary": 997}
 LENGTHS = {"prompt": 64, "generate": 16}
 
 
-def judged(service: Any, name: str) -> dict[str, Any]:
+def checked(service: Any, name: str) -> dict[str, Any]:
     service.reference("base", "", keep=True)
     return dict(service.judge(name, ""))
 
@@ -54,7 +54,7 @@ def test_compiled_flex_attention_gives_the_same_results(mode: str) -> None:
         device="cuda",
         parameters={**GPT, **LENGTHS},
     )
-    assert judged(service, "mine")["status"] == "pass"
+    assert checked(service, "mine")["status"] == "pass"
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -67,6 +67,6 @@ def test_quantised_weights_differ_by_design(backend: str) -> None:
         device="cuda",
         parameters={**GPT, **LENGTHS},
     )
-    record = judged(service, "mine")
+    record = checked(service, "mine")
     assert record["status"] == "less-accurate"
     assert "changes results by design" in record["detail"]

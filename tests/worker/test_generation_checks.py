@@ -75,7 +75,7 @@ def candidates(tmp_path: Path) -> str:
     return write_file(tmp_path, "candidates.py", CANDIDATES)
 
 
-def judged(backend: str, workload: str = "models/gpt", **more: Any) -> dict[str, Any]:
+def checked(backend: str, workload: str = "models/gpt", **more: Any) -> dict[str, Any]:
     parameters = more.pop("parameters", GPT)
     service = make_service(
         workload,
@@ -98,7 +98,7 @@ def test_the_same_step_passes(
 ) -> None:
     if workload.startswith("huggingface"):
         pytest.importorskip("transformers")
-    record = judged(candidates + ":SameStep", workload, parameters=parameters, static=static)
+    record = checked(candidates + ":SameStep", workload, parameters=parameters, static=static)
     assert record["status"] == "pass"
     if static:
         assert "generates the same 5 tokens as the baseline" in record["notes"]
@@ -106,11 +106,11 @@ def test_the_same_step_passes(
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_broken_step_is_wrong(candidates: str, name: str) -> None:
-    assert judged(f"{candidates}:{name}")["status"] == "fail"
+    assert checked(f"{candidates}:{name}")["status"] == "fail"
 
 
 def test_a_step_that_is_right_at_the_timed_position_only_is_named(candidates: str) -> None:
-    record = judged(candidates + ":LaterStep")
+    record = checked(candidates + ":LaterStep")
     assert "after 2 equal generated tokens, the logits differ by" in record["detail"]
 
 

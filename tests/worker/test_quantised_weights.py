@@ -35,7 +35,7 @@ def net(tmp_path: Path) -> str:
     return write_file(tmp_path, "net.py", NET) + ":Net"
 
 
-def judged(service: Any, name: str = "mine", baseline: str = "base") -> dict[str, Any]:
+def checked(service: Any, name: str = "mine", baseline: str = "base") -> dict[str, Any]:
     service.reference(baseline, "", keep=True)
     return dict(service.judge(name, ""))
 
@@ -46,7 +46,7 @@ def quantised_service(workload: str, kind: str = "int8", **more: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["int8", "int8-packed"])
 def test_the_difference_is_by_design_and_measured(net: str, kind: str) -> None:
-    record = judged(quantised_service(net, kind))
+    record = checked(quantised_service(net, kind))
     assert record["status"] == "less-accurate"
     assert f"weights={kind} changes results by design: relative difference" in record["detail"]
     assert "agrees with its dequantised weights up to rounding" in record["detail"]
@@ -59,7 +59,7 @@ def test_the_difference_is_by_design_and_measured(net: str, kind: str) -> None:
 @pytest.mark.parametrize("precision", ["bfloat16", "amp"])
 def test_with_another_precision(net: str, precision: str) -> None:
     mine = variant("mine", precision=precision, weights="int8")
-    record = judged(make_service(net, variant("base"), mine))
+    record = checked(make_service(net, variant("base"), mine))
     assert record["status"] == "less-accurate"
     assert record["comparable"]
 
@@ -75,7 +75,7 @@ def test_a_baseline_with_the_same_weights_is_compared_as_usual(net: str) -> None
     assert raw["status"] == "less-accurate"
     assert "weights=int8 changes results by design" in raw["detail"]
     same = make_service(net, variant("base", weights="int8"), variant("mine", weights="int8"))
-    assert judged(same)["status"] == "pass"
+    assert checked(same)["status"] == "pass"
 
 
 def scale_twice(module: Any) -> None:
@@ -117,7 +117,7 @@ def test_a_broken_quantised_module_is_wrong(net: str, break_it: Callable[[Any], 
     """The module is damaged after its weights were dequantised for the reference."""
     service = quantised_service(net)
     break_it(service.runner("mine").own_module)
-    assert judged(service)["status"] == "fail"
+    assert checked(service)["status"] == "fail"
 
 
 @pytest.mark.parametrize("factor", [2.0, 0.5, 1.02, float("nan"), 0.0, -1.0])
@@ -140,7 +140,7 @@ def test_a_quantiser_with_a_wrong_scale_is_wrong(net: str, factor: float) -> Non
     assert "weight of 3" in quantised.problem
     assert "weight of 0" not in quantised.problem
     service.runner("mine").wrong_weights = quantised.problem
-    record = judged(service)
+    record = checked(service)
     assert record["status"] == "fail"
     assert "quantisation is wrong" in record["detail"]
 
@@ -196,7 +196,7 @@ def test_tied_weights_are_quantised_in_the_head_only() -> None:
 
 
 def test_generated_tokens_are_compared_with_both_weights() -> None:
-    record = judged(quantised_service("models/gpt", mode="decode", parameters=GPT))
+    record = checked(quantised_service("models/gpt", mode="decode", parameters=GPT))
     assert record["status"] == "less-accurate"
     texts = " ".join(record["notes"])
     assert "as the dequantised weights" in texts or "than the dequantised weights" in texts
@@ -215,7 +215,7 @@ def test_tokens_that_differ_are_reported_with_position_and_gap() -> None:
         head.weight.copy_(head.weight[rows])
         head.scales.copy_(head.scales[rows])
         runner.model.module.gpt.head.weight.copy_(head.dequantised())
-    record = judged(service)
+    record = checked(service)
     texts = " ".join(record["notes"])
     assert "generates the same 5 tokens as the dequantised weights" in texts
     assert "generates another token than the original weights at position" in texts
@@ -261,6 +261,6 @@ def test_without_torchao_the_error_names_it(net: str) -> None:
 @with_torchao
 @pytest.mark.parametrize("kind", ["torchao-int8", "torchao-float8"])
 def test_weights_of_torchao(net: str, kind: str) -> None:
-    record = judged(quantised_service(net, kind))
+    record = checked(quantised_service(net, kind))
     assert record["status"] == "less-accurate"
     assert "agrees with its dequantised weights" in record["detail"]
