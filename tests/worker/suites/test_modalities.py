@@ -15,13 +15,13 @@ SMALL: dict[str, dict[str, int]] = {
 }
 
 
-def build(name: str, mode: str = "inference", batch_size: int | None = 3, **more: int) -> Any:
+def build(name: str, mode: str = "inference", **more: int) -> Any:
     import torch
 
     from torchyard.worker import suites
 
     torch.manual_seed(5)
-    return suites.build("models", name, mode, batch_size, {**SMALL[name], **more})
+    return suites.build("models", name, mode, 3, {**SMALL[name], **more})
 
 
 def output(built: Any, args: Any = None) -> Any:
@@ -121,5 +121,5 @@ def test_sizes_that_do_not_fit_are_refused(
     from torchyard.worker.workload import CannotBuild
 
     with pytest.raises(CannotBuild, match=message) as error:
-        build(name, **parameters)
+        build(name, "inference", **parameters)
     assert error.value.hint

@@ -4,6 +4,7 @@ Torch chooses among the enabled kernels. With one enabled, it raises where that 
 code and models with attention of their own may run another one, so the operators of a call are recorded.
 """
 
+import importlib
 from typing import Any, Set
 
 import torch
@@ -76,7 +77,7 @@ def _refuse_others(kernel: str, kernels: Set[str], what: str, hint: str) -> None
 def use_flex(module: Any, backend: str, device: str) -> None:
     """Make the module use flex_attention; raise CannotBuild where it or the backend cannot."""
     try:
-        import torch.nn.attention.flex_attention
+        importlib.import_module("torch.nn.attention.flex_attention")
     except ImportError as error:
         raise CannotBuild(
             "torch " + torch.__version__ + " has no flex_attention", hint="use torch 2.5 or newer"

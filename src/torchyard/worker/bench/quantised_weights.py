@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from torchyard.worker.suites.choices import import_package
 from torchyard.worker.workload import CannotBuild
 
 Dequantise = Callable[[], Any]
@@ -193,14 +194,10 @@ def _put(module: Any, name: str, part: Any) -> None:
 
 
 def _by_torchao(module: Any, kind: str) -> Dict[str, Dequantise]:
-    try:
-        import torchao.quantization as package
-    except Exception as error:  # a torchao for another torch may raise anything
-        raise CannotBuild(
-            "weights=%s requires torchao, which cannot be imported in the target: %s"
-            % (kind, error),
-            hint="install torchao into the target, or use weights=int8, which needs torch alone",
-        ) from error
+    package = import_package(
+        "torchao.quantization",
+        "install torchao into the target, or use weights=int8, which needs torch alone",
+    )
     config = getattr(package, _CONFIGS[kind], None)
     if config is None or not hasattr(package, "quantize_"):
         raise CannotBuild(
