@@ -72,7 +72,7 @@ def test_the_command_in_its_documentation_runs(
     assert f"torchyard bench examples/{EXAMPLE.name}:Greedy" in EXAMPLE.read_text("utf-8")
     folder = tmp_path / "run"
     files = [f"{EXAMPLE}:Greedy", f"{EXAMPLE}:Speculative"]
-    limits = ("--time", "5s", "--launches", "1")
+    limits = ("--time", "5s", "--launches", "1", "--threads", "1")
     call(capsys, "bench", *files, *limits, "--run-dir", str(folder), "-q")
     (row,) = read_run(folder).comparisons
     assert row.verdict not in (Verdict.FAILED, Verdict.WRONG)

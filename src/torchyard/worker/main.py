@@ -163,7 +163,8 @@ def _text(error: BaseException) -> str:
 
 
 def _is_device_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in _text(error)
+    texts = ("can't allocate memory", "DefaultCPUAllocator: not enough memory")
+    return type(error).__name__ == "OutOfMemoryError" or any(one in _text(error) for one in texts)
 
 
 def _handshake() -> Dict[str, Any]:
