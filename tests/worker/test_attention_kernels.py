@@ -174,3 +174,19 @@ def test_flex_attention_that_inductor_cannot_compile_is_refused() -> None:
     )
     with pytest.raises(CannotBuild, match="AVX2"):
         service.runner("mine")
+
+
+@pytest.mark.parametrize("options", [[["attention", "flex"]], [["weights", "int8"]]])
+def test_changed_modules_do_not_apply_to_scripts_and_reduced_programs(
+    options: list[list[str]],
+) -> None:
+    from torchyard.worker.reduce.service import ReductionService
+    from torchyard.worker.training_script.modules import AppliedVariant
+    from torchyard.worker.workload import CannotBuild
+
+    mine = {"name": "mine", "backend": "eager", "precision": "float32", "options": options}
+    with pytest.raises(CannotBuild, match="does not apply to a script"):
+        AppliedVariant(mine)
+    service = make_service("models/gpt", variant("base"), mine, parameters=OWN["gpt"])
+    with pytest.raises(CannotBuild, match="a reduced program has none"):
+        ReductionService(service).measure("time", "base", "mine", [], [], 1)

@@ -9,6 +9,7 @@ import torch
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.metrics import peak_memory
 from torchyard.worker.bench.model import Model
+from torchyard.worker.bench.options import changes_module
 from torchyard.worker.bench.service import WorkerService, warm
 from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.reduce.program import Captured
@@ -63,6 +64,13 @@ class ReductionService:
         program is compiled first; without units it is the model itself.
         """
         whole = [self._service.runner(name) for name in (baseline, candidate)]
+        for runner in whole:
+            for name, value in runner.options.items():
+                if changes_module(name, value):
+                    raise CannotBuild(
+                        "%s=%s changes the module, and a reduced program has none" % (name, value),
+                        hint="remove the option",
+                    )
         key = repr((units, sizes))
         if key != self._key:
             self._key = ""

@@ -75,8 +75,8 @@ class AppliedVariant:
                 "a script creates its own tensors, so " + self.precision + " cannot be applied",
                 hint="use amp, which runs the modules of the script in autocast",
             )
-        for name in _WITHOUT_EFFECT:
-            if self.options.get(name):
+        for name, value in self.options.items():
+            if (name in _WITHOUT_EFFECT and value) or option_table.changes_module(name, value):
                 raise CannotBuild(
                     "the option " + name + " does not apply to a script", hint="remove the option"
                 )
