@@ -91,17 +91,32 @@ def test_a_model_that_selects_another_kernel_is_detected(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kernels", [("flash", "math"), ("math", "flash")])
+def test_compiled_variants_share_no_kernels_through_caches(kernels: tuple[str, str]) -> None:
+    """The caches of AOTAutograd and Inductor do not distinguish the enabled attention kernels."""
+    from torchyard.worker.bench.attention_kernels import kernels_of
+
+    variants = [variant(kernel, "inductor", attention=kernel) for kernel in kernels]
+    parameters = {**SMALL, "prompt": 7, "generate": 5}
+    service = make_service("models/gpt", *variants, mode="decode", parameters=parameters)
+    for kernel in kernels:
+        runner = service.runner(kernel)
+        runner.first_call()
+        with runner.context():
+            fused = kernels_of(runner.function, runner.model.args, {}) - {"math"}
+        assert fused == ({kernel} - {"math"})
+
+
 def test_compiled_code_with_another_kernel_is_detected() -> None:
-    """Inductor recognises products and softmax, and replaces them by a fused kernel."""
+    from torchyard.worker.bench.attention_kernels import require_no_other
     from torchyard.worker.workload import CannotBuild
 
-    parameters = {**SMALL, "prompt": 7, "generate": 5}
-    more: dict[str, Any] = {"mode": "decode", "parameters": parameters}
-    plain = {"attention": "math", "inductor.pattern_matcher": False}
-    first_call("models/gpt", "inductor", chosen=plain, **more)
-    with pytest.raises(CannotBuild, match="the compiled code runs the kernel flash") as error:
-        first_call("models/gpt", "inductor", chosen={"attention": "math"}, **more)
-    assert "inductor.pattern_matcher=false" in error.value.hint
+    service = make_service("models/gpt", variant("base"), parameters=OWN["gpt"])
+    runner = service.runner("base")
+    with runner.context():
+        require_no_other("flash", runner.function, runner.model.args, {})
+        with pytest.raises(CannotBuild, match="the compiled code runs the kernel flash"):
+            require_no_other("math", runner.function, runner.model.args, {})
 
 
 @pytest.mark.parametrize("name", OWN)

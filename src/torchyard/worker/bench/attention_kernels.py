@@ -61,7 +61,7 @@ def require_no_other(kernel: str, function: Any, args: Any, kwargs: Any) -> None
     """Raise CannotBuild if the compiled code runs another fused kernel; `math` is compiled into other operators."""
     if kernel != FLEX:
         kernels = kernels_of(function, args, kwargs) - {"math"}
-        hint = "add inductor.pattern_matcher=false: Inductor replaces products and softmax by fused kernels"
+        hint = "use another backend, or eager"
         _refuse_others(kernel, kernels, "the compiled code", hint)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
+from torchyard.worker.bench import backend_names
 from torchyard.worker.bench import options as option_table
 from torchyard.worker.bench.options import Scalar
 from torchyard.worker.workload import CannotBuild
@@ -28,9 +29,28 @@ def overloads_of(names: str) -> List[Any]:
 
 
 @contextlib.contextmanager
+def separate_caches(tag: str) -> Iterator[None]:
+    """Share no compiled code with variants of another tag, for options that are not in the keys of the caches.
+
+    Graphs before lowering are the same with and without such an option.
+    """
+    from torch._inductor import config
+
+    with contextlib.ExitStack() as stack:
+        if hasattr(config, "cache_key_tag"):
+            stack.enter_context(config.patch(cache_key_tag=tag))
+        else:
+            stack.enter_context(config.patch(fx_graph_cache=False))
+        functorch = torch._functorch.config
+        if hasattr(functorch, "enable_autograd_cache"):
+            stack.enter_context(functorch.patch(enable_autograd_cache=False))
+        yield
+
+
+@contextlib.contextmanager
 def eager_kernels(names: str) -> Iterator[None]:
     """Remove decompositions and lowerings of the operators while this variant compiles and runs."""
-    from torch._inductor import config, decomposition, lowering
+    from torch._inductor import decomposition, lowering
 
     overloads = overloads_of(names)
     tables: List[Dict[Any, Any]] = [decomposition.decompositions]
@@ -38,15 +58,7 @@ def eager_kernels(names: str) -> Iterator[None]:
     if select is not None and select() is not decomposition.decompositions:
         tables.append(select())
     saved: List[Tuple[Dict[Any, Any], Any, Any]] = []
-    with contextlib.ExitStack() as stack:
-        # Graphs before lowering are the same with and without the option: caches must not be shared.
-        if hasattr(config, "cache_key_tag"):
-            stack.enter_context(config.patch(cache_key_tag="eager kernels: " + names))
-        else:
-            stack.enter_context(config.patch(fx_graph_cache=False))
-        functorch = torch._functorch.config
-        if hasattr(functorch, "enable_autograd_cache"):
-            stack.enter_context(functorch.patch(enable_autograd_cache=False))
+    with separate_caches("eager kernels: " + names):
         try:
             for overload in overloads:
                 saved += [
@@ -88,7 +100,7 @@ def check(options: Options, backend: str, training: bool) -> None:
 
 
 @contextlib.contextmanager
-def applied(options: Options) -> Iterator[None]:
+def applied(options: Options, backend: str = "eager") -> Iterator[None]:
     """Apply the options around calls, and restore the settings afterwards."""
     with contextlib.ExitStack() as stack:
         for name, value in options.items():
@@ -100,6 +112,8 @@ def applied(options: Options) -> Iterator[None]:
             if name == option_table.EAGER_KERNEL:
                 stack.enter_context(eager_kernels(str(value)))
                 continue
+            if name == option_table.ATTENTION and backend_names.uses_inductor(backend):
+                stack.enter_context(separate_caches("attention: " + str(value)))
             for read, write, new in _settings(name, value):
                 with warnings.catch_warnings():
                     # The TF32 flags warn about a newer API, which older torch lacks.

@@ -172,7 +172,7 @@ class VariantRunner:
             elif not self.model.training:
                 stack.enter_context(torch.no_grad())
             stack.enter_context(self._onednn.kept())
-            stack.enter_context(torch_settings.applied(self.options))
+            stack.enter_context(torch_settings.applied(self.options, self.backend))
             if self.precision == "amp":
                 stack.enter_context(self._autocast())
             before = dynamo_graphs.compiled_frames()

@@ -101,7 +101,7 @@ class AppliedVariant:
 
     def settings(self) -> Any:
         """Return the context of the whole script: settings of torch and of the compiler."""
-        return torch_settings.applied(self.options)
+        return torch_settings.applied(self.options, self.backend)
 
     def apply(self, modules: List[Any]) -> None:
         """Change the modules in place."""
