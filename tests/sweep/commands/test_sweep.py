@@ -138,9 +138,9 @@ def test_wrong_use_ends_with_a_hint(
 def test_a_plan_is_shown_and_nothing_is_made(capsys: Capture, home: Path) -> None:
     ended = call(capsys, "sweep", "--suites", "models", "--plan", "--exclude", "x*")
     assert ended.code == 0
-    assert ended.out.startswith("sweep sweep: 5 cells, 5 comparisons\n")
+    assert ended.out.startswith("sweep sweep: 8 cells, 8 comparisons\n")
     assert "note        the pattern 'x*' matches no workload" in ended.out
-    assert "0001-models-gpt-inference-float32  models/gpt inference" in ended.out
+    assert "0002-models-gpt-inference-float32  models/gpt inference" in ended.out
     assert ended.err == ""
     assert not (home / "sweeps").exists()
 

@@ -48,8 +48,8 @@ Examples:
       one file against another, on the inputs of the first
   torchyard bench my_model.py --baseline inductor --candidate inductor+bfloat16
       two precisions on your own model
-  torchyard bench models/gpt --mode generate --candidate inductor --candidate inductor+weights=int8
-      time to the first token and per token, also with quantised weights
+  torchyard bench models/gpt --mode generate --candidate inductor+weights=int8
+      time to the first token and per token, with quantised weights
   torchyard bench --command "python a.py" --command "python b.py"
       whole programs, run alternately
   torchyard bench --script train.py --script-args "--batch 32"
