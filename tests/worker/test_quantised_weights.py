@@ -211,7 +211,7 @@ def test_generated_tokens_are_compared_with_both_weights() -> None:
 
 
 def test_tokens_that_differ_are_reported_with_position_and_gap() -> None:
-    """Coarse weights change tokens: the scales are doubled in all copies, so that the results agree."""
+    """The rows of the head are permuted in the quantised and in the dequantised weights, which still agree."""
     import torch
 
     service = quantised_service("models/gpt", mode="decode", parameters=GPT)

@@ -95,7 +95,8 @@ def quantise_by(quantiser: Quantiser, module: Any, kind: str) -> Quantised:
     quantised = shared_copy(module)
     weights = quantiser(quantised)
     problems = []
-    before = sum(_bytes(one.weight) for one in layers.values())
+    numbers = sum(int(layers[name].weight.numel()) for name in weights)
+    before = sum(_bytes(layers[name].weight) for name in weights)
     for name, layer in layers.items():
         if name not in weights:
             continue
@@ -109,7 +110,7 @@ def quantise_by(quantiser: Quantiser, module: Any, kind: str) -> Quantised:
             "weights=" + kind + " has no effect: no linear layer has a size that it supports",
             hint="use weights=int8, which supports all sizes",
         )
-    after = before * (0.5 if "int4" in kind else 1.0) / max(1, _width(layers))
+    after = numbers * (0.5 if "int4" in kind else 1.0)
     note = (
         "has quantised weights (%s) in %d of %d linear layers, about %.3g MB instead of %.3g MB"
         % (
@@ -222,10 +223,6 @@ def _dequantisable(module: Any) -> List[Tuple[str, Dequantise]]:
         for name, layer in linear_layers(module).items()
         if type(layer.weight) not in (torch.Tensor, nn.Parameter)
     ]
-
-
-def _width(layers: Dict[str, Any]) -> int:
-    return max(int(layer.weight.element_size()) for layer in layers.values())
 
 
 def _bytes(tensor: Any) -> int:
