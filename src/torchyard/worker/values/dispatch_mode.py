@@ -73,7 +73,7 @@ class CopySpace:
         return place
 
 
-_without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
+without_dispatch = getattr(torch._C, "_DisableTorchDispatch", nullcontext)
 """Context in which the worker's own operators bypass the mode."""
 
 
@@ -88,6 +88,19 @@ class _Call(NamedTuple):
     inputs: Inputs
     began: int
     """Number of operators when it began."""
+
+
+class KernelWrite(NamedTuple):
+    """A buffer that a generated kernel writes."""
+
+    operator: Operator
+    place: Place
+    tensor: torch.Tensor
+    inputs: List[torch.Tensor]
+    fresh: bool
+    """Whether it is a buffer of the compiler, and not memory of the program."""
+    read_back: bool
+    """Whether the kernel reads what it wrote."""
 
 
 class ValueMode(DetachableMode):
@@ -116,6 +129,8 @@ class ValueMode(DetachableMode):
         """False in skipped steps: memory is tracked, but not scanned."""
         self.surveying = False
         """True in surveyed steps: everything is scanned, and no pattern is evaluated."""
+        self.in_kernel = False
+        """True while a call of a generated kernel is observed."""
         self._scanners = scanners
         self.survey = Survey(scanners, options.device_memory_bytes)
         follower = None if library is None else Follower(library, scanners.memory, self.survey)
@@ -158,7 +173,7 @@ class ValueMode(DetachableMode):
             self.step += 1
             return []
         off, self.off = self.off, True  # the operators below belong to the profiler
-        with _without_dispatch():
+        with without_dispatch():
             return self._end_step(observe_closely, off)
 
     def _end_step(self, observe_closely: Callable[[bool], bool], off: bool) -> List[Surveyed]:
@@ -348,7 +363,7 @@ class ValueMode(DetachableMode):
             return  # resized to the same size
         state.version += 1
         state.reads = state.uses = 0
-        state.readers = None
+        state.readers = state.kernel_write = None
         state.node = call.node
         state.hash = None
         if call.operator.undefined:
@@ -380,16 +395,70 @@ class ValueMode(DetachableMode):
         observation.whole = before.whole
         state.fill = fill_held(call.operator, observation, inside=bool(self._path))
         observation.was_defined, observation.was_fill = before.defined, before.fill
-        observation.was_reads = before.reads
+        observation.was_reads, observation.was_kernel_write = before.reads, before.kernel_write
+        if before.whole and call.operator.is_kernel:
+            state.kernel_write = observation
         self._deliver(observation)
+
+    def before_kernel(
+        self, read: List[torch.Tensor], writes: List[KernelWrite]
+    ) -> List[Optional[Before]]:
+        """Track what a generated kernel reads, and record what it is about to overwrite."""
+        self._given = set()
+        for tensor in read:
+            state = self._state(tensor)
+            if state is not None:
+                state.reads += 1
+                state.uses += 1
+                state.readers = None  # how a kernel reads is unknown
+        befores: List[Optional[Before]] = []
+        for write in writes:
+            if write.fresh and _is_strided(write.tensor):
+                state = self.storages.of(write.tensor, self.counts.operators, defined=False)
+                befores.append(Before(write.tensor, state))
+            else:
+                befores.append(self._before(write.tensor))
+        return befores
+
+    def after_kernel(
+        self, kernel: str, writes: List[KernelWrite], befores: List[Optional[Before]]
+    ) -> None:
+        """Observe what a generated kernel wrote."""
+        mark = self._copies.mark()
+        for position, (write, before) in enumerate(zip(writes, befores)):
+            if before is None:
+                continue
+            self._place = write.place
+            node = self.flow.node(write.operator.name, write.place, ()) if self.active else -1
+            inputs: List[Tuple[torch.Tensor, StorageState]] = []
+            for tensor in write.inputs:
+                state = self._state(tensor)
+                if state is not None:
+                    inputs.append((tensor, state))
+                    if node >= 0:
+                        size = tensor.numel() * tensor.element_size()
+                        self.flow.read(state.node, node, size)
+            call = _Call(kernel, write.operator, (), {}, node, inputs, 0)
+            if write.fresh:
+                before.state.forget()
+                before.state.reads = before.state.uses = 0
+                self._made(call, write.tensor, position, before)
+            else:
+                self._wrote(call, before, position)
+            if write.read_back:
+                before.state.reads += 1
+                before.state.uses += 1
+        self._copies.release(mark)
 
     def _deliver(self, observation: Observation) -> None:
         self._on_observation(observation)
         observation.release()
         self._scanners.forget()
 
-    def _made(self, call: _Call, tensor: torch.Tensor, position: int) -> None:
-        """Observe a tensor that an operator returned."""
+    def _made(
+        self, call: _Call, tensor: torch.Tensor, position: int, before: Optional[Before] = None
+    ) -> None:
+        """Observe a tensor that an operator returned; `before` is of reused memory."""
         if not _is_strided(tensor):
             self.counts.not_strided += 1
             return
@@ -411,6 +480,9 @@ class ValueMode(DetachableMode):
         if observation.whole:
             state.hash = observation.scan.hash
             observation.written_inside = inside == observation.scan.hash
+            state.kernel_write = observation if call.operator.is_kernel else None
+        if before is not None:
+            observation.was_kernel_write, observation.was_reads = before.kernel_write, before.reads
         state.fill = fill_held(call.operator, observation, inside=bool(self._path))
         self._deliver(observation)
 

@@ -78,10 +78,12 @@ class StorageState:
         """Observation of the fill that wrote the whole storage, until the next write."""
         self.hash: Optional[int] = None
         """Hash of the contents after the last write, if it was fully observed."""
+        self.kernel_write: Optional[Any] = None
+        """Observation of the generated kernel that wrote the whole storage, until the next write."""
 
     def forget(self) -> None:
         """Discard what is known of the contents: they may have been read and written."""
-        self.hash = self.fill = self.pieces = self.readers = None
+        self.hash = self.fill = self.pieces = self.readers = self.kernel_write = None
         self.reads += 1
 
     def escape(self) -> None:
@@ -124,6 +126,12 @@ class Storages:
                 state.forget()
         return state
 
+    def mark_accessed(self, key: int) -> None:
+        """Mark a storage as accessed by unobserved code; called by any thread, so only a flag is set."""
+        state = self._states.get(key)
+        if state is not None:
+            state.outside = True
+
     def purge(self) -> None:
         """Remove storages that were freed."""
         self._since_purge = 0
@@ -153,6 +161,7 @@ class Before:
         self.state = state
         self.defined = state.defined
         self.fill = state.fill
+        self.kernel_write = state.kernel_write
         self.hash = state.hash
         self.reads = state.reads
         self.size_bytes = tensor.numel() * tensor.element_size()
@@ -204,6 +213,8 @@ class Observation:
         """Whether the memory held values before this write."""
         self.was_fill: Optional["Observation"] = None
         """The fill that this write overwrote, if nothing else wrote in between."""
+        self.was_kernel_write: Optional["Observation"] = None
+        """The write of a generated kernel that this write overwrote."""
         self.was_reads = 0
         """Number of reads between the previous write and this one."""
         self.site: Optional[Site] = None

@@ -65,6 +65,11 @@ VIEWS_WITH_WRITING_BACKWARD = aten(
 class Operator:
     """One overload of an operator."""
 
+    is_kernel = False
+    """Whether it stands for a buffer of a generated kernel (`compiled`)."""
+    folded = False
+    """Whether the compiler replaced a computation by a constant."""
+
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.name: str = schema.name

@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Optional
 import torch
 
 from torchyard.worker.devices import current_accelerator, device_of
+from torchyard.worker.values.compiled.examined_patterns import NOT_TESTED, NOT_TIMED, examines
+from torchyard.worker.values.compiled.kernel_observer import KernelObserver
 from torchyard.worker.values.dispatch_mode import ValueMode
 from torchyard.worker.values.exchange import Options, write_result
 from torchyard.worker.values.findings import Finding, Findings, count_surveyed
@@ -19,12 +21,13 @@ from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.patterns import open_patterns
 from torchyard.worker.values.places import Place
 from torchyard.worker.values.pricing.recipes import WorthNotes
+from torchyard.worker.values.proofs.certainty import LIKELY
 from torchyard.worker.values.proofs.proof import Proofs
 from torchyard.worker.values.scanning.cpu_scan import Scanner, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.surveys.follower import FollowLibrary
 from torchyard.worker.values.unobserved import (
-    CompileNotes,
+    CompileCalls,
     OtherThreads,
     UntrackedAccess,
     untracked_libraries,
@@ -81,6 +84,7 @@ class ProfilingSession:
             library=self.library,
         )
         self.worth_notes.graph.state_of = self.mode.state_of
+        self.kernels = KernelObserver(self.mode, cache)
         self._output = output
         self._pid = os.getpid()
         self._written_s = 0.0
@@ -93,7 +97,7 @@ class ProfilingSession:
         """Whether torch.compile is disabled for this profile only."""
         self._other_threads: Optional[OtherThreads] = None
         self._outside: Optional[UntrackedAccess] = None
-        self._compiles: Optional[CompileNotes] = None
+        self._compiles: Optional[CompileCalls] = None
         self._several_threads = False
         self._hooks: List[Any] = []
 
@@ -103,8 +107,10 @@ class ProfilingSession:
         from torch.optim import optimizer
 
         self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
-        self._compiles = CompileNotes(self.notes)
+        self._compiles = CompileCalls()
         self._hooks.append(self._compiles)
+        self.kernels.install()
+        self._hooks.append(self.kernels)
         self._outside = UntrackedAccess(self.mode.storages)
         self._other_threads = OtherThreads(self.mode.storages, self.leave)
         self._hooks += [self._outside, self._other_threads]
@@ -198,6 +204,11 @@ class ProfilingSession:
 
     def _observe(self, observation: Observation) -> None:
         self.findings.count_call(observation)
+        if observation.operator.is_kernel:
+            for pattern in self.patterns:
+                if examines(pattern, observation):
+                    pattern.observe(observation)
+            return
         for pattern in self.patterns:
             pattern.observe(observation)
         if self.proofs is not None:
@@ -208,6 +219,11 @@ class ProfilingSession:
             pattern.fill_covered(fill, by, place)
 
     def _on_finding(self, finding: Finding, observation: Observation) -> None:
+        if observation.operator.is_kernel or self.mode.in_kernel:
+            # Trials and prices are made of operators, not of generated kernels.
+            finding.proof = finding.proof or {"certainty": LIKELY, "why": NOT_TESTED, "tests": []}
+            finding.recipe = finding.recipe or {"unavailable": NOT_TIMED}
+            return
         self.worth_notes.found(finding, observation)
         if self.proofs is not None and not observation.packed:
             self.proofs.found(finding, observation)
@@ -225,6 +241,7 @@ class ProfilingSession:
             counts["trials_ms"] = int(self.proofs.spent_s * 1000)
         if self._other_threads is not None:
             counts.update(self._other_threads.counts())
+        counts.update(self.kernels.counts())
         return counts
 
     def _flow(self) -> Dict[str, Any]:
@@ -232,7 +249,7 @@ class ProfilingSession:
         return dict(self.mode.flow.as_dict(), classes=self.mode.places.classes)
 
     def _all_notes(self) -> List[str]:
-        notes = list(self.notes)
+        notes = list(self.notes) + self.kernels.notes()
         if self._other_threads is not None and self._outside is not None:
             notes += self._other_threads.notes() + self._outside.notes()
         return notes + (self.proofs.notes() if self.proofs is not None else [])
@@ -248,12 +265,14 @@ class ProfilingSession:
 
     @property
     def _compiled_while_enabled(self) -> bool:
+        if self.kernels.seen:
+            return True
         return self._compiles is not None and self._compiles.compiled_while_enabled
 
     @property
     def _compiled(self) -> bool:
-        """Whether the program called torch.compile."""
-        return self._compiles is not None and self._compiles.compiled
+        """Whether the program called torch.compile, or code that was compiled before."""
+        return self.kernels.seen or (self._compiles is not None and self._compiles.compiled)
 
     def _available_bytes(self) -> int:
         return self.mode.available_bytes()
@@ -276,8 +295,8 @@ class ProfilingSession:
         if not self.mode.surveying:
             self._closely += 1
             self._since_close = 0
-        if not most or self._closely < most:
-            return True
+        if not most or self._closely < most or self.kernels.seen:
+            return True  # surveyed steps do not scan what kernels write
         if not new or self._closely >= MOST_CLOSE * most:
             return False
         return self.mode.surveying and self._since_close >= most

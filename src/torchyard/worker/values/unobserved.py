@@ -1,9 +1,9 @@
-"""What the dispatch mode cannot observe: other threads, memory access past it, compiled code.
+"""What the dispatch mode cannot observe: other threads, memory access past it, calls of torch.compile.
 
 Other threads get a mode that reads no values: it counts operators and marks tracked memory, so that nothing is
 concluded from an outdated observation. Memory that numpy, addresses, storages, files or extensions can access is
 rescanned each time, and a fill of it is never reported as dead; this includes torch's own Python code (`torch.save`).
-Compiled functions run as generated kernels, which a dispatch mode does not observe; --eager profiles without them.
+Compiled functions run as generated kernels, which `compiled` observes; --eager profiles without them.
 """
 
 import functools
@@ -241,6 +241,10 @@ THROUGH_THE_DISPATCHER = frozenset({"torchvision", "torchaudio"})
 _LINKED = (b"libc10.so", b"libtorch_cpu.so", b"libtorch_python.so")
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _WORKER_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_COMPILER_FOLDERS = tuple(
+    _TORCH + name + os.sep for name in ("_dynamo", "_functorch", "_inductor", "_subclasses")
+)
+"""The compiler asks for storages and addresses to describe its inputs, and to launch kernels, which are observed."""
 
 
 class UntrackedAccess:
@@ -289,7 +293,7 @@ class UntrackedAccess:
         @functools.wraps(function)
         def noted(*args: Any, **kwargs: Any) -> Any:
             if note is not None:
-                if args and not _called_by_worker():
+                if args and not _called_without_access():
                     note(args[0])
                     self._count(name)
                 return function(*args, **kwargs)
@@ -359,9 +363,9 @@ def _is_linked_with_torch(path: str) -> bool:
         return False
 
 
-def _called_by_worker() -> bool:
-    """Return whether the caller is the worker itself, whose accesses have no side effects."""
-    return sys._getframe(2).f_code.co_filename.startswith(_WORKER_FOLDER)
+def _called_without_access() -> bool:
+    """Return whether the caller is the worker itself, which has no side effects, or the compiler."""
+    return sys._getframe(2).f_code.co_filename.startswith((_WORKER_FOLDER, *_COMPILER_FOLDERS))
 
 
 def _plain(tensor: Any) -> bool:
@@ -372,11 +376,10 @@ def _plain(tensor: Any) -> bool:
     )
 
 
-class CompileNotes:
-    """Adds a note for each source line that calls torch.compile, until removed."""
+class CompileCalls:
+    """Notices calls of torch.compile, until removed."""
 
-    def __init__(self, notes: List[str]) -> None:
-        self._notes = notes
+    def __init__(self) -> None:
         self.compiled = False
         """Whether torch.compile was called. The program can switch compilation on and off at any time,
         so a variable or setting that disables it proves nothing."""
@@ -392,18 +395,7 @@ class CompileNotes:
             torch.compile = self._compile
 
     def _noted(self, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(_TORCH):
-            frame = frame.f_back
-        place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
         self.compiled = True
-        disabled = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
-        if not disabled:
+        if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
             self.compiled_while_enabled = True
-            text = (
-                "torch.compile at %s: the compiled function runs as generated kernels and is not "
-                "profiled; --eager profiles the eager program instead" % place
-            )
-            if text not in self._notes:
-                self._notes.append(text)
         return self._compile(*args, **kwargs) if self._compile is not None else None

@@ -46,7 +46,9 @@ class SingleValue(Pattern):
         zero = only_zeros(observation)
         if (scan.like_first != scan.count and not zero) or scan.count < 2:
             return
-        if observation.path or not observation.inputs or observation.dtype is torch.bool:
+        if observation.path or observation.dtype is torch.bool:
+            return
+        if not observation.inputs and not kind.folded:
             return
         if observation.packed:
             return
@@ -58,8 +60,9 @@ class SingleValue(Pattern):
         ):
             return
         one_number = observation.layout.bits // 8
-        follows = self._reported.any_of(observation) is not None or all(
-            state.size_bytes <= one_number for _, state in observation.inputs
+        follows = self._reported.any_of(observation) is not None or (
+            not kind.folded
+            and all(state.size_bytes <= one_number for _, state in observation.inputs)
         )
         self._reported.put(observation.state)
         if follows:

@@ -11,11 +11,11 @@ mask that only `all` reads and that is true everywhere, or only `any` and false 
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 
-from torchyard.worker.values.findings import Finding
+from torchyard.worker.values.findings import Cause, Finding, cause_of
 from torchyard.worker.values.observation import Observation, StorageState, covers
 from torchyard.worker.values.operators import Operator, aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of, where
@@ -101,9 +101,14 @@ class DeadInitialisation(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._sums: "OrderedDict[int, _Sum]" = OrderedDict()
+        self._used_kernel_writes: Set[Cause] = set()
+        """Kernels whose result was read at least once."""
 
     def observe(self, observation: Observation) -> None:
-        """Examine a write over a fill."""
+        """Examine a write over a fill, or over what a generated kernel wrote."""
+        written = observation.was_kernel_write
+        if written is not None and (written is not observation.was_fill or observation.fresh):
+            self._over_kernel_write(written, observation)
         if observation.fresh:
             return
         if observation.operator.fills and observation.state.key in self._sums:
@@ -158,6 +163,17 @@ class DeadInitialisation(Pattern):
         self.report(
             fill, detail, evidence=partial(evidence_of, fill, overwritten_by=overwritten_by)
         )
+
+    def _over_kernel_write(self, written: Observation, observation: Observation) -> None:
+        """Report a kernel whose result is never read, in any call, before it is overwritten."""
+        cause = cause_of(self.name, written)
+        if observation.was_reads or not observation.operator.overwrites:
+            self._used_kernel_writes.add(cause)
+            for finding in self.findings.candidates():
+                if finding.cause == cause:
+                    self.findings.drop(finding)
+        elif cause not in self._used_kernel_writes and observation.whole and not written.operator.random:
+            self._overwritten(written, observation.operator, observation.place, "whole")
 
     def _added(self, fill: Observation, observation: Observation) -> None:
         addend = _addend(observation)
