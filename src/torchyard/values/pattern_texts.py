@@ -15,6 +15,7 @@ from importlib.resources import files
 
 from torchyard.core.records import decode
 from torchyard.values.model import ValueFinding
+from torchyard.worker.values.exchange import KERNEL_PREFIX
 
 FIELDS = ("operator", "inside", "dtype", "shape", "detail", "fits", "first", "caller")
 """Fields of a finding that a suggestion may use."""
@@ -56,6 +57,8 @@ class Advice:
     dtype: str = ""
     fits: str = ""
     backward: bool = False
+    kernel: bool = False
+    """A generated kernel of compiled code."""
 
     def matches(self, finding: ValueFinding) -> bool:
         """Return whether the conditions match a finding."""
@@ -68,6 +71,7 @@ class Advice:
             and self.dtype in {"", finding.dtype}
             and self.fits in {"", finding.evidence.get("fits", "")}
             and (not self.backward or finding.place.backward)
+            and (not self.kernel or finding.operator.startswith(KERNEL_PREFIX))
         )
 
 
@@ -139,4 +143,4 @@ def _fields(finding: ValueFinding) -> dict[str, str]:
 
 def _bare(name: str) -> str:
     """Return an operator name without its namespace."""
-    return name.removeprefix("aten::")
+    return name.removeprefix("aten::").removeprefix(KERNEL_PREFIX)

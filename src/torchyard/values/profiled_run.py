@@ -35,6 +35,7 @@ from torchyard.values.patching.model import store_request
 from torchyard.values.prices import price_in_target, sites_to_time, unpriced
 from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
+from torchyard.worker.values.exchange import KERNEL_PREFIX
 from torchyard.worker.values.proofs.certainty import NATIVE_PROGRAM, certainty_of
 
 NOT_FINISHED: Final = "the program did not finish, so it was not run again without the profiler"
@@ -121,7 +122,8 @@ def _timed(
 
 def chains_to_confirm(profile: ValueProfile) -> list[list[str]]:
     """Return the chains of operators that the native run must contain."""
-    return [list(chain) for chain in sorted({_chain(finding) for finding in profile.findings})]
+    findings = [one for one in profile.findings if not one.operator.startswith(KERNEL_PREFIX)]
+    return [list(chain) for chain in sorted({_chain(finding) for finding in findings})]
 
 
 def confirm(profile: ValueProfile, native: NativeRun) -> ValueProfile:
@@ -149,11 +151,16 @@ def step_ns(native: NativeRun) -> tuple[float | None, float | None]:
 def unconfirmed(profile: ValueProfile, why: str) -> ValueProfile:
     """Return the profile with all findings unconfirmed, and the reason."""
     test = ProofTest(test=NATIVE_PROGRAM, passed=False, detail=why)
-    findings = tuple(_with_test(finding, test) for finding in profile.findings)
+    findings = tuple(
+        finding if finding.operator.startswith(KERNEL_PREFIX) else _with_test(finding, test)
+        for finding in profile.findings
+    )
     return replace(profile, findings=findings, notes=(*profile.notes, why))
 
 
 def _confirmed(finding: ValueFinding, native: NativeRun) -> ValueFinding:
+    if finding.operator.startswith(KERNEL_PREFIX):
+        return finding  # the run without the profiler records operators, not generated kernels
     chain = _chain(finding)
     count = native.occurrences(chain)
     name = " > ".join(chain)

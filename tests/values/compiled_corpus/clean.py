@@ -1,13 +1,13 @@
 """Clean programs: every finding in them is false."""
 
-# ruff: noqa: T201, FURB118, B023
+# ruff: noqa: T201, B023
 from __future__ import annotations
 
 import threading
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.values.compiled_corpus.planted import SIZE, _data
 from tests.values.corpus.program import program_of
@@ -20,7 +20,7 @@ def perceptron_training() -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     for _ in range(6):
         optimizer.zero_grad()
-        F.mse_loss(compiled(_data()), _data()).backward()
+        functional.mse_loss(compiled(_data()), _data()).backward()
         optimizer.step()
 
 
@@ -193,7 +193,7 @@ def classifier() -> None:
     for _ in range(4):
         optimizer.zero_grad()
         tokens = torch.randint(0, 500, (2000,))
-        F.cross_entropy(compiled(tokens), tokens.roll(1)).backward()
+        functional.cross_entropy(compiled(tokens), tokens.roll(1)).backward()
         optimizer.step()
 
 

@@ -1,6 +1,6 @@
 """Programs with one planted waste each, in a compiled region. The comment above a line names pattern and operator."""
 
-# ruff: noqa: T201, FURB118
+# ruff: noqa: T201
 from __future__ import annotations
 
 import torch
@@ -244,6 +244,18 @@ def state_written_with_the_same_values() -> None:
         print(float(state.sum()))
 
 
+def same_expression_twice() -> None:
+    """A common subexpression, which Inductor of torch 2.13 stores twice in inference."""
+
+    @torch.compile
+    def f(x: Tensor) -> Tensor:
+        # waste: duplicate, aten::sin
+        return torch.sin(x) @ x + torch.sin(x) @ x.t()
+
+    for _ in range(3):
+        print(float(f(_data()).sum()))
+
+
 PLANTED = tuple(
     program_of(function)
     for function in (
@@ -262,5 +274,6 @@ PLANTED = tuple(
         float_mask,
         position_table_in_every_step,
         state_written_with_the_same_values,
+        same_expression_twice,
     )
 )

@@ -27,6 +27,7 @@ from torchyard.values.model import (
 )
 from torchyard.values.pattern_texts import suggestion_for
 from torchyard.values.prices import OF_WHOLE_STEPS, profiled_steps, steps_of
+from torchyard.worker.values.exchange import KERNEL_PREFIX
 
 MARKS: Final[dict[Certainty, str]] = {
     Certainty.PROVEN: "●",
@@ -169,7 +170,11 @@ def certainty_text(finding: ValueFinding) -> str:
 
 def operator_text(operator: str, path: Iterable[str] = ()) -> str:
     """`mse_loss_backward > zeros_like > zero_`."""
-    return clipped(" > ".join(name.removeprefix("aten::") for name in (*path, operator)))
+    return clipped(" > ".join(_bare(name) for name in (*path, operator)))
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("aten::").removeprefix(KERNEL_PREFIX)
 
 
 def short_file(file: str) -> str:
@@ -349,7 +354,15 @@ _REPORTED_TOTALS: Final = frozenset(
         "other_thread_operators",
         "loader_processes",
         "child_processes",
+        "kernels",
+        "kernel_buffers",
+        "kernel_calls",
+        "kernel_calls_elsewhere",
     }
+)
+_NOT_IN_COMPILED_CODE: Final = (
+    "in compiled code: values inside kernels, what the compiler fused away, and code that runs without "
+    "Python (CUDA graphs, C++ wrapper, AOTInductor). Libraries that a graph calls are examined as operators"
 )
 _MOST_NOTES: Final = 50
 _MOST_NOTE: Final = 500
@@ -361,6 +374,8 @@ def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
     written = counts.get("written_bytes", 0)
     rows = [("steps", _steps(profile)), ("depth", _depth(options))]
     rows.append(("operators", f"{counts.get('operators', 0):,}, {format_bytes(written)} written"))
+    if counts.get("kernels") or counts.get("kernel_calls_elsewhere"):
+        rows += _compiled(counts)
     sampling = ", ".join(_sampling(options))
     rows.append(("sampling", sampling or "none: every step, whole tensors"))
     rows += [("not examined", text) for text in _left_out(counts, options, written)]
@@ -382,6 +397,18 @@ def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
     device = f"{clipped(profile.device)}, {profile.threads} thread"
     rows.append(("torch", f"{clipped(profile.torch)} on {device}{_plural(profile.threads)}"))
     return rows
+
+
+def _compiled(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Return what was examined in compiled code, and what was not."""
+    kernels, buffers = counts.get("kernels", 0), counts.get("kernel_buffers", 0)
+    calls, elsewhere = counts.get("kernel_calls", 0), counts.get("kernel_calls_elsewhere", 0)
+    text = f"{kernels:,} generated kernel{_plural(kernels)} with {buffers:,} written buffer{_plural(buffers)}"
+    yield "compiled", f"{text}, in {calls:,} call{_plural(calls)}"
+    yield "not examined", _NOT_IN_COMPILED_CODE
+    if elsewhere:
+        text = f"{elsewhere:,} call{_plural(elsewhere)} of generated kernels in other threads"
+        yield "not examined", text
 
 
 def notes_of_profile(profile: ValueProfile) -> list[str]:

@@ -10,6 +10,10 @@ import tempfile
 from typing import Any, Dict, NamedTuple
 
 
+KERNEL_PREFIX = "inductor::"
+"""Operators of findings about generated kernels begin with it: `inductor::KERNEL (SOURCE OPERATORS)`."""
+
+
 class Options(NamedTuple):
     """Options of value profiling."""
 

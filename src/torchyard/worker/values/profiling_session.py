@@ -5,6 +5,7 @@ crashes or is killed.
 """
 
 import os
+import sys
 import time
 from typing import Any, Dict, List, Optional
 
@@ -104,10 +105,10 @@ class ProfilingSession:
     def start(self) -> None:
         """Start profiling this thread."""
         self.mode.places.track_modules()
-        from torch.optim import optimizer
-
-        self._hooks.append(optimizer.register_optimizer_step_post_hook(self._after_optimizer))
-        self._compiles = CompileCalls()
+        self._hooks.append(_after_optimizers(self._after_optimizer))
+        if "torch._dynamo" in sys.modules:
+            self._hide_from_compiler()
+        self._compiles = CompileCalls(self._hide_from_compiler)
         self._hooks.append(self._compiles)
         self.kernels.install()
         self._hooks.append(self.kernels)
@@ -148,6 +149,13 @@ class ProfilingSession:
         self.mode.off = True
         self.mode.set_active(False)
         self._on = False
+
+    def _hide_from_compiler(self) -> None:
+        """Replace the hook of optimizers: a compiled optimizer would compile the profiler, too."""
+        import torch._dynamo
+
+        self._hooks[0].remove()
+        self._hooks[0] = _after_optimizers(torch._dynamo.disable(self._after_optimizer))
 
     def step(self) -> None:
         """Handle the end of a step."""
@@ -306,6 +314,13 @@ class ProfilingSession:
         if step <= options.first_steps or (options.last_step and step > options.last_step):
             return False
         return (step - options.first_steps - 1) % max(1, options.every) == 0
+
+
+def _after_optimizers(hook: Any) -> Any:
+    """Call a hook after the steps of all optimizers; return its handle."""
+    from torch.optim import optimizer
+
+    return optimizer.register_optimizer_step_post_hook(hook)
 
 
 class SingleThreadBackward:

@@ -379,7 +379,8 @@ def _plain(tensor: Any) -> bool:
 class CompileCalls:
     """Notices calls of torch.compile, until removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_first: Callable[[], None]) -> None:
+        self._on_first = on_first
         self.compiled = False
         """Whether torch.compile was called. The program can switch compilation on and off at any time,
         so a variable or setting that disables it proves nothing."""
@@ -395,7 +396,9 @@ class CompileCalls:
             torch.compile = self._compile
 
     def _noted(self, *args: Any, **kwargs: Any) -> Any:
-        self.compiled = True
+        if not self.compiled:
+            self.compiled = True
+            self._on_first()
         if os.environ.get("TORCHDYNAMO_DISABLE") != "1":
             self.compiled_while_enabled = True
         return self._compile(*args, **kwargs) if self._compile is not None else None

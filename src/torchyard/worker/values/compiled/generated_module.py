@@ -7,16 +7,18 @@ from them. Knows nothing of tensors and patterns.
 
 import ast
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
+_DEFINITION = re.compile(r"^(\w+) = async_compile\.\w+\(", re.MULTILINE)
 _KERNEL = re.compile(
-    r"^(\w+) = async_compile\.(\w+)\((.*?)r?'''(.*?)'''", re.MULTILINE | re.DOTALL
+    r"^(\w+) = async_compile\.(\w+)\([^\n]*?r?'''(.*?)'''", re.MULTILINE | re.DOTALL
 )
 _CPP_PARAMETERS = re.compile(r'extern "C"[^(]*?\bkernel\(([^)]*)\)', re.DOTALL)
 _TRITON_PARAMETERS = re.compile(r"^def triton_\w+\(([^)]*)\):", re.MULTILINE | re.DOTALL)
 _MUTATED = re.compile(r"'mutated_arg_names': \[([^\]]*)\]")
 _OPERATORS = re.compile(r"Original ATen: \[([^\]]*)\]")
-_WRITERS = ("atomic_add", "tl.atomic")
+_PARAMETERS = {"cpp_pybinding": _CPP_PARAMETERS, "triton": _TRITON_PARAMETERS}
+_ATOMIC = ("atomic_add", "tl.atomic")
 MODULE_WITHOUT_KERNELS = "it is a C++ wrapper, which calls its kernels without Python"
 
 
@@ -32,13 +34,19 @@ class Parameter(NamedTuple):
     """Whether the kernel reads what it wrote itself."""
 
 
+UNKNOWN = Parameter("", True, True, known=False, read_back=True)
+
+
 class Kernel(NamedTuple):
     """A generated kernel."""
 
     name: str
-    language: str
-    """`cpp` or `triton`."""
-    parameters: Tuple[Parameter, ...]
+    parameters: Tuple[Parameter, ...] = ()
+    """Empty for a kernel whose text is not understood, such as that of a user."""
+
+    def parameter(self, position: int) -> Parameter:
+        """Return a parameter; `UNKNOWN` beyond those that were read."""
+        return self.parameters[position] if position < len(self.parameters) else UNKNOWN
 
 
 class KernelSite(NamedTuple):
@@ -62,44 +70,42 @@ class GeneratedModule(NamedTuple):
 
 def read_module(text: str) -> GeneratedModule:
     """Read the text of a generated module; raise ValueError if it is not understood."""
-    kernels: Dict[str, Kernel] = {}
-    for name, kind, _, code in _KERNEL.findall(text):
-        kernel = _kernel(name, kind, code)
-        if kernel is not None:
-            kernels[name] = kernel
+    kernels = {name: Kernel(name) for name in _DEFINITION.findall(text)}
+    for name, kind, code in _KERNEL.findall(text):
+        kernels[name] = Kernel(name, _parameters(kind, code))
     if "inductor_entry_cpp" in text or "CppWrapperCodeCache" in text:
         return GeneratedModule({}, {}, MODULE_WITHOUT_KERNELS)
     return GeneratedModule(kernels, _sites(text, kernels))
 
 
-def _kernel(name: str, kind: str, code: str) -> Optional[Kernel]:
-    triton = kind == "triton"
-    match = (_TRITON_PARAMETERS if triton else _CPP_PARAMETERS).search(code)
-    if match is None:
-        return None
+def _parameters(kind: str, code: str) -> Tuple[Parameter, ...]:
+    """Return what a kernel does with its parameters; nothing if the kernel is not Inductor's own."""
+    match = _PARAMETERS[kind].search(code) if kind in _PARAMETERS else None
+    if match is None or "custom_kernel=True" in code:
+        return ()
     body = code[match.end() :]
-    mutated = _MUTATED.search(code)
-    names = re.findall(r"'(\w+)'", mutated.group(1)) if mutated is not None else []
     declared = [one.strip() for one in match.group(1).split(",") if one.strip()]
-    if triton:
-        # Constants of the launch are no arguments of the call; tensors come first.
-        parameters = [_parameter(one.split(":")[0].strip(), body, names, "*") for one in declared]
-    else:
-        parameters = [_parameter(one.split()[-1].lstrip("*&"), body, names, one) for one in declared]
-    return Kernel(name, "triton" if triton else "cpp", tuple(parameters))
+    if kind == "triton":
+        mutated = _MUTATED.search(code)
+        if mutated is None:
+            return ()
+        written = re.findall(r"'(\w+)'", mutated.group(1))
+        names = [one.split(":")[0].strip() for one in declared]
+        return tuple(_parameter(name, body, read_only=name not in written) for name in names)
+    return tuple(
+        _parameter(one.split()[-1].lstrip("*&"), body, read_only=one.startswith("const "))
+        for one in declared
+    )
 
 
-def _parameter(name: str, body: str, mutated: List[str], declaration: str) -> Parameter:
+def _parameter(name: str, body: str, *, read_only: bool) -> Parameter:
+    """Return a parameter by its name; others than those of Inductor are written unless they are read-only."""
     if name.startswith("in_out_ptr"):
         return Parameter(name, True, True, read_back=True)
     if name.startswith("out_ptr"):
-        atomic = any(writer in body for writer in _WRITERS)
+        atomic = any(writer in body for writer in _ATOMIC)
         return Parameter(name, atomic, True, read_back=atomic or _reads(name, body))
-    if name.startswith("in_ptr"):
-        return Parameter(name, True, name in mutated, known=name not in mutated)
-    if declaration.startswith("const "):
-        return Parameter(name, True, False)
-    return Parameter(name, True, True, known=False, read_back=True)
+    return Parameter(name, True, False) if read_only else UNKNOWN._replace(name=name)
 
 
 def _reads(name: str, body: str) -> bool:

@@ -29,7 +29,6 @@ from torchyard.worker.values.compiled.source_operators import (
 )
 from torchyard.worker.values.dispatch_mode import KernelWrite, ValueMode, without_dispatch
 from torchyard.worker.values.observation import Before, storage_key
-from torchyard.worker.values.places import Place
 
 _ALLOCATORS = ("empty_strided_cpu", "empty_strided_cuda", "empty_strided_cpu_pinned")
 _LOADER = "load_by_key_path"
@@ -201,10 +200,9 @@ class KernelObserver:
             if value is None:
                 continue
             observed.originals[kernel.name] = value
-            if kernel.language == "triton":
-                setattr(module, kernel.name, _ObservedTriton(value, self._observed(observed, kernel, value.run)))
-            else:
-                setattr(module, kernel.name, self._observed(observed, kernel, value))
+            run = getattr(value, "run", None)  # of Triton kernels
+            call = self._observed(observed, kernel, value if run is None else run)
+            setattr(module, kernel.name, call if run is None else _ObservedTriton(value, call))
         for allocator in _ALLOCATORS:
             value = getattr(module, allocator, None)
             if value is not None:
@@ -310,32 +308,31 @@ class KernelObserver:
         names = site.arguments if site is not None else ()
         self._kernels.add((module.name, kernel.name))
         caller = self._mode.places.now()
-        read = [
-            value
-            for value, parameter in zip(args, kernel.parameters)
-            if isinstance(value, torch.Tensor) and parameter.read
-        ]
-        by_name = {
-            names[position]: value
+        tensors = [
+            (position, value, kernel.parameter(position))
             for position, value in enumerate(args)
-            if position < len(names) and isinstance(value, torch.Tensor)
+            if isinstance(value, torch.Tensor)
+        ]
+        read = [value for _, value, parameter in tensors if parameter.read]
+        by_name = {
+            names[position]: value for position, value, _ in tensors if position < len(names)
         }
         writes: List[KernelWrite] = []
-        for position, (value, parameter) in enumerate(zip(args, kernel.parameters)):
-            if not isinstance(value, torch.Tensor) or not parameter.written:
+        for position, value, parameter in tensors:
+            if not parameter.written:
                 continue
-            buffer = names[position] if position < len(names) else ""
-            operator, source = self._operator(module, kernel, site, position, buffer)
             if not parameter.known:
                 self._mode.storages.mark_accessed(storage_key(value))
                 continue
+            buffer = names[position] if position < len(names) else ""
+            operator, source = self._operator(module, kernel, site, position, buffer)
             self._buffers.add((module.name, kernel.name, line, position))
             own = buffer.startswith(_BUFFER)
             operator.overwrites = own and not parameter.read
             place = caller
             if source.file:
-                place = Place(source.file, source.line, source.function, caller.module, caller.backward)
-                place = place._replace(backward=self._mode.places.in_backward)
+                place = caller._replace(file=source.file, line=source.line, function="")
+            place = place._replace(backward=self._mode.places.in_backward)
             inputs = read
             if source.reads is not None:
                 inputs = [by_name[one] for one in source.reads if one in by_name and one != buffer]
@@ -343,7 +340,12 @@ class KernelObserver:
         return read, writes
 
     def _operator(
-        self, module: _Module, kernel: Kernel, site: Optional[KernelSite], position: int, buffer: str
+        self,
+        module: _Module,
+        kernel: Kernel,
+        site: Optional[KernelSite],
+        position: int,
+        buffer: str,
     ) -> Tuple[KernelOperator, BufferSource]:
         key = (kernel.name, 0 if site is None else site.line, position)
         entry = module.operators.get(key)
@@ -389,7 +391,7 @@ class _AfterImport:
         self._name = name
         self._callback = callback
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, *_: Any) -> Any:
         """Return the usual loader of the module, with the callback behind it."""
         if name != self._name:
             return None

@@ -1,4 +1,4 @@
-"""Trials: does a kernel write every element of a buffer, and depend on none of its earlier values?
+"""Trials whether a kernel writes every element of a buffer and depends on none of its earlier values.
 
 The parameters of a kernel do not tell. So, where an unread write is about to be overwritten, all arguments are copied, the
 kernel runs for the program, and then again on the copies, in which that buffer has other bits: the result must be the

@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
+from torchyard.worker.values.exchange import KERNEL_PREFIX
 from torchyard.worker.values.operators import COPIES, FILLS, Operator
 from torchyard.worker.values.patterns.wasted_writes import GUARDS
 from torchyard.worker.why.sources import is_view, operator_name, place_of_trace
@@ -19,7 +20,6 @@ from torchyard.worker.why.sources import is_view, operator_name, place_of_trace
 _FOLDER = "inductor-sources"
 _CONVERSIONS = frozenset({"aten::_to_copy", "aten::convert_element_type"})
 _MOST_NAMED = 6
-PREFIX = "inductor::"
 
 
 class BufferSource(NamedTuple):
@@ -29,7 +29,6 @@ class BufferSource(NamedTuple):
     """Names in the order of the graph, without views; the last one returns the buffer."""
     file: str = ""
     line: int = 0
-    function: str = ""
     text: str = ""
     """Text of the source line, to notice that the file has changed."""
     folded: bool = False
@@ -50,7 +49,7 @@ class KernelOperator(Operator):
     def __init__(self, kernel: str, source: BufferSource) -> None:
         names = source.operators
         shown = ", ".join(names[-_MOST_NAMED:])
-        self.name = PREFIX + kernel + (" (%s)" % shown if shown else "")
+        self.name = KERNEL_PREFIX + kernel + (" (%s)" % shown if shown else "")
         self.writes = ()
         self.fresh = True
         self.many_results = self.returns_written = self.many = False

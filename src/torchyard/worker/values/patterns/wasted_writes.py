@@ -172,7 +172,11 @@ class DeadInitialisation(Pattern):
             for finding in self.findings.candidates():
                 if finding.cause == cause:
                     self.findings.drop(finding)
-        elif cause not in self._used_kernel_writes and observation.whole and not written.operator.random:
+        elif (
+            cause not in self._used_kernel_writes
+            and observation.whole
+            and not written.operator.random
+        ):
             self._overwritten(written, observation.operator, observation.place, "whole")
 
     def _added(self, fill: Observation, observation: Observation) -> None:
