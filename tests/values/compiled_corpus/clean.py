@@ -251,6 +251,112 @@ def error_in_the_middle() -> None:
             print(type(error).__name__)
 
 
+def kept_until_the_end() -> None:
+    """A buffer whose last values are read after the loop."""
+
+    @torch.compile
+    def keep(last: Tensor, x: Tensor) -> None:
+        last.copy_(x.sin())
+
+    @torch.compile
+    def scale(last: Tensor, x: Tensor) -> None:
+        last.copy_(x.cos())
+
+    last, other = _data(), _data()
+    for _ in range(4):
+        keep(last, _data())
+        scale(other, _data())
+    print(float(last.sum()), float(other.sum()))
+
+
+def rows_in_any_order() -> None:
+    """Indices that cover a buffer in the first calls only."""
+
+    @torch.compile
+    def fill(out: Tensor, x: Tensor) -> None:
+        out.copy_(x.sin())
+
+    @torch.compile
+    def rows(out: Tensor, index: Tensor, x: Tensor) -> None:
+        out[index] = x.cos()
+
+    out = _data()
+    for step in range(6):
+        fill(out, _data())
+        index = torch.randperm(SIZE) if step < 4 else torch.randint(0, SIZE, (SIZE,))
+        rows(out, index, _data())
+        print(float(out.sum()))
+
+
+def read_by_a_cpp_wrapper() -> None:
+    """A reader whose kernels are called without Python."""
+
+    @torch.compile
+    def write(out: Tensor, x: Tensor) -> None:
+        out.copy_(x.sin())
+
+    @torch.compile(options={"cpp_wrapper": True})
+    def read(out: Tensor) -> Tensor:
+        return out.exp()
+
+    out = _data()
+    for _ in range(3):
+        write(out, _data())
+        print(float(read(out).sum()))
+
+
+def read_by_numpy() -> None:
+    """A reader that bypasses the dispatcher."""
+
+    @torch.compile
+    def write(out: Tensor, x: Tensor) -> None:
+        out.copy_(x.sin())
+
+    out = _data()
+    shared = out.numpy()
+    for _ in range(3):
+        write(out, _data())
+        print(float(shared.sum()))
+
+
+def read_through_a_view() -> None:
+    """A reader of one row."""
+
+    @torch.compile
+    def write(out: Tensor, x: Tensor) -> None:
+        out.copy_(x.sin())
+
+    out = _data()
+    row = out.view(-1)[:4]
+    for _ in range(3):
+        write(out, _data())
+        print(float(row.sum()))
+
+
+def compiled_momentum() -> None:
+    """The first step copies gradients to the state of the optimizer."""
+    model = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, SIZE))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    step = torch.compile(optimizer.step)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(_data()).square().mean().backward()
+        step()
+
+
+def autotuned_product() -> None:
+    """Templates with parameters of other names."""
+
+    @torch.compile(mode="max-autotune")
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).relu() + 1
+
+    w = _data()
+    with torch.no_grad():
+        for _ in range(3):
+            print(float(f(_data(), w).sum()))
+
+
 CLEAN = tuple(
     program_of(function)
     for function in (
@@ -271,5 +377,12 @@ CLEAN = tuple(
         hidden_state,
         in_another_thread,
         error_in_the_middle,
+        kept_until_the_end,
+        rows_in_any_order,
+        read_by_a_cpp_wrapper,
+        read_by_numpy,
+        read_through_a_view,
+        compiled_momentum,
+        autotuned_product,
     )
 )

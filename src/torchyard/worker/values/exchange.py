@@ -9,7 +9,6 @@ import os
 import tempfile
 from typing import Any, Dict, NamedTuple
 
-
 KERNEL_PREFIX = "inductor::"
 """Operators of findings about generated kernels begin with it: `inductor::KERNEL (SOURCE OPERATORS)`."""
 

@@ -8,7 +8,7 @@ run in the timed run. Searching the callers for torch's own code walks all frame
 import os
 import sys
 from types import CodeType, FrameType
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -38,10 +38,15 @@ NOWHERE = Place("", 0, "")
 _foreign: Dict[int, Tuple[bool, CodeType]] = {}
 
 
+generated_files: Set[str] = set()
+"""Modules that the compiler generated: their caller is the compiled function of the program."""
+
+
 def _is_foreign(code: CodeType) -> bool:
-    """Return whether a code object belongs to torch, this package, or Python's import machinery."""
+    """Return whether a code object belongs to torch, this package, the compiler or Python's import machinery."""
     name = code.co_filename
     foreign = name.startswith((_TORCH, _WORKER_FOLDER, "<frozen")) or name == "<string>"
+    foreign = foreign or name in generated_files
     if name.startswith(_SUITES):
         foreign = False  # models of the built-in suites count as user programs
     _foreign[id(code)] = (foreign, code)

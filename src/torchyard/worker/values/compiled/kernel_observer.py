@@ -9,6 +9,7 @@ all memory, and are counted. Kernels of other threads mark their memory as acces
 import os
 import sys
 import threading
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
@@ -29,13 +30,19 @@ from torchyard.worker.values.compiled.source_operators import (
 )
 from torchyard.worker.values.dispatch_mode import KernelWrite, ValueMode, without_dispatch
 from torchyard.worker.values.observation import Before, storage_key
+from torchyard.worker.values.places import generated_files
 
 _ALLOCATORS = ("empty_strided_cpu", "empty_strided_cuda", "empty_strided_cpu_pinned")
 _LOADER = "load_by_key_path"
+_GRAPHS = (
+    ("torch._inductor.output_code", "CompiledFxGraph"),
+    ("torch.export.pt2_archive._package", "AOTICompiledModel"),
+)
+"""Modules and classes of callable graphs."""
 _BUFFER = "buf"
 """Names of the compiler's own buffers begin with it; others are memory of the program."""
 CUDA_GRAPHS = "CUDA graphs replay them without Python"
-LATE = "it was loaded in a way that is not known"
+NO_MODULE = "they run without a generated Python module (AOTInductor), or it was not found"
 
 
 class _Module:
@@ -67,6 +74,7 @@ class KernelObserver:
         self._all_modules: List[_Module] = []
         """A module may be loaded again with other constants."""
         self._removals: List[Callable[[], None]] = []
+        self._watched: List[Any] = []
         self._trials = OverwriteTrials(mode.options.memory_bytes)
         self.why_not = ""
         """Why nothing is observed."""
@@ -98,7 +106,7 @@ class KernelObserver:
 
     def _install(self) -> None:
         try:
-            cache = sys.modules["torch._inductor.codecache"].PyCodeCache  # type: ignore[attr-defined]
+            cache = sys.modules["torch._inductor.codecache"].PyCodeCache
             load = cache.__dict__[_LOADER].__func__
         except (AttributeError, KeyError):
             self.why_not = "torch %s loads generated code in another way" % torch.__version__
@@ -111,31 +119,34 @@ class KernelObserver:
 
         original = cache.__dict__[_LOADER]
         setattr(cache, _LOADER, classmethod(observed_load))
-        self._removals.append(lambda: setattr(cache, _LOADER, original))
+        self._removals.append(partial(setattr, cache, _LOADER, original))
         loaded = getattr(cache, "modules", ())
         for module in list(loaded.values() if isinstance(loaded, dict) else loaded):
             self._loaded(module, getattr(module, "__file__", "") or "")
 
-    def watch_graphs(self) -> None:
+    def _watch_graphs(self) -> None:
         """Observe calls of whole graphs, to know those whose kernels are not observed."""
-        graphs = getattr(sys.modules.get("torch._inductor.output_code"), "CompiledFxGraph", None)
-        if graphs is None or getattr(graphs.__call__, "of_observer", None) is self:
-            return
-        original = graphs.__call__
+        for module, name in _GRAPHS:
+            graphs = getattr(sys.modules.get(module), name, None)
+            if graphs is None or graphs in self._watched:
+                continue
+            self._watched.append(graphs)
+            original = graphs.__call__
+            graphs.__call__ = self._watched_call(original)
+            self._removals.append(partial(setattr, graphs, "__call__", original))
 
-        def call(graph: Any, inputs: Any) -> Any:
+    def _watched_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(graph: Any, *args: Any, **kwargs: Any) -> Any:
             reason = self._why_not_covered(graph)
             if not reason or self._mode.off:
-                return original(graph, inputs)
+                return original(graph, *args, **kwargs)
             self._not_covered.setdefault(reason, set()).add(str(getattr(graph, "cache_key", "")))
             try:
-                return original(graph, inputs)
+                return original(graph, *args, **kwargs)
             finally:
                 self._mode.storages.epoch += 1  # it may have read and written any memory
 
-        call.of_observer = self  # type: ignore[attr-defined]
-        graphs.__call__ = call
-        self._removals.append(lambda: setattr(graphs, "__call__", original))
+        return call
 
     def remove(self) -> None:
         """Restore torch and the generated modules."""
@@ -158,12 +169,15 @@ class KernelObserver:
         """Return what was not observed, and why."""
         notes = ["compiled code was not examined: %s" % self.why_not] if self.why_not else []
         for reason, graphs in sorted(self._not_covered.items()):
-            notes.append("compiled code: %d graph(s) were not examined: %s" % (len(graphs), reason))
-        if self._nameless:
             notes.append(
-                "compiled code: %d graph(s) came from the cache of the compiler or were compiled before, "
-                "without source lines: findings name the kernel and the compiled function"
-                % len(self._nameless)
+                "graphs of compiled code that were not examined, %d: %s" % (len(graphs), reason)
+            )
+        nameless = self._nameless & {module for module, _ in self._kernels}
+        if nameless:
+            notes.append(
+                "graphs of compiled code without source lines, %d: they were compiled before the profile, or came "
+                "from the cache of the compiler. Findings name the kernel and the compiled function"
+                % len(nameless)
             )
         return notes
 
@@ -173,7 +187,7 @@ class KernelObserver:
         if self.why_not:
             return self.why_not
         if module is None:
-            return LATE
+            return NO_MODULE
         if module.parsed.why_not:
             return module.parsed.why_not
         settings = getattr(graph, "fx_kwargs", None) or {}
@@ -185,7 +199,7 @@ class KernelObserver:
         name = os.path.splitext(os.path.basename(path))[0]
         if not hasattr(module, "call") or any(one.module is module for one in self._all_modules):
             return
-        self.watch_graphs()
+        self._watch_graphs()
         try:
             with open(path, encoding="utf-8") as file:
                 parsed = read_module(file.read())
@@ -193,6 +207,7 @@ class KernelObserver:
         except Exception as error:  # another version of torch: the program must go on
             self._not_covered.setdefault("%s: %s" % (type(error).__name__, error), set()).add(name)
             return
+        generated_files.add(path)
         self._modules[name] = observed
         self._all_modules.append(observed)
         for kernel in parsed.kernels.values():

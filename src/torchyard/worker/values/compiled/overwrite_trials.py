@@ -2,10 +2,11 @@
 
 The parameters of a kernel do not tell. So, where an unread write is about to be overwritten, all arguments are copied, the
 kernel runs for the program, and then again on the copies, in which that buffer has other bits: the result must be the
-same. The program's tensors are only read. Each call site is tried a few times; one difference decides for good.
+same. The program's tensors are only read. Every such call is tried, because indices may cover a buffer by chance; one
+difference decides for good.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
@@ -13,7 +14,6 @@ from torchyard.worker.values.dispatch_mode import KernelWrite
 from torchyard.worker.values.observation import Before, storage_key, untyped_storage
 from torchyard.worker.values.scanning.scanners import words_of
 
-_MOST_TRIALS = 3
 _POISONS = (0x5A, 0xC3)
 
 _Site = Tuple[str, str, int]
@@ -24,29 +24,18 @@ class OverwriteTrials:
 
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
-        self._passed: Dict[Tuple[_Site, int], int] = {}
-        self._failed: Dict[Tuple[_Site, int], bool] = {}
+        self._failed: Set[Tuple[_Site, int]] = set()
 
     def begin(
-        self,
-        site: _Site,
-        writes: List[KernelWrite],
-        befores: List[Optional[Before]],
-        args: Any,
+        self, site: _Site, writes: List[KernelWrite], befores: List[Optional[Before]], args: Any
     ) -> Optional["Trial"]:
-        """Return a trial if a write may overwrite something that nothing read; also set known results."""
-        open_writes: List[int] = []
-        for position, (write, before) in enumerate(zip(writes, befores)):
-            if write.fresh or write.operator.overwrites or not _concerned(before):
-                continue
-            key = (site, position)
-            if self._failed.get(key):
-                continue
-            if self._passed.get(key, 0) >= _MOST_TRIALS:
-                write.operator.overwrites = True
-            else:
-                open_writes.append(position)
-        if not open_writes:
+        """Return a trial if a write may overwrite something that nothing read."""
+        concerned = [
+            (position, write)
+            for position, (write, before) in enumerate(zip(writes, befores))
+            if not write.fresh and _concerned(before) and (site, position) not in self._failed
+        ]
+        if not concerned:
             return None
         storages = {
             storage_key(one): untyped_storage(one) for one in args if isinstance(one, torch.Tensor)
@@ -55,16 +44,13 @@ class OverwriteTrials:
         if 2 * sum(one.nbytes() for one in storages.values()) > self._memory_bytes:
             return None
         copies = {key: one.clone() for key, one in storages.items()}
-        return Trial(self, site, [(position, writes[position]) for position in open_writes], copies)
+        return Trial(self, site, concerned, copies)
 
     def settle(self, site: _Site, position: int, write: KernelWrite, same: bool) -> None:
         """Store the result of a trial."""
-        key = (site, position)
-        if same:
-            self._passed[key] = self._passed.get(key, 0) + 1
-        else:
-            self._failed[key] = True
         write.operator.overwrites = same
+        if not same:
+            self._failed.add((site, position))
 
 
 def _concerned(before: Optional[Before]) -> bool:

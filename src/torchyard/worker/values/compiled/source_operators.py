@@ -166,7 +166,8 @@ class KeptSources:
 
 def _current(fields: List[Any]) -> BufferSource:
     """Return a source as stored; without its line if the file has changed."""
-    source = BufferSource(*(tuple(one) if isinstance(one, list) else one for one in fields))
+    values: List[Any] = [tuple(one) if isinstance(one, list) else one for one in fields]
+    source = BufferSource._make(values)
     if source.file and linecache.getline(source.file, source.line).strip() != source.text:
         return source._replace(file="", line=0)
     return source

@@ -101,7 +101,9 @@ class DeadInitialisation(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._sums: "OrderedDict[int, _Sum]" = OrderedDict()
-        self._used_kernel_writes: Set[Cause] = set()
+        self._kernel_writes: Dict[Tuple[Cause, int], Tuple[StorageState, int]] = {}
+        """The last write of each generated kernel and its version."""
+        self._used_causes: Set[Cause] = set()
         """Kernels whose result was read at least once."""
 
     def observe(self, observation: Observation) -> None:
@@ -109,6 +111,8 @@ class DeadInitialisation(Pattern):
         written = observation.was_kernel_write
         if written is not None and (written is not observation.was_fill or observation.fresh):
             self._over_kernel_write(written, observation)
+        if observation.operator.is_kernel and observation.whole:
+            self._note_kernel_write(observation)
         if observation.fresh:
             return
         if observation.operator.fills and observation.state.key in self._sums:
@@ -156,6 +160,8 @@ class DeadInitialisation(Pattern):
         for held in self._sums.values():
             self._settle(held)
         self._sums.clear()
+        for key in self._kernel_writes:
+            self._check_read(key)
 
     def _overwritten(self, fill: Observation, by: Operator, place: Place, how: str) -> None:
         detail = "overwritten %s by %s before anything read it" % (how, by.name)
@@ -168,16 +174,37 @@ class DeadInitialisation(Pattern):
         """Report a kernel whose result is never read, in any call, before it is overwritten."""
         cause = cause_of(self.name, written)
         if observation.was_reads or not observation.operator.overwrites:
-            self._used_kernel_writes.add(cause)
-            for finding in self.findings.candidates():
-                if finding.cause == cause:
-                    self.findings.drop(finding)
+            self._used(cause)
         elif (
-            cause not in self._used_kernel_writes
+            cause not in self._used_causes
             and observation.whole
             and not written.operator.random
+            and not _unchanged(observation)
         ):
             self._overwritten(written, observation.operator, observation.place, "whole")
+
+    def _note_kernel_write(self, observation: Observation) -> None:
+        """Remember a write of a kernel, to know whether it is read without being overwritten later."""
+        cause, state = cause_of(self.name, observation), observation.state
+        key = (cause, observation.position)
+        if key in self._kernel_writes:
+            self._check_read(key)
+        if len(self._kernel_writes) < _MOST_WAITING or key in self._kernel_writes:
+            self._kernel_writes[key] = (state, state.version)
+        else:
+            self._used(cause)
+
+    def _check_read(self, key: Tuple[Cause, int]) -> None:
+        state, version = self._kernel_writes[key]
+        if state.version == version and state.reads:
+            self._used(key[0])
+
+    def _used(self, cause: Cause) -> None:
+        """Drop the finding of a kernel whose result was read."""
+        self._used_causes.add(cause)
+        for finding in self.findings.candidates():
+            if finding.cause == cause:
+                self.findings.drop(finding)
 
     def _added(self, fill: Observation, observation: Observation) -> None:
         addend = _addend(observation)
