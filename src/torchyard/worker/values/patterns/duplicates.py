@@ -112,7 +112,8 @@ class Duplicate(Pattern):
         cause: Optional[Finding] = self._again.any_of(observation)
         if cause is None:
             detail = "the same bits as %s computed before" % first.operator.name
-            if first.node == observation.node and not observation.place.backward:
+            same_result = (first.node, first.position) == (observation.node, observation.position)
+            if same_result and not observation.place.backward:
                 detail += ", in an earlier call of this line"
             cause = self._report(observation, detail, first, by_rows=by_rows)
         else:
