@@ -135,6 +135,9 @@ def test_calls_name_their_buffers_also_behind_views() -> None:
     (site,) = [site for (name, _), site in module.sites.items() if name == "cpp_fused_sin_0"]
     assert site.arguments == ("buf9", "arg0_1", "buf0", "buf1", "s0")
     assert site.operators == ("sin", "add")
+    assert site.new == {"buf9", "buf0", "buf1"}
+    (later,) = [site for (name, _), site in module.sites.items() if "index_put" in name]
+    assert later.new == frozenset(), "an earlier kernel wrote it"
 
 
 def test_triton_kernels_have_the_same_roles() -> None:

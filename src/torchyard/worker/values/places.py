@@ -19,6 +19,10 @@ _MOST_FORWARD = 200_000
 """Maximum number of forward operators stored for the backward pass."""
 
 
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+"""Hooks that do something while a module is compiled would be compiled with it, and cause recompilations."""
+
+
 class Place(NamedTuple):
     """Source location of a call."""
 
@@ -138,6 +142,8 @@ class Places:
         return place
 
     def _enter(self, module: Any, _args: Any) -> None:
+        if _is_compiling():
+            return
         if not self._modules and id(module) not in self._names:
             self._names = {id(part): name for name, part in module.named_modules()}
         kind = type(module).__name__
@@ -146,6 +152,8 @@ class Places:
         self._modules.append(name)
 
     def _leave(self, _module: Any, _args: Any, _output: Any) -> None:
+        if _is_compiling():
+            return
         if self._modules:
             self._modules.pop()
 

@@ -7,7 +7,7 @@ from them. Knows nothing of tensors and patterns.
 
 import ast
 import re
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Tuple
 
 _DEFINITION = re.compile(r"^(\w+) = async_compile\.\w+\(", re.MULTILINE)
 _KERNEL = re.compile(
@@ -17,6 +17,8 @@ _CPP_PARAMETERS = re.compile(r'extern "C"[^(]*?\bkernel\(([^)]*)\)', re.DOTALL)
 _TRITON_PARAMETERS = re.compile(r"^def triton_\w+\(([^)]*)\):", re.MULTILINE | re.DOTALL)
 _MUTATED = re.compile(r"'mutated_arg_names': \[([^\]]*)\]")
 _OPERATORS = re.compile(r"Original ATen: \[([^\]]*)\]")
+_BUFFER = "buf"
+"""Names of the compiler's own buffers begin with it; others are memory of the program."""
 _PARAMETERS = {"cpp_pybinding": _CPP_PARAMETERS, "triton": _TRITON_PARAMETERS}
 _ATOMIC = ("atomic_add", "tl.atomic")
 MODULE_WITHOUT_KERNELS = "it is a C++ wrapper, which calls its kernels without Python"
@@ -57,6 +59,8 @@ class KernelSite(NamedTuple):
     """Names of the buffers; empty for other expressions."""
     operators: Tuple[str, ...]
     """Source operators in the comment above the call."""
+    new: FrozenSet[str]
+    """Buffers of the compiler that no earlier line uses: memory without values, also where it is reused."""
 
 
 class GeneratedModule(NamedTuple):
@@ -122,6 +126,10 @@ def _sites(text: str, kernels: Dict[str, Kernel]) -> Dict[Tuple[str, int], Kerne
     except SyntaxError as error:
         raise ValueError("the generated module does not parse: %s" % error) from error
     lines = text.split("\n")
+    first_uses: Dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            first_uses[node.id] = min(node.lineno, first_uses.get(node.id, node.lineno))
     sites: Dict[Tuple[str, int], KernelSite] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -131,8 +139,13 @@ def _sites(text: str, kernels: Dict[str, Kernel]) -> Dict[Tuple[str, int], Kerne
             func = func.value
         if isinstance(func, ast.Name) and func.id in kernels:
             arguments = tuple(_buffer(argument) for argument in node.args)
-            site = KernelSite(node.lineno, arguments, _commented(lines, node.lineno))
-            sites[func.id, node.lineno] = site
+            new = frozenset(
+                name
+                for name in arguments
+                if name.startswith(_BUFFER) and first_uses[name] == node.lineno
+            )
+            operators = _commented(lines, node.lineno)
+            sites[func.id, node.lineno] = KernelSite(node.lineno, arguments, operators, new)
     return sites
 
 

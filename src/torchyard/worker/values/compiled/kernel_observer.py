@@ -39,8 +39,6 @@ _GRAPHS = (
     ("torch.export.pt2_archive._package", "AOTICompiledModel"),
 )
 """Modules and classes of callable graphs."""
-_BUFFER = "buf"
-"""Names of the compiler's own buffers begin with it; others are memory of the program."""
 CUDA_GRAPHS = "CUDA graphs replay them without Python"
 NO_MODULE = "they run without a generated Python module (AOTInductor), or it was not found"
 
@@ -342,8 +340,8 @@ class KernelObserver:
             buffer = names[position] if position < len(names) else ""
             operator, source = self._operator(module, kernel, site, position, buffer)
             self._buffers.add((module.name, kernel.name, line, position))
-            own = buffer.startswith(_BUFFER)
-            operator.overwrites = own and not parameter.read
+            new = site is not None and buffer in site.new
+            operator.overwrites = new and not parameter.read
             place = caller
             if source.file:
                 place = caller._replace(file=source.file, line=source.line, function="")
@@ -351,7 +349,7 @@ class KernelObserver:
             inputs = read
             if source.reads is not None:
                 inputs = [by_name[one] for one in source.reads if one in by_name and one != buffer]
-            writes.append(KernelWrite(operator, place, value, inputs, own, parameter.read_back))
+            writes.append(KernelWrite(operator, place, value, inputs, new, parameter.read_back))
         return read, writes
 
     def _operator(
