@@ -53,6 +53,7 @@ BESIDE_VALUES = frozenset(
         "of positions",
         "over eager",
         "overwritten whole",
+        "per program",
         "prepare over",
         "process python",
         "python used",
@@ -66,6 +67,7 @@ BESIDE_VALUES = frozenset(
         "which none",
         "whole by",
         "with inductor",
+        "written buffers",
     ]
 )
 """Pairs in which one word is a value: a name, a unit, a message of torch."""

@@ -98,7 +98,7 @@ def test_torch_and_the_generated_modules_are_restored() -> None:
     assert session.kernels.calls == calls
 
 
-def test_kernels_of_other_threads_are_counted_and_not_judged() -> None:
+def test_kernels_of_other_threads_are_counted_and_not_examined() -> None:
     constant(torch.randn(SIZE, SIZE))
     session = _session()
     session.start()
