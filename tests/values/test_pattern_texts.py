@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torchyard.values.pattern_texts import (
     placeholders,
     suggestion_for,
 )
+from torchyard.worker.values.exchange import KERNEL_PREFIX
 
 TEXTS = load_pattern_texts()
 
@@ -177,6 +179,13 @@ def test_known_causes_get_their_own_advice(found: ValueFinding, words: str) -> N
     assert "  " not in suggestion
 
 
+def test_a_generated_kernel_is_not_told_to_use_empty_memory() -> None:
+    eager = finding("dead initialisation", "zeros", detail="overwritten whole by aten::copy_")
+    assert "torch.empty" in suggestion_for(eager)
+    kernel = replace(eager, operator=f"{KERNEL_PREFIX}cpp_fused_sin_0 (sin)")
+    assert "Leave out this write in the compiled function" in suggestion_for(kernel)
+
+
 def test_text_from_programs_is_not_used_as_a_template() -> None:
     odd = finding("structured", "repeat", detail="{operator!r} {0} {x.__class__}")
     assert "{operator!r} {0} {x.__class__}" in suggestion_for(odd)
@@ -194,6 +203,8 @@ def test_every_advice_can_be_reached() -> None:
             evidence={"fits": advice.fits} if advice.fits else {},
             backward=advice.backward,
         )
+        if advice.kernel:
+            example = replace(example, operator=f"{KERNEL_PREFIX}cpp_fused_add_0 (add)")
         first = next(one for one in TEXTS.advice if one.matches(example))
         reached.add(TEXTS.advice.index(first))
     assert reached == set(range(len(TEXTS.advice)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchyard.worker.values.compiled.generated_module import (
+    KERNELS_OF_ADDRESSES,
     MODULE_WITHOUT_KERNELS,
     UNKNOWN,
     Kernel,
@@ -170,6 +171,17 @@ def test_nothing_is_known_of_kernels_of_the_user_and_of_several_in_one() -> None
     for name in ("scale_0", "multi_kernel_0"):
         assert kernels[name].parameters == ()
         assert kernels[name].parameter(1) is UNKNOWN
+
+
+def test_kernels_of_earlier_versions_take_addresses_and_are_not_observed() -> None:
+    text = (
+        "cpp_fused_add_0 = async_compile.cpp('''\n"
+        'extern "C" void kernel(const float* in_ptr0, float* out_ptr0) {}\n'
+        "''')\n"
+        "def call(args):\n"
+        "    cpp_fused_add_0(c_void_p(arg0_1.data_ptr()), c_void_p(buf0.data_ptr()))\n"
+    )
+    assert read_module(text).why_not == KERNELS_OF_ADDRESSES
 
 
 def test_a_cpp_wrapper_has_no_kernels_to_observe() -> None:

@@ -22,6 +22,7 @@ _BUFFER = "buf"
 _PARAMETERS = {"cpp_pybinding": _CPP_PARAMETERS, "triton": _TRITON_PARAMETERS}
 _ATOMIC = ("atomic_add", "tl.atomic")
 MODULE_WITHOUT_KERNELS = "it is a C++ wrapper, which calls its kernels without Python"
+KERNELS_OF_ADDRESSES = "this version of torch passes addresses to its kernels"
 
 
 class Parameter(NamedTuple):
@@ -77,6 +78,8 @@ def read_module(text: str) -> GeneratedModule:
     kernels = {name: Kernel(name) for name in _DEFINITION.findall(text)}
     for name, kind, code in _KERNEL.findall(text):
         kernels[name] = Kernel(name, _parameters(kind, code))
+        if kind == "cpp":
+            return GeneratedModule({}, {}, KERNELS_OF_ADDRESSES)
     if "inductor_entry_cpp" in text or "CppWrapperCodeCache" in text:
         return GeneratedModule({}, {}, MODULE_WITHOUT_KERNELS)
     return GeneratedModule(kernels, _sites(text, kernels))

@@ -36,6 +36,7 @@ _ALLOCATORS = ("empty_strided_cpu", "empty_strided_cuda", "empty_strided_cpu_pin
 _LOADER = "load_by_key_path"
 _GRAPHS = (
     ("torch._inductor.output_code", "CompiledFxGraph"),
+    ("torch._inductor.codecache", "CompiledFxGraph"),
     ("torch.export.pt2_archive._package", "AOTICompiledModel"),
 )
 """Modules and classes of callable graphs."""
@@ -213,9 +214,11 @@ class KernelObserver:
             if value is None:
                 continue
             observed.originals[kernel.name] = value
-            run = getattr(value, "run", None)  # of Triton kernels
-            call = self._observed(observed, kernel, value if run is None else run)
-            setattr(module, kernel.name, call if run is None else _ObservedTriton(value, call))
+            if hasattr(value, "run"):  # a Triton kernel, which may replace its own `run`
+                call = self._observed(observed, kernel, partial(_run, value))
+                setattr(module, kernel.name, _ObservedTriton(value, call))
+            else:
+                setattr(module, kernel.name, self._observed(observed, kernel, value))
         for allocator in _ALLOCATORS:
             value = getattr(module, allocator, None)
             if value is not None:
@@ -384,6 +387,10 @@ class _Quiet:
     def __exit__(self, *about: Any) -> None:
         self._guard.__exit__(*about)
         self._mode.off, self._mode.in_kernel = False, False
+
+
+def _run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+    return kernel.run(*args, **kwargs)
 
 
 class _ObservedTriton:
