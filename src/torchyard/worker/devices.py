@@ -401,7 +401,10 @@ def _first_line(error: Exception) -> str:
 
 def accelerator_kind() -> str:
     """Return the device type of torch's accelerator; empty without one, or before torch 2.6."""
-    current = getattr(_torch_accelerator, "current_accelerator", lambda: None)()
+    try:
+        current = getattr(_torch_accelerator, "current_accelerator", lambda: None)()
+    except RuntimeError:  # torch 2.6 without an accelerator
+        return ""
     return "" if current is None else str(current.type)
 
 
