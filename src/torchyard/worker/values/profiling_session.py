@@ -257,7 +257,9 @@ class ProfilingSession:
         return dict(self.mode.flow.as_dict(), classes=self.mode.places.classes)
 
     def _all_notes(self) -> List[str]:
-        notes = list(self.notes) + self.kernels.notes()
+        notes = list(self.notes) + self.kernels.notes(
+            self._compiled_while_enabled and not self.eager
+        )
         if self._other_threads is not None and self._outside is not None:
             notes += self._other_threads.notes() + self._outside.notes()
         return notes + (self.proofs.notes() if self.proofs is not None else [])

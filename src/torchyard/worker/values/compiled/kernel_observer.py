@@ -41,6 +41,10 @@ _GRAPHS = (
 )
 """Modules and classes of callable graphs."""
 CUDA_GRAPHS = "CUDA graphs replay them without Python"
+NO_KERNELS = (
+    "torch.compile was called, but no generated kernel ran: the functions ran eagerly (as with earlier versions of "
+    "torch while they are profiled), with another backend, or not at all"
+)
 NO_MODULE = "they run without a generated Python module (AOTInductor), or it was not found"
 
 
@@ -164,9 +168,11 @@ class KernelObserver:
             "kernel_calls_elsewhere": self.calls_elsewhere,
         }
 
-    def notes(self) -> List[str]:
-        """Return what was not observed, and why."""
+    def notes(self, compiles: bool) -> List[str]:
+        """Return what was not observed, and why; `compiles` if the program called torch.compile."""
         notes = ["compiled code was not examined: %s" % self.why_not] if self.why_not else []
+        if compiles and not (notes or self.calls or self.calls_elsewhere or self._not_covered):
+            notes.append(NO_KERNELS)
         for reason, graphs in sorted(self._not_covered.items()):
             notes.append(
                 "graphs of compiled code that were not examined, %d: %s" % (len(graphs), reason)
