@@ -1,5 +1,6 @@
 """Compiled code on a GPU: buffers of Triton kernels are observed like those of C++ kernels."""
 
+# mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator

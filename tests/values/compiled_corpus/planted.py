@@ -1,6 +1,7 @@
 """Programs with one planted waste each, in a compiled region. The comment above a line names pattern and operator."""
 
 # ruff: noqa: T201
+# mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
 
 import torch

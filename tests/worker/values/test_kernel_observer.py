@@ -1,5 +1,6 @@
 """Observation of generated kernels: late starts, restored modules, threads, exceptions, other versions of torch."""
 
+# mypy: disable-error-code="untyped-decorator"
 from __future__ import annotations
 
 import functools
@@ -56,7 +57,8 @@ def constant(x: Tensor) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[Tensor], Tensor]:
-    return torch.compile(_constant)
+    compiled: Callable[[Tensor], Tensor] = torch.compile(_constant)
+    return compiled
 
 
 def test_code_compiled_before_is_covered_without_a_recompilation() -> None:

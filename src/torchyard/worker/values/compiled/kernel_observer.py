@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
+from torchyard.worker.values.compiled.after_import import AfterImport
 from torchyard.worker.values.compiled.generated_module import (
     GeneratedModule,
     Kernel,
@@ -103,7 +104,7 @@ class KernelObserver:
             self._install()
             return
         # Importing Inductor takes seconds: wait until the program does.
-        finder = _AfterImport("torch._inductor.codecache", self._install)
+        finder = AfterImport("torch._inductor.codecache", self._install)
         sys.meta_path.insert(0, finder)
         self._removals.append(finder.remove)
 
@@ -408,35 +409,3 @@ class _ObservedTriton:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
-
-
-class _AfterImport:
-    """Calls back after a module was imported, until removed."""
-
-    def __init__(self, name: str, callback: Callable[[], None]) -> None:
-        self._name = name
-        self._callback = callback
-
-    def find_spec(self, name: str, *_: Any) -> Any:
-        """Return the usual loader of the module, with the callback behind it."""
-        if name != self._name:
-            return None
-        self.remove()
-        from importlib.util import find_spec
-
-        spec = find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            execute(module)
-            self._callback()
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-    def remove(self) -> None:
-        """Stop waiting."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
