@@ -7,6 +7,7 @@ run in the timed run. Searching the callers for torch's own code walks all frame
 
 import os
 import sys
+import warnings
 from types import CodeType, FrameType
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
@@ -107,6 +108,10 @@ class Places:
         except TypeError:  # torch before 2.2
             leave = module.register_module_forward_hook(self._leave)
         self._hooks.append(leave)
+        # The hooks are ours: the program cannot do anything about this warning.
+        warnings.filterwarnings(
+            "ignore", message=r"Using `torch\.compile\(module\)` when there are"
+        )
 
     def close(self) -> None:
         """Remove the hooks."""
