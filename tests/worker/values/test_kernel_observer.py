@@ -219,3 +219,32 @@ def test_an_eager_program_does_not_load_the_compiler() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split()[0] == "False"
     assert ran.stdout.split()[-1] == "0"
+
+
+def test_the_profiler_is_not_compiled_between_two_graphs() -> None:
+    torch._dynamo.reset()
+    frames: list[str] = []
+
+    def compiler(graph: Any, _inputs: Any) -> Any:
+        frames.append(str(graph.graph))
+        return graph
+
+    @torch.compile(backend=compiler)
+    def counted(x: Tensor) -> Tensor:
+        rows = (x * 2).argmax(-1)
+        return torch.bincount(rows, minlength=SIZE) + 1  # its size depends on values: no graph
+
+    x = torch.randn(SIZE, SIZE)
+    expected = counted(x)
+    plain, frames = frames, []
+    torch._dynamo.reset()
+    counters.clear()
+    session = _session()
+    session.start()
+    try:
+        for _ in range(3):
+            assert torch.equal(counted(x), expected)
+    finally:
+        session.stop()
+    assert frames == plain
+    assert not any("torchyard" in reason for reason in counters["graph_break"])

@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from types import CodeType, FrameType
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -112,6 +112,11 @@ class Places:
         warnings.filterwarnings(
             "ignore", message=r"Using `torch\.compile\(module\)` when there are"
         )
+
+    @property
+    def hooks(self) -> Tuple[Callable[..., None], ...]:
+        """The functions that torch calls before and after each module."""
+        return (self._enter, self._leave)
 
     def close(self) -> None:
         """Remove the hooks."""

@@ -24,6 +24,7 @@ from torchyard.worker.values.places import Place
 from torchyard.worker.values.pricing.recipes import WorthNotes
 from torchyard.worker.values.proofs.certainty import LIKELY
 from torchyard.worker.values.proofs.proof import Proofs
+from torchyard.worker.values.redispatch import never_compile
 from torchyard.worker.values.scanning.cpu_scan import Scanner, TorchScanner, open_scanner
 from torchyard.worker.values.scanning.scanners import Scanners
 from torchyard.worker.values.surveys.follower import FollowLibrary
@@ -151,11 +152,15 @@ class ProfilingSession:
         self._on = False
 
     def _hide_from_compiler(self) -> None:
-        """Replace the hook of optimizers: a compiled optimizer would compile the profiler, too."""
+        """Replace the hook of optimizers: a compiled optimizer would compile the profiler, too.
+
+        So would operators between the graphs of a compiled function.
+        """
         import torch._dynamo
 
         self._hooks[0].remove()
         self._hooks[0] = _after_optimizers(torch._dynamo.disable(self._after_optimizer))
+        never_compile(type(self.mode).__torch_dispatch__, *self.mode.places.hooks)
 
     def step(self) -> None:
         """Handle the end of a step."""

@@ -28,8 +28,23 @@ class TransparentMode(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # By default torch wraps `__torch_dispatch__` to disable the compiler, which costs about 10 us
-        # per operator. The modes compile nothing, so the wrapper is not needed.
+        # per operator. `never_compile` costs nothing.
         return False
+
+
+def never_compile(*functions: Any) -> None:
+    """Let the compiler skip these functions and all that they call, where torch can do that."""
+    try:
+        from torch._C._dynamo.eval_frame import (
+            _FrameAction,
+            _FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except ImportError:  # torch before 2.8
+        return
+    skip = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+    for function in functions:
+        set_code_exec_strategy(function.__code__, skip)
 
 
 class DetachableMode(TransparentMode):
