@@ -74,6 +74,7 @@ def test_planted_waste_is_found_at_its_line(program: Program, compiler_cache: Pa
 def test_planted_waste_keeps_its_line_if_the_compiler_takes_it_from_its_cache(
     program: Program, compiler_cache: Path
 ) -> None:
+    _watched(program, compiler_cache)
     hits = (
         counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
     )
