@@ -6,6 +6,7 @@ those of the release.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -111,10 +112,13 @@ def configure_downloads(recipe: Recipe) -> tuple[ConfigureDownload, ...]:
 def download_actions(recipe: Recipe, tree: str, programs: Path) -> tuple[Action, ...]:
     """Return the actions that download everything into a source tree; empty if there is nothing."""
     actions: list[Action] = []
-    cuda = recipe.environment.cuda.partition(".")[0] or "12"
+    version = recipe.environment.cuda or "12"
+    names = {"{cuda}": version.partition(".")[0], "{cuda-version}": "".join(version.split(".")[:2])}
     rocm = recipe.environment.variables.get("ROCM_PATH", "/opt/rocm")
     for item in configure_downloads(recipe):
-        pins = (pin.replace("{cuda}", cuda) for pin in item.pins)
+        pins = dict.fromkeys(
+            re.sub(r"\{[^}]*\}", lambda match: names[match.group()], pin) for pin in item.pins
+        )
         argv = ("sh", "-c", _CLONE, item.name, item.folder, item.url, item.optional, *pins)
         if item.kind == "aotriton":
             program = str(programs / _AOTRITON.name)

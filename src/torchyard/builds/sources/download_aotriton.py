@@ -16,6 +16,11 @@ import urllib.request
 from pathlib import Path
 
 _VERSION_FILE = ".ci/docker/aotriton_version.txt"
+_NAMES = (
+    *("__AOTRITON_VER", "__AOTRITON_MANYLINUX_LIST", "__AOTRITON_ROCM_LIST", "commit"),
+    *("__AOTRITON_SHA256_LIST", "__AOTRITON_Z"),
+)
+_FIELDS = 5
 _OTHERWISE = (
     "set AOTRITON_INSTALLED_PREFIX to an installed AOTriton, or USE_FLASH_ATTENTION=0 and"
     " USE_MEM_EFF_ATTENTION=0"
@@ -34,15 +39,15 @@ def aotriton_files(cmake: str, pinned: str, rocm: tuple[int, ...]) -> list[tuple
     CMake file.
     """
     if Path(_VERSION_FILE).name in cmake:
-        words = pinned.split()
-        fields = 5
-        if len(words) < fields:
+        # Version, platforms, releases of ROCm, commit, checksums, and in some releases the ending.
+        fields = [line.split(";") for line in pinned.split()]
+        if len(fields) < _FIELDS:
             return []
-        version, platform, name, _, checksum = words[:fields]
-        return [(f"{version}/aotriton-{version}-{platform}_x86_64-{name}-shared.tar.gz", checksum)]
-    text = re.sub(r"#[^\n]*", "", cmake)
-    settings = re.findall(r"\bset\s*\(\s*(\w+)\s+([^)]*)\)", text)
-    values = {name: re.findall(r'[^\s"]+', words) for name, words in settings}
+        values = dict(zip(_NAMES, [*fields, ["gz"]]))  # noqa: B905  # `strict` came with Python 3.10
+    else:
+        text = re.sub(r"#[^\n]*", "", cmake)
+        settings = re.findall(r"\bset\s*\(\s*(\w+)\s+([^)]*)\)", text)
+        values = {name: re.findall(r'[^\s"]+', words) for name, words in settings}
     versions = values.get("__AOTRITON_ROCM_LIST", [])
     platforms = values.get("__AOTRITON_MANYLINUX_LIST", [])
     checksums = values.get("__AOTRITON_SHA256_LIST", [])

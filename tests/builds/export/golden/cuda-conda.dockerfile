@@ -120,8 +120,8 @@ RUN set -eu; \
 '  exit 1'"$nl"\
 done"$nl"\
 'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
-'' nccl third_party/nccl https://github.com/NVIDIA/nccl '' .ci/docker/ci_commit_pins/nccl-cu12.txt \
-        .ci/docker/ci_commit_pins/nccl.txt .ci/docker/ci_commit_pins/nccl-cu12.txt; \
+'' nccl third_party/nccl https://github.com/NVIDIA/nccl '' .ci/docker/ci_commit_pins/nccl-cu128.txt \
+        .ci/docker/ci_commit_pins/nccl-cu12.txt .ci/docker/ci_commit_pins/nccl.txt; \
     sh -c 'folder=$1 url=$2 optional=$3; shift 3'"$nl"\
 'for pin; do'"$nl"\
 '  [ -f "$pin" ] || continue'"$nl"\

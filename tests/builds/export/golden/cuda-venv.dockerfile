@@ -86,7 +86,7 @@ RUN set -eu; \
 done"$nl"\
 'echo "$0: not pinned by this tree, so not downloaded"'"$nl"\
 '' nccl third_party/nccl https://github.com/NVIDIA/nccl '' .ci/docker/ci_commit_pins/nccl-cu12.txt \
-        .ci/docker/ci_commit_pins/nccl.txt .ci/docker/ci_commit_pins/nccl-cu12.txt; \
+        .ci/docker/ci_commit_pins/nccl.txt; \
     sh -c 'folder=$1 url=$2 optional=$3; shift 3'"$nl"\
 'for pin; do'"$nl"\
 '  [ -f "$pin" ] || continue'"$nl"\
