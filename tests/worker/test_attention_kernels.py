@@ -9,7 +9,10 @@ import pytest
 
 from tests.worker.in_process_service import make_service, variant, write_file
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning"),
+]
 
 SMALL = {"layers": 1, "width": 32, "heads": 4, "vocabulary": 97}
 OWN = {

@@ -59,6 +59,7 @@ SMALL: dict[str, int] = {
     "num_key_value_heads": 2,
     "num_layers": 2,
     "num_local_experts": 4,
+    "patch_size": 14,
     "rotary_dim": 8,
     "vocab_size": 256,
     "word_embed_proj_dim": 64,
