@@ -11,7 +11,11 @@ import pytest
 
 from tests.worker.in_process_service import make_service, variant, write_file
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    # torch says so once on processors without bfloat16.
+    pytest.mark.filterwarnings("ignore:mkldnn_matmul failed:UserWarning"),
+]
 
 NET = """
     import torch
