@@ -148,7 +148,7 @@ def test_variants_with_equal_backends_are_compiled_separately(net: str) -> None:
         net,
         variant("a", "aot_eager"),
         variant("b", "aot_eager"),
-        variant("c", "aot_eager", **{"no-onednn": True}),
+        variant("c", "aot_eager", no_onednn=True),
     )
     for name in "abc":
         assert service.measure(name)["graphs"] == 1
