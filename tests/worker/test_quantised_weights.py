@@ -29,6 +29,7 @@ NET = """
             return torch.randn(16, 48)
 """
 GPT = {"layers": 2, "width": 32, "heads": 4, "vocabulary": 97, "prompt": 7, "generate": 5}
+TRAINED = {"layers": 1, "width": 32, "heads": 4, "vocabulary": 97, "length": 8}
 with_torchao = pytest.mark.skipif(
     importlib.util.find_spec("torchao") is None, reason="torchao is not installed beside the tests"
 )
@@ -66,6 +67,14 @@ def test_with_another_precision(net: str, precision: str) -> None:
     record = checked(make_service(net, variant("base"), mine))
     assert record["status"] == "less-accurate"
     assert record["comparable"]
+
+
+def test_training_is_refused() -> None:
+    """A step without its backward pass would be five times as fast as the baseline."""
+    from torchyard.worker.workload import CannotBuild
+
+    with pytest.raises(CannotBuild, match="weights supports inference only"):
+        quantised_service("models/gpt", mode="training", parameters=TRAINED).runner("mine")
 
 
 def test_a_baseline_with_the_same_weights_is_compared_as_usual(net: str) -> None:
@@ -249,13 +258,6 @@ def test_what_has_no_effect_is_refused(
     with pytest.raises(CannotBuild, match=message) as error:
         service.runner("mine")
     assert error.value.hint
-
-
-def test_training_is_refused(net: str) -> None:
-    from torchyard.worker.bench import options
-
-    assert "inference only" in options.why_not("weights", "eager", True)
-    assert options.that_change_results({"weights": "int8"}) == ["weights"]
 
 
 def test_without_torchao_the_error_names_it(net: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import torch
 
 from torchyard.worker import suites
-from torchyard.worker.bench import backends, dynamo_graphs, metrics, timing
+from torchyard.worker.bench import backends, dynamo_graphs, metrics, timing, torch_settings
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.checks import Checks
 from torchyard.worker.bench.attention_kernels import use_flex
@@ -270,6 +270,8 @@ class WorkerService:
     ) -> VariantRunner:
         """Create a variant that runs a changed copy of the module: quantised weights, flex attention."""
         original = model = self._models[key]
+        # Of the original: the model with dequantised weights is never trained.
+        torch_settings.check(options, variant["backend"], original.training)
         module, quantised = model.module, None
         kind = str(options.get(WEIGHTS) or "")
         if kind:
