@@ -139,9 +139,10 @@ def test_kill_9_of_the_controller(forks: str, way: str) -> None:
             while len(remaining := processes_of_launch(mark)) > 1:
                 assert time.monotonic() < deadline, remaining
                 time.sleep(0.02)
-            # The worker ended with the controller, its child did not; another Torchyard that
-            # starts on this machine at the same time may sweep it.
-            assert set(remaining) <= set(sweep_orphans())
+            # The worker ended with the controller, its child did not. It ends through this search
+            # or through that of another Torchyard that starts on the machine at the same moment,
+            # so the returned process ids are not compared.
+            sweep_orphans()
             assert wait_until_gone(mark) == []
 
 
