@@ -61,6 +61,16 @@ class OperatorWorth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NativeCall:
+    """A write inside an operator, as native code issues it."""
+
+    called: str
+    """The operator that is called, such as `zeros_like`."""
+    functions: tuple[str, ...] = ()
+    """Native functions around the call, innermost first; `LIBRARY+0xOFFSET` without a symbol."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OperatorFinding:
     """Wasted work of one operator."""
 
@@ -78,6 +88,8 @@ class OperatorFinding:
     detail: str = ""
     native: int = 0
     """How often it ran in one call without value profiling."""
+    calls: tuple[NativeCall, ...] = ()
+    """Who issues the write, and who wrote to the same memory before."""
     proof: Proof = field(default_factory=Proof)
     worth: OperatorWorth = field(default_factory=OperatorWorth)
 

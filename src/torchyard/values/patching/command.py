@@ -20,6 +20,7 @@ Examples:
   torchyard values fix latest
   torchyard values fix latest --finding 2 --apply
   torchyard values fix --class narrower-type train.py
+  torchyard values fix SWEEP --rebuild
 
 Propose source patches for the findings of a profile (`latest`, a folder, a file) or of a program, which is
 profiled first. A patch is proposed only if the source implies that results stay the same. It is then
@@ -28,6 +29,10 @@ uninitialized memory, and paired runs measure the saving. For other findings the
 
 No file is changed without --apply. The program runs about 20 times for one patch and 15 times for each further one, which repeats its side effects.
 The exit code is 3 if no patch is proposed.
+
+SWEEP is the folder of `torchyard values sweep --target build:NAME`: patches of torch's own source. --rebuild builds
+a second library from the compiled files of the build, which stays as it is, compares results and tests of
+both, and their speed.
 """
 
 
@@ -49,7 +54,9 @@ class FixCommand(SectionedCommand):
 
 
 @click.command(cls=FixCommand, help=_HELP)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="RUN|SCRIPT [ARGUMENTS]...")
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="RUN|SCRIPT|SWEEP [ARGUMENTS]..."
+)
 @_what("-m", "module", metavar="MODULE", help="Run a module, as `python -m` does.")
 @_what(
     "--target",
@@ -70,6 +77,16 @@ class FixCommand(SectionedCommand):
     ),
 )
 @_how("--apply", "apply", is_flag=True, help="Change the files, after verification.")
+@_how(
+    "--rebuild", is_flag=True, help="With SWEEP: build the patched library, check and compare it."
+)
+@_how(
+    "--time",
+    default="20s",
+    show_default=True,
+    metavar="DURATION",
+    help="With --rebuild: measuring time of each comparison.",
+)
 @_out(
     "--run-dir", type=FOLDER, help="Directory for the profile of a program; must be new or empty."
 )
@@ -80,10 +97,16 @@ def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
     from torchyard.cli.build_target import target_or_here
     from torchyard.core.records import encode
     from torchyard.errors import NothingToDo
+    from torchyard.values.operator_sweep.model import SETTINGS_FILE
     from torchyard.values.patching.report import fix_text
     from torchyard.values.patching.session import apply_patches, fix_profile
 
     say = (lambda _: None) if options["quiet"] else print_message
+    if len(words) == 1 and Path(words[0], SETTINGS_FILE).is_file():
+        return _fix_torch(Path(words[0]), as_json, options, say)
+    _refuse(
+        "--rebuild", options["rebuild"], "only torch itself is built: give the folder of a sweep"
+    )
     target = target_or_here(options["target"])
     path, exit_code = _profile(words, target, as_json, options, say)
     if exit_code:
@@ -100,6 +123,39 @@ def fix(words: tuple[str, ...], as_json: bool, **options: Any) -> int:
     if report.interrupted:
         return _INTERRUPTED
     return 0 if report.proposed else NothingToDo.exit_code
+
+
+def _fix_torch(sweep: Path, as_json: bool, options: dict[str, Any], say: Any) -> int:
+    from torchyard.core.records import encode
+    from torchyard.core.units import parse_duration_s
+    from torchyard.errors import NothingToDo
+    from torchyard.values.torch_patches.report import torch_fix_text
+    from torchyard.values.torch_patches.session import fix_torch
+
+    _refuse("--apply", options["apply"], "apply the printed patches to your source tree")
+    _refuse("--target", options["target"], "the sweep names the build")
+    _refuse("--class", options["classes"], "classes are for patches of programs")
+    report, folder = fix_torch(
+        sweep,
+        finding=options["finding"],
+        rebuild=options["rebuild"],
+        time_s=parse_duration_s(options["time"]),
+        say=say,
+    )
+    if as_json:
+        print_json({"patches": encode(report), "folder": str(folder)})
+    else:
+        print_data(printable(torch_fix_text(report, folder=str(folder))))
+    if report.interrupted:
+        return _INTERRUPTED
+    return 0 if report.proposed else NothingToDo.exit_code
+
+
+def _refuse(option: str, given: Any, hint: str) -> None:
+    from torchyard.errors import UsageError
+
+    if given:
+        raise UsageError(f"{option} does not apply here", hint=hint)
 
 
 def _profile(

@@ -10,6 +10,7 @@ import json
 import os
 import time
 import warnings
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from torchyard.worker.devices import device_of
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
+from torchyard.worker.values.native_callers import Chain, NativeCall, calls_of, short_name
 from torchyard.worker.values.operator_cases import Case, Draw, all_cases, cases_of_file
 from torchyard.worker.values.patterns.wasted_writes import GUARDS
 from torchyard.worker.values.pricing.fix_timing import gain_of, price
@@ -48,10 +50,11 @@ _MOST_CHARACTERS = 300
 Chunk = Dict[str, Any]
 
 
-class _Called(NamedTuple):
+class CalledCase(NamedTuple):
     """Result of one call of a case, ready for its backward pass."""
 
     leaves: List[torch.Tensor]
+    outputs: List[torch.Tensor]
     results: List[torch.Tensor]
     """Results that require a gradient."""
     gradients: List[torch.Tensor]
@@ -118,10 +121,12 @@ def sweep_case(case: Case, device: str, cache: Optional[str] = None) -> Dict[str
     else:
         try:
             sessions = _profiled(case, device, cache)
+            findings = {direction: _each_once(session) for direction, session in sessions.items()}
+            calls = _native_calls(case, device, findings)
             row["findings"] = [
-                _described(finding, direction, native[direction])
-                for direction, session in sessions.items()
-                for finding in _each_once(session)
+                _described(finding, direction, native[direction], calls.get(direction, {}))
+                for direction, several in findings.items()
+                for finding in several
             ]
             row.update(_coverage(list(sessions.values())))
             row["directions"] = list(native)
@@ -152,8 +157,8 @@ def _natively(case: Case, device: str) -> Dict[str, Chains]:
 
 def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, ProfilingSession]:
     """Profile the case, with one session per direction."""
-    sources = [_Prepared(case, Draw(device, seed)) for seed in SEEDS]
-    called: List[_Called] = []
+    sources = [PreparedCase(case, Draw(device, seed)) for seed in SEEDS]
+    called: List[CalledCase] = []
 
     def forward(session: ProfilingSession) -> None:
         for prepared in sources:
@@ -169,6 +174,28 @@ def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, Profil
     if called[0].results:
         sessions[BACKWARD] = _in_session(backward, cache)
     return sessions
+
+
+def _native_calls(
+    case: Case, device: str, findings: Dict[str, List[Finding]]
+) -> Dict[str, Dict[Chain, List[NativeCall]]]:
+    """Return the native functions that issue the wasted writes, by direction and chain of operators."""
+    chains = {
+        direction: {_short_chain(one) for one in several if one.pattern in (DEAD, REDUNDANT)}
+        for direction, several in findings.items()
+    }
+    calls: Dict[str, Dict[Chain, List[NativeCall]]] = {}
+    if any(chains.values()):
+        draw = Draw(device, SEEDS[0])
+        called: List[CalledCase] = []
+        calls[FORWARD] = calls_of(lambda: called.append(_call(case, draw)), chains[FORWARD])
+        if chains.get(BACKWARD):
+            calls[BACKWARD] = calls_of(lambda: _backward(called[0]), chains[BACKWARD])
+    return calls
+
+
+def _short_chain(finding: Finding) -> Chain:
+    return tuple(short_name(name) for name in (*finding.path, finding.operator))
 
 
 def _in_session(body: Callable[[ProfilingSession], None], cache: Optional[str]) -> ProfilingSession:
@@ -213,34 +240,33 @@ def _is_waste(finding: Finding) -> bool:
     return finding.pattern in PATTERNS
 
 
-class _Prepared:
+class PreparedCase:
     """A case with its arguments, created before profiling."""
 
     def __init__(self, case: Case, draw: Draw) -> None:
-        self._function = case.function()
-        self._options = case.options
-        self._arguments = list(case.make(draw))
+        self.function = partial(case.function(), **case.options)
+        self.arguments = list(case.make(draw))
         self._draw = draw
 
-    def call(self, session: Optional[ProfilingSession] = None) -> _Called:
+    def call(self, session: Optional[ProfilingSession] = None) -> CalledCase:
         """Run the case; the random gradients of its results are created without profiling."""
-        result = self._function(*self._arguments, **self._options)
+        outputs = _tensors(self.function(*self.arguments))
         if session is not None:
             session.mode.off = True
         try:
-            results = [one for one in _tensors(result) if one.requires_grad]
+            results = [one for one in outputs if one.requires_grad]
             gradients = [_gradient(one, self._draw) for one in results]
         finally:
             if session is not None:
                 session.mode.off = False
-        return _Called(_leaves(self._arguments), results, gradients)
+        return CalledCase(_leaves(self.arguments), outputs, results, gradients)
 
 
-def _call(case: Case, draw: Draw) -> _Called:
-    return _Prepared(case, draw).call()
+def _call(case: Case, draw: Draw) -> CalledCase:
+    return PreparedCase(case, draw).call()
 
 
-def _backward(called: _Called) -> None:
+def _backward(called: CalledCase) -> None:
     torch.autograd.grad(called.results, called.leaves, called.gradients, allow_unused=True)
 
 
@@ -269,7 +295,9 @@ def _tensors(result: Any) -> List[torch.Tensor]:
     return []
 
 
-def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, Any]:
+def _described(
+    finding: Finding, direction: str, native: Chains, calls: Dict[Chain, List[NativeCall]]
+) -> Dict[str, Any]:
     """Describe a finding: with the test without the profiler, its certainty and its cost."""
     chain = tuple(finding.path) + (finding.operator,)
     times = count_chain(native, chain)
@@ -297,6 +325,7 @@ def _described(finding: Finding, direction: str, native: Chains) -> Dict[str, An
         "count": finding.count,
         "detail": finding.detail,
         "native": times,
+        "calls": [call.as_dict() for call in calls.get(_short_chain(finding), ())],
         "proof": {"certainty": certainty, "why": why, "tests": tests},
         "worth": worth,
     }

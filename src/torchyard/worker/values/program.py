@@ -277,6 +277,10 @@ def main(plan_path: str, words: List[str]) -> int:
         from torchyard.worker.values.operator_sweep import sweep_plan
 
         return sweep_plan(plan)
+    if "samples" in plan:
+        from torchyard.worker.values.operator_samples import samples_plan
+
+        return samples_plan(plan)
     if "price" in plan:
         from torchyard.worker.values.pricing.fix_timing import price_plan
 
