@@ -35,7 +35,7 @@ from torchyard.values.torch_patches.model import (
     CaseComparison,
     FoundIn,
     SampleCheck,
-    TestCheck,
+    SuiteCheck,
     TorchPatch,
 )
 
@@ -74,10 +74,10 @@ def compare_samples(
     names = list(dict.fromkeys(found.case for patch in patches for found in patch.found_in))
     unchanged = _samples(before, names, folder / "samples-before.jsonl", packages)
     patched = _samples(after, names, folder / "samples-after.jsonl", packages)
-    return [_sample_check(patch, unchanged, patched) for patch in patches]
+    return [sample_check(patch, unchanged, patched) for patch in patches]
 
 
-def _samples(target: Target, names: Sequence[str], output: Path, packages: Path) -> _Samples:
+def _samples(target: Target, names: Sequence[str], output: Path, packages: Path) -> Samples:
     output.unlink(missing_ok=True)
     plan = output.with_suffix(".plan.json")
     plan.write_text(json.dumps({"samples": {"cases": list(names)}, "output": str(output)}))
@@ -107,10 +107,10 @@ def _samples(target: Target, names: Sequence[str], output: Path, packages: Path)
             hint="the log has the output of the process",
             log=str(log),
         )
-    return _Samples(rows)
+    return Samples(rows)
 
 
-class _Samples:
+class Samples:
     """Digests of one library."""
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -122,7 +122,8 @@ class _Samples:
                 samples[row["sample"]] = (row["digest"], row["error"])
 
 
-def _sample_check(patch: TorchPatch, before: _Samples, after: _Samples) -> SampleCheck:
+def sample_check(patch: TorchPatch, before: Samples, after: Samples) -> SampleCheck:
+    """Return which samples of a patch's operators have the same digest with both libraries."""
     compared, different, operators, reasons = 0, [], [], []
     # Several cases of one function are one entry, named after the first of them.
     functions = {found.case.partition(".")[0] for found in patch.found_in}
@@ -156,7 +157,7 @@ def run_tests(
     folder: Path,
     packages: Path,
     say: Say,
-) -> list[TestCheck]:
+) -> list[SuiteCheck]:
     """Run the operator tests of the source tree with both libraries; return the account for each patch."""
     words = [_test_words(patch) for patch in patches]
     expression = " or ".join(sorted({word for several in words for word in several}))
@@ -167,7 +168,7 @@ def run_tests(
             _test_outcomes(target, expression, tree, folder / f"tests-{name}.xml", packages)
         )
     unchanged, patched = outcomes
-    return [_test_check(several, unchanged, patched) for several in words]
+    return [suite_check(several, unchanged, patched) for several in words]
 
 
 def _test_words(patch: TorchPatch) -> tuple[str, ...]:
@@ -219,10 +220,13 @@ def read_outcomes(report: Path) -> dict[str, str]:
     return outcomes
 
 
-def _test_check(words: Collection[str], before: dict[str, str], after: dict[str, str]) -> TestCheck:
+def suite_check(
+    words: Collection[str], before: dict[str, str], after: dict[str, str]
+) -> SuiteCheck:
+    """Return the account of the tests whose name has one of the words."""
     chosen = [name for name in before if any(word in name for word in words)]
     states = [(before[name], after.get(name, "missing"), name) for name in chosen]
-    return TestCheck(
+    return SuiteCheck(
         selected=" or ".join(words),
         passed=sum(old == new == "passed" for old, new, _ in states),
         skipped=sum(old == "skipped" for old, _, _ in states),

@@ -46,7 +46,7 @@ class SampleCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestCheck:
+class SuiteCheck:
     """Tests of the torch source tree, run with both libraries."""
 
     selected: str = ""
@@ -93,7 +93,7 @@ class TorchPatch:
     diff: str = ""
     why_not: str = ""
     samples: SampleCheck = field(default_factory=SampleCheck)
-    tests: TestCheck = field(default_factory=TestCheck)
+    tests: SuiteCheck = field(default_factory=SuiteCheck)
     remaining: tuple[str, ...] = ()
     """Cases in which a sweep of the patched library still has the finding."""
     swept: bool = False

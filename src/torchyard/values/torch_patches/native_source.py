@@ -22,7 +22,7 @@ _PAIRS: Final = {"(": ")", "{": "}", "[": "]"}
 _STRUCTURED: Final = re.compile(r"structured_(\w+)::impl$")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _STATEMENT_ENDS: Final = frozenset("{};")
-_CONDITION: Final = re.compile(r"\b(?:if|else|for|while|switch|case|default|catch|do)\b")
+_CONDITION: Final = re.compile(r"\b(?:if|else|for|while|switch|case|default|catch|do)\b|\?|&&|\|\|")
 _LAMBDA: Final = re.compile(r"\]\s*(?:\([^()]*\)\s*)?(?:mutable\s*)?(?:->\s*[\w:&<>]+\s*)?$")
 
 
@@ -149,7 +149,7 @@ def is_unconditional(clean: str, function: Function, offset: int) -> bool:
             depth -= 1
     head = clean[function.body : offset]
     statement = re.split(r"[{};]", head)[-1]
-    return not _CONDITION.search(statement) and not _returns(clean, function.body, offset)
+    return not _CONDITION.search(statement)
 
 
 def returns_early(clean: str, function: Function, offset: int) -> bool:

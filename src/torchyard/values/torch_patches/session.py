@@ -26,7 +26,7 @@ from torchyard.values.torch_patches.checks import (
     run_tests,
     sweep_again,
 )
-from torchyard.values.torch_patches.model import TestCheck, TorchFixReport, TorchPatch
+from torchyard.values.torch_patches.model import SuiteCheck, TorchFixReport, TorchPatch
 from torchyard.values.torch_patches.patched_build import PatchedBuild
 from torchyard.values.torch_patches.report import upstream_text
 
@@ -141,7 +141,7 @@ class _Session:
         samples = compare_samples(patches, before, target, self._folder, packages)
         patches = [replace(one, samples=check) for one, check in zip(patches, samples, strict=True)]
         patches = sweep_again(patches, target, self._folder, say)
-        tests = [TestCheck(why=why)] * len(patches)
+        tests = [SuiteCheck(why=why)] * len(patches)
         if not why:
             try:
                 tests = run_tests(
@@ -154,7 +154,7 @@ class _Session:
                     say=say,
                 )
             except StepFailed as error:
-                tests = [TestCheck(why=error.what)] * len(patches)
+                tests = [SuiteCheck(why=error.what)] * len(patches)
         return [replace(one, tests=check) for one, check in zip(patches, tests, strict=True)]
 
 
