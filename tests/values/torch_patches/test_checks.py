@@ -118,7 +118,7 @@ def test_one_failed_check_is_enough(changes: dict[str, Any]) -> None:
     assert report.proposed == ()
 
 
-def test_patches_that_were_not_built_are_said_to_be_unchecked() -> None:
+def test_patches_that_were_not_built_are_reported_as_unchecked() -> None:
     text = torch_fix_text(TorchFixReport(torch="2.6.0", patches=(PATCH,)), folder="F")
     assert text.startswith("1 patch of torch 2.6.0, not built.")
     assert "not checked" in text

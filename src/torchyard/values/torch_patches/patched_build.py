@@ -78,7 +78,7 @@ class PatchedBuild:
     ) -> Target:
         """Compile edited files, given by their path in the tree, and return the patched target.
 
-        A file that was compiled before with the same text is not compiled again.
+        A file with the same text as before is not recompiled.
         """
         folder.mkdir(parents=True, exist_ok=True)
         objects: dict[str, str] = {}
