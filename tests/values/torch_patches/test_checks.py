@@ -54,17 +54,20 @@ JUNIT = """<testsuites><testsuite>
 
 
 def samples(**digests: str) -> Samples:
-    operator = {"kind": "operator", "case": "mse_loss", "operator": "nn.functional.mse_loss"}
-    rows: list[dict[str, Any]] = [{**operator, "why": ""}]
+    name = "nn.functional.mse_loss"
+    rows: list[dict[str, Any]] = [
+        {"kind": "operator", "cases": ["mse_loss"], "operator": name, "why": ""},
+        {"kind": "operator", "cases": ["huber_loss"], "operator": "other", "why": "none"},
+    ]
     rows += [
         {
             "kind": "sample",
-            "case": "mse_loss",
-            "sample": name,
+            "operator": name,
+            "sample": sample,
             "digest": digest,
             "error": "" if digest else "RuntimeError: no",
         }
-        for name, digest in digests.items()
+        for sample, digest in digests.items()
     ]
     return Samples(rows)
 

@@ -12,7 +12,7 @@ from torchyard.worker.values.native_callers import NativeCall, calls_of
 
 
 def backward_of(result: torch.Tensor) -> Callable[[], None]:
-    return lambda: result.sum().backward()  # type: ignore[no-untyped-call]
+    return lambda: result.sum().backward()
 
 
 def names(call: NativeCall) -> list[str]:

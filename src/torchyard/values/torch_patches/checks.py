@@ -114,27 +114,25 @@ class Samples:
     """Digests of one library."""
 
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
-        self.operators = {row["case"]: row for row in rows if row["kind"] == "operator"}
-        self.by_case: dict[str, dict[str, tuple[str, str]]] = {}
+        self.operators = [row for row in rows if row["kind"] == "operator"]
+        self.by_operator: dict[str, dict[str, tuple[str, str]]] = {}
         for row in rows:
             if row["kind"] == "sample":
-                samples = self.by_case.setdefault(row["case"], {})
+                samples = self.by_operator.setdefault(row["operator"], {})
                 samples[row["sample"]] = (row["digest"], row["error"])
 
 
 def sample_check(patch: TorchPatch, before: Samples, after: Samples) -> SampleCheck:
     """Return which samples of a patch's operators have the same digest with both libraries."""
     compared, different, operators, reasons = 0, [], [], []
-    # Several cases of one function are one entry, named after the first of them.
-    functions = {found.case.partition(".")[0] for found in patch.found_in}
-    for case, row in before.operators.items():
-        if case not in {found.case for found in patch.found_in} and (
-            case.partition(".")[0] not in functions
-        ):
+    cases = {found.case for found in patch.found_in}
+    for row in before.operators:
+        operator = row["operator"]
+        if cases.isdisjoint(row["cases"]):
             continue
-        operators.append(row["operator"])
+        operators.append(operator)
         reasons += [row["why"]] if row["why"] else []
-        old, new = before.by_case.get(case, {}), after.by_case.get(case, {})
+        old, new = before.by_operator.get(operator, {}), after.by_operator.get(operator, {})
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
                 different.append(name)

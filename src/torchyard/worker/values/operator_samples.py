@@ -35,16 +35,18 @@ def samples_plan(plan: Dict[str, Any]) -> int:
     fill_uninitialized_memory()
     rows = Rows(plan["output"])
     cases = all_cases() + (cases_of_file(wanted["file"]) if wanted.get("file") else [])
-    for name, function in functions_of(cases, wanted["cases"]).items():
-        own = [case for case in cases if case.name == name or (function and case.call == function)]
+    for function, names in functions_of(cases, wanted["cases"]).items():
+        own = [case for case in cases if case.name in names or case.call == function]
         infos, why = operator_infos(function)
-        rows.write("operator", case=name, operator=function or name, infos=len(infos), why=why)
+        rows.write("operator", operator=function, cases=names, infos=len(infos), why=why)
         for sample in (*_case_samples(own), *_info_samples(infos)):
             try:
                 digest, error = digest_of(sample.run())["digest"], ""
             except Exception as failure:
                 digest, error = "", "%s: %s" % (type(failure).__name__, failure)
-            rows.write("sample", case=name, sample=sample.name, digest=digest, error=error[:200])
+            rows.write(
+                "sample", operator=function, sample=sample.name, digest=digest, error=error[:200]
+            )
     rows.write("end")
     return 0
 
@@ -55,16 +57,14 @@ def fill_uninitialized_memory() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = True
 
 
-def functions_of(cases: List[Case], names: List[str]) -> Dict[str, str]:
-    """Return the function of each named case by one case of it; empty for functions without a name."""
+def functions_of(cases: List[Case], names: List[str]) -> Dict[str, List[str]]:
+    """Return the named cases by their function; one without a name is called like its case."""
     by_name = {case.name: case for case in cases}
-    chosen: Dict[str, str] = {}
+    functions: Dict[str, List[str]] = {}
     for name in names:
         call = by_name[name].call
-        function = call if isinstance(call, str) else ""
-        if not function or function not in chosen.values():
-            chosen[name] = function
-    return chosen
+        functions.setdefault(call if isinstance(call, str) else name, []).append(name)
+    return functions
 
 
 def operator_infos(function: str) -> Tuple[List[Any], str]:
@@ -73,7 +73,7 @@ def operator_infos(function: str) -> Tuple[List[Any], str]:
         from torch.testing._internal.common_methods_invocations import op_db
     except Exception as error:  # needs packages that torch does not require
         return [], "torch's sample inputs cannot be imported: %s" % error
-    infos = [info for info in op_db if function and info.name == function]
+    infos = [info for info in op_db if info.name == function]
     return infos, "" if infos else "torch has no sample inputs for it"
 
 
