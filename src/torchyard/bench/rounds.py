@@ -78,12 +78,14 @@ def run_rounds(
     gpu: GpuGuard,
     watch: HostGuards | None = None,
     usual: ProbeBaseline | None = None,
+    device_users: Callable[[], int] = lambda: 0,
     on_round: Callable[[list[Block]], None],
 ) -> LaunchTiming:
     """Measure for at least `seconds`; pass the blocks of each finished round to `on_round`.
 
     Without `watch`, only the worker's own readings are checked. `usual` carries the typical value of
-    the frequency probe from launch to launch.
+    the frequency probe from launch to launch. `device_users` counts other processes of a sweep that use
+    the device, around each block.
     """
     method = choose_reseat(processes.settings.reseat, processes.variants, processes.workload.device)
     started = time.monotonic()
@@ -117,6 +119,7 @@ def run_rounds(
                 watch,
                 usual,
                 draw,
+                device_users,
             )
             for position, variant in enumerate(order)
         ]
@@ -186,9 +189,11 @@ def _block(
     watch: HostGuards | None,
     usual: ProbeBaseline,
     draw: int | None,
+    device_users: Callable[[], int],
 ) -> Block:
     plan = prepared.plans[variant.name]
     expected_s = plan.iterations * prepared.iteration_ns[variant.name] / 1e9
+    users = device_users()
     if watch is not None:
         watch.begin()
     answer = processes.ask(
@@ -220,6 +225,9 @@ def _block(
             gpu_power_w=gpu_reading.power_w,
             other_gpu_processes=gpu_reading.other_processes,
         )
+    if users := max(users, device_users()):
+        others = reading.other_gpu_processes or 0
+        reading = replace(reading, other_gpu_processes=max(users, others))
     samples = tuple(float(sample) for sample in answer["samples_ns"])
     return Block(
         launch=launch,

@@ -45,6 +45,7 @@ from torchyard.bench.rounds import LaunchTiming, choose_reseat, run_rounds
 from torchyard.bench.timeline import OTHER, WAITING, Timeline
 from torchyard.core.block import Block
 from torchyard.core.comparison import UNTRUSTED, Comparison
+from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.events import Event, EventKind, Listener
 from torchyard.core.study import SCRIPT_SUITE, Study, Variant, Workload
 from torchyard.machine.facts import read_facts
@@ -125,9 +126,18 @@ class WorkloadSession(SessionData):
         self._progress = SessionProgress(self._clock, compiled=compiled, began=self._active_s)
         self._watch = HostGuards(machine)
         self._usual = ProbeBaseline()
-        self._gpu = GpuGuard(workload.device, environment=_cuda_environment(study))
+        self._gpu = GpuGuard(
+            workload.device,
+            environment=_cuda_environment(study),
+            counts_other_cells=bool(self._turn.reserved),
+        )
         if workload.device != "cpu" and self._gpu.why_not:
             self._spent.notes.append(f"GPU clock unavailable, because {self._gpu.why_not}")
+        fewer = len(self._turn.preparing) < len(self._turn.reserved)
+        if fewer and compiled:
+            self._spent.notes.append(
+                f"compiled on {len(self._turn.preparing)} cores and timed on {len(self._turn.reserved)}"
+            )
         if self._gpu.why_no_reasons:
             self._spent.notes.append(f"GPU throttling unknown, because {self._gpu.why_no_reasons}")
 
@@ -253,6 +263,7 @@ class WorkloadSession(SessionData):
                     self._spent.notes.append(why)
                     self._say("warning", why)
                 self._say("phase", f"launch {number + 1}: timing")
+                self._gpu.begin_launch()
                 timing = run_rounds(
                     processes,
                     self._prepared,
@@ -263,6 +274,7 @@ class WorkloadSession(SessionData):
                     gpu=self._gpu,
                     watch=self._watch,
                     usual=self._usual,
+                    device_users=self._turn.device_users,
                     on_round=self._keep,
                 )
                 self._turn.timed()
@@ -474,6 +486,7 @@ class WorkloadSession(SessionData):
                 },
                 "timing": asdict(timing),
                 "phases": self._timeline.take(),
+                **self._cores_record(),
                 "reseat": choose_reseat(settings.reseat, processes.variants, self._workload.device),
                 "randomisation_off": {
                     "+".join(key): hello.get("randomisation_off")
@@ -485,6 +498,13 @@ class WorkloadSession(SessionData):
                 ),
             }
         )
+
+    def _cores_record(self) -> dict[str, object]:
+        """Return the CPUs of timing and preparation, if others prepared during timing."""
+        if not self._turn.reserved:
+            return {}
+        cores = {"timed": self._turn.reserved, "preparing": self._turn.preparing}
+        return {"cores": {name: cpu_list(cpus) for name, cpus in cores.items()}}
 
     def _gpu_state(self) -> dict[str, str]:
         return {} if self._workload.device == "cpu" else {"GPU": self._gpu.why_not}

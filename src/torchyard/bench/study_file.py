@@ -170,6 +170,9 @@ class SweepTable:
     at_most: int | None = None
     """Maximum number of concurrent cells, or of Slurm jobs. On one machine, cells start, compile and
     check in parallel but are timed one at a time [default: 1]."""
+    reserve_cores: int | None = None
+    """CPUs reserved for the timed cell if several run on one machine; 0 pauses the others instead
+    [default: up to 4 for cells on a GPU if enough remain, else 0]."""
     partition: str | None = None
     """Slurm partition; this and the following keys apply to Slurm."""
     account: str | None = None

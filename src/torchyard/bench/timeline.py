@@ -1,7 +1,8 @@
 """Where the wall time of a session goes: the phases of its launches, and their sums.
 
 A phase is a request to a worker process, or what the controller does between requests. Phases can
-contain others: a block its timed part, an accuracy check the first call of a variant. A moment
+contain others: a block its timed part, an accuracy check the first call of a variant, a request the
+times in which its process was paused or waited for the device. A moment
 counts for the innermost phase, so that the sums add up to the wall time.
 """
 
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
+
+from torchyard.process.pauses import pauses
 
 TIMED: Final = "timed blocks"
 COMPILATION: Final = "compilation"
@@ -64,6 +67,8 @@ class Timeline:
         finally:
             end_s = self._now_s()
             self._add(_REQUESTS.get(verb, OTHER), variant, start_s, end_s)
+            for pause in pauses(self._began_s + start_s, self._began_s + end_s):
+                self._add(WAITING, variant, *(moment - self._began_s for moment in pause))
         # A first call comes first in its request, the timed part of a block last.
         if (compile_s := float(answer.get("compile_s", 0.0))) > 0.0:
             self._add(COMPILATION, variant, start_s, min(end_s, start_s + compile_s))

@@ -12,6 +12,9 @@ wanted    held shared by every cell that waits to be timed or is being timed. A 
 A cell that prepares stops its workers (SIGSTOP) and gives up `machine` as soon as another one waits
 to be timed, and continues after it: a long compilation does not delay the timing of others.
 
+Where the machine has enough cores, some are reserved for timing instead (`ReservedCoresTurn`). All cells
+prepare on the other cores, also while one of them is timed. Only workers that use the device are paused.
+
 The kernel releases the locks when a process ends for any reason. A process that is started while
 others are active receives its first turn from its parent (`first_turn`), so that even its start
 does not overlap the timing of another.
@@ -20,20 +23,30 @@ does not overlap the timing of another.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
+
+from torchyard.core.cpu_lists import cpus_of_list
+from torchyard.process.pauses import paused_s, take_turns
+from torchyard.worker.device_turn import GATE, USERS, user_file
 
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
 """The driver process; a cell's process ends when it does."""
 TURN_VARIABLE: Final = "TORCHYARD_TURN"
 """Directory of the lock files, set when cells share the machine."""
+RESERVED_VARIABLE: Final = "TORCHYARD_RESERVED_CORES"
+"""CPUs that are reserved for the timed cell, such as `12-15`; unset where others are paused instead."""
 FIRST_TURN_VARIABLE: Final = "TORCHYARD_FIRST_TURN"
 """Descriptor of the locked file that holds the first turn of a process."""
 _POLL_S: Final = 0.02
+_BETWEEN_TURNS_S: Final = 0.03
+_GRACE_S: Final = 0.25
+"""Time in which a worker may finish a short use of the device before it is paused for a whole turn."""
 
 
 def first_turn(folder: Path) -> int | None:
@@ -67,22 +80,38 @@ class TimingTurn:
         self._has_turn = folder is not None and first is not None
         self._end_of_preparation = threading.Event()
         self._yielding: threading.Thread | None = None
-        self.waited_s = 0.0
-        """Total time so far in which this process waited or its workers were paused."""
+        self._waited_s = 0.0
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             self._machine = _opened(folder / "machine.lock") if first is None else first
             self._waiting = _opened(folder / "wanted.lock")
 
-    @classmethod
-    def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+    reserved: tuple[int, ...] = ()
+    """CPUs that are reserved for timing."""
+    preparing: tuple[int, ...] = ()
+    """CPUs on which the workers prepare, if some are reserved."""
+
+    @property
+    def waited_s(self) -> float:
+        """Total time so far in which this process waited or its workers were paused."""
+        return self._waited_s
+
+    def device_users(self) -> int:
+        """Return how many workers of other cells use the device now."""
+        return 0
+
+    @staticmethod
+    def of_environment(environment: Mapping[str, str] = os.environ) -> TimingTurn:
         """Return the turn that the executor set up in the environment."""
         folder = environment.get(TURN_VARIABLE, "")
+        reserved = environment.get(RESERVED_VARIABLE, "")
+        if folder and reserved:
+            return ReservedCoresTurn(Path(folder), cpus_of_list(reserved))
         number = environment.get(FIRST_TURN_VARIABLE, "")
         first = int(number) if folder and number.isdecimal() else None
         if first is not None:
             os.set_inheritable(first, False)
-        return cls(Path(folder) if folder else None, first=first)
+        return TimingTurn(Path(folder) if folder else None, first=first)
 
     def __enter__(self) -> Self:
         if self._machine is not None and self._waiting is not None:
@@ -100,7 +129,7 @@ class TimingTurn:
             fcntl.flock(self._machine, fcntl.LOCK_UN)
             fcntl.flock(self._waiting, fcntl.LOCK_SH)
             fcntl.flock(self._machine, fcntl.LOCK_EX)
-            self.waited_s += time.monotonic() - began_s
+            self._waited_s += time.monotonic() - began_s
 
     def timed(self) -> None:
         """Let others prepare and be timed again; this process continues with work that is not timed."""
@@ -120,7 +149,7 @@ class TimingTurn:
         fcntl.flock(waiting, fcntl.LOCK_EX)
         fcntl.flock(machine, fcntl.LOCK_SH)
         fcntl.flock(waiting, fcntl.LOCK_UN)
-        self.waited_s += time.monotonic() - began_s
+        self._waited_s += time.monotonic() - began_s
 
     def _start_yielding(self, machine: int, waiting: int) -> None:
         self._end_of_preparation.clear()
@@ -144,13 +173,131 @@ class TimingTurn:
                     pass
                 if not ended.is_set():
                     fcntl.flock(machine, fcntl.LOCK_SH)
-            self.waited_s += time.monotonic() - began_s
+            self._waited_s += time.monotonic() - began_s
 
     def _end_preparation(self) -> None:
         if self._yielding is not None:
             self._end_of_preparation.set()
             self._yielding.join()
             self._yielding = None
+
+
+class ReservedCoresTurn(TimingTurn):
+    """Turns of a process that prepares on its own cores, and whose workers are timed on reserved ones.
+
+    The gate (`worker/device_turn.py`) is held exclusively while timing. Workers do not begin to use the
+    device then; those that do are paused by their controllers. Preparation on the CPU goes on.
+    """
+
+    def __init__(self, folder: Path, reserved: Sequence[int]) -> None:
+        super().__init__()
+        self._folder = folder.absolute()
+        (self._folder / USERS).mkdir(parents=True, exist_ok=True)
+        self._gate = _opened(self._folder / GATE)
+        self.reserved = tuple(reserved)
+        self.preparing = tuple(sorted(os.sched_getaffinity(0)))
+        self._began_s = time.monotonic()
+
+    @property
+    def waited_s(self) -> float:
+        """Total time so far in which this process waited or its busy workers were paused."""
+        return self._waited_s + paused_s(self._began_s, math.inf)
+
+    def device_users(self) -> int:
+        """Return how many workers use the device now; none of the timed ones does by these rules."""
+        return sum(map(self._uses_device_now, self._users()))
+
+    def __enter__(self) -> Self:
+        take_turns(self._folder)
+        self._start_watching()
+        return self
+
+    def alone(self) -> None:
+        """Wait until no other cell is timed or uses the device; move the workers to the reserved cores."""
+        self._end_preparation()
+        began_s = time.monotonic()
+        # Released once, so that workers that wait at the gate pass it between two turns.
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        time.sleep(_BETWEEN_TURNS_S)
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        for pid in self._users():
+            if not self._uses_device(pid):
+                Path(user_file(str(self._folder), pid)).unlink(missing_ok=True)
+        while self.device_users():
+            time.sleep(_POLL_S / 4)
+        self._waited_s += time.monotonic() - began_s
+        take_turns(None)
+        self._move(self.reserved)
+
+    def timed(self) -> None:
+        """Let others use the device and be timed again; the workers continue on the other cores."""
+        self._move(self.preparing)
+        take_turns(self._folder)
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        self._start_watching()
+
+    def __exit__(self, *_: object) -> None:
+        self._end_preparation()
+        take_turns(None)
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    @staticmethod
+    def _move(cores: Sequence[int]) -> None:
+        from torchyard.process.worker_process import move_workers
+
+        move_workers(cores)
+
+    def _start_watching(self) -> None:
+        self._end_of_preparation.clear()
+        self._yielding = threading.Thread(target=self._pause_device_users, daemon=True)
+        self._yielding.start()
+
+    def _pause_device_users(self) -> None:
+        """Pause workers that use the device while another cell is timed, unless they soon stop using it."""
+        from torchyard.process.worker_process import some_paused
+
+        ended = self._end_of_preparation
+        held_since_s = math.inf
+        while not ended.wait(_POLL_S):
+            if not self._gate_is_held():
+                held_since_s = math.inf
+                continue
+            held_since_s = min(held_since_s, time.monotonic())
+            if time.monotonic() - held_since_s < _GRACE_S:
+                continue
+            with some_paused(self._uses_device):
+                while not ended.wait(_POLL_S) and self._gate_is_held():
+                    pass
+            held_since_s = math.inf
+
+    def _gate_is_held(self) -> bool:
+        try:
+            fcntl.flock(self._gate, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        return False
+
+    def _users(self) -> list[int]:
+        files = (self._folder / USERS).glob("*.lock")
+        return [int(file.stem) for file in files if file.stem.isdecimal()]
+
+    def _uses_device(self, pid: int) -> bool:
+        try:
+            lock = os.open(user_file(str(self._folder), pid), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            return not _nobody_holds(lock)
+        finally:
+            os.close(lock)
+
+    def _uses_device_now(self, pid: int) -> bool:
+        """Whether a worker uses the device and is not paused."""
+        from torchyard.process.tree import process_runs  # imports psutil
+
+        return self._uses_device(pid) and process_runs(pid)
 
 
 def _nobody_holds(lock: int) -> bool:

@@ -57,11 +57,12 @@ def processes_of_launch(mark: str) -> list[int]:
 def wait_until_stopped(pids: Collection[int], *, limit_s: float) -> None:
     """Wait until these processes no longer run: a signal takes effect only when they are scheduled."""
     deadline = time.monotonic() + limit_s
-    while any(map(_runs, pids)) and time.monotonic() < deadline:
+    while any(map(process_runs, pids)) and time.monotonic() < deadline:
         time.sleep(_STOP_PAUSE_S)
 
 
-def _runs(pid: int) -> bool:
+def process_runs(pid: int) -> bool:
+    """Whether the process exists and is not stopped."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -111,6 +112,11 @@ def _marks(pid: int) -> dict[str, str]:
         for name, _, value in pairs
         if name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)
     }
+
+
+def is_own_worker(pid: int) -> bool:
+    """Whether this process started the worker, or a worker that started the process."""
+    return _marks(pid).get(CONTROLLER_VARIABLE) == controller_mark().strip()
 
 
 def _is_of_launch(pid: int, mark: str) -> bool:

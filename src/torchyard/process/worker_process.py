@@ -14,12 +14,13 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
 from torchyard.core.units import format_bytes
+from torchyard.process.affinity import move_processes
 from torchyard.process.ending import (
     FAILURE_KINDS,
     FailureKind,
@@ -27,6 +28,7 @@ from torchyard.process.ending import (
     kind_of_ending,
     oom_kill_counts,
 )
+from torchyard.process.pauses import record_pause, record_waits, turn_fields
 from torchyard.process.start import (
     LaunchSpec,
     PreparedLaunch,
@@ -72,26 +74,36 @@ _starting = threading.Lock()
 @contextmanager
 def all_paused() -> Iterator[None]:
     """Stop the workers of this process and everything they started (SIGSTOP), and start no others."""
-    with _starting:
-        workers = _own_workers()
-        began_s = time.monotonic()
-        try:
-            for worker in workers:
-                worker.pause()
-            yield
-        finally:
-            _pauses.append((began_s, time.monotonic()))
-            for worker in workers:
-                worker.resume()
+    with _starting, _paused(_own_workers(), counts=True):
+        yield
 
 
-_pauses: list[tuple[float, float]] = []
-"""Start and end of each pause, by the monotonic clock, which all processes share."""
+@contextmanager
+def some_paused(select: Callable[[int], bool]) -> Iterator[None]:
+    """Stop the workers whose PID is selected; others, and new ones, continue."""
+    workers = [worker for worker in _own_workers() if select(worker.pid)]
+    with _paused(workers, counts=any(worker.is_busy for worker in workers)):
+        yield
 
 
-def paused_s(start_s: float, end_s: float) -> float:
-    """Return how long the workers were paused between these moments."""
-    return sum(max(0.0, min(end_s, end) - max(start_s, start)) for start, end in _pauses)
+@contextmanager
+def _paused(workers: Sequence[WorkerProcess], *, counts: bool) -> Iterator[None]:
+    began_s = time.monotonic()
+    try:
+        for worker in workers:
+            worker.pause()
+        yield
+    finally:
+        if counts:  # recorded first: a worker may answer as soon as it continues
+            record_pause(began_s, time.monotonic())
+        for worker in workers:
+            worker.resume()
+
+
+def move_workers(cores: Collection[int]) -> None:
+    """Move the workers of this process, with everything they started, to these CPUs."""
+    marks = [worker.launch_mark for worker in _own_workers()]
+    move_processes(lambda: [pid for mark in marks for pid in processes_of_launch(mark)], cores)
 
 
 _CLOSE_LIMIT_S: Final = 5.0
@@ -191,6 +203,11 @@ class WorkerProcess:
         """Whether the worker itself still runs."""
         return not self._gone and self._exit.ending() is None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in progress."""
+        return self._unanswered is not None
+
     def ask(
         self,
         verb: str,
@@ -210,8 +227,9 @@ class WorkerProcess:
             with self._asking:
                 self._refuse_if_unusable(verb)
                 self._set_unanswered(verb)
-                self._pipes.queue({**fields, "ask": verb})
+                self._pipes.queue({**fields, **turn_fields(), "ask": verb})
                 message = self._await_answer(verb, deadline, limit_s, on_note)
+                record_waits(message.get("waits"))
                 self._set_unanswered(None)
         finally:
             self._release_if_gone()

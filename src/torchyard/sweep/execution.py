@@ -11,17 +11,20 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchyard.bench.launch_templates import IMPORT_ORDER, modules_of
 from torchyard.bench.target_checks import check_devices
+from torchyard.machine.system.core_reservation import CoreReservation
+from torchyard.process.affinity import confined
 from torchyard.process.templates import TemplatePool
 from torchyard.results.directory import new_run_folder, runs_home
 from torchyard.results.run_reader import Run, read_run
 from torchyard.sweep.driver import SweepDriver
 from torchyard.sweep.executors.interface import Executor, open_executor
+from torchyard.sweep.executors.local import reservation_of
 from torchyard.sweep.folder import SweepFolder, sweeps_home
 from torchyard.sweep.join import join_sweep
 from torchyard.sweep.launch_order import LaunchOrder
@@ -64,11 +67,12 @@ def executor_of(
     *,
     first_launch_s: Mapping[str, float] | None = None,
     deadline_s: float = math.inf,
+    reserved: Sequence[int] = (),
 ) -> Executor:
     """Open the executor of the sweep's plan.
 
     `first_launch_s` has the expected durations of first launches by cell, where known; `deadline_s` is
-    the end of the time budget (`time.monotonic`).
+    the end of the time budget (`time.monotonic`); `reserved` are the CPUs of the timed cell.
     """
     return open_executor(
         folder.plan.executor,
@@ -76,8 +80,13 @@ def executor_of(
         lambda cell: command_of_cell(folder, cell),
         folder.log_path,
         limit_s=folder.plan.limits.cell_s,
-        order=LaunchOrder.of_cells(folder.plan.cells, first_launch_s=first_launch_s),
+        order=LaunchOrder.of_cells(
+            folder.plan.cells,
+            first_launch_s=first_launch_s,
+            longest_first=bool(reserved) and math.isinf(deadline_s),
+        ),
         deadline_s=deadline_s,
+        reserved=reserved,
     )
 
 
@@ -122,8 +131,14 @@ class SweepExecution:
     """What happens to running cells after Ctrl-C."""
 
     def __post_init__(self) -> None:
+        plan = self.folder.plan
+        is_local = plan.executor.name == "local"
+        self._cores = reservation_of(plan) if is_local else CoreReservation()
         self._executor = executor_of(
-            self.folder, first_launch_s=self.first_launch_s, deadline_s=self.deadline_s
+            self.folder,
+            first_launch_s=self.first_launch_s,
+            deadline_s=self.deadline_s,
+            reserved=self._cores.timed,
         )
         self.notes = tuple(getattr(self._executor, "notes", ()))
 
@@ -139,7 +154,10 @@ class SweepExecution:
             deadline_s=self.deadline_s,
         )
         try:
-            with shared_templates(self.folder):
+            with ExitStack() as stack:
+                if self._cores.timed:  # cells and templates inherit it
+                    stack.enter_context(confined(self._cores.preparing))
+                stack.enter_context(shared_templates(self.folder))
                 self.statuses = driver.run()
         except KeyboardInterrupt:
             self.statuses = self.folder.statuses()

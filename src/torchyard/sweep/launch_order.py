@@ -1,6 +1,7 @@
 """The order of launches over all cells of a sweep, and which launches fit into its time budget.
 
-First every cell gets one launch, in random order. Then undecided cells get further launches, also
+First every cell gets one launch, in random order. If cells prepare while another one is timed, those
+with the longest preparation come first instead, so that it does not remain at the end. Then undecided cells get further launches, also
 in passes: in each pass every one of them gets at most one, first those that are expected to need the
 least time until a verdict. No cell gets two launches in a row while others wait, because launches
 that are close in time share the state of the machine. A small share of the launches goes to a random
@@ -41,14 +42,20 @@ class LaunchOrder:
         *,
         seed: int = 0,
         first_launch_s: Mapping[str, float] | None = None,
+        longest_first: bool = False,
     ) -> None:
-        """`budgets` are by cell id; `first_launch_s` has expected durations, where known."""
+        """`budgets` are by cell id; `first_launch_s` has expected durations, where known.
+
+        With `longest_first`, first launches that are expected to take longest come first, those of
+        unknown duration before them.
+        """
         self._budgets = dict(budgets)
         self._chance = random.Random(f"launch order/{seed}")
         places = list(self._budgets)
         self._chance.shuffle(places)
         self._place = {cell: place for place, cell in enumerate(places)}
         self._expected_s = dict(first_launch_s or {})
+        self._longest_first = longest_first
         self._had_turn: set[str] = set()
         """Cells with a launch in the current pass."""
         self._first_s: dict[str, float] = {}
@@ -56,13 +63,18 @@ class LaunchOrder:
 
     @classmethod
     def of_cells(
-        cls, cells: Collection[Cell], *, first_launch_s: Mapping[str, float] | None = None
+        cls,
+        cells: Collection[Cell],
+        *,
+        first_launch_s: Mapping[str, float] | None = None,
+        longest_first: bool = False,
     ) -> LaunchOrder:
         """Return the order for the cells of a plan, with the seed of their study."""
         return cls(
             {cell.id: cell.study.budget for cell in cells},
             seed=next((cell.study.settings.seed for cell in cells), 0),
             first_launch_s=first_launch_s,
+            longest_first=longest_first,
         )
 
     def record(self, cell: str, launch_s: float) -> None:
@@ -80,7 +92,12 @@ class LaunchOrder:
     def next_fresh(self, cells: Collection[str], *, remaining_s: float = math.inf) -> str | None:
         """Return the cell that gets its first launch next; None if none fits into the time."""
         fitting = [one for one in cells if self._fits(self.first_launch_s(one), remaining_s)]
-        return min(fitting, key=lambda one: (self._place.get(one, 0), one), default=None)
+        return min(fitting, key=self._first_priority, default=None)
+
+    def _first_priority(self, cell: str) -> tuple[float, int, str]:
+        """Return the sort key of first launches: the longest, or else the random order."""
+        expected_s = self._expected_s.get(cell, math.inf) if self._longest_first else 0.0
+        return (-expected_s, self._place.get(cell, 0), cell)
 
     def next_waiting(
         self, reports: Mapping[str, CellReport], *, remaining_s: float = math.inf

@@ -85,13 +85,17 @@ class SweepLimits:
     """Wall time of the whole sweep; None: until every cell is decided or failed."""
 
 
+LOCAL_OPTIONS: Final = ("at-most", "reserve-cores")
+"""Options of the local executor."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExecutorChoice:
     """The executor of a sweep and its options."""
 
     name: ExecutorName = "local"
     options: tuple[tuple[str, Scalar], ...] = ()
-    """`at-most`; and of Slurm: `partition`, `account`, `qos`, `gpus`, `exclusive`, `time`, ..."""
+    """`at-most`, `reserve-cores`; and of Slurm: `partition`, `account`, `qos`, `gpus`, `exclusive`, `time`, ..."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from torchyard.errors import NothingToDo, UsageError
 from torchyard.files.safe_writing import to_json_text
 from torchyard.results.directory import utc_timestamp
 from torchyard.sweep.executors.interface import check_choice
-from torchyard.sweep.model import Cell, ExecutorChoice, SweepLimits, SweepPlan
+from torchyard.sweep.model import LOCAL_OPTIONS, Cell, ExecutorChoice, SweepLimits, SweepPlan
 from torchyard.sweep.sweep_file import SweepRequest
 
 _NAME_LETTERS: Final = 48
@@ -223,7 +223,9 @@ def _executor(request: SweepRequest) -> ExecutorChoice:
     name = request.executor or "local"
     options = sorted(request.executor_options.items())
     if name == "local":  # a study file may have options of a cluster
-        options = [(key, value) for key, value in options if key == "at-most"]
+        options = [(key, value) for key, value in options if key in LOCAL_OPTIONS]
+    else:
+        options = [(key, value) for key, value in options if key != "reserve-cores"]
     choice = ExecutorChoice(name=name, options=tuple(options))
     check_choice(choice)
     return choice

@@ -33,7 +33,7 @@ from torchyard.core.study import (
     modes_named,
 )
 from torchyard.errors import UsageError
-from torchyard.sweep.model import EXECUTORS, ExecutorName
+from torchyard.sweep.model import EXECUTORS, LOCAL_OPTIONS, ExecutorName
 
 _SHARD_HINT: Final = "use --shard PART/PARTS, such as 1/4 for the first of four"
 
@@ -159,7 +159,7 @@ def check_executor_options(whole: SweepRequest, options: SweepRequest) -> None:
 
     Cluster options of a study file are allowed: the same file may be run with --executor local.
     """
-    cluster_options = [name for name in options.executor_options if name != "at-most"]
+    cluster_options = [name for name in options.executor_options if name not in LOCAL_OPTIONS]
     if cluster_options and (whole.executor or "local") == "local":
         option_names = {"time": "job-time", "memory": "job-memory"}
         names = [option_names.get(name, name) for name in cluster_options]
@@ -195,9 +195,14 @@ _ABBREVIATIONS: Final = {
 
 _EXECUTOR_KEYS: Final = (
     *("partition", "account", "qos", "gpus", "cpus"),
-    *("job_memory", "exclusive", "job_time", "at_most"),
+    *("job_memory", "exclusive", "job_time", "at_most", "reserve_cores"),
 )
-_EXECUTOR_NAMES: Final = {"job_memory": "memory", "job_time": "time", "at_most": "at-most"}
+_EXECUTOR_NAMES: Final = {
+    "job_memory": "memory",
+    "job_time": "time",
+    "at_most": "at-most",
+    "reserve_cores": "reserve-cores",
+}
 
 
 def sweep_of_table(table: SweepTable, study: Request, path: Path) -> SweepRequest:

@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Mapping
 
-from torchyard.worker import placement, wire
+from torchyard.worker import device_turn, placement, wire
 from torchyard.worker.catalog.entry import SCRIPT_SUITE
 from torchyard.worker.workload import CannotBuild
 
@@ -60,7 +60,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
 
     service = WorkerService()
     verbs: Dict[str, Callable[..., Any]] = {
-        "hello": lambda: facts,
+        "hello": lambda: dict(facts, devices=_devices()),
         "device": service.prepare_device,
         "join": service.join,
         "build": lambda **fields: _build(channel, service, fields),
@@ -99,6 +99,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             channel.send(wire.answer({}))
             return 0
         try:
+            device_turn.TURN.begin(str(request.pop("turn", "")))
             reply = wire.answer(verbs[verb](**request))
         except CannotBuild as error:
             reply = wire.error_answer("cannot-build", _text(error), hint=error.hint)
@@ -111,7 +112,8 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
             gc.collect()
         if verb in wire.LED:
             service.release_ranks()
-        channel.send(reply)
+        waits = device_turn.TURN.end()
+        channel.send(dict(reply, waits=waits) if waits else reply)
 
 
 def _build(channel: wire.Channel, service: Any, fields: Dict[str, Any]) -> Any:
@@ -179,8 +181,6 @@ def _handshake() -> Dict[str, Any]:
     interop_threads = os.environ.get("TORCHYARD_INTEROP_THREADS", "")
     if interop_threads.isdigit():
         torch.set_num_interop_threads(int(interop_threads))
-    from torchyard.worker.devices import visible
-
     libraries = _loaded_libraries()
     return {
         "protocol": wire.PROTOCOL,
@@ -191,7 +191,6 @@ def _handshake() -> Dict[str, Any]:
         "torch_git": getattr(torch.version, "git_version", ""),
         "torch_config": torch.__config__.show(),
         "torch_files": _library_sizes(os.path.dirname(torch.__file__)),
-        "devices": visible(),
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "openmp": [name for name in libraries if name.startswith(_OPENMP_LIBRARIES)],
@@ -199,6 +198,14 @@ def _handshake() -> Dict[str, Any]:
         "randomisation_off": placement.randomisation_is_off(),
         "variables": _variables_in_use(os.environ),
     }
+
+
+def _devices() -> List[str]:
+    """Return the devices of this process; this initializes the driver of a GPU."""
+    from torchyard.worker.devices import visible
+
+    with device_turn.TURN.querying_devices():
+        return visible()
 
 
 def _library_sizes(package: str) -> str:

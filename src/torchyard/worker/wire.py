@@ -6,7 +6,9 @@ this module too, so that the protocol is defined once.
 The controller sends one request at a time, and the worker answers it. A request is
 ``{"ask": VERB, ...}``. An answer is ``{"ok": {...}}`` or
 ``{"error": {"kind", "message", "traceback", "hint"}}``. Between a request and its answer the worker may
-send any number of ``{"note": TEXT}`` lines (progress of long work).
+send any number of ``{"note": TEXT}`` lines (progress of long work). A request with ``"turn": FOLDER`` takes
+turns on the device with other cells (`device_turn.py`); its answer then has ``"waits"``, a list of starts
+and ends by the monotonic clock, if the worker had to wait.
 
 Verbs, in the order of a launch:
 

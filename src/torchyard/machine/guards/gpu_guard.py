@@ -23,6 +23,7 @@ from torchyard.machine.gpu.amd import (
 from torchyard.machine.gpu.library import (
     NOTHING_FOUND,
     GpuLibraries,
+    Owner,
     ask,
     open_gpu_libraries,
     owner_of,
@@ -37,6 +38,7 @@ from torchyard.machine.gpu.nvidia import (
     reasons_of,
 )
 from torchyard.machine.system.file_tree import Answer, FileTree
+from torchyard.process.tree import is_own_worker
 
 OTHER_PROCESSES_EVERY_S: Final = 2.0
 """Interval of the query for other processes. On an H200 a reading takes 21 us (median of 200; each
@@ -71,10 +73,13 @@ class GpuGuard:
         libraries: GpuLibraries | None = None,
         files: FileTree | None = None,
         environment: Mapping[str, str] | None = None,
+        counts_other_cells: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """With `counts_other_cells`, processes of other cells of the same sweep are others, too."""
         self.why_not = ""
         self.why_no_reasons = ""
+        self._counts_other_cells = counts_other_cells
         self._files = files or FileTree()
         self._libraries: GpuLibraries | None = None
         self._handle: Any = None
@@ -95,6 +100,11 @@ class GpuGuard:
         environment = os.environ if environment is None else environment
         handle = nvml_handle(self._libraries.nvml, device, environment)
         self._handle, self.why_not = handle.value, handle.because
+
+    def begin_launch(self) -> None:
+        """Ignore what other processes computed until now."""
+        self._queried_s = None
+        self._sampled_us = int(time.time() * 1e6)
 
     def read(self) -> GpuReading | None:
         """Read the present state; None if nothing can be read."""
@@ -171,12 +181,18 @@ class GpuGuard:
             self._others = count()
         return self._others
 
+    def _owner(self, pid: int) -> Owner:
+        if not self._counts_other_cells:
+            return owner_of(pid, self._files)
+        # Own workers may be children of a template, which all cells share.
+        return "ours" if is_own_worker(pid) else owner_of(pid, self._files, environment={})
+
     def _count_others(self, nvml: Any) -> int | None:
         """Count the processes that computed; an idle one that only holds memory does not disturb."""
         running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", of=(self._handle,))
         if running.value is None:
             return None
-        owners = {int(item.pid): owner_of(int(item.pid), self._files) for item in running.value}
+        owners = {int(item.pid): self._owner(int(item.pid)) for item in running.value}
         others = {pid for pid, owner in owners.items() if owner == "other"}
         if "unknown" in owners.values():
             return None

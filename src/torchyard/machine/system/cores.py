@@ -15,6 +15,7 @@ from torchyard.core.study import Environment
 from torchyard.errors import UsageError
 from torchyard.machine.model import QuietRequest
 from torchyard.machine.system.file_tree import CPU, FileTree
+from torchyard.process.timing_turn import RESERVED_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +180,11 @@ def available_cores() -> int:
 
 
 def cores_of(environment: Environment, ranks: int = 1) -> tuple[tuple[int, ...], ...]:
-    """Return the CPUs of each instance or rank: contiguous, so that they share a NUMA node."""
-    cores = cpus_of_list(environment.cores) if environment.cores else ()
+    """Return the CPUs of each instance or rank: contiguous, so that they share a NUMA node.
+
+    In a sweep that reserves cores for timing, only these count.
+    """
+    cores = cpus_of_list(environment.cores or os.environ.get(RESERVED_VARIABLE, ""))
     return split_cpus(cores or tuple(os.sched_getaffinity(0)), environment.instances * ranks)
 
 

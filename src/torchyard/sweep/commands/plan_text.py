@@ -19,6 +19,7 @@ from torchyard.core.study import Study
 from torchyard.core.units import format_bytes, format_count, format_percent
 from torchyard.presentation.wording import rough_duration
 from torchyard.sweep.cost_estimate import SweepEstimate
+from torchyard.sweep.executors.local import read_at_most, reservation_of
 from torchyard.sweep.model import SweepPlan
 
 if TYPE_CHECKING:
@@ -119,10 +120,12 @@ def _batches(plan: SweepPlan) -> list[str]:
 
 def _executor(plan: SweepPlan) -> str:
     if plan.executor.name == "local":
-        at_most = dict(plan.executor.options).get("at-most", 1)
-        concurrency = f"{at_most} concurrent cells, timed one at a time"
-        return f"  {'runs':<11} on this machine, " + (
-            concurrency if at_most != 1 else "one cell at a time"
+        at_most = read_at_most(dict(plan.executor.options))
+        if at_most == 1:
+            return f"  {'runs':<11} on this machine, one cell at a time"
+        return (
+            f"  {'runs':<11} on this machine, {at_most} concurrent cells, timed one at a time\n"
+            f"  {'':<11} {reservation_of(plan).text}"
         )
     options = ", ".join(f"{name} {value}" for name, value in plan.executor.options)
     return f"  {'runs':<11} as {plan.executor.name} jobs" + (f" ({options})" if options else "")

@@ -124,6 +124,12 @@ _OPTIONS: Final = (
         help="Concurrent cells. They compile concurrently but are timed one at a time. "
         "[default: 1 with local]",
     ),
+    _where(
+        "--reserve-cores",
+        metavar="N",
+        help="CPUs for the timed cell; other cells go on preparing on the rest. 0 pauses them instead. "
+        "[default: up to 4 for cells on a GPU if enough remain, else 0]",
+    ),
     _where("--partition", metavar="NAME", help="Slurm partition."),
     _where("--account", metavar="NAME", help="Slurm account."),
     _where("--qos", metavar="NAME", help="Slurm quality of service."),
@@ -271,6 +277,7 @@ Examples:
   torchyard sweep --suites models,kernels --budget 30m
   torchyard sweep nightly.toml --shard 1/4 --run-dir part-1
   torchyard sweep --suites models --null
+  torchyard sweep --suites timm --device cuda --at-most 6 --reserve-cores 4
   torchyard sweep --resume latest
 
 Measure whole suites. Each workload in each mode and precision is a cell, which is measured like

@@ -70,9 +70,10 @@ def check_choice(choice: ExecutorChoice) -> None:
 
         read_options(choice.options)
     else:
-        from torchyard.sweep.executors.local import read_at_most
+        from torchyard.sweep.executors.local import read_at_most, read_reserved
 
         read_at_most(dict(choice.options))
+        read_reserved(dict(choice.options))
 
 
 def open_executor(
@@ -84,11 +85,13 @@ def open_executor(
     limit_s: float | None = None,
     order: LaunchOrder | None = None,
     deadline_s: float = math.inf,
+    reserved: Sequence[int] = (),
 ) -> Executor:
     """Open an executor.
 
     `command` and `log` return the command and the log file of a cell. `limit_s` is the time limit of
-    one attempt. `order` and `deadline_s`, the end of the time budget, apply to the local executor.
+    one attempt. `order`, `deadline_s`, the end of the time budget, and `reserved`, the CPUs of the timed
+    cell, apply to the local executor.
     """
     check_choice(choice)
     if choice.name == "slurm":
@@ -105,6 +108,7 @@ def open_executor(
         limit_s=limit_s,
         at_most=read_at_most(dict(choice.options)),
         turn_folder=folder / "turn",
+        reserved=reserved,
         order=order,
         deadline_s=deadline_s,
     )

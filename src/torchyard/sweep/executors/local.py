@@ -4,7 +4,7 @@ Each cell is a separate process, which ends with the driver. Cells are measured 
 waits at its gate (`sweep/cell_gate.py`) after each launch, without worker processes, and
 `LaunchOrder` chooses the next launch over all cells. Up to `at_most` launches are in progress at a
 time: they start, compile and check accuracy concurrently and take turns for timing
-(`process/timing_turn.py`). When the time budget ends, launches in progress are stopped, and all
+(`process/timing_turn.py`), where possible on cores of their own. When the time budget ends, launches in progress are stopped, and all
 cells end with the launches that they have.
 """
 
@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from torchyard.core.cpu_lists import cpu_list
 from torchyard.core.study import Scalar
 from torchyard.errors import StepFailed, UsageError
+from torchyard.machine.system.core_reservation import CoreReservation, reserve_cores
 from torchyard.process.timing_turn import (
     DRIVER_VARIABLE,
     FIRST_TURN_VARIABLE,
+    RESERVED_VARIABLE,
     TURN_VARIABLE,
     first_turn,
 )
@@ -41,6 +44,7 @@ from torchyard.sweep.cell_gate import (
 )
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.launch_order import LaunchOrder
+from torchyard.sweep.model import LOCAL_OPTIONS, SweepPlan
 
 STOP_TIMEOUT_S: Final = 30.0
 """Time for a cell to save its measurements after an interrupt, before it is killed."""
@@ -87,12 +91,12 @@ class _Running:
 
 
 def read_at_most(options: Mapping[str, Scalar]) -> int:
-    """Return the number of concurrent cells; raise UsageError for any other option."""
-    others = ", ".join(name for name in options if name != "at-most")
+    """Return the number of concurrent cells; raise UsageError for unknown options."""
+    others = ", ".join(name for name in options if name not in LOCAL_OPTIONS)
     if others:
         raise UsageError(
             f"the local executor does not support {others}",
-            why="at-most is its only option",
+            why=f"its options are {' and '.join(LOCAL_OPTIONS)}",
             hint="use --executor slurm, or remove these options",
         )
     text = str(options.get("at-most", 1))
@@ -101,6 +105,28 @@ def read_at_most(options: Mapping[str, Scalar]) -> int:
             f"at-most: {text!r} is not a positive number of cells", hint="use --at-most 4"
         )
     return int(text)
+
+
+def read_reserved(options: Mapping[str, Scalar]) -> int | None:
+    """Return the requested number of reserved cores; None: the default."""
+    if "reserve-cores" not in options:
+        return None
+    text = str(options["reserve-cores"])
+    if not text.isdecimal():
+        raise UsageError(
+            f"reserve-cores: {text!r} is not a number of CPUs", hint="use --reserve-cores 4, or 0"
+        )
+    return int(text)
+
+
+def reservation_of(plan: SweepPlan) -> CoreReservation:
+    """Return the cores that a local sweep reserves for timing; raise UsageError if it cannot."""
+    options = dict(plan.executor.options)
+    return reserve_cores(
+        (cell.study for cell in plan.cells),
+        at_most=read_at_most(options),
+        requested=read_reserved(options),
+    )
 
 
 class LocalExecutor:
@@ -114,13 +140,15 @@ class LocalExecutor:
         limit_s: float | None = None,
         at_most: int = 1,
         turn_folder: Path | None = None,
+        reserved: Sequence[int] = (),
         order: LaunchOrder | None = None,
         deadline_s: float = math.inf,
         most_alive: int = MOST_ALIVE,
     ) -> None:
         """`command` and `log` return the command and the log file of a cell.
 
-        Up to `at_most` launches run concurrently and take turns through `turn_folder`. The time limit
+        Up to `at_most` launches run concurrently and take turns through `turn_folder`. `reserved` are the
+        CPUs of the timed cell; without any, the others are paused while one is timed. The time limit
         is that of all launches of a cell together, and multiplied by `at_most`, because a cell may
         wait for the others most of the time. `deadline_s` is the end of the time budget
         (`time.monotonic`).
@@ -130,6 +158,7 @@ class LocalExecutor:
         self._limit_s = None if limit_s is None else limit_s * at_most
         self._at_most = at_most
         self._turn_folder = turn_folder.absolute() if turn_folder and at_most > 1 else None
+        self._reserved = tuple(reserved)
         self._order = LaunchOrder({}) if order is None else order
         self._deadline_s = deadline_s
         self._most_alive = max(at_most, most_alive)
@@ -273,9 +302,12 @@ class LocalExecutor:
         return dropped
 
     def _start(self, cell: str) -> bool:
-        """Start a cell; return False while others are timed, which a start would disturb."""
+        """Start a cell; return False while others are timed, if a start would disturb them."""
         variables, turn = {DRIVER_VARIABLE: str(os.getpid())}, None
-        if self._turn_folder is not None:
+        if self._turn_folder is not None and self._reserved:
+            variables[TURN_VARIABLE] = str(self._turn_folder)
+            variables[RESERVED_VARIABLE] = cpu_list(self._reserved)
+        elif self._turn_folder is not None:
             turn = first_turn(self._turn_folder)
             if turn is None:
                 return False

@@ -31,6 +31,7 @@ from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, 
 from torchyard.worker.bench.relocation import CopiedModule, Relocator
 from torchyard.worker.bench.timing import run_block
 from torchyard.worker.bench.variant import VariantRunner
+from torchyard.worker.device_turn import TURN
 from torchyard.worker.devices import device_of, is_known, visible
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
@@ -201,6 +202,8 @@ class WorkerService:
 
             load_file(split_name(file)[0])
         hardware = device_of(device)
+        if not hardware.is_host:
+            TURN.use_device(hardware.synchronize)
         hardware.check()
         hardware.select()
         return {"devices": visible(), "notes": hardware.notes}

@@ -22,7 +22,12 @@ from typing import Any, Final, NoReturn
 from torchyard.errors import TorchyardError
 from torchyard.files.safe_reading import read_json
 from torchyard.files.safe_writing import replace_file, to_json_text
-from torchyard.process.timing_turn import DRIVER_VARIABLE, FIRST_TURN_VARIABLE, TURN_VARIABLE
+from torchyard.process.timing_turn import (
+    DRIVER_VARIABLE,
+    FIRST_TURN_VARIABLE,
+    RESERVED_VARIABLE,
+    TURN_VARIABLE,
+)
 from torchyard.sweep.executors.slurm.job_states import TIME_LIMIT_CODE, is_void, run_slurm
 
 SLURM_FOLDER: Final = "slurm"
@@ -69,7 +74,7 @@ class CellJob:
 
     def _command(self) -> int:
         # The driver may itself run in a cell; its variables must not apply here.
-        removed = {DRIVER_VARIABLE, TURN_VARIABLE, FIRST_TURN_VARIABLE}
+        removed = {DRIVER_VARIABLE, TURN_VARIABLE, FIRST_TURN_VARIABLE, RESERVED_VARIABLE}
         variables = {key: text for key, text in os.environ.items() if key not in removed}
         with Path(self.log).open("ab") as log:
             process = subprocess.Popen(
