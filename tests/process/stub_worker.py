@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torchyard.worker.device_turn import TURN
 from torchyard.worker.wire import Channel, ChannelClosed, answer, error_answer
 
 Verb = Callable[..., "dict[str, Any] | None"]
@@ -184,13 +185,15 @@ def main() -> int:
         if verb == "quit":
             channel.send(answer({}))
             return 0
+        TURN.begin(question.pop("turn", ""))
         try:
             result = VERBS[verb](**question)
         except KeyError as error:
             channel.send(error_answer("raised", f"KeyError: {error}", "Traceback: the stub"))
             continue
+        waits = TURN.end()
         if verb != "fail":
-            channel.send(answer(result))
+            channel.send({**answer(result), **({"waits": waits} if waits else {})})
 
 
 sys.exit(main())

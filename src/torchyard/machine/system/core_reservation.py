@@ -27,6 +27,7 @@ DEFAULT_RESERVED: Final = 4
 RESERVED_SHARE: Final = 4
 """One of so many cores is reserved by default, between the two limits."""
 MIN_PREPARING: Final = 2
+"""Unless the user chooses the number of reserved cores."""
 _BINDING: Final = (
     "OMP_PROC_BIND",
     "OMP_PLACES",
@@ -99,10 +100,10 @@ def _choose(
         return CoreReservation(why_not=f"cells use {threads} threads")
     timed = _whole_cores(Topology.read(files), usable, count)
     preparing = tuple(cpu for cpu in usable if cpu not in timed)
-    if len(preparing) < MIN_PREPARING:
+    remaining = 1 if requested else MIN_PREPARING
+    if len(preparing) < remaining:
         return CoreReservation(
-            why_not=f"{len(usable)} cores are too few: timing needs {count}, and preparing cells "
-            f"{MIN_PREPARING}"
+            why_not=f"{len(usable)} cores are too few: timing needs {count}, and other cells {remaining}"
         )
     return CoreReservation(timed=timed, preparing=preparing)
 
