@@ -109,9 +109,13 @@ def test_all_threads_and_children_are_timed_on_the_reserved_cores(tmp_path: Path
 
 
 def test_the_affinity_of_this_thread_is_restored_after_an_exception() -> None:
-    with pytest.raises(RuntimeError), confined([RESERVED]):
-        assert os.sched_getaffinity(0) == {RESERVED}
-        raise RuntimeError
+    def fail() -> None:
+        with confined([RESERVED]):
+            assert os.sched_getaffinity(0) == {RESERVED}
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert sorted(os.sched_getaffinity(0)) == CPUS
 
 

@@ -11,6 +11,7 @@ from torchyard.core.cpu_lists import cpu_list, cpus_of_list, cpus_of_mask
 from torchyard.machine.facts.reading import Reader, in_words, line_reader, processors
 from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 from torchyard.machine.system.tasks import group_mounts
+from torchyard.process.timing_turn import RESERVED_VARIABLE
 
 NOISE_PARAMETERS: Final = (
     *("isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity", "skew_tick", "nohz"),
@@ -51,14 +52,15 @@ _NO_GROUP: Final = "this process is in no mounted control group"
 
 
 def allowed(files: FileTree) -> Reading:
-    """Return the CPUs that this process may use, as a list."""
+    """Return the CPUs that this process may use, as a list, with those reserved for its timed workers."""
+    reserved = cpus_of_list(os.environ.get(RESERVED_VARIABLE, "")) if files.live else ()
     reading = files.read(_STATUS)
     listed = reading.fields.get("Cpus_allowed_list")
     if listed is None and files.live:  # some sandboxes omit the line
-        return Reading(value=cpu_list(tuple(os.sched_getaffinity(0))))
+        return Reading(value=cpu_list((*os.sched_getaffinity(0), *reserved)))
     if listed is None:
         return Reading(because=reading.because or f"/{_STATUS} has no Cpus_allowed_list")
-    return in_words(Reading(value=listed), lambda text: cpu_list(cpus_of_list(text)))
+    return in_words(Reading(value=listed), lambda text: cpu_list((*cpus_of_list(text), *reserved)))
 
 
 def isolated_cpus(files: FileTree) -> tuple[int, ...]:

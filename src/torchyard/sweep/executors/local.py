@@ -34,6 +34,7 @@ from torchyard.process.timing_turn import (
     TURN_VARIABLE,
     first_turn,
 )
+from torchyard.process.tree import sweep_orphans
 from torchyard.sweep.cell_gate import (
     FINISH,
     GATE_VARIABLE,
@@ -369,6 +370,10 @@ class LocalExecutor:
                 continue
             one.close()
             del self._running[cell]
+            if (
+                one.process.returncode < 0
+            ):  # killed: what its workers started may be left, even stopped
+                sweep_orphans()
         return ended
 
 
