@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.bench.tiny_bench import bench, write_file
-from torchyard.bench.timeline import COMPILATION, OTHER, TIMED, Timeline, phase_times
+from torchyard.bench.timeline import COMPILATION, OTHER, TIMED, WAITING, Timeline, phase_times
+from torchyard.process.pauses import record_pause, record_waits
 from torchyard.results.run_reader import read_run
 
 
@@ -44,6 +45,20 @@ def test_a_request_is_a_phase_that_contains_its_timed_part() -> None:
     )
     assert times.wall_s == pytest.approx(9.0)
     assert timeline.take() == []
+
+
+def test_pauses_of_a_request_count_as_waiting() -> None:
+    clock = Clock()
+    clock.now_s = 1e9  # no other test records pauses there
+    timeline = Timeline(clock=clock)
+    record_pause(1e9 - 5.0, 1e9 + 1.0)
+    record_waits([[1e9 + 3.0, 1e9 + 4.5], ["damaged", None], [1e9 + 5.5, 1e9 + 90.0]])
+    timeline.ask("judge", "b", lambda: clock.answer(6.0, compile_s=5.0))
+    phases = timeline.take()
+    waits = [phase[2:] for phase in phases if phase[0] == WAITING]
+    assert waits == [(0.0, 1.0), (3.0, 4.5), (5.5, 6.0)]
+    times = phase_times([{"workload": "w", "phases": phases}])
+    assert times.seconds == pytest.approx({COMPILATION: 2.5, "accuracy check": 0.5})
 
 
 def test_a_failed_request_is_recorded() -> None:

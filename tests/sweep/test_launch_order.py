@@ -88,6 +88,19 @@ def test_launches_up_to_the_first_possible_verdict(
     assert launches_to_verdict(clear, launches, budget) == needed
 
 
+def test_the_longest_first_launches_come_first_if_asked() -> None:
+    expected_s = {f"{number}": float(number) for number in range(1, 30)}
+    budgets = dict.fromkeys([*expected_s, "unknown"], BUDGET)
+    order = LaunchOrder(budgets, first_launch_s=expected_s, longest_first=True)
+    left, chosen = set(budgets), []
+    while (cell := order.next_fresh(left)) is not None:
+        chosen.append(cell)
+        left.remove(cell)
+    assert chosen == ["unknown", *sorted(expected_s, key=lambda one: -expected_s[one])]
+    shuffled = LaunchOrder(budgets, first_launch_s=expected_s)
+    assert shuffled.next_fresh(set(budgets)) == min(budgets, key=lambda one: shuffled._place[one])
+
+
 def test_only_launches_that_fit_are_chosen() -> None:
     order = LaunchOrder(
         {"long": BUDGET, "short": BUDGET}, first_launch_s={"long": 100.0, "short": 10.0}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from torchyard.machine.gpu.nvidia import nvml_handle
 from torchyard.machine.guards.block_check import judge
 from torchyard.machine.guards.gpu_guard import OTHER_PROCESSES_EVERY_S, GpuGuard, GpuReading
 from torchyard.machine.system.file_tree import FileTree
+from torchyard.process.timing_turn import DRIVER_VARIABLE
+from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, controller_mark
 
 
 class Clock:
@@ -40,12 +44,14 @@ def guard_of(
     device: str = "cuda",
     clock: Clock | None = None,
     environment: Mapping[str, str] | None = None,
+    counts_other_cells: bool = False,
 ) -> GpuGuard:
     return GpuGuard(
         device,
         libraries=GpuLibraries(nvml=nvml),
         files=FileTree(root),
         environment=environment or {},
+        counts_other_cells=counts_other_cells,
         clock=clock or Clock(),
     )
 
@@ -182,6 +188,52 @@ class TestOtherProcesses:
         reading = guard_of(nvml, tmp_path).read()
         assert reading is not None
         assert reading.other_processes == others
+
+    @pytest.mark.parametrize(("counts", "others"), [(True, 1), (False, 0)])
+    def test_workers_of_other_cells_count_beside_reserved_cores(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: bool, others: int
+    ) -> None:
+        """Workers of all cells descend from templates of the driver; a mark tells whose they are."""
+        monkeypatch.setenv(DRIVER_VARIABLE, "77")
+        program = [sys.executable, "-c", "import time; time.sleep(600)"]
+        marks = [controller_mark(), controller_mark().replace(str(os.getpid()), "1", 1)]
+        nvml = h200()
+        workers = [
+            subprocess.Popen(
+                program, env={**os.environ, LAUNCH_VARIABLE: "m", CONTROLLER_VARIABLE: mark}
+            )
+            for mark in marks
+        ]
+        try:
+            for worker in workers:
+                add_process(nvml, worker.pid, busy=50)
+                make_process(tmp_path, worker.pid, 77)
+            samples = [
+                SimpleNamespace(pid=worker.pid, timeStamp=1, smUtil=50) for worker in workers
+            ]
+            nvml.answer("nvmlDeviceGetProcessUtilization", CARD, 0, value=samples)
+            make_process(tmp_path, 77, 1)
+            guard = guard_of(nvml, tmp_path, counts_other_cells=counts)
+            reading = guard.read()
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+        assert reading is not None
+        assert reading.other_processes == others
+
+    def test_a_new_launch_asks_at_once(self, tmp_path: Path) -> None:
+        nvml = h200()
+        guard = guard_of(nvml, tmp_path)
+        guard.read()
+        add_process(nvml, 60, busy=40)
+        make_process(tmp_path, 60, 1)
+        before = guard.read()
+        guard.begin_launch()
+        after = guard.read()
+        assert before is not None
+        assert after is not None
+        assert (before.other_processes, after.other_processes) == (0, 1)
 
     def test_other_processes_are_polled_at_intervals(self, tmp_path: Path) -> None:
         nvml = h200()
