@@ -166,7 +166,7 @@ def _block_ns(processes: LaunchProcesses, variant: Variant, prepared: Preparatio
         settle=False,
         flush_l2=False,
     )
-    return statistics.median(answer["samples_ns"])
+    return float(statistics.median(answer["samples_ns"]))
 
 
 def interval(logs: Sequence[float]) -> str:

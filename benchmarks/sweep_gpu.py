@@ -185,6 +185,7 @@ def _sweep(options: argparse.Namespace, folder: Path, part: str) -> dict[str, An
         "rows": {
             ":".join(row["workload"].split()[:2]): _text(row) for row in report.get("rows", ())
         },
+        "finished": sum(row["speedup"] is not None for row in report.get("rows", ())),
         "phases": _phases(sweep),
         "plan": plan,
         "false_alarms": report.get("false_alarms"),
@@ -224,7 +225,7 @@ def _report(lines: list[dict[str, Any]]) -> None:
         hand_s = sum(by_hand[cell]["wall_s"] for cell in cells if cell in by_hand)
         comparable = by_hand and set(cells) <= set(by_hand)
         relative = f"{line['wall_s'] / hand_s:.2f}" if comparable else "-"
-        done, more = f"{len(line['rows'])} of {len(cells)}", ""
+        done, more = f"{line.get('finished', len(line['rows']))} of {len(cells)}", ""
         if line.get("stopped"):
             more = ", stopped"
             relative = f"more than {relative}" if comparable else relative

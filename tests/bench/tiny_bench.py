@@ -14,6 +14,7 @@ from torchyard.bench.bench_run import run_bench
 from torchyard.core.comparison import Comparison
 from torchyard.core.events import ignore_events
 from torchyard.core.study import Budget, MeasureSettings, Study, Target, Variant, Workload
+from torchyard.process.timing_turn import TimingTurn
 
 HERE = Target(name="here", python=sys.executable)
 QUICK = MeasureSettings(block_s=0.02, threads=1)
@@ -33,6 +34,7 @@ def bench(
     settings: MeasureSettings = QUICK,
     launches: int = 1,
     budget: Budget | None = None,
+    turn: TimingTurn | None = None,
 ) -> list[Comparison]:
     """Run one workload from a file; `folder` becomes the run folder."""
     study = Study(
@@ -43,7 +45,7 @@ def bench(
         budget=budget or Budget(time_s=2.0, min_launches=launches, max_launches=launches),
         settings=settings,
     )
-    rows = run_bench(study, folder=folder, command=["tiny"], listener=ignore_events)
+    rows = run_bench(study, folder=folder, command=["tiny"], listener=ignore_events, turn=turn)
     assert leftover_processes(os.getpid()) == []
     return rows
 
