@@ -17,7 +17,7 @@ from textwrap import dedent
 import psutil
 import pytest
 
-from tests.process.stub_launch import StubStarter
+from tests.process.stub_launch import WAYS, StubStarter
 from tests.process.test_timing_turn import cpu_s, states, wait_until
 from torchyard.process.affinity import confined
 from torchyard.process.pauses import paused_s
@@ -106,6 +106,20 @@ def test_all_threads_and_children_are_timed_on_the_reserved_cores(tmp_path: Path
             turn.timed()
             assert set(masks(worker)) == {frozenset([PREPARING])}
     assert sorted(os.sched_getaffinity(0)) == CPUS
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_workers_are_confined_also_if_others_were_started_before(tmp_path: Path, way: str) -> None:
+    """All processes are started by one thread, which is older than the reservation."""
+    for name in ("before", "confined", "after"):
+        (tmp_path / name).mkdir()
+    with StubStarter(tmp_path / "before") as start:
+        assert set(masks(start())) == {frozenset(CPUS)}
+        with confined([PREPARING]), StubStarter(tmp_path / "confined", way) as start_confined:
+            assert set(masks(start_confined())) == {frozenset([PREPARING])}
+            assert start_confined.reasons == ([""] if way == "fork" else [])
+    with StubStarter(tmp_path / "after") as start:
+        assert set(masks(start())) == {frozenset(CPUS)}
 
 
 def test_the_affinity_of_this_thread_is_restored_after_an_exception() -> None:

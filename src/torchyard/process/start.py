@@ -38,6 +38,7 @@ from typing import Final, Protocol, Self
 import torchyard.worker
 from torchyard.errors import MissingTool, UsageError
 from torchyard.process import trampoline
+from torchyard.process.affinity import confined
 from torchyard.process.ending import ExitWatch, RelayedExit, WorkerFailure
 from torchyard.process.programs import capture
 from torchyard.process.tree import CONTROLLER_VARIABLE, LAUNCH_VARIABLE, controller_mark
@@ -262,13 +263,24 @@ _thread_lock = threading.Lock()
 
 
 def start_in_long_lived_thread(start: Start) -> subprocess.Popen[bytes]:
-    """Call `start` in the thread that lives as long as the controller, and return its result."""
+    """Call `start` in the thread that lives as long as the controller, and return its result.
+
+    The process may use the CPUs of the calling thread.
+    """
     global _thread  # noqa: PLW0603  # one per process
     with _thread_lock:
         if _thread is None or _thread.owner != os.getpid():
             _thread = _StartingThread()
         thread = _thread
-    return thread.run(start)
+    if not hasattr(os, "sched_getaffinity"):
+        return thread.run(start)
+    cpus = os.sched_getaffinity(0)
+
+    def start_there() -> subprocess.Popen[bytes]:
+        with confined(cpus):
+            return start()
+
+    return thread.run(start_there)
 
 
 _TRAMPOLINE_FILE: Final = Path(trampoline.__file__).resolve()
