@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.bench.tiny_bench import bench, write_file
+from tests.worker.toy_device import WORKLOAD, ToyMachine, toy_library
 from torchyard.core.cpu_lists import cpu_list
 from torchyard.machine.guards.block_check import SHARED_GPU
 from torchyard.process.timing_turn import ReservedCoresTurn
@@ -117,3 +118,58 @@ def test_a_row_timed_beside_another_user_of_the_device_is_not_trusted(
     assert all((SHARED_GPU in block.dirty) is is_used for block in blocks)
     if is_used:
         assert any("others computed on the GPU" in text for text in row.untrusted)
+
+
+class LockWatch(threading.Thread):
+    """Records when a worker that is not stopped holds the device, with the times before and after looking."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+        self._ended = threading.Event()
+        self.uses: list[tuple[int, int]] = []
+
+    def run(self) -> None:
+        turn: ReservedCoresTurn | None = None
+        while not self._ended.wait(0.01):
+            if turn is None and (self._folder / GATE).exists():
+                turn = ReservedCoresTurn(self._folder, CPUS[-1:])
+            before_ns = time.monotonic_ns()
+            if turn is not None and turn.device_users():
+                self.uses.append((before_ns, time.monotonic_ns()))
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def test_no_cell_uses_the_accelerator_during_a_timed_block(tmp_path: Path) -> None:
+    toy = ToyMachine(toy_library(tmp_path), tmp_path, TOY_KERNEL_NS="1000000")
+    words = [f"{WORKLOAD}:{name}" for name in ("build", "trained")]
+    words = [word for name in words for word in ("--workload", name)]
+    words += ["--device", "toy", "--backends", "aot_eager", "--time", "3s", "--at-most", "2"]
+    watch = LockWatch(tmp_path / "sweep/turn")
+    watch.start()
+    try:
+        done = toy.torchyard(
+            "sweep", *words, "--reserve-cores", "1", "--run-dir", str(tmp_path / "sweep")
+        )
+    finally:
+        watch.end()
+    assert done.returncode in (0, 6), done.stderr
+    assert watch.uses, "cells used the accelerator before and after timing"
+    launches = [
+        launch
+        for cell in (tmp_path / "sweep/cells").iterdir()
+        for launch in records(cell / "run-1/launches.jsonl")
+    ]
+    assert len({launch["workload"] for launch in launches}) == 2
+    assert all("compilation" in {phase[0] for phase in one["phases"]} for one in launches)
+    blocks = [
+        (record["block"]["started_ns"], record["block"]["started_ns"] + record["block"]["wall_ns"])
+        for cell in (tmp_path / "sweep/cells").iterdir()
+        for record in records(cell / "run-1/samples.jsonl")
+    ]
+    assert blocks
+    for began_ns, ended_ns in blocks:
+        assert not any(began_ns < use[0] and use[1] < ended_ns for use in watch.uses)
