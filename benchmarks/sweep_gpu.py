@@ -214,7 +214,8 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def _report(lines: list[dict[str, Any]]) -> None:
-    by_hand = {line["cell"]: line for line in lines if line["part"] == "by hand"}
+    finished = [line for line in lines if not line.get("stopped")]
+    by_hand = {line["cell"]: line for line in finished if line["part"] == "by hand"}
     sweeps = {line["part"]: line for line in lines if line["part"] != "by hand"}
     by_hand_s = sum(line["wall_s"] for line in by_hand.values())
     print("| method | cells | wall time (s) | relative |\n| --- | --- | --- | --- |")
