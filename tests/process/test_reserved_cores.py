@@ -243,6 +243,26 @@ with TURN.compiling():
         assert runs.exists()
 
 
+def test_a_forked_child_does_not_touch_the_locks_of_its_parent(tmp_path: Path) -> None:
+    """As a compile process of Inductor that is forked in the middle of a request."""
+    code = f"""{USE}
+import os
+with TURN.compiling():
+    child = os.fork()
+    if child == 0:
+        with TURN.needing_device():
+            os._exit(0)
+    os.waitpid(child, 0)
+result = child
+"""
+    with StubStarter(tmp_path) as start, ReservedCoresTurn(tmp_path / "turn", [RESERVED]):
+        worker = start()
+        child = worker.ask("run", limit_s=60, code=code)["result"]
+        folder = str(tmp_path / "turn")
+        assert Path(user_file(folder, worker.pid)).exists()
+        assert not Path(user_file(folder, child)).exists()
+
+
 def test_timing_uses_the_device_without_a_turn(tmp_path: Path) -> None:
     with StubStarter(tmp_path) as start, ReservedCoresTurn(tmp_path / "turn", [RESERVED]) as turn:
         worker = start()

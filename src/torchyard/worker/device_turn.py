@@ -37,6 +37,7 @@ class DeviceTurn:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._folder = ""
+        self._owner = 0
         self._gate = self._own = -1
         self._synchronize: Optional[Callable[[], None]] = None
         self._asked = False
@@ -108,8 +109,13 @@ class DeviceTurn:
             os.close(self._gate)
         self._gate = os.open(os.path.join(folder, GATE), _FLAGS, 0o666)
         self._folder = folder
+        self._owner = os.getpid()
 
     def _update(self) -> None:
+        if (
+            os.getpid() != self._owner
+        ):  # nothing to do, or a fork, which shares the locks of its parent
+            return
         uses = self.is_shared and (not self._compiling or self._needed > 0)
         uses = uses or (self._asked and self._queries > 0)
         if uses and self._own < 0:
