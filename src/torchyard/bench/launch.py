@@ -13,7 +13,8 @@ the pair.
 
 Several instances of a variant answer as one: their blocks start together, and an iteration takes
 the time in which all of them together complete one. Results are checked in the first instance,
-since all are built alike. Several ranks of a workload are one process group (`bench.rank_group`).
+since all are built alike. Several ranks of a workload are one process group (`bench.ranks`), on one
+node or, under Slurm, on several.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from torchyard.bench.launch_templates import LaunchTemplates, ProcessKey, modules_of
+from torchyard.bench.ranks.allocation import allocated_nodes
 from torchyard.bench.ranks.rank_group import RankGroup
 from torchyard.bench.timeline import EXIT, START, TEMPLATES, Timeline
 from torchyard.core.comparison import Failure
@@ -39,6 +41,7 @@ from torchyard.core.units import format_duration
 from torchyard.errors import TorchyardError, WorkerFailed
 from torchyard.machine.system.cores import available_cores, check_instances, cores_of
 from torchyard.process.ending import WorkerFailure
+from torchyard.process.nodes import NodePlace
 from torchyard.process.start import LaunchSpec
 from torchyard.process.worker_process import WorkerGroup, WorkerProcess, WorkersAsOne
 from torchyard.worker.bench.backend_names import is_user_function
@@ -72,7 +75,10 @@ def draw_launch(chance: random.Random) -> LaunchDraw:
 
 
 def threads_of(variant: Variant, settings: MeasureSettings, ranks: int = 1) -> int:
-    """Return the intra-op threads of a process: of the environment, else of the study, else one per core."""
+    """Return the intra-op threads of a process: of the environment, else of the study, else one per core.
+
+    `ranks` is the number of ranks on this node.
+    """
     environment = variant.environment
     if ranks > 1:
         return environment.threads or settings.threads or len(cores_of(environment, ranks)[0])
@@ -89,11 +95,12 @@ def launch_specs(
     working_folder: Path,
     *,
     ranks: int = 1,
+    nodes: int = 1,
 ) -> dict[tuple[str, str], list[LaunchSpec]]:
     """Return one specification per instance or rank of each process, padded so that all environments have one size."""
     paired = settings.paired_layout and len(groups) > 1
     variables = {
-        key: _variables(variants[0], settings, draw, cache.joinpath(*key), ranks)
+        key: _variables(variants[0], settings, draw, cache.joinpath(*key), ranks, nodes)
         for key, variants in groups.items()
     }
     sizes = {key: _size_bytes(variants[0], variables[key]) for key, variants in groups.items()}
@@ -116,15 +123,20 @@ def launch_specs(
             stopped_between=len(groups) > 1 and variant.environment.spins,
         )
         parts = range(variant.environment.instances * ranks)
-        specs[key] = [_placed(one, variant.environment, part, ranks) for part in parts]
+        specs[key] = [_placed(one, variant.environment, part, ranks, nodes) for part in parts]
     return specs
 
 
-def _placed(spec: LaunchSpec, environment: Environment, part: int, ranks: int) -> LaunchSpec:
+def _placed(
+    spec: LaunchSpec, environment: Environment, part: int, ranks: int, nodes: int
+) -> LaunchSpec:
     """Return the specification of one instance or rank, on its own cores."""
     if environment.instances == 1 and ranks == 1:
         return spec
-    placed = dict(spec.variables) | _placement(environment, part, ranks)
+    here = ranks // nodes
+    placed = dict(spec.variables) | _placement(
+        environment, part if nodes == 1 else part % here, here
+    )
     name = f"{spec.name}-{part + 1}" if ranks == 1 else f"{spec.name} rank {part}"
     return replace(spec, name=name, variables=tuple(placed.items()))
 
@@ -139,9 +151,14 @@ def _placement(environment: Environment, part: int = 0, ranks: int = 1) -> dict[
 
 
 def _variables(
-    variant: Variant, settings: MeasureSettings, draw: LaunchDraw, cache: Path, ranks: int
+    variant: Variant,
+    settings: MeasureSettings,
+    draw: LaunchDraw,
+    cache: Path,
+    ranks: int,
+    nodes: int,
 ) -> tuple[tuple[str, str], ...]:
-    threads = str(threads_of(variant, settings, ranks))
+    threads = str(threads_of(variant, settings, ranks // nodes))
     variables = {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -152,11 +169,11 @@ def _variables(
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }
-    if ranks > 1:
+    if ranks > 1 and nodes == 1:
         variables["GLOO_SOCKET_IFNAME"] = "lo"  # all ranks are on this machine
     variables.update(variant.target.variables)
     variables.update(variant.environment.variables)
-    variables.update(_placement(variant.environment, ranks=ranks))
+    variables.update(_placement(variant.environment, ranks=ranks // nodes))
     return tuple(sorted(variables.items()))
 
 
@@ -388,10 +405,11 @@ class LaunchProcesses:
                 self._cache,
                 self._scratch,
                 ranks=self.workload.ranks,
+                nodes=self.workload.nodes,
             )
 
         templates: dict[ProcessKey, list[Path | str]] = {}
-        if self._templates is not None:
+        if self._templates is not None and self.workload.nodes == 1:
             modules = {key: modules_of(self.workload, group) for key, group in self._groups.items()}
             seed = self.settings.seed
 
@@ -405,10 +423,11 @@ class LaunchProcesses:
         for key, instances in specs_of(self._draw).items():
             variant = self._groups[key][0]
             try:
-                check_instances(variant.environment, self.workload.ranks)
+                check_instances(variant.environment, self.workload.ranks_per_node)
+                places = self._places(variant.environment)
                 workers = [
-                    self._start_one(key, spec, templates.get(key, [])[part : part + 1])
-                    for part, spec in enumerate(instances)
+                    self._start_one(key, spec, templates.get(key, [])[part : part + 1], place)
+                    for part, (spec, place) in enumerate(zip(instances, places, strict=True))
                 ]
                 self._by_key[key] = self._group(workers)
             except TorchyardError as error:
@@ -435,12 +454,31 @@ class LaunchProcesses:
             return InstanceGroup(workers)
         self._scratch.mkdir(parents=True, exist_ok=True)
         rendezvous = Path(tempfile.mkdtemp(prefix="ranks-", dir=self._scratch))
-        return RankGroup(workers, rendezvous=rendezvous)
+        return RankGroup(workers, rendezvous=rendezvous, nodes=self.workload.nodes)
+
+    def _places(self, environment: Environment) -> list[NodePlace | None]:
+        """Return the node of each instance or rank; None is this node."""
+        here = self.workload.ranks_per_node
+        if self.workload.nodes == 1:
+            return [None] * (environment.instances * here)
+        _, *others = allocated_nodes(self.workload.nodes)
+        places: list[NodePlace | None] = [None] * here
+        for name in others:
+            for part in range(here):
+                own = -1 if environment.cores else part
+                places.append(NodePlace(name=name, part=own, parts=here))
+        return places
 
     def _start_one(
-        self, key: ProcessKey, spec: LaunchSpec, template: Sequence[Path | str]
+        self,
+        key: ProcessKey,
+        spec: LaunchSpec,
+        template: Sequence[Path | str],
+        place: NodePlace | None,
     ) -> WorkerProcess:
         log_path = self._log_folder / f"{spec.name.replace(' ', '-')}.log"
+        if place is not None:
+            return self._workers.start(spec, log_path=log_path, node=place)
         if self._templates is None or not template:
             return self._workers.start(spec, log_path=log_path)
         layout = f"--layout={self._draw.pages},{self._draw.heap_bytes}"

@@ -38,6 +38,7 @@ class WorkloadChoice:
     optimizer_step: bool | None = None
     eval_mode: bool | None = None
     ranks: int | None = None
+    nodes: int | None = None
     parameters: tuple[tuple[str, Scalar], ...] = ()
 
 
@@ -57,12 +58,13 @@ class Request:
     precision: Precision | None = None
     workloads: tuple[WorkloadChoice, ...] = ()
     modes: tuple[Mode, ...] = ()
-    """Overrides the modes of every workload; the next five fields also apply to all workloads."""
+    """Overrides the modes of every workload; the next six fields also apply to all workloads."""
     device: str | None = None
     batch_size: int | None = None
     optimizer_step: bool | None = None
     eval_mode: bool | None = None
     ranks: int | None = None
+    nodes: int | None = None
     budget: dict[str, Any] = field(default_factory=dict)
     """Fields of `Budget` that are set."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -90,6 +92,7 @@ def merge(below: Request, above: Request) -> Request:
         ),
         eval_mode=above.eval_mode if above.eval_mode is not None else below.eval_mode,
         ranks=above.ranks if above.ranks is not None else below.ranks,
+        nodes=above.nodes if above.nodes is not None else below.nodes,
         budget={**below.budget, **above.budget},
         settings={**below.settings, **above.settings},
     )

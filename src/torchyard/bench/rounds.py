@@ -245,6 +245,6 @@ def _block(
             wall_ns=int(answer["wall_ns"]),
             samples=len(samples),
             threads=processes.workload.ranks
-            * threads_of(variant, processes.settings, processes.workload.ranks),
+            * threads_of(variant, processes.settings, processes.workload.ranks_per_node),
         ),
     )

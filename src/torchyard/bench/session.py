@@ -340,7 +340,7 @@ class WorkloadSession(SessionData):
                 machine_of(facts, hello, device),
                 device,
                 variant.precision,
-                threads_of(variant, self._study.settings, self._workload.ranks)
+                threads_of(variant, self._study.settings, self._workload.ranks_per_node)
                 if device == "cpu"
                 else 0,
                 torch_version=str(hello.get("torch", "")),

@@ -168,6 +168,7 @@ def _workloads(request: Request) -> tuple[Workload, ...]:
             optimizer_step=bool(step),
             eval_mode=bool(choice.eval_mode if request.eval_mode is None else request.eval_mode),
             ranks=choice.ranks if request.ranks is None else request.ranks,
+            nodes=choice.nodes if request.nodes is None else request.nodes,
         ):
             workloads[workload] = None
     if not workloads:

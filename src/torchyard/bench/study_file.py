@@ -87,6 +87,8 @@ class WorkloadTable:
     """Whether modules are in evaluation mode during training."""
     ranks: int | None = None
     """Processes of one process group, each with its own batch; the slowest one counts [default: 1]."""
+    nodes: int | None = None
+    """Nodes of the Slurm allocation that the ranks are spread over [default: 1]."""
     parameters: dict[str, int | float | str | bool] = field(default_factory=dict)
     """Parameters of the workload, such as `size = 500`."""
 
@@ -321,9 +323,11 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
     batch_size = table.batch_size
     if batch_size is not None:
         batch_size = CHECKS["batch_size"].read(batch_size, where=f"{where}.batch-size")
-    ranks = table.ranks
+    ranks, nodes = table.ranks, table.nodes
     if ranks is not None:
         ranks = CHECKS["ranks"].read(ranks, where=f"{where}.ranks")
+    if nodes is not None:
+        nodes = CHECKS["nodes"].read(nodes, where=f"{where}.nodes")
     return WorkloadChoice(
         where=f"{path}: {where}",
         suite=suite,
@@ -334,6 +338,7 @@ def _workload(table: WorkloadTable, where: str, folder: Path, path: Path) -> Wor
         optimizer_step=table.optimizer_step,
         eval_mode=table.eval_mode,
         ranks=ranks,
+        nodes=nodes,
         parameters=parameters,
     )
 

@@ -40,7 +40,8 @@ MAX_GRID_SIZE: Final = 1000
 _RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}))?")
 _DOUBLING: Final = ("x", "2")
 RANKS: Final = "ranks"
-"""A parameter of every workload: `models/gpt:ranks=2`."""
+NODES: Final = "nodes"
+"""Parameters of every workload: `models/gpt:ranks=4,nodes=2`."""
 _PYTHON_FILE: Final = re.compile(r"(.*?\.py)((?::.*)?)", re.DOTALL)
 
 
@@ -223,6 +224,7 @@ def expand(
     optimizer_step: bool,
     eval_mode: bool = False,
     ranks: int | None = None,
+    nodes: int | None = None,
 ) -> list[Workload]:
     """Return every workload of a choice: the whole suite if it names none, one per mode and shape.
 
@@ -243,9 +245,11 @@ def expand(
                 optimizer_step=optimizer_step,
                 eval_mode=eval_mode,
                 ranks=ranks,
+                nodes=nodes,
             )
         ]
-    choice, ranks = _take_ranks(choice, ranks)
+    choice, ranks = _take_count(choice, RANKS, ranks)
+    choice, nodes = _take_count(choice, NODES, nodes)
     checkout: list[str] = []
     if choice.suite == SUITE:
         choice = with_checkout(choice)
@@ -286,22 +290,23 @@ def expand(
                     optimizer_step=optimizer_step and mode == "training",
                     eval_mode=eval_mode and mode == "training",
                     ranks=ranks,
+                    nodes=nodes,
                     parameters=choice.parameters,
                 )
             )
     return workloads
 
 
-def _take_ranks(choice: WorkloadChoice, ranks: int | None) -> tuple[WorkloadChoice, int]:
-    """Return the number of ranks, and the choice without the parameter that gives it."""
+def _take_count(choice: WorkloadChoice, name: str, count: int | None) -> tuple[WorkloadChoice, int]:
+    """Return the number of ranks or nodes, and the choice without the parameter that gives it."""
     parameters = dict(choice.parameters)
-    if RANKS not in parameters:
-        return choice, 1 if ranks is None else ranks
-    value = parameters.pop(RANKS)
-    own = int(CHECKS[RANKS].read(value, where=f"{choice.where}: {RANKS}"))
-    if ranks not in (None, own):
+    if name not in parameters:
+        return choice, 1 if count is None else count
+    value = parameters.pop(name)
+    own = int(CHECKS[name].read(value, where=f"{choice.where}: {name}"))
+    if count not in (None, own):
         raise UsageError(
-            f"{choice.where}: {RANKS}={own} and --ranks {ranks} are given", hint="keep one of them"
+            f"{choice.where}: {name}={own} and --{name} {count} are given", hint="keep one of them"
         )
     return replace(choice, parameters=tuple(parameters.items())), own
 

@@ -121,6 +121,7 @@ CHECKS: Final[dict[str, Check]] = {
     "block": _duration("block_s"),
     "threads": _count("threads", most=max_threads()),
     "ranks": _count("ranks", most=max_threads()),
+    "nodes": _count("nodes", most=10_000),
     "instances": _count("instances", most=max_threads()),
     "seed": _count("seed", low=0, most=2**63 - 1),
     "memory_limit": Check(

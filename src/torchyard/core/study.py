@@ -60,7 +60,14 @@ class Workload:
     """Whether modules are in evaluation mode during training: no dropout, fixed statistics of norms."""
     ranks: int = 1
     """Processes of one process group, each with its own batch; the slowest one counts."""
+    nodes: int = 1
+    """Nodes of the Slurm allocation that the ranks are spread over, the same number on each."""
     parameters: tuple[tuple[str, int | float | str | bool], ...] = ()
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The number of ranks on each node."""
+        return self.ranks // self.nodes
 
     @property
     def label(self) -> str:
@@ -78,6 +85,8 @@ class Workload:
             text += f" {self.device}"
         if self.ranks > 1:
             text += f" ranks={self.ranks}"
+        if self.nodes > 1:
+            text += f" nodes={self.nodes}"
         for key, value in self.parameters:
             if self.suite == SCRIPT_SUITE and key == SCRIPT_FOLDER:
                 continue

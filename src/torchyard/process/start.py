@@ -22,13 +22,14 @@ import platform
 import queue
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -314,30 +315,40 @@ class StartedWorker:
     exit: ExitWatch
     pipes: RequestPipes
     log: OutputLog
+    controller_address: str = ""
+    """The address of this node, as the node of the worker reaches it; empty on the same node."""
 
     def wait_until_executed(self, *, limit_s: float) -> bool:  # noqa: ARG002
         """Return True once the target's interpreter runs, False on timeout."""
         return True
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker itself."""
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    def end_elsewhere(self) -> None:
+        """End the parts of the worker that are not on this node; a no-op without any."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class StartedTarget(StartedWorker):
-    """A process that is about to execute the target."""
+class Trampoline:
+    """A trampoline that waits for its plan."""
 
-    plan: bytes
+    process: subprocess.Popen[bytes]
     plan_fd: int
     status_fd: int
 
-    def wait_until_executed(self, *, limit_s: float) -> bool:
-        """Return True once the target's interpreter runs, False on timeout.
+    def execute(self, plan: bytes, *, limit_s: float) -> bool:
+        """Send the plan; return True once its command runs, False on timeout.
 
-        Raises StartRefused when the working directory or the interpreter is refused by the system.
+        Raises StartRefused when the working directory or the command is refused by the system.
         """
         deadline = time.monotonic() + limit_s
         with os.fdopen(self.status_fd, "rb", buffering=0) as status:
             # If the trampoline has already ended, the status shows it.
-            with suppress(BrokenPipeError), os.fdopen(self.plan_fd, "wb") as plan:
-                plan.write(self.plan)
+            with suppress(BrokenPipeError), os.fdopen(self.plan_fd, "wb") as file:
+                file.write(plan)
             poll = select.poll()
             poll.register(status, select.POLLIN)
             output = b""
@@ -353,6 +364,18 @@ class StartedTarget(StartedWorker):
             return True
         error_number, _, step = (report[-1] if report else "0 trampoline").partition(" ")
         raise StartRefused(int(error_number), step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedTarget(StartedWorker):
+    """A process that is about to execute the target."""
+
+    trampoline: Trampoline
+    plan: bytes
+
+    def wait_until_executed(self, *, limit_s: float) -> bool:
+        """Return True once the target's interpreter runs, False on timeout. Raises StartRefused."""
+        return self.trampoline.execute(self.plan, limit_s=limit_s)
 
 
 class _NewPipes:
@@ -400,35 +423,57 @@ class _NewPipes:
 def start_target(spec: LaunchSpec, launch: PreparedLaunch, *, log_path: Path) -> StartedTarget:
     """Start the trampoline in its own session; it waits for its plan."""
     with _NewPipes(log_path) as pipes:
-        plan_fd, worker_plan_fd = pipes.pipe(to_worker=True)
-        status_fd, worker_status_fd = pipes.pipe(to_worker=False)
+        marks = {name: launch.environment[name] for name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)}
+        trampoline = start_trampoline(
+            output_fd=pipes.output_fd, pass_fds=(pipes.read_fd, pipes.write_fd), marks=marks
+        )
+        return StartedTarget(
+            process=trampoline.process,
+            exit=ExitWatch(trampoline.process.pid),
+            pipes=pipes.requests,
+            log=pipes.log,
+            trampoline=trampoline,
+            plan=plan_of(
+                launch.command(pipes.read_fd, pipes.write_fd),
+                launch.environment,
+                folder=spec.working_folder or "",
+                randomize_addresses=spec.randomize_addresses,
+            ),
+        )
+
+
+def start_trampoline(
+    *, output_fd: int, pass_fds: tuple[int, ...] = (), marks: Mapping[str, str]
+) -> Trampoline:
+    """Start a trampoline in its own session, whose output goes to a descriptor."""
+    with ExitStack() as on_failure, ExitStack() as worker_ends:
+        worker_plan_fd, plan_fd = os.pipe()
+        status_fd, worker_status_fd = os.pipe()
+        for stack, fds in (
+            (on_failure, (plan_fd, status_fd)),
+            (worker_ends, (worker_plan_fd, worker_status_fd)),
+        ):
+            for fd in fds:
+                stack.callback(os.close, fd)
         command = [
             *(sys.executable, "-I", "-S", str(_TRAMPOLINE_FILE)),
             *(str(number) for number in (os.getpid(), worker_plan_fd, worker_status_fd)),
         ]
-        marks = {name: launch.environment[name] for name in (LAUNCH_VARIABLE, CONTROLLER_VARIABLE)}
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=pipes.output_fd,
-                stderr=pipes.output_fd,
-                pass_fds=(pipes.read_fd, pipes.write_fd, worker_plan_fd, worker_status_fd),
+                stdout=output_fd,
+                stderr=output_fd,
+                pass_fds=(*pass_fds, worker_plan_fd, worker_status_fd),
                 start_new_session=True,
                 env={**os.environ, **marks},
             )
 
         process = start_in_long_lived_thread(start)
-        return StartedTarget(
-            process=process,
-            exit=ExitWatch(process.pid),
-            pipes=pipes.requests,
-            log=pipes.log,
-            plan=_plan(spec, launch, pipes.read_fd, pipes.write_fd),
-            plan_fd=plan_fd,
-            status_fd=status_fd,
-        )
+        on_failure.pop_all()
+        return Trampoline(process=process, plan_fd=plan_fd, status_fd=status_fd)
 
 
 class NoTemplate(Exception):
@@ -491,15 +536,21 @@ def _umask() -> int:
     return next(int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask"))
 
 
-def _plan(spec: LaunchSpec, launch: PreparedLaunch, read_fd: int, write_fd: int) -> bytes:
-    command = launch.command(read_fd, write_fd)
+def plan_of(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    folder: str = "",
+    randomize_addresses: bool = True,
+) -> bytes:
+    """Return the plan of a trampoline."""
     return b"\0".join(
         (
-            b"1" if spec.randomize_addresses else b"0",
-            os.fsencode(spec.working_folder or ""),
+            b"1" if randomize_addresses else b"0",
+            os.fsencode(folder),
             str(len(command)).encode(),
             *(os.fsencode(argument) for argument in command),
-            *(os.fsencode(f"{name}={value}") for name, value in launch.environment.items()),
+            *(os.fsencode(f"{name}={value}") for name, value in environment.items()),
             b"end",
         )
     )

@@ -28,6 +28,7 @@ from torchyard.process.ending import (
     kind_of_ending,
     oom_kill_counts,
 )
+from torchyard.process.nodes import NodePlace, start_on_node
 from torchyard.process.pauses import record_pause, record_waits, turn_fields
 from torchyard.process.start import (
     LaunchSpec,
@@ -133,6 +134,7 @@ class WorkerProcess:
         """Processes of the tree that survived SIGKILL, set by `kill`."""
         self._launch = launch
         self._process = started.process
+        self._started = started
         self._pipes = started.pipes
         self._log = started.log
         self._exit = started.exit
@@ -160,22 +162,27 @@ class WorkerProcess:
         log_path: Path,
         entry: Path | None = None,
         template: Path | None = None,
+        node: NodePlace | None = None,
     ) -> WorkerProcess:
         """Start a worker; return once the target's interpreter runs, before its first message.
 
         `entry` is a script to run instead of `boot.py`, called with the same arguments. `template` is
         the socket of a template process to fork the worker from; NoTemplate is raised if it cannot.
+        `node` is another node of the Slurm allocation to start it on.
         """
         mark = new_launch_mark()
         launch = prepare(spec, launch_mark=mark, entry=entry)
         started: StartedWorker
         with _starting:
-            if template is not None:
+            if node is not None:
+                started = start_on_node(node, spec, launch, log_path=log_path)
+            elif template is not None:
                 started = fork_target(template, spec, launch, log_path=log_path)
             else:
                 started = start_target(spec, launch, log_path=log_path)
             expects_boot_message = entry is None and template is None
             worker = cls(spec, launch, started, expects_boot_message=expects_boot_message)
+            worker._preload_checked = node is not None  # its memory map is on another node
         try:
             worker._await_execution(started)
         except BaseException:
@@ -187,6 +194,11 @@ class WorkerProcess:
     def name(self) -> str:
         """The worker's name in messages."""
         return self.spec.name
+
+    @property
+    def controller_address(self) -> str:
+        """The address of this node, as the node of the worker reaches it; empty on the same node."""
+        return self._started.controller_address
 
     @property
     def log_path(self) -> Path:
@@ -253,6 +265,7 @@ class WorkerProcess:
         with self._killing:
             if self._gone:
                 return
+            self._started.end_elsewhere()
             self.survivors = kill_tree(self.pid, self.launch_mark)
             # A process whose main thread has ended appears as a zombie, but can be reaped only
             # when its other threads have ended too.
@@ -291,7 +304,7 @@ class WorkerProcess:
             self._unanswered = verb
             if self.spec.stopped_between and not self._paused and self.is_alive:
                 # Not reaped yet, so the PID is still its own.
-                self._signal(self.pid, signal.SIGSTOP if verb is None else signal.SIGCONT)
+                self._started.signal(signal.SIGSTOP if verb is None else signal.SIGCONT)
 
     def _signal(self, pid: int, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -435,7 +448,7 @@ class WorkerProcess:
     def print_stacks(self) -> None:
         """Make the worker print the stacks of all its threads to its log, where it can."""
         if self._booted and self.is_alive:  # boot.py prints all stacks on this signal
-            self._signal(self.pid, signal.SIGUSR2)
+            self._started.signal(signal.SIGUSR2)
 
     def _timed_out(self, verb: str, limit_s: float) -> WorkerFailure:
         if self._booted:
@@ -542,9 +555,12 @@ class WorkerGroup:
         log_path: Path,
         entry: Path | None = None,
         template: Path | None = None,
+        node: NodePlace | None = None,
     ) -> WorkerProcess:
         """Start a worker that belongs to the group."""
-        worker = WorkerProcess.start(spec, log_path=log_path, entry=entry, template=template)
+        worker = WorkerProcess.start(
+            spec, log_path=log_path, entry=entry, template=template, node=node
+        )
         self._workers.append(worker)
         return worker
 

@@ -62,6 +62,7 @@ def main(channel: wire.Channel, arguments: List[str]) -> int:
     verbs: Dict[str, Callable[..., Any]] = {
         "hello": lambda: dict(facts, devices=_devices()),
         "device": service.prepare_device,
+        "meet": service.meet,
         "join": service.join,
         "build": lambda **fields: _build(channel, service, fields),
         "reference": service.reference,

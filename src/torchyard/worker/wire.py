@@ -14,7 +14,9 @@ Verbs, in the order of a launch:
 
 hello      -> protocol, python, torch, config, devices, threads, pid, layout
 device     {device, file}                         -> devices, notes; fails if it cannot be used
-join       {rank, ranks, rendezvous, device}      -> nothing; the process group, with several ranks
+meet       {address}                              -> port; rank 0 of several nodes, before join
+join       {rank, ranks, rendezvous, device, ranks_per_node}
+                                                  -> nothing; the process group, with several ranks
 build      {workload, variants, seed, state, compiled_before}
                                                   -> parameters, flops, loss, versions, devices, notes
 reference  {variant, path, limit_bytes}           -> nondeterminism, random, varied; writes the file
@@ -59,6 +61,7 @@ Message = Dict[str, Any]
 PHASES = {
     "hello": "start-up",
     "device": "the check of the device",
+    "meet": "the start of the rendezvous",
     "join": "the start of the process group",
     "build": "the model build",
     "reference": "the reference run",

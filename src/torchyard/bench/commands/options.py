@@ -41,6 +41,11 @@ RANKS_OPTION: Final[Option] = _what(
     help="Processes of one process group, each with its own batch; the slowest one counts. Training "
     "needs ddp, fsdp2 or FILE.py:FUNCTION in every variant. [default: 1]",
 )
+NODES_OPTION: Final[Option] = _what(
+    "--nodes",
+    metavar="N",
+    help="Nodes of the Slurm allocation that the ranks are spread over, by srun. [default: 1]",
+)
 DEVICE_OPTIONS: Final[tuple[Option, ...]] = (
     _what("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, xpu, ... [default: cpu]"),
     BATCH_OPTION,
@@ -214,6 +219,7 @@ def request_of_study_options(options: dict[str, Any]) -> Any:
         optimizer_step=options.get("optimizer_step"),
         eval_mode=options.get("eval_mode"),
         ranks=checked_numbers(options, "ranks").get("ranks"),
+        nodes=checked_numbers(options, "nodes").get("nodes"),
         budget=checked_numbers(options, "time", "precision_goal", "margin", "max_launches"),
         settings={
             **checked_numbers(options, "threads", "seed", "memory_limit", "step_limit"),
@@ -340,6 +346,7 @@ _OPTIONS: Final = (
     *(option for option in DEVICE_OPTIONS if option is not BATCH_OPTION),
     LARGEST_BATCH_OPTION,
     RANKS_OPTION,
+    NODES_OPTION,
     *BASELINE_OPTIONS,
     _run(
         "--candidate",

@@ -28,7 +28,16 @@ _ABOUT_WORKLOADS: Final = (
 )
 """Options about built-in workloads: a script creates its model and data itself."""
 _ABOUT_TORCH: Final = (
-    *(*_ABOUT_WORKLOADS, "device", "ranks", "baseline", "candidates", "precision", "targets"),
+    *(
+        *_ABOUT_WORKLOADS,
+        "device",
+        "ranks",
+        "nodes",
+        "baseline",
+        "candidates",
+        "precision",
+        "targets",
+    ),
     *("environments", "preloads", "threads", "paired_layout", "start", "check_accuracy"),
     "memory_limit",
 )

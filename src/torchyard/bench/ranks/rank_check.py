@@ -33,6 +33,11 @@ def check_ranks(variants: Sequence[Variant], workloads: Sequence[Workload]) -> N
 
 
 def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> None:
+    if workload.ranks % workload.nodes:
+        raise UsageError(
+            f"{workload.ranks} ranks cannot be spread evenly over {workload.nodes} nodes",
+            hint=f"use --ranks {workload.nodes * max(1, round(workload.ranks / workload.nodes))}",
+        )
     if workload.ranks == 1:
         if wrappers or dict(variant.options).get(options.SAME_BATCH):
             raise UsageError(

@@ -37,12 +37,21 @@ _TAIL: Final = 1500
 class RankGroup(WorkersAsOne):
     """The workers of a process group, rank 0 first."""
 
-    def __init__(self, workers: Sequence[WorkerProcess], *, rendezvous: Path) -> None:
+    def __init__(
+        self, workers: Sequence[WorkerProcess], *, rendezvous: Path, nodes: int = 1
+    ) -> None:
+        """The ranks of one node meet in the folder `rendezvous`, those of several over the network."""
         super().__init__(workers)
-        self._rendezvous = rendezvous
+        self._rendezvous = str(rendezvous)
+        self._ranks_per_node = len(workers) // nodes
 
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
         """Return the merged answer of all ranks; raise the failure that caused the others."""
+        address = self._workers[-1].controller_address
+        if verb == "join" and address:
+            # Rank 0 is on the node of the controller.
+            met = self._workers[0].ask("meet", limit_s=limit_s, address=address)
+            self._rendezvous = f"{address}:{met['port']}"
         threads = ThreadPoolExecutor(max_workers=len(self._workers))
         try:
             answers = [
@@ -56,7 +65,9 @@ class RankGroup(WorkersAsOne):
                 raise self._cause(answers)
             if waiting:
                 raise self._timed_out(verb, limit_s, answers)
-            return merge_ranks(verb, [answer.result() for answer in answers])
+            return merge_ranks(
+                verb, [answer.result() for answer in answers], ranks_per_node=self._ranks_per_node
+            )
         finally:
             # Not joined after a failure: the workers are killed then.
             threads.shutdown(wait=False, cancel_futures=True)
@@ -73,8 +84,8 @@ class RankGroup(WorkersAsOne):
             except WorkerFailure as failure:
                 raise _during(verb, failure) from failure
         if verb == "join":
-            place = {"ranks": len(self._workers), "rendezvous": str(self._rendezvous)}
-            fields = {**fields, **place, "rank": rank}
+            place = {"ranks": len(self._workers), "rendezvous": self._rendezvous}
+            fields = {**fields, **place, "rank": rank, "ranks_per_node": self._ranks_per_node}
         return worker.ask(verb, limit_s=limit_s, on_note=None, **fields)
 
     def _cause(self, answers: Sequence[Future[dict[str, Any]]]) -> BaseException:
@@ -125,16 +136,23 @@ def _during(verb: str, failure: WorkerFailure) -> WorkerFailure:
     )
 
 
-def merge_ranks(verb: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the answers of the ranks: the times of a block are those of the slowest rank."""
+def merge_ranks(
+    verb: str, answers: Sequence[dict[str, Any]], *, ranks_per_node: int | None = None
+) -> dict[str, Any]:
+    """Merge the answers of the ranks: the times of a block are those of the slowest rank.
+
+    Nodes have different clocks, so a block starts when it does on the first one.
+    """
     merged = dict(answers[0])
+    here = ranks_per_node or len(answers)
     if verb == "block":
         blocks = [merged, *(answer["block"] for answer in answers[1:])]
         slowest = max(blocks, key=lambda block: sum(block["samples_ns"]))
         merged["samples_ns"] = slowest["samples_ns"]
-        merged["started_ns"] = min(int(block["started_ns"]) for block in blocks)
+        merged["started_ns"] = min(int(block["started_ns"]) for block in blocks[:here])
         merged["wall_ns"] = max(int(block["wall_ns"]) for block in blocks)
-        merged["readings"] = _sums([block["readings"] for block in blocks], merged["wall_ns"])
+        readings = [_of_node(block["readings"], rank // here) for rank, block in enumerate(blocks)]
+        merged["readings"] = _sums(readings, merged["wall_ns"])
     elif verb == "reseat":
         for name in ("moved_bytes", "held_bytes"):
             merged[name] = sum(int(answer[name]) for answer in answers)
@@ -171,6 +189,14 @@ def _sums(readings: Sequence[Mapping[str, Any]], wall_ns: int) -> dict[str, Any]
         if sum(busy.values()) - own_ns - rounding_ns < _OTHERS_SHARE * wall_ns:
             merged["run_queue_wait_ns"] = 0
     return merged
+
+
+def _of_node(readings: Mapping[str, Any], node: int) -> dict[str, Any]:
+    """Return the readings with distinct names of CPUs for each node."""
+    busy = readings.get("busy_ns")
+    if not node or busy is None:
+        return dict(readings)
+    return {**readings, "busy_ns": {f"{node}/{cpu}": ns for cpu, ns in busy.items()}}
 
 
 def _order(failure: BaseException | None) -> tuple[int, bool]:

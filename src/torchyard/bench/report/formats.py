@@ -185,6 +185,7 @@ def _csv_row(run: Run, comparison: Comparison) -> dict[str, Cell]:
         "optimizer_step": workload.optimizer_step,
         "eval_mode": workload.eval_mode,
         "ranks": workload.ranks,
+        "nodes": workload.nodes,
         "parameters": " ".join(f"{key}={value}" for key, value in workload.parameters),
         "baseline": comparison.baseline,
         "candidate": comparison.candidate,
@@ -331,6 +332,8 @@ def _name(comparison: Comparison) -> str:
         text += " eval-mode"
     if workload.ranks > 1:
         text += f" ranks={workload.ranks}"
+    if workload.nodes > 1:
+        text += f" nodes={workload.nodes}"
     return text + "".join(f" {key}={value}" for key, value in workload.parameters)
 
 

@@ -196,7 +196,7 @@ def check_instances(environment: Environment, ranks: int = 1) -> None:
         raise UsageError(
             f"{ranks} ranks are too many for {cores} cores",
             why=f"the maximum is {MOST_PER_CORE} per core",
-            hint=f"use at most {most} ranks",
+            hint=f"use at most {most} ranks, or spread them over nodes of a Slurm allocation with --nodes",
         )
     if environment.instances > most:
         raise UsageError(

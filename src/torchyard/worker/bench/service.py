@@ -27,6 +27,7 @@ from torchyard.worker.bench.ranks.group import (
     with_other_ranks,
     with_own_inputs,
 )
+from torchyard.worker.bench.ranks.rendezvous import Folder, Network
 from torchyard.worker.bench.ranks.runner import FollowingRunner, LeadingRunner, RankRunner
 from torchyard.worker.bench.relocation import CopiedModule, Relocator
 from torchyard.worker.bench.timing import run_block
@@ -115,12 +116,24 @@ class WorkerService:
         """Modules with quantised weights, by the key of their model."""
         self._reference: Optional[Dict[str, Any]] = None
         self._checks = Checks()
+        self._network: Optional[Network] = None
         self._ranks: Optional[Ranks] = None
         """The process group, with several ranks."""
 
-    def join(self, rank: int, ranks: int, rendezvous: str, device: str) -> Dict[str, Any]:
-        """Make this process one of several ranks, which meet in the folder `rendezvous`."""
-        self._ranks = Ranks(rank, ranks, rendezvous, device_of_rank(device, rank, ranks))
+    def meet(self, address: str) -> Dict[str, Any]:
+        """Open the rendezvous of ranks on several nodes at an address of this node."""
+        self._network = Network.opened_at(address)
+        return {"port": self._network.port}
+
+    def join(
+        self, rank: int, ranks: int, rendezvous: str, device: str, ranks_per_node: int
+    ) -> Dict[str, Any]:
+        """Make this process one of several ranks, which meet in a folder or at `ADDRESS:PORT`."""
+        here = device_of_rank(device, rank % ranks_per_node, ranks_per_node)
+        place: Any = Folder(rendezvous)
+        if ranks_per_node < ranks:
+            place = self._network or Network.found_at(rendezvous)
+        self._ranks = Ranks(rank, ranks, place, here)
         return {}
 
     def build(

@@ -2,24 +2,22 @@
 
 Rank 0 decides what is run and tells the others: how many calls warm-up needs, and which results are
 checked, depend on times and random numbers that only one process has. Commands are JSON lines over
-Unix sockets, so that a rank that waits uses no CPU and notices the end of rank 0. Time limits are those of the
+sockets, so that a rank that waits uses no CPU and notices the end of rank 0. Time limits are those of the
 controller, which watches all ranks.
 """
 
 import datetime as dt
 import json
-import os
-import socket
 from dataclasses import replace
 from typing import Any, Callable, Dict, List
 
 import torch
 
 from torchyard.worker.bench.inputs import ALL, InputDraws
+from torchyard.worker.bench.ranks.rendezvous import Rendezvous
 from torchyard.worker.devices import visible
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten, map_tensors
 
-CONNECT_LIMIT_S = 60.0
 COLLECTIVE_LIMIT = dt.timedelta(days=1)
 """Above all limits of the controller."""
 
@@ -50,8 +48,8 @@ def device_of_rank(device: str, rank: int, ranks: int) -> str:
 class Ranks:
     """This rank's end of the process group and of the command sockets."""
 
-    def __init__(self, rank: int, count: int, folder: str, device: str) -> None:
-        """Meet the other ranks in `folder`; returns when all are there."""
+    def __init__(self, rank: int, count: int, place: Rendezvous, device: str) -> None:
+        """Meet the other ranks at a place; returns when all are there."""
         import torch.distributed as dist
 
         if not dist.is_available():
@@ -63,34 +61,18 @@ class Ranks:
         self.count = count
         self.device = device
         self._dist = dist
-        listener = None
-        with _Folder(folder) as path:
+        with place:
             if rank == 0:
-                listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                listener.bind(path)
-                listener.listen(count)
-                listener.settimeout(CONNECT_LIMIT_S)
+                place.listen(count)
             dist.init_process_group(
                 "nccl" if torch.device(device).type == "cuda" else "gloo",
-                store=dist.FileStore(os.path.join(folder, "store"), count),
+                store=place.store(count),
                 rank=rank,
                 world_size=count,
                 timeout=COLLECTIVE_LIMIT,
             )
-            self._sockets = [self._connect(path)] if listener is None else self._accept(listener)
+            self._sockets = [place.connect()] if rank else place.accept(count - 1)
         self._reader = self._sockets[0].makefile("rb")
-
-    def _accept(self, listener: socket.socket) -> List[socket.socket]:
-        with listener:
-            connections = [listener.accept()[0] for _ in range(self.count - 1)]
-        for connection in connections:
-            connection.settimeout(None)
-        return connections
-
-    def _connect(self, path: str) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(path)
-        return connection
 
     def send(self, command: Dict[str, Any]) -> None:
         """Send a command to all other ranks; a rank that is gone fails in the next collective."""
@@ -191,20 +173,6 @@ def as_bytes(tensor: Any) -> Any:
 
 def _read_bytes(tensor: Any, flat: Any) -> None:
     tensor.copy_(flat.view(tensor.dtype).view(tensor.shape))
-
-
-class _Folder:
-    """The path of the command socket, short enough for any folder: at most 107 bytes are allowed."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> str:
-        self._fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        return "/proc/self/fd/%d/commands" % self._fd
-
-    def __exit__(self, *_: Any) -> None:
-        os.close(self._fd)
 
 
 FIRST_DRAW = 1 << 32
