@@ -87,6 +87,7 @@ def executor_of(
         ),
         deadline_s=deadline_s,
         reserved=reserved,
+        nodes=max(one.nodes for cell in folder.plan.cells for one in cell.study.workloads),
     )
 
 

@@ -1,4 +1,4 @@
-"""A real Slurm of one node for tests: Debian's munged, slurmctld and slurmd in a private folder.
+"""A real Slurm for tests, of one node or several: Debian's munged, slurmctld and slurmd in a private folder.
 
 `open_cluster` starts them on free ports with their own key, socket and state, and ends them again;
 nothing of the machine's own Slurm, if it has one, is touched. Tests that use it carry
@@ -44,11 +44,10 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -70,10 +69,13 @@ ReturnToService=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 DefMemPerCPU=100
-NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={node_port} CPUs={cpus} RealMemory=8000
-PartitionName=low Nodes={node} Default=YES MaxTime=60 State=UP PriorityTier=1
-PartitionName=high Nodes={node} MaxTime=60 State=UP PriorityTier=10
+{nodes}
+PartitionName=low Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1
+PartitionName=high Nodes=ALL MaxTime=60 State=UP PriorityTier=10
 """
+_NODE: Final = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=8000"
+)
 
 _SCRIPT: Final = """\
 # A cell for tests: $1 is its id, whose first letters say what it does; $2 is the sweep's folder.
@@ -94,11 +96,12 @@ class Cluster:
     folder: Path
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start(self, name: str, *arguments: str) -> None:
+    def start(self, name: str, *arguments: str, program: str = "") -> None:
         """Start a daemon in the foreground, as a child of the test."""
+        program = program or name
         with (self.folder / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
-                [shutil.which(name) or name, *arguments],
+                [shutil.which(program) or program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -157,7 +160,7 @@ class Cluster:
 
 
 @contextmanager
-def open_cluster() -> Iterator[Cluster]:
+def open_cluster(nodes: int = 1) -> Iterator[Cluster]:
     """A cluster that SLURM_CONF names while it is open; skips the test where there can be none."""
     if os.geteuid() != 0:
         pytest.skip("a Slurm for tests is started as root")
@@ -173,10 +176,13 @@ def open_cluster() -> Iterator[Cluster]:
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(cluster.settings)
     try:
-        _write_settings(cluster)
+        _write_settings(cluster, nodes)
         cluster.start("munged", "--foreground", "--force", *_munge_places(folder))
         wait_for((folder / "munge.socket").exists, "munged", limit_s=10)
-        cluster.start("slurmd", "-D", "-N", NODE, "-f", str(cluster.settings))
+        for number in range(nodes):
+            name = f"yard{number + 1}"
+            arguments = ("-D", "-N", name, "-f", str(cluster.settings))
+            cluster.start(f"slurmd-{name}", *arguments, program="slurmd")
         cluster.start_controller()
         yield cluster
     finally:
@@ -188,21 +194,21 @@ def open_cluster() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write_settings(cluster: Cluster) -> None:
+def _write_settings(cluster: Cluster, nodes: int) -> None:
     folder = cluster.folder
     (folder / "state").mkdir()
-    (folder / "spool").mkdir()
     key = folder / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)
-    controller_port, node_port = _free_ports(2)
+    controller_port, *node_ports = _free_ports(1 + nodes)
+    host = socket.gethostname().partition(".")[0]
+    lines = []
+    for number, port in enumerate(node_ports, 1):
+        name = f"yard{number}"
+        (folder / f"spool-{name}").mkdir()
+        lines.append(_NODE.format(name=name, host=host, port=port, cpus=CPUS))
     text = _SETTINGS.format(
-        host=socket.gethostname().partition(".")[0],
-        folder=folder,
-        controller_port=controller_port,
-        node_port=node_port,
-        node=NODE,
-        cpus=CPUS,
+        host=host, folder=folder, controller_port=controller_port, nodes="\n".join(lines)
     )
     cluster.settings.write_text(text)
 
@@ -222,7 +228,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _end(cluster: Cluster) -> None:
-    if "slurmctld" in cluster.running and "slurmd" in cluster.running:
+    if "slurmctld" in cluster.running and any("slurmd" in name for name in cluster.running):
         subprocess.run(["scancel", f"--user={os.getuid()}"], capture_output=True, check=False)
         deadline_s = time.monotonic() + 60
         while time.monotonic() < deadline_s:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -86,19 +86,20 @@ def open_executor(
     order: LaunchOrder | None = None,
     deadline_s: float = math.inf,
     reserved: Sequence[int] = (),
+    nodes: int = 1,
 ) -> Executor:
     """Open an executor.
 
     `command` and `log` return the command and the log file of a cell. `limit_s` is the time limit of
     one attempt. `order`, `deadline_s`, the end of the time budget, and `reserved`, the CPUs of the timed
-    cell, apply to the local executor.
+    cell, apply to the local executor; `nodes`, the nodes of each job, to Slurm.
     """
     check_choice(choice)
     if choice.name == "slurm":
         from torchyard.sweep.executors.slurm.job_options import read_options
         from torchyard.sweep.executors.slurm.submission import SlurmExecutor
 
-        options = read_options(choice.options)
+        options = replace(read_options(choice.options), nodes=nodes)
         return SlurmExecutor(folder, command, log, options=options, limit_s=limit_s)
     from torchyard.sweep.executors.local import LocalExecutor, read_at_most
 

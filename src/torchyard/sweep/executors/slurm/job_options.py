@@ -73,6 +73,8 @@ class SlurmOptions:
     """None: the default of the partition."""
     cpus: int | None = None
     memory: str = ""
+    nodes: int = 1
+    """Nodes of each job; more than one only for ranks that are spread over nodes."""
     at_most: int | None = None
     """Maximum number of concurrent jobs of an array."""
     extra: tuple[tuple[str, Scalar], ...] = ()

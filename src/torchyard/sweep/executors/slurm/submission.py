@@ -140,7 +140,7 @@ def _parameters(name: str, count: int, options: SlurmOptions) -> dict[str, Any]:
     extra: dict[str, Any] = {"requeue": True, **dict(options.extra)}
     parameters: dict[str, Any] = {
         "job_name": name,
-        "nodes": 1,
+        "nodes": options.nodes,
         "ntasks_per_node": 1,
         # None: not in the script. Otherwise submitit requests 5 minutes and sets a wckey.
         "time": options.time_min,
@@ -156,7 +156,7 @@ def _parameters(name: str, count: int, options: SlurmOptions) -> dict[str, Any]:
         # 0: no signal before the time limit; submitit would end the job on that signal.
         "signal_delay_s": 0,
         "stderr_to_stdout": True,
-        # One task on one node: the batch script has the whole allocation already. Under srun a step
+        # The batch script has the whole allocation of the first node already. Under srun a step
         # would get fewer CPUs than the job (since Slurm 22.05 it does not inherit --cpus-per-task).
         "use_srun": False,
         "additional_parameters": extra,
