@@ -5,6 +5,7 @@ NET = """
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
+    from torch.optim.optimizer import register_optimizer_step_post_hook
 
     class Net(torch.nn.Module):
         def __init__(self):
@@ -25,6 +26,49 @@ NET = """
 
     def make():
         return Net(), torch.randn(8, 16), loss
+
+    class Trained:
+        "With an optimizer that has momentum."
+        def module(self):
+            return Net()
+
+        def inputs(self):
+            return torch.randn(8, 16)
+
+        def loss(self, output):
+            return loss(output)
+
+        def optimizer(self, parameters):
+            return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    def drifts(module):
+        "Correct gradients, and parameters of rank 1 that drift after each step of an optimizer."
+        own = next(module.parameters())
+        def after(optimizer, args, kwargs):
+            ours = any(own is p for group in optimizer.param_groups for p in group["params"])
+            if ours and dist.get_rank() == 1:
+                with torch.no_grad():
+                    own.mul_(1 + 2e-7)
+        register_optimizer_step_post_hook(after)
+        return DistributedDataParallel(module)
+
+    def skips_a_step(module):
+        "DistributedDataParallel that undoes the steps of the optimizer in all ranks."
+        kept = [p.detach().clone() for p in module.parameters()]
+        own = next(module.parameters())
+        wrapped = DistributedDataParallel(module)
+        def call(x):
+            with torch.no_grad():
+                for now, before in zip(module.parameters(), kept):
+                    before.copy_(now)
+            return wrapped(x)
+        def after(optimizer, args, kwargs):
+            if any(own is p for group in optimizer.param_groups for p in group["params"]):
+                with torch.no_grad():
+                    for now, before in zip(module.parameters(), kept):
+                        now.copy_(before)
+        register_optimizer_step_post_hook(after)
+        return call
 
     def make_fixed():
         "The same inputs in every rank."

@@ -108,7 +108,7 @@ class Job:
         command = [sys.executable, "-m", "torchyard", "report", str(self.run), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode in (0, 1, 3, 6), done.stderr + self.output.read_text()
-        rows = json.loads(done.stdout)["rows"]
+        rows = json.loads(done.stdout)["comparisons"]
         return {row["candidate"].rpartition(":")[2]: row for row in rows}
 
 
@@ -138,17 +138,17 @@ def test_ranks_run_on_both_nodes_and_failures_name_the_rank(job: Job) -> None:
     assert all(path.read_text() for path in job.folder.glob("rank-*")), "no interface was chosen"
     rows = job.rows()
     sharded = next(row for name, row in rows.items() if "fsdp2" in name)
-    assert sharded["accuracy"] == "pass"
-    assert sharded["nodes"] == 2
-    assert sharded["speedup"] is not None
-    assert rows["no_sync"]["accuracy"] == "fail"
+    assert sharded["accuracy"]["status"] == "pass"
+    assert sharded["workload"]["nodes"] == 2
+    assert sharded["estimate"] is not None
+    assert rows["no_sync"]["accuracy"]["status"] == "fail"
     for name, text in (
         ("dies", "rank 1: was killed by SIGKILL"),
         ("raises", "rank 1: ValueError: rank 1 says no"),
         ("hangs", "rank 1 is in"),
     ):
         assert rows[name]["verdict"] == "failed", rows[name]
-        assert text in rows[name]["reason"], rows[name]
+        assert text in rows[name]["failure"]["message"], rows[name]
     logs = "".join(path.read_text() for path in job.run.rglob("*-rank-1.log"))
     assert "rank 1 says goodbye" in logs
     assert "in hang" in logs  # the stacks of a process on the other node
@@ -176,7 +176,8 @@ def test_a_lost_node_is_a_failed_row(job: Job, what: str) -> None:
     job.wait()
     (row,) = job.rows().values()
     assert row["verdict"] == "failed"
-    assert "rank 2" in row["reason"] or "rank 3" in row["reason"], row["reason"]
+    message = row["failure"]["message"]
+    assert "rank 2" in message or "rank 3" in message, message
 
 
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL", "scancel"])

@@ -82,7 +82,8 @@ def test_invalid_variants_are_refused(baseline: str, candidate: str, what: str) 
     ("request_", "what"),
     [
         (Request(workloads=(GPT,)), "needs several ranks"),
-        (replace(TWO, optimizer_step=True), "the optimizer step cannot be combined"),
+        (replace(TWO, nodes=3), "2 ranks cannot be spread evenly over 3 nodes"),
+        (Request(workloads=(GPT,), nodes=2), "1 ranks cannot be spread evenly over 2 nodes"),
         (replace(TWO, modes=("inference",)), "supports training only"),
         (replace(TWO, modes=("decode",)), "the mode decode cannot be combined"),
         (replace(TWO, workloads=(replace(GPT, parameters=(("ranks", 3),)),)), "--ranks 2"),

@@ -120,6 +120,39 @@ def test_gradients_that_are_not_averaged_over_all_ranks_are_wrong(
                 assert (verified["failure"] is not None) == (one in wrong), (one.name, verified)
 
 
+def test_the_optimizer_step_is_part_of_an_iteration_and_ranks_that_drift_apart_are_wrong(
+    tmp_path: Path,
+) -> None:
+    own = write_file(tmp_path, "own.py", NET)
+    ddp = variant("eager", ddp=True)
+    right = [
+        variant("eager", ddp__gradient_as_bucket_view=True),
+        variant("eager", fsdp2=True),
+        variant(f"{own}:by_hand"),
+    ]
+    wrong = [variant(f"{own}:{one}") for one in ("no_sync", "summed", "drifts", "skips_a_step")]
+    workload = Workload(
+        suite="file", name=f"{own}:Trained", mode="training", ranks=2, optimizer_step=True
+    )
+    with launched(tmp_path, ddp, *right, *wrong, workload=workload) as processes:
+        records = {one.name: checked(processes, ddp, one) for one in (*right, *wrong)}
+        for one in (*right, *wrong):
+            status = "pass" if one in right else "fail"
+            assert records[one.name]["status"] == status, (one.name, records[one.name])
+        text = "rank 1 has another parameter first.weight than rank 0 after the optimizer step"
+        assert text in records["drifts"]["detail"]
+        assert "parameter" in records["skips_a_step"]["detail"]
+        # The pairs without communication leave different optimizer states in the ranks.
+        processes.ask(ddp, "measure", phase="metrics", limit_s=120, variant=ddp.name)
+        for turn in range(2):
+            processes.ask(ddp, "reseat", phase="relocation", limit_s=60, seed=turn, method="pages")
+            for one in (ddp, *right):
+                block(processes, one)
+                verified = processes.ask(one, "verify", phase="check", limit_s=60, variant=one.name)
+                assert verified["checked"] > 0
+                assert verified["failure"] is None, (one.name, verified)
+
+
 def test_communication_that_is_not_hidden_is_measured_and_leaves_the_variant_unchanged(
     tmp_path: Path,
 ) -> None:

@@ -48,7 +48,6 @@ def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> Non
         return
     refusals = {
         f"the mode {workload.mode}": workload.mode not in ("inference", "training"),
-        "the optimizer step": workload.optimizer_step,
         "several instances": variant.environment.instances > 1,
         "several Python files": bool(variant.file),
         "a script": workload.suite == SCRIPT_SUITE,
@@ -57,7 +56,7 @@ def _check(variant: Variant, workload: Workload, wrappers: Sequence[str]) -> Non
         if given:
             raise UsageError(
                 f"{workload.label}: {what} cannot be combined with several ranks",
-                hint="use one rank, or inference or training without the optimizer step",
+                hint="use one rank, or inference or training",
             )
     if wrappers and workload.mode != "training":
         raise UsageError(

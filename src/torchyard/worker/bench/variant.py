@@ -92,7 +92,7 @@ class VariantRunner:
 
     @property
     def rank_difference(self) -> str:
-        """How the gradients of the ranks differed in checked calls; empty if they did not."""
+        """How gradients or parameters of the ranks differed in checked calls; empty if they did not."""
         return ""
 
     @property
@@ -211,7 +211,7 @@ class VariantRunner:
             if kwargs:
                 return lambda: function(*args, **kwargs)
             return lambda: function(*args)
-        loss_of, optimizer = self.model.built.loss, self.model.optimizer
+        loss_of, optimizer = self.model.built.loss, self._optimizer()
         if loss_of is None:
             raise CannotBuild(
                 "this workload does not support training", hint="use --mode inference"
@@ -228,6 +228,10 @@ class VariantRunner:
                 optimizer.step()
 
         return step
+
+    def _optimizer(self) -> Any:
+        """Return the optimizer of an iteration; None without an optimizer step."""
+        return self.model.optimizer
 
     def _step_of_all_ranks(self) -> Callable[..., Any]:
         """Return a step that averages the gradients over the batches of all ranks, one after the other.
@@ -253,6 +257,8 @@ class VariantRunner:
             for parameter in model.parameters:
                 if parameter.grad is not None:
                     parameter.grad = parameter.grad / (1 + len(model.others))
+            if model.optimizer is not None:
+                model.optimizer.step()
 
         return step
 

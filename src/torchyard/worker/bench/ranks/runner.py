@@ -2,7 +2,8 @@
 
 Each rank has its own batch and, for each variant, its own copy of the module: wrappers such as
 DistributedDataParallel leave hooks on the parameters. The shared model of rank 0 stays unwrapped. It is
-the reference, and its parameters, buffers and inputs are written to the copies before they are used.
+the reference, and its parameters, buffers and inputs are written to the copies before they are used. With the
+optimizer step, each rank has an optimizer of its copy; parameters are written before every block.
 """
 
 import copy
@@ -86,18 +87,35 @@ NEAR_STEPS = 16.0
 _chance = random.SystemRandom()
 
 
+class _Optimizers:
+    """The optimizers of ordinary and of distributed parameters, which one optimizer cannot have together."""
+
+    def __init__(self, make: Callable[[List[Any]], Any], parameters: List[Any]) -> None:
+        kinds = [[p for p in parameters if is_distributed(p) is kind] for kind in (False, True)]
+        self._steps = [make(group).step for group in kinds if group]
+
+    def step(self) -> None:
+        """Update all parameters."""
+        for step in self._steps:
+            step()
+
+
 class RankRunner(VariantRunner):
     """One variant in this rank."""
 
     several_ranks = True
 
     def __init__(self, ranks: Ranks, model: Model, **variant: Any) -> None:
-        if model.optimizer is not None or model.built.mutates:
+        if model.built.mutates:
             raise CannotBuild(
-                "iterations that change parameters are not supported with several ranks",
-                hint="remove --optimizer-step, or use one rank",
+                "workloads that change their parameters are not supported with several ranks",
+                hint="use one rank",
             )
         self.ranks = ranks
+        self.steps = model.optimizer is not None
+        """Whether iterations include the optimizer step."""
+        self._optimizers: Optional[_Optimizers] = None
+        self._parameters_of_step: List[Any] = []
         self.copied = copy.deepcopy(model.module)
         """This variant's own module, whose parameters hold the gradients."""
         self._difference = ""
@@ -111,23 +129,39 @@ class RankRunner(VariantRunner):
 
     @property
     def rank_difference(self) -> str:
-        """How the gradients of the ranks differed in checked calls; empty if they did not."""
+        """How gradients or parameters of the ranks differed in checked calls; empty if they did not."""
         return self._difference
 
     def _module(self) -> Any:
         return wrapped(self.copied, self.options, self.device)
+
+    def _optimizer(self) -> Any:
+        # Made after the module was wrapped, which may replace parameters.
+        if self.steps and self._optimizers is None:
+            parameters = [p for p in self.copied.parameters() if p.requires_grad]
+            self._optimizers = _Optimizers(self.model.built.optimizer, parameters)  # type: ignore[arg-type]
+        return self._optimizers
 
     def barrier(self) -> None:
         """Wait for the other ranks."""
         self.ranks.barrier()
 
     def snapshot(self, names: List[str]) -> Dict[str, Any]:
-        """Copy the current values of these inputs and of the variant's own buffers."""
+        """Copy the current values of these inputs, and of the variant's own buffers and parameters."""
         values = self.model.snapshot(names)
-        for name, buffer in self.copied.named_buffers():
-            if "buffer " + name in values:
-                values["buffer " + name] = buffer.detach().clone()
+        own = {"buffer " + name: buffer for name, buffer in self.copied.named_buffers()}
+        if self.steps:
+            own_names = ["parameter " + name for name, _ in self.copied.named_parameters()]
+            own.update(zip(own_names, self.gathered_parameters()))
+        for name, tensor in own.items():
+            if name in values:
+                values[name] = tensor.detach().clone()
         return values
+
+    def gathered_parameters(self) -> List[Any]:
+        """Return the whole parameters; all ranks must call it."""
+        with torch.no_grad():
+            return [p.full_tensor() if is_distributed(p) else p for p in self.copied.parameters()]
 
     def forget_gradients(self) -> None:
         """Drop gradients, as a training loop does between steps."""
@@ -144,37 +178,51 @@ class RankRunner(VariantRunner):
             gradient = parameter.grad
             gradient = torch.zeros_like(parameter) if gradient is None else gradient
             gradients.append(gradient.full_tensor() if is_distributed(gradient) else gradient)
-        self._compare(gradients)
+        same = self._compare("gradient", gradients)
+        if self.steps:
+            self._parameters_of_step = self.gathered_parameters()
+            trained = zip(self.copied.parameters(), self._parameters_of_step)
+            # Equal gradients give equal parameters; otherwise, rounding is allowed as in gradients.
+            self._compare("parameter", [whole for p, whole in trained if p.requires_grad], same)
         inputs = [t for t in self.model.inputs() if t.requires_grad and t.is_leaf]
         return gradients + [torch.zeros_like(t) if t.grad is None else t.grad for t in inputs]
 
-    def _compare(self, gradients: List[Any]) -> None:
-        """Compare the gradients of all ranks; rank 0 keeps the first difference above rounding."""
-        own = [number for gradient in gradients for number in checksum(gradient)[:2]]
+    def _compare(self, what: str, tensors: List[Any], exactly: bool = False) -> bool:
+        """Compare tensors of all ranks; rank 0 keeps the first difference above rounding.
+
+        Return whether they are equal, in all ranks the same answer.
+        """
+        own = [number for tensor in tensors for number in checksum(tensor)[:2]]
         if not own:
-            return
+            return True
         sums = self.ranks.all_numbers([_signed(number) for number in own])
         names = [name for name, p in self.copied.named_parameters() if p.requires_grad]
         for rank in range(1, self.ranks.count):
-            for index, gradient in enumerate(gradients):
+            for index, tensor in enumerate(tensors):
                 place = slice(2 * index, 2 * index + 2)
                 if sums[0][place] == sums[rank][place]:
                     continue
                 if self.ranks.rank == rank:
-                    self.ranks.send_tensors([gradient], 0)
+                    self.ranks.send_tensors([tensor], 0)
                 elif self.ranks.rank == 0:
-                    self._judge_difference(names[index], rank, gradient)
+                    self._judge_difference(what, names[index], rank, tensor, exactly)
+        return all(numbers == sums[0] for numbers in sums)
 
-    def _judge_difference(self, name: str, rank: int, gradient: Any) -> None:
-        other = torch.empty_like(gradient)
+    def _judge_difference(
+        self, what: str, name: str, rank: int, tensor: Any, exactly: bool
+    ) -> None:
+        other = torch.empty_like(tensor)
         self.ranks.receive_tensors([other], rank)
-        relative = max(distance(other, gradient)[0], distance(gradient, other)[0])
-        limit = NEAR_STEPS * float(torch.finfo(gradient.dtype).eps)
+        relative = max(distance(other, tensor)[0], distance(tensor, other)[0])
+        limit = 0.0 if exactly else NEAR_STEPS * float(torch.finfo(tensor.dtype).eps)
         if relative > limit and not self._difference:
-            self._difference = (
+            text = (
                 "rank %d has another gradient of %s than rank 0 (relative difference %.2g)"
-                % (rank, name, relative)
+                if what == "gradient"
+                else "rank %d has another parameter %s than rank 0 after the optimizer step "
+                "(relative difference %.2g)"
             )
+            self._difference = text % (rank, name, relative)
 
 
 class LeadingRunner(RankRunner):
@@ -184,7 +232,7 @@ class LeadingRunner(RankRunner):
 
     def caller(self) -> Callable[..., Any]:
         """Return one iteration of all ranks; each call is announced to the other ranks."""
-        self._prepare(parameters=True)
+        self._prepare(parameters=True, new_optimizer=True)
         local = self._local_caller()
 
         def call(*kept: Any) -> Any:
@@ -195,7 +243,8 @@ class LeadingRunner(RankRunner):
 
     def begin_block(self, plan: Dict[str, Any]) -> Callable[..., Any]:
         """Announce all calls of a block at once; return one iteration of this rank."""
-        self._prepare(parameters=self._parameter_changes != self.model.parameter_changes)
+        changed = self._parameter_changes != self.model.parameter_changes
+        self._prepare(parameters=changed or self.steps)
         self.ranks.send({"do": "block", "variant": self.name, "plan": plan})
         self._in_block = True
         return self._local_caller()
@@ -204,9 +253,12 @@ class LeadingRunner(RankRunner):
         """End a block of timed calls."""
         self._in_block = False
 
-    def _prepare(self, parameters: bool) -> None:
+    def _prepare(self, parameters: bool, new_optimizer: bool = False) -> None:
         """Give all ranks the parameters, buffers and inputs of the model."""
-        self.ranks.send({"do": "prepare", "variant": self.name, "parameters": parameters})
+        command = {"do": "prepare", "variant": self.name, "parameters": parameters}
+        self.ranks.send(dict(command, new_optimizer=new_optimizer))
+        if new_optimizer:
+            self._optimizers = None
         self.forget_gradients()
         made = self.function  # wrapping a module communicates, too
         if made is None:
@@ -239,6 +291,8 @@ class LeadingRunner(RankRunner):
             on_first = _chance.random() < 0.5
             first, second = self._time(on_first, samples), self._time(not on_first, samples)
             pairs.append([first, second] if on_first else [second, first])
+        # Without communication, the states of the optimizers diverge.
+        self._prepare(parameters=True, new_optimizer=True)
         return {"pairs": pairs}
 
     def _time(self, synchronized: bool, samples: int) -> int:
@@ -295,6 +349,8 @@ class LeadingRunner(RankRunner):
             if not self._in_block:
                 self.ranks.send({"do": "gather", "variant": self.name})
             results["gradient"] = self.gathered_gradients()
+            if self.model.optimizer is not None:
+                results["parameter"] = self._parameters_of_step
         kinds = {*groups, *(name.partition(" ")[0] for name in changed)}
         if self.model.training or "buffer" in kinds:
             results["buffer"] = list(self.copied.buffers())
@@ -326,7 +382,7 @@ class FollowingRunner(RankRunner):
         """Execute a command of rank 0; return the times of a block."""
         task = command["do"]
         if task == "prepare":
-            self._prepare(bool(command["parameters"]))
+            self._prepare(bool(command["parameters"]), bool(command["new_optimizer"]))
         elif task == "gather":
             self.gathered_gradients()
         elif task == "call":
@@ -342,7 +398,9 @@ class FollowingRunner(RankRunner):
             self.ranks.all_numbers([int(median(self._latest["samples_ns"]))])
         return None
 
-    def _prepare(self, parameters: bool) -> None:
+    def _prepare(self, parameters: bool, new_optimizer: bool) -> None:
+        if new_optimizer:
+            self._optimizers = None
         self.forget_gradients()
         made = self.function
         if made is None:
@@ -375,7 +433,9 @@ class _CheckElsewhere:
         self.unfinished_ns = 0
 
     def before(self) -> None:
-        """Do nothing: rank 0 keeps the state."""
+        """Take part in gathering the parameters before the call; rank 0 keeps them."""
+        if self.stateful and self._runner.steps:
+            self._runner.gathered_parameters()
 
     def after(self, sample: int, kept: List[Any]) -> None:  # noqa: ARG002
         """Take part in gathering the gradients."""
