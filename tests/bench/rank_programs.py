@@ -154,6 +154,36 @@ NET = """
     def leave():
         os._exit(3)
 
+    def need_device_memory():
+        raise torch.OutOfMemoryError("out of memory in rank 1")
+
+    def wait_for_rank_0():
+        "A message that rank 0 never sends, while rank 0 waits for gradients of rank 1."
+        dist.recv(torch.empty(1), 0)
+
+    def one_collective_more():
+        dist.all_reduce(torch.ones(3))
+
+    def other_order(module):
+        "Two collective operations in another order in rank 1."
+        def reduce():
+            dist.all_reduce(torch.ones(5))
+        def broadcast():
+            dist.broadcast(torch.ones(7), 1)
+        wrapped = DistributedDataParallel(module)
+        calls = [0]
+        def call(x):
+            calls[0] += 1
+            operations = [reduce, broadcast]
+            if dist.get_rank() == 1 and calls[0] > 6:
+                operations.reverse()
+            for operation in operations:
+                operation()
+            return wrapped(x)
+        return call
+
+    waits_alone, asks_for_more = troubled(wait_for_rank_0), troubled(one_collective_more)
+    needs_device = troubled(need_device_memory)
     dies, hangs, raises = troubled(die), troubled(hang), troubled(say_no)
     needs, leaves = troubled(need_memory), troubled(leave)
 

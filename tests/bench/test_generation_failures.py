@@ -1,8 +1,11 @@
-"""Running out of memory in decoding is a failed row, and the other phase is measured."""
+"""Broken text generation through the command: memory, a full cache, and another text."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +43,17 @@ CANDIDATES = """
                 self.held.append(torch.ones(10_000_000))
                 time.sleep(0.03)
             return self.module(tokens, start)
+
+    class PastTheCache(Greedy):
+        # Writes after the last place of the cache.
+        def forward(self, tokens, start):
+            return self.module(tokens, start + 5 if tokens.shape[1] == 1 else start)
+
+    class OtherText(Greedy):
+        # Right at the timed position, and another text after two tokens.
+        def forward(self, tokens, start):
+            logits = self.module(tokens, start)
+            return logits if int(start) < 9 else logits.flip(-1)
 """
 SMALL = (("layers", 1), ("width", 32), ("heads", 4), ("vocabulary", 97))
 LENGTHS = (("prompt", 7), ("generate", 5))
@@ -68,3 +82,20 @@ def test_out_of_memory_in_decoding_is_a_failed_row(tmp_path: Path, name: str) ->
     assert decode.failure is not None
     assert decode.failure.kind == "out-of-memory"
     assert leftover_processes(os.getpid()) == []
+
+
+def test_a_full_cache_is_a_failed_row_and_another_text_is_wrong(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "candidates.py", CANDIDATES)
+    sizes = ",".join(f"{key}={value}" for key, value in SMALL + LENGTHS)
+    command = [sys.executable, "-m", "torchyard", "bench", f"models/gpt:{sizes}", "--json"]
+    command += ["--mode", "decode", "--time", "2s", "--launches", "1", "--threads", "1"]
+    command += ["--run-dir", str(tmp_path / "run"), "--candidate", f"{path}:PastTheCache"]
+    command += ["--candidate", f"{path}:OtherText"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode != 0
+    rows = json.loads(done.stdout)["comparisons"]
+    past, other = rows
+    assert past["verdict"] == "failed", done.stderr
+    assert past["failure"]["kind"] == "raised"
+    assert other["accuracy"]["status"] == "fail"
+    assert "after 2 equal generated tokens, the logits differ by" in other["accuracy"]["detail"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -80,20 +79,27 @@ class Job:
         wait_for(lambda: not self.processes(), "the end of all processes")
         return self.state
 
-    def processes(self, text: str = "") -> list[psutil.Process]:
-        """The living processes of the job whose command contains the text, on all nodes."""
+    def processes(self, text: str = "", node: str = "") -> list[psutil.Process]:
+        """The living processes of the job whose command contains the text, on one node or all."""
         found = []
         for process in psutil.process_iter():
             try:
-                own = process.environ().get(MARK) == self.mark
-                if own and process.status() != psutil.STATUS_ZOMBIE:
-                    found += [process] if text in " ".join(process.cmdline()) else []
-            except psutil.Error:
+                variables, command = process.environ(), " ".join(process.cmdline())
+                alive = process.status() != psutil.STATUS_ZOMBIE
+            except (psutil.Error, OSError):
                 continue
+            if alive and variables.get(MARK) == self.mark and text in command:
+                found += [process] if node in ("", variables.get("SLURMD_NODENAME")) else []
         return found
 
-    def on_node(self, name: str, text: str) -> list[psutil.Process]:
-        return [one for one in self.processes(text) if one.environ().get("SLURMD_NODENAME") == name]
+    def controller(self) -> psutil.Process:
+        """The process of Torchyard, which a shell may have started."""
+        (found,) = [
+            one
+            for one in self.processes("-m torchyard bench", "yard1")
+            if one.cmdline()[0] == sys.executable
+        ]
+        return found
 
     def until_timed(self) -> None:
         samples = self.run / "samples.jsonl"
@@ -163,15 +169,15 @@ def test_a_lost_node_is_a_failed_row(job: Job, what: str) -> None:
         *("--time", "5m", "--precision-goal", "0%", "--launches", "1"),
     )
     job.until_timed()
-    assert len(job.on_node("yard2", "boot.py")) >= 2
-    agents = job.on_node("yard2", "node_agent")
+    assert len(job.processes("boot.py", "yard2")) >= 2
+    agents = job.processes("node_agent", "yard2")
     lost = agents if what == "agent" else [agent.parent() for agent in agents]
     for process in lost:
         assert process is not None
         assert ("slurmstepd" in process.name()) == (what == "step")
         process.kill()
     if what == "step":
-        for process in job.on_node("yard2", ""):
+        for process in job.processes("", "yard2"):
             process.kill()
     job.wait()
     (row,) = job.rows().values()
@@ -189,15 +195,13 @@ def test_nothing_is_left_on_any_node(job: Job, how: str) -> None:
         *("--time", "5m", "--precision-goal", "0%"),
     )
     job.until_timed()
-    assert job.on_node("yard2", "boot.py")
+    assert job.processes("boot.py", "yard2")
     if how == "scancel":
         job.cluster.ask("scancel", job.number)
     else:
-        (controller,) = job.on_node("yard1", "torchyard bench")
-        assert controller.pid != os.getpid()
-        controller.send_signal(getattr(signal, how))
+        job.controller().send_signal(getattr(signal, how))
     # Not by the end of the job, whose processes Slurm kills: it ends only after them.
-    wait_for(lambda: not job.on_node("yard2", ""), "the end of the processes of the second node")
+    wait_for(lambda: not job.processes("", "yard2"), "the end of the processes of the second node")
     job.wait()
 
 
@@ -222,11 +226,10 @@ def test_a_worker_on_the_other_node_ends_while_the_job_goes_on(job: Job) -> None
         *(f"--export=ALL,{MARK}={job.mark}", str(script), *command),
     ).strip()
     job.until_timed()
-    (controller,) = [one for one in job.on_node("yard1", "-m torchyard") if "/sh" not in one.exe()]
     # srun, and the process that would tell Slurm about its end, are killed, too.
-    for process in (controller, *job.on_node("yard1", "srun ")):
+    for process in (job.controller(), *job.processes("srun ", "yard1")):
         process.kill()
-    wait_for(lambda: not job.on_node("yard2", ""), "the end of the processes of the second node")
+    wait_for(lambda: not job.processes("", "yard2"), "the end of the processes of the second node")
     assert job.state == "RUNNING"
 
 

@@ -296,8 +296,24 @@ def test_an_exception_in_rank_0_ends_the_others(tmp_path: Path) -> None:
     assert "rank 0: ValueError: rank 0 says no" in failure.message
 
 
-def test_a_lack_of_memory_in_one_rank_is_named(tmp_path: Path) -> None:
-    failure = failure_in_a_block(tmp_path, "needs")
+def test_a_rank_that_hangs_in_a_collective_is_a_timeout(tmp_path: Path) -> None:
+    failure = failure_in_a_block(tmp_path, "waits_alone", limit_s=8.0)
+    assert failure.kind == "timeout"
+    assert "all ranks wait for each other" in failure.message
+    assert "in recv" in failure.log_tail.partition("rank 1:")[2]
+
+
+@pytest.mark.parametrize("name", ["asks_for_more", "other_order"])
+def test_collectives_that_do_not_match_never_pass(tmp_path: Path, name: str) -> None:
+    """The operations of torch hang, raise or crash then; a result is impossible."""
+    failure = failure_in_a_block(tmp_path, name, limit_s=8.0)
+    assert failure.kind in ("timeout", "raised", "crashed"), failure
+    assert failure.log
+
+
+@pytest.mark.parametrize("name", ["needs", "needs_device"])
+def test_a_lack_of_memory_in_one_rank_is_named(tmp_path: Path, name: str) -> None:
+    failure = failure_in_a_block(tmp_path, name)
     assert failure.kind == "out-of-memory"
     assert "rank 1" in failure.message
 

@@ -49,7 +49,8 @@ NODE_VARIABLES: Final = (
 """Variables that Slurm sets differently on each node."""
 _AGENT: Final = ("-P", "-s", "-m", "torchyard.process.node_agent")
 _GREETING_LIMIT_S: Final = 5.0
-_END_LIMIT_S: Final = 10.0
+END_LIMIT_S: Final = 5.0
+"""How long the end of a worker on another node may take."""
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
@@ -88,7 +89,7 @@ class _StartedOnNode(StartedWorker):
         """Let the agent kill the worker, and wait until srun has printed all output."""
         with suppress(OSError):
             self.agent.shutdown(socket.SHUT_WR)
-        self.ended.wait(_END_LIMIT_S)
+        self.ended.wait(END_LIMIT_S)
         self.ended.close()
 
 

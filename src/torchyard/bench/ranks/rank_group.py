@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from torchyard.process.ending import WorkerFailure
+from torchyard.process.nodes import END_LIMIT_S
 from torchyard.process.worker_process import WorkerProcess, WorkersAsOne
 from torchyard.worker.wire import LED, phase_of
 
 _ALL_RANKS: Final = frozenset({"hello", "join", "build", "reseat"})
 GRACE_S: Final = 3.0
-"""How long the other ranks may take to answer after one has failed."""
+"""How long the other ranks may take to answer after one has failed; longer on other nodes."""
 _STACKS_S: Final = 0.5
 _BY_ITSELF: Final = ("out-of-memory", "killed", "crashed", "protocol", "no-torch", "no-python")
 """Kinds of failures that other ranks do not cause, most specific first."""
@@ -44,6 +45,7 @@ class RankGroup(WorkersAsOne):
         super().__init__(workers)
         self._rendezvous = str(rendezvous)
         self._ranks_per_node = len(workers) // nodes
+        self._grace_s = GRACE_S if nodes == 1 else GRACE_S + END_LIMIT_S
 
     def ask(self, verb: str, *, limit_s: float, **fields: object) -> dict[str, Any]:
         """Return the merged answer of all ranks; raise the failure that caused the others."""
@@ -61,7 +63,7 @@ class RankGroup(WorkersAsOne):
             done, waiting = wait(answers, timeout=limit_s, return_when=FIRST_EXCEPTION)
             failed = any(answer.exception() is not None for answer in done)
             if failed:
-                wait(waiting, timeout=GRACE_S)
+                wait(waiting, timeout=self._grace_s)
                 raise self._cause(answers)
             if waiting:
                 raise self._timed_out(verb, limit_s, answers)
@@ -106,7 +108,7 @@ class RankGroup(WorkersAsOne):
         time.sleep(_STACKS_S)
         tails = [worker.log_tail for worker in self._workers]
         self.kill()
-        wait(answers, timeout=GRACE_S)
+        wait(answers, timeout=self._grace_s)
         places = [_place(tail) for tail in tails]
         own = [
             f"rank {rank} is in {place}"
