@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchyard.bench.preparation import PreparationState, note_communication
+from torchyard.bench.ranks.allocation import allocated_nodes
 from torchyard.bench.ranks.rank_group import merge_ranks
 from torchyard.bench.request import Request, SpecText, WorkloadChoice, merge
 from torchyard.bench.study_assembly import assemble
@@ -133,6 +134,38 @@ def test_the_samples_are_those_of_the_slowest_rank_and_counters_are_summed() -> 
         "probe_before_ns": 30,
         "steal_ns": None,
     }
+
+
+def test_clocks_and_cores_of_nodes_are_not_mixed() -> None:
+    def block(started_ns: int, busy_ns: int) -> dict[str, object]:
+        readings = {"cpu_ns": 0, "run_queue_wait_ns": 1, "busy_ns": {"0": busy_ns}}
+        return {"samples_ns": [1.0], "started_ns": started_ns, "wall_ns": 5, "readings": readings}
+
+    answers = [block(900, 10), {"block": block(800, 20)}]
+    answers += [{"block": block(3, 70)}, {"block": block(4, 90)}]
+    merged = merge_ranks("block", answers, ranks_per_node=2)
+    assert merged["started_ns"] == 800
+    assert merged["readings"]["busy_ns"] == {"0": 20, "1/0": 90}
+
+
+def test_nodes_need_an_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
+    with pytest.raises(UsageError, match="2 nodes need a Slurm allocation"):
+        allocated_nodes(2)
+
+
+def test_nodes_belong_to_the_workload(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    file.write_text(
+        'baseline = "ddp"\ncandidates = ["fsdp2"]\n[[workloads]]\nname = "models/gpt"\n'
+        'mode = "training"\nranks = 4\nnodes = 2\n'
+    )
+    request = read_study_file(file)
+    (workload,) = assemble(request, here="/x").workloads
+    assert workload.label == "models/gpt training ranks=4 nodes=2"
+    assert assemble(merge(request, Request(nodes=4)), here="/x").workloads[0].nodes == 4
+    grid = replace(GPT, parameters=(("ranks", 4), ("nodes", "1|2")))
+    assert [one.nodes for one in made(Request(workloads=(grid,))).workloads] == [1, 2]
 
 
 def test_a_rank_without_a_block_is_an_error() -> None:

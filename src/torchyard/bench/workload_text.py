@@ -41,7 +41,7 @@ _RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?:([x+])([0-9]{1,18}
 _DOUBLING: Final = ("x", "2")
 RANKS: Final = "ranks"
 NODES: Final = "nodes"
-"""Parameters of every workload: `models/gpt:ranks=4,nodes=2`."""
+"""Parameters of every workload: `models/gpt:ranks=4,nodes=2`. Without ranks, `nodes` is one of its own."""
 _PYTHON_FILE: Final = re.compile(r"(.*?\.py)((?::.*)?)", re.DOTALL)
 
 
@@ -248,8 +248,9 @@ def expand(
                 nodes=nodes,
             )
         ]
+    if RANKS in dict(choice.parameters):
+        choice, nodes = _take_count(choice, NODES, nodes)
     choice, ranks = _take_count(choice, RANKS, ranks)
-    choice, nodes = _take_count(choice, NODES, nodes)
     checkout: list[str] = []
     if choice.suite == SUITE:
         choice = with_checkout(choice)
@@ -290,7 +291,7 @@ def expand(
                     optimizer_step=optimizer_step and mode == "training",
                     eval_mode=eval_mode and mode == "training",
                     ranks=ranks,
-                    nodes=nodes,
+                    nodes=1 if nodes is None else nodes,
                     parameters=choice.parameters,
                 )
             )
@@ -351,7 +352,7 @@ def _check_parameters(choice: WorkloadChoice) -> None:
                 f"{choice.where}: the parameter {key!r} is given twice", hint="keep one of them"
             )
         seen.add(key)
-        if key == RANKS:
+        if key == RANKS or (key == NODES and RANKS in dict(choice.parameters)):
             continue
         if entry is None and (
             choice.suite in SUITES or (choice.suite in LISTS and not choice.name)

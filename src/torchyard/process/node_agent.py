@@ -57,8 +57,8 @@ def main() -> int:
     report: dict[str, int] = {"exit": _NOT_STARTED}
     try:
         if _execute(trampoline, order, fds, marks):
-            for number in fds:
-                os.close(number)
+            for own_fd in fds:
+                os.close(own_fd)
             report = _watch(agent, pid)
         with suppress(OSError):
             agent.sendall(json.dumps(report).encode() + b"\n")

@@ -50,6 +50,8 @@ Examples:
       two precisions on your own model
   torchyard bench models/gpt --mode generate --candidate inductor+weights=int8
       time to the first token and per token, with quantised weights
+  torchyard bench models/gpt --mode training --ranks 4 --nodes 2 --baseline ddp --candidate fsdp2
+      training steps of 4 ranks on 2 nodes of a Slurm allocation
   torchyard bench --command "python a.py" --command "python b.py"
       whole programs, run alternately
   torchyard bench --script train.py --script-args "--batch 32"
