@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,11 +138,11 @@ def test_the_samples_are_those_of_the_slowest_rank_and_counters_are_summed() -> 
 
 
 def test_clocks_and_cores_of_nodes_are_not_mixed() -> None:
-    def block(started_ns: int, busy_ns: int) -> dict[str, object]:
+    def block(started_ns: int, busy_ns: int) -> dict[str, Any]:
         readings = {"cpu_ns": 0, "run_queue_wait_ns": 1, "busy_ns": {"0": busy_ns}}
         return {"samples_ns": [1.0], "started_ns": started_ns, "wall_ns": 5, "readings": readings}
 
-    answers = [block(900, 10), {"block": block(800, 20)}]
+    answers: list[dict[str, Any]] = [block(900, 10), {"block": block(800, 20)}]
     answers += [{"block": block(3, 70)}, {"block": block(4, 90)}]
     merged = merge_ranks("block", answers, ranks_per_node=2)
     assert merged["started_ns"] == 800

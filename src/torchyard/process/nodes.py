@@ -123,7 +123,8 @@ def start_on_node(
         try:
             connections = _accept(listener, secret, ended, limit_s=spec.start_limit_s)
         except TimeoutError as error:
-            ended.wait(1.0)  # its last messages
+            ended.wait(1.0)
+            on_failure.close()  # completes the log
             raise WorkerFailure(
                 f"{spec.name}: cannot be started on the node {node.name}",
                 kind="crashed",

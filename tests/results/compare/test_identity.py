@@ -134,6 +134,7 @@ WORKLOAD = {
     "eval_mode": True,
     "parameters": (("size", 256),),
     "ranks": 2,
+    "nodes": 2,
 }
 FACT = {
     "torch": "2.9.1",
