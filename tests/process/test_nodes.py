@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.process.stub_launch import STUB, spec_of
+from torchyard.core.cpu_lists import cpu_list, split_cpus
 from torchyard.errors import MissingTool
 from torchyard.process.ending import ExitWatch, WorkerFailure
 from torchyard.process.nodes import NodePlace, _accept
@@ -69,7 +70,8 @@ def test_a_worker_on_a_node_answers_and_has_a_part_of_its_cores(start: Start) ->
     variables = facts["variables"]
     assert (variables["MINE"], variables["SLURMD_NODENAME"]) == ("yes", "other")
     assert facts["arguments"] == ["--more"]
-    assert variables[CORES] in {str(max(os.sched_getaffinity(0))), variables[CORES]}
+    own_part = split_cpus(tuple(os.sched_getaffinity(0)), 2)[1]
+    assert variables[CORES] == cpu_list(own_part)
     assert variables[LAUNCH_VARIABLE] != worker.launch_mark
     assert not any("NODE_AGENT" in name for name in variables)
     assert worker.controller_address == "127.0.0.1"
