@@ -157,6 +157,20 @@ class Worth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FindingInProcess:
+    """The part of a finding that one process observed."""
+
+    process: int
+    """Index in the list of processes of the profile."""
+    count: int = 0
+    steps: int = 0
+    bytes_wasted: int = 0
+    bytes_written: int = 0
+    certainty: Certainty = Certainty.LIKELY
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueFinding:
     """One cause of wasted work."""
 
@@ -181,6 +195,10 @@ class ValueFinding:
     """The operator and its wasted part without values, for pricing (`worker/values/pricing/recipes.py`)."""
     node: int = -1
     suggestion: str = ""
+    processes: tuple[FindingInProcess, ...] = ()
+    """Where it occurs, if several processes were profiled; counts and bytes above are the sums."""
+    contradicted_by: tuple[int, ...] = ()
+    """Processes that run the same operator at the same line without this finding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +243,35 @@ class SourceExcerpt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfiledProcess:
+    """One process of the program."""
+
+    kind: Literal["main", "rank", "loader", "child", "fork"]
+    state: Literal["finished", "crashed", "interrupted", "killed", "running", "missing"]
+    """killed: it ended without a last result. missing: it was started and wrote nothing."""
+    name: str = ""
+    pid: int = 0
+    exit_code: int | None = None
+    rank: int | None = None
+    worker: int | None = None
+    """Number of a DataLoader worker."""
+    torch: bool = True
+    """Whether it imported torch."""
+    profiled: bool = True
+    """Whether its result was read."""
+    steps: int = 0
+    operators: int = 0
+    written_bytes: int = 0
+
+    @property
+    def reported(self) -> bool:
+        """Whether it ended with a complete result, or had nothing to report."""
+        return self.state in ("finished", "crashed", "interrupted") and (
+            self.profiled or not self.torch
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ValueProfile:
     """Everything about one profiled program."""
 
@@ -253,6 +300,9 @@ class ValueProfile:
     notes: tuple[str, ...] = ()
     compiled: bool = False
     """Whether the program compiles functions, which recompile when a mode is toggled."""
+    processes: tuple[ProfiledProcess, ...] = ()
+    """All processes, the main one first; empty if the program has only one. Counts are sums over them; steps are those
+    of the process with the most steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +338,8 @@ class ProfileRequest:
     eager: bool = False
     """Disable torch.compile, and profile the eager program."""
     options: ProfilingOptions = field(default_factory=ProfilingOptions)
+    ranks: int = 1
+    """Number of processes of the program, with the variables of a process group."""
     quiet_program: bool = False
     """Redirect the program's stdout to stderr, so that stdout holds only the report."""
 

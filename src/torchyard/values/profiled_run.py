@@ -6,7 +6,7 @@ Each stage after the profiled run can fail alone; the results of the earlier sta
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +32,9 @@ from torchyard.values.model import (
     write_profile,
 )
 from torchyard.values.patching.model import store_request
+from torchyard.values.joined_findings import joined_profile
 from torchyard.values.prices import price_in_target, sites_to_time, unpriced
+from torchyard.values.process_parts import Part, Parts, read_native_parts, read_parts
 from torchyard.values.source_excerpts import with_excerpts
 from torchyard.values.target_run import NativeRun, ProgramEnd, run_in_target, run_natively
 from torchyard.worker.values.exchange import KERNEL_PREFIX
@@ -47,8 +49,11 @@ def confirm_in_target(
     profile: ValueProfile,
     *,
     say: Callable[[str], None] = lambda _text: None,
+    of_children: Sequence[list[str]] = (),
 ) -> tuple[ValueProfile, NativeRun | None]:
     """Run the program again without value profiling and update the certainty of every finding.
+
+    Child processes record the chains `of_children`, and write parts.
 
     The same run times the operators of the findings in every second step; a program without steps runs up to two more
     times. A program that did not finish is not run again.
@@ -61,8 +66,9 @@ def confirm_in_target(
         folder,
         name="native",
         profiled_s=profile.seconds,
-        wanted=chains_to_confirm(profile),
+        wanted=[*chains_to_confirm(profile), *of_children],
         sites=sites,
+        parts=native_parts(folder) if of_children else None,
     )
     if native is None:
         return unconfirmed(profile, "the run without the profiler left no result"), None
@@ -196,9 +202,10 @@ def confirmed_and_priced(
     keep: Callable[[ValueProfile], object] = lambda _profile: None,
     gains: bool = False,
     once: bool = False,
+    of_children: Sequence[list[str]] = (),
 ) -> ValueProfile:
     """Return the profile with certainties, prices and gains; `keep` receives it after each stage, `once` skips runs."""
-    if not profile.findings:
+    if not profile.findings and not of_children:
         return profile
     if once:
         profile = unpriced(unconfirmed(profile, f"unavailable: {ONCE}"), f"unavailable: {ONCE}")
@@ -208,7 +215,9 @@ def confirmed_and_priced(
 
     def confirmed(before: ValueProfile) -> ValueProfile:
         nonlocal native
-        after, native = confirm_in_target(request, folder, before, say=say)
+        after, native = confirm_in_target(
+            request, folder, before, say=say, of_children=of_children
+        )
         return after
 
     parts: list[tuple[str, Part]] = [
@@ -268,21 +277,70 @@ def profile_program(
     place = new_profile_folder(folder)
     say(f"profiling {' '.join(request.program) or _label(request)}")
     began_s = time.time()
-    end = run_in_target(request, place)
+    end = run_in_target(request, place, parts=place / PARTS)
     profile = _read(request, end)
-    path = write_profile(place, profile)
-    store_request(place, request, profile, began_s=began_s)
+    parts = read_parts(place / PARTS, profile)
+    # Source lines are read now: files may change, and relative names refer to this folder.
+    excerpts = with_excerpts(joined_profile(profile, parts)).excerpts
+    profile = replace(profile, excerpts=excerpts)
+    joined = joined_profile(profile, parts)
+    path = write_profile(place, joined)
+    store_request(place, request, joined, began_s=began_s)
     if request.options.prove and not end.interrupted:
+        chains = [chain for part in parts.children for chain in chains_to_confirm(part.profile)]
         profile = confirmed_and_priced(
             request,
             place,
             profile,
             say=say,
-            keep=lambda current: write_profile(place, current),
+            keep=lambda current: write_profile(place, joined_profile(current, parts)),
             gains=gains,
             once=once,
+            of_children=[list(chain) for chain in sorted({tuple(chain) for chain in chains})],
         )
-    return profile, path
+        parts = _confirmed_parts(place, profile, parts, once=once)
+        joined = joined_profile(profile, parts)
+        write_profile(place, joined)
+    return joined, path
+
+
+PARTS: Final = "processes"
+
+
+def native_parts(folder: Path) -> Path:
+    """Return the folder of what child processes record without the profiler."""
+    return folder / "native-processes"
+
+
+def _confirmed_parts(folder: Path, main: ValueProfile, parts: Parts, *, once: bool) -> Parts:
+    """Return the parts with the native test of every finding: recorded in a process of the same kind and rank."""
+
+    def confirmed(part: Part) -> Part:
+        if once or main.state != "finished":
+            why = f"unavailable: {ONCE}" if once else NOT_FINISHED
+            return replace(part, profile=unconfirmed(part.profile, why))
+        runs = [
+            run
+            for record, run in native
+            if record.kind == part.process.kind and record.rank == part.process.rank
+        ]
+        if not runs:
+            why = "no such process of the run without the profiler left a result"
+            return replace(part, profile=unconfirmed(part.profile, why))
+        both = replace(
+            runs[0],
+            recorded_steps=sum(run.recorded_steps for run in runs),
+            chains=tuple(chain for run in runs for chain in run.chains),
+            notes=(),
+        )
+        return replace(part, profile=confirm(part.profile, both))
+
+    native = read_native_parts(native_parts(folder))
+    children = [
+        part if not part.profile.findings or part.process.state == "killed" else confirmed(part)
+        for part in parts.children
+    ]
+    return replace(parts, children=tuple(children))
 
 
 def _read(request: ProfileRequest, end: ProgramEnd) -> ValueProfile:
@@ -296,14 +354,11 @@ def _read(request: ProfileRequest, end: ProgramEnd) -> ValueProfile:
     if state == "running":
         # The last state written, if the process was killed or exited without cleanup.
         state = "interrupted" if end.interrupted else "crashed"
-    # Source lines are read now: files may change, and relative names refer to this folder.
-    return with_excerpts(
-        replace(
-            profile,
-            state=state,
-            exit_code=end.exit_code,
-            program=request.program or (_label(request),),
-        )
+    return replace(
+        profile,
+        state=state,
+        exit_code=end.exit_code,
+        program=request.program or (_label(request),),
     )
 
 

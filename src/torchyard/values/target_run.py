@@ -45,24 +45,29 @@ def run_in_target(
     silent: bool = False,
     limit_s: float | None = None,
     working_folder: Path | None = None,
+    parts: Path | None = None,
     **plan: Any,
 ) -> ProgramEnd:
     """Run the program once; `plan` has further settings for the worker.
 
     A `silent` run, which the user did not request, reads and prints nothing. A run that exceeds the
-    time limit is ended.
+    time limit is ended. With `parts`, child processes write their results to that folder.
     """
     if request.program and request.program[0] != "-m" and not Path(request.program[0]).is_file():
         raise UsageError(
             f"there is no file {request.program[0]}", hint="give the path of a Python script"
         )
     output = folder / f"{name}.json"
+    if parts is not None:
+        parts.mkdir(exist_ok=True)
     plan_file = folder / f"{name}.plan.json"
     plan_file.write_text(
         json.dumps(
             {
                 "options": asdict(request.options),
-                "output": str(output),
+                "output": str(output.absolute()),
+                "parts": str(parts.absolute()) if parts is not None else None,
+                "ranks": request.ranks,
                 "cache": str(home_folder() / "scan"),
                 "eager": request.eager,
                 "workload": encode(request.workload) if request.workload else None,

@@ -155,6 +155,16 @@ class ValueMode(DetachableMode):
         """Location of the last operator that the program called."""
         return self._place
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether an operator is being observed now."""
+        return bool(self._path) or not (self._detached or self.is_in_stack())
+
+    def leave_stack(self) -> None:
+        """Leave the stack in a forked child."""
+        self._calls.stop()
+        super().leave_stack()
+
     def state_of(self, tensor: torch.Tensor) -> StorageState:
         """Return the state of a tensor's storage."""
         return self.storages.of(tensor, self.counts.operators)

@@ -101,6 +101,9 @@ class ProfilingSession:
         self._outside: Optional[UntrackedAccess] = None
         self._compiles: Optional[CompileCalls] = None
         self._several_threads = False
+        self._abandoned = False
+        self.profiles_children = False
+        """Whether child processes profile themselves, so that notes about them are those of the controller."""
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -150,6 +153,17 @@ class ProfilingSession:
         self.mode.off = True
         self.mode.set_active(False)
         self._on = False
+
+    def abandon(self) -> None:
+        """Remove everything of this session in a forked child, where another session may start."""
+        self.leave()
+        if self._abandoned:
+            return
+        self._abandoned = True
+        self.mode.leave_stack()
+        for hook in self._hooks:
+            hook.remove()
+        self.mode.places.close()
 
     def _hide_from_compiler(self) -> None:
         """Replace the hook of optimizers: a compiled optimizer would compile the profiler, too.
@@ -266,7 +280,8 @@ class ProfilingSession:
             self._compiled_while_enabled and not self.eager
         )
         if self._other_threads is not None and self._outside is not None:
-            notes += self._other_threads.notes() + self._outside.notes()
+            notes += self._other_threads.notes(processes=not self.profiles_children)
+            notes += self._outside.notes()
         return notes + (self.proofs.notes() if self.proofs is not None else [])
 
     def _unseen(self) -> str:

@@ -40,6 +40,10 @@ class ProgramProfiler:
     def leave_child(self) -> None:
         """Called in a forked child, where nothing is profiled."""
 
+    def is_inside_operator(self) -> bool:
+        """Return whether an operator is being observed, so that profiling cannot stop now."""
+        return False
+
     def step(self) -> None:
         """Handle the end of a step of a workload without an optimizer."""
 
@@ -135,13 +139,13 @@ class SteppedProfiler(ProgramProfiler):
         )
 
 
-def run_program(words: List[str], profiler: ProgramProfiler) -> int:
+def run_program(words: List[str], profiler: ProgramProfiler, children: Any = None) -> int:
     """Run `SCRIPT ARGUMENTS...` or `-m MODULE ARGUMENTS...`; return its exit code."""
-    return run_callable(lambda: profiler.finish(_run(words)), profiler)
+    return run_callable(lambda: profiler.finish(_run(words)), profiler, children)
 
 
-def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
-    """Run a function like a program; return the exit code."""
+def run_callable(body: Callable[[], Any], profiler: ProgramProfiler, children: Any = None) -> int:
+    """Run a function like a program; return the exit code. `children` is a `ChildProcesses`, if they are profiled."""
     pid = os.getpid()
     os.register_at_fork(after_in_child=profiler.leave_child)
     _count_threads(profiler)
@@ -150,7 +154,10 @@ def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
     def end(ending: Ending) -> None:
         if not ended and os.getpid() == pid:
             ended.append(ending)
-            profiler.stop(ending)
+            if children is None:
+                profiler.stop(ending)
+        if children is not None and children.current is not None:
+            children.current.end(ending)
 
     leave = os._exit
 
@@ -162,18 +169,18 @@ def run_callable(body: Callable[[], Any], profiler: ProgramProfiler) -> int:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     profiler.start()
+    if children is not None:
+        children.adopt_main(profiler)
+        children.install()
     try:
         body()
         ending = Ending(0, "finished")
-    except SystemExit as request:
-        code = _exit_code(request)
-        state = "finished" if code == 0 else "interrupted" if code == TERMINATED else "crashed"
-        ending = Ending(code, state)
-    except KeyboardInterrupt:
-        ending = Ending(INTERRUPTED, "interrupted")
     except BaseException as error:
-        _show(error)
-        ending = Ending(1, "crashed")
+        ending = ending_of(error)
+        if isinstance(error, SystemExit):
+            _show_message(error)
+        elif not isinstance(error, KeyboardInterrupt):
+            _show(error)
     finally:
         os._exit = leave
     end(ending)
@@ -191,13 +198,20 @@ def _run(words: List[str]) -> Dict[str, Any]:
     return runpy.run_path(words[0], run_name="__main__")
 
 
-def _exit_code(request: SystemExit) -> int:
-    if request.code is None:
-        return 0
-    if isinstance(request.code, int):
-        return request.code & 0xFF
-    sys.stderr.write(str(request.code) + "\n")
-    return 1
+def ending_of(error: BaseException) -> Ending:
+    """Return how a program ended that raised an exception."""
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(INTERRUPTED, "interrupted")
+    if not isinstance(error, SystemExit):
+        return Ending(1, "crashed")
+    code = 0 if error.code is None else error.code & 0xFF if isinstance(error.code, int) else 1
+    state = "finished" if code == 0 else "interrupted" if code == TERMINATED else "crashed"
+    return Ending(code, state)
+
+
+def _show_message(request: SystemExit) -> None:
+    if request.code is not None and not isinstance(request.code, int):
+        sys.stderr.write(str(request.code) + "\n")
 
 
 def _show(error: BaseException) -> None:
@@ -239,6 +253,7 @@ class ValueProfiledProgram(ProgramProfiler):
         self.session = ProfilingSession(
             options_from(plan["options"]), plan["output"], plan.get("cache")
         )
+        self.session.profiles_children = bool(plan.get("parts"))
         if plan.get("eager"):
             _turn_compiler_off()
             self.session.eager = True
@@ -255,8 +270,12 @@ class ValueProfiledProgram(ProgramProfiler):
         self.session.stop(ending.state)
 
     def leave_child(self) -> None:
-        """Disable profiling in a forked child."""
-        self.session.leave()
+        """Remove the profiler of the parent from a forked child."""
+        self.session.abandon()
+
+    def is_inside_operator(self) -> bool:
+        """Return whether an operator is being observed."""
+        return self.session.mode.is_inside
 
     def step(self) -> None:
         """Mark the end of a step, as the optimizer hook does in training."""
@@ -285,29 +304,41 @@ def main(plan_path: str, words: List[str]) -> int:
         from torchyard.worker.values.pricing.fix_timing import price_plan
 
         return price_plan(plan)
-    profiler: ProgramProfiler
+    if plan.get("ranks", 1) > 1:
+        from torchyard.worker.values.rank_launcher import launch_ranks
+
+        return launch_ranks(plan, words)
     if plan.get("tool") == "torch":
         from torchyard.worker.values.torch_profile import TorchProfiled
 
-        profiler = TorchProfiled(plan)
-        code = run_program(words, profiler)
-        profiler.leave_process(code)
+        profiled = TorchProfiled(plan)
+        code = run_program(words, profiled)
+        profiled.leave_process(code)
         return code
-    if plan.get("tool") == "range":
-        from torchyard.worker.values.tool_range import ToolRange
+    profiler = profiler_of(plan)
+    children = None
+    if plan.get("parts"):
+        from torchyard.worker.values.child_processes import ChildProcesses
 
-        profiler = ToolRange(plan)
-    elif plan.get("native"):
-        from torchyard.worker.values.pricing.native_run import NativeRunRecorder
-
-        profiler = NativeRunRecorder(plan)
-    else:
-        profiler = ValueProfiledProgram(plan)
+        children = ChildProcesses(plan)
     if plan.get("workload"):
         from torchyard.worker.values.workload_run import body_of
 
-        return run_callable(body_of(plan, profiler), profiler)
-    return run_program(words, profiler)
+        return run_callable(body_of(plan, profiler), profiler, children)
+    return run_program(words, profiler, children)
+
+
+def profiler_of(plan: Dict[str, Any]) -> ProgramProfiler:
+    """Return the profiler that a plan describes."""
+    if plan.get("tool") == "range":
+        from torchyard.worker.values.tool_range import ToolRange
+
+        return ToolRange(plan)
+    if plan.get("native"):
+        from torchyard.worker.values.pricing.native_run import NativeRunRecorder
+
+        return NativeRunRecorder(plan)
+    return ValueProfiledProgram(plan)
 
 
 def _turn_compiler_off() -> None:

@@ -77,6 +77,22 @@ class DetachableMode(TransparentMode):
         if not self._detached:
             super().__enter__()
 
+    def leave_stack(self) -> None:
+        """Leave the stack of this thread permanently, wherever the mode is in it, or not at all."""
+        others: List[Any] = []
+        while topmost_mode() not in (None, self):
+            others.append(_python_dispatch._pop_mode())
+        if topmost_mode() is self:
+            super().__exit__(None, None, None)
+        self._detached = False
+        for mode in reversed(others):
+            _python_dispatch._push_mode(mode)
+
+    def is_in_stack(self) -> bool:
+        """Return whether the mode is in the stack of this thread."""
+        count = torch._C._len_torch_dispatch_stack()
+        return any(torch._C._get_dispatch_stack_at(number) is self for number in range(count))
+
     def __exit__(self, *about: Any) -> None:
         """Leave the stack permanently, unless detached."""
         if self._detached:

@@ -131,8 +131,8 @@ class OtherThreads:
         }
         return {name: count for name, count in counts.items() if count}
 
-    def notes(self) -> List[str]:
-        """Return notes for the report."""
+    def notes(self, *, processes: bool = True) -> List[str]:
+        """Return notes for the report, with or without those about processes."""
         notes: List[str] = []
         if self.busy:
             different = list(dict.fromkeys(thread.name for thread in self.busy))
@@ -152,13 +152,13 @@ class OtherThreads:
                 "%s started before profiling: whether operators run there is unknown"
                 % _counted(self.before, "other thread")
             )
-        if self.loaders:
+        if self.loaders and processes:
             notes.append(
                 "%s of data loaders ran, whose operators were not profiled; "
                 "num_workers=0 runs them in this process"
                 % _counted(self.loaders, "worker process", "worker processes")
             )
-        if self.children + self.forks:
+        if self.children + self.forks and processes:
             notes.append(
                 "the program started %s, whose operators were not profiled"
                 % _counted(self.children + self.forks, "process", "processes")

@@ -295,6 +295,15 @@ class NativeRunRecorder(ProgramProfiler):
     def leave_child(self) -> None:
         """Disable recording in a forked child."""
         self._output = os.devnull
+        stop_timer(self._on_timer)
+        if self._events.on:
+            try:
+                self._events.stop()
+            except RuntimeError:  # forked in a thread that does not record
+                self._events.on = False
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def note(self, text: str) -> None:
         """Add a note to the report."""
