@@ -33,6 +33,8 @@ Examples:
   torchyard values --deep --html waste.html train.py
   torchyard values --workload models/gpt --mode training --steps 8
   torchyard values --target build:pytorch-2.6.0-trimmed -m mypackage.train
+  torchyard values --ranks 2 train_ddp.py
+  torchyard values -m torch.distributed.run --nproc-per-node 2 train_ddp.py
 
 Run a Python program and inspect the values that its operators write. The program keeps its output,
 signals and exit code; if it fails, the findings so far are stored and reported. The exit code is 7
@@ -77,6 +79,13 @@ measure their cost; --once skips these runs.
     "--target",
     metavar="PYTHON",
     help="Python interpreter or build:NAME. [default: this interpreter]",
+)
+@_what(
+    "--ranks",
+    default=1,
+    type=Count(1),
+    metavar="N",
+    help="Start N processes of the script, with the variables of a process group. [default: 1]",
 )
 @_what("--eager", is_flag=True, help="Disable torch.compile and profile the eager program.")
 @_how("--deep/--fast", default=False, help="Also profile inside C++ operators. [default: fast]")
@@ -197,6 +206,8 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
             "give a script or a workload" + (", not both" if program else ""),
             hint="`torchyard values SCRIPT` or `torchyard values --workload SUITE/NAME`",
         )
+    if options["workload"] and options["ranks"] > 1:
+        raise UsageError("a workload has no ranks in `values`", hint="remove --ranks, or give a script")
     target = target_or_here(options["target"])
     return ProfileRequest(
         target=target,
@@ -205,6 +216,7 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
         steps=options["steps"],
         precision=options["precision"],
         eager=options["eager"],
+        ranks=options["ranks"],
         quiet_program=as_json,
         options=ProfilingOptions(
             deep=options["deep"],

@@ -98,6 +98,10 @@ def patch_of(
 
     `main` is the script of the program, `root` its folder.
     """
+    if any(share.process for share in finding.processes):
+        raise NotProposed(
+            "the work is done in child processes or several ranks: results are compared in the main process only"
+        )
     if finding.path:
         raise NotProposed("the work is done inside an operator of torch")
     pattern, detail = finding.pattern, finding.detail

@@ -27,6 +27,7 @@ from torchyard.values.model import (
 )
 from torchyard.values.pattern_texts import suggestion_for
 from torchyard.values.prices import OF_WHOLE_STEPS, profiled_steps, steps_of
+from torchyard.values.report.process_texts import scope_of_processes, steps_of_processes
 from torchyard.worker.values.exchange import KERNEL_PREFIX
 
 MARKS: Final[dict[Certainty, str]] = {
@@ -91,7 +92,8 @@ def summary_sentence(profile: ValueProfile) -> str:
         operators = profile.counts.get("operators", 0)
         if not operators:
             return "No findings, because no operator was observed."
-        return f"No wasted work was found in {operators:,} operators."
+        of = f" of {len(profile.processes):,} processes" if profile.processes else ""
+        return f"No wasted work was found in {operators:,} operators{of}."
     counts = Counter(finding.proof.certainty for finding in profile.findings)
     certainties = ", ".join(f"{counts[one]} {one.value}" for one in Certainty if counts[one])
     return (
@@ -372,7 +374,7 @@ def scope_rows(profile: ValueProfile) -> list[tuple[str, str]]:
     """Return (label, text): what was examined, then what was not."""
     counts, options = profile.counts, profile.options
     written = counts.get("written_bytes", 0)
-    rows = [("steps", _steps(profile)), ("depth", _depth(options))]
+    rows = [*scope_of_processes(profile), ("steps", _steps(profile)), ("depth", _depth(options))]
     rows.append(("operators", f"{counts.get('operators', 0):,}, {format_bytes(written)} written"))
     if counts.get("kernels") or counts.get("kernel_calls_elsewhere"):
         rows += _compiled(counts)
@@ -421,7 +423,7 @@ def notes_of_profile(profile: ValueProfile) -> list[str]:
 def _steps(profile: ValueProfile) -> str:
     profiled = profiled_steps(profile)
     left_out = profile.counts.get("steps_left_out", 0)
-    text = f"{profiled:,} profiled"
+    text = f"{profiled:,} profiled{steps_of_processes(profile)}"
     if profile.steps == 1:
         text = "no step boundaries observed: the whole program counts as one step"
     surveyed = profile.counts.get("steps_surveyed", 0)

@@ -22,6 +22,7 @@ from torchyard.values.pattern_texts import pattern_text
 from torchyard.values.report import descriptions
 from torchyard.values.report.flow_graph import LINKS
 from torchyard.values.report.flow_picture import flow_page
+from torchyard.values.report.process_texts import process_rows, where_text
 from torchyard.values.source_excerpts import AROUND_FINDING, with_excerpts
 
 WIDTH: Final = 320
@@ -164,6 +165,7 @@ MOST_FINDINGS: Final = 300
 _SCRIPTS: Final = ("values.js", "flow_items.js", "flow_picture.js", "flow.js")
 _MOST_TESTS: Final = 40
 _MOST_MODULES: Final = 24
+_MOST_PROCESSES: Final = 32
 _BAR: Final = 96
 
 _Lines = Mapping[tuple[str, int], str]
@@ -351,6 +353,9 @@ def _facts(finding: ValueFinding, profile: ValueProfile) -> list[tuple[str, str]
         if worth.unavailable
         else []
     )
+    if finding.processes:
+        rows.append(("processes", where_text(finding, profile)))
+        rows += list(process_rows(finding, profile))[:_MOST_PROCESSES]
     if finding.place.function:
         rows.append(("function", descriptions.clipped(finding.place.function, 100)))
     if finding.overload:

@@ -16,6 +16,7 @@ from torchyard.values.model import Certainty, FlowNode, ValueFinding, ValueProfi
 from torchyard.values.prices import profiled_steps
 from torchyard.values.report import descriptions
 from torchyard.values.report.flow_graph import NodeWaste, waste_links, waste_of_nodes
+from torchyard.values.report.process_texts import where_text
 
 _TEXT_HEADINGS: Final = ("", "pattern", "calls/steps", "bytes/step", "time/step", "certainty")
 _TEXT_RIGHT: Final = frozenset({0, 2, 3, 4})
@@ -63,17 +64,18 @@ def _text_table(findings: Sequence[ValueFinding], profile: ValueProfile, width: 
     lines = [heading]
     for finding, row in zip(findings, table, strict=True):
         lines.append(row)
-        for text in _text_sentences(finding):
+        for text in _text_sentences(finding, profile):
             lines += wrapped(text, width, first=_INDENT, rest=_INDENT + "  ")
     return lines
 
 
-def _text_sentences(finding: ValueFinding) -> list[str]:
-    """Return the lines below a finding: location, detail, certainty, saving, suggestion."""
+def _text_sentences(finding: ValueFinding, profile: ValueProfile) -> list[str]:
+    """Return the lines below a finding: location, processes, detail, certainty, saving, suggestion."""
     why = descriptions.clipped(finding.proof.why, 500)
     suggestion = descriptions.suggestion_text(finding)
     sentences = (
         f"{descriptions.operator_text(finding.operator, finding.path)} at {descriptions.place_text(finding.place)}",
+        where_text(finding, profile),
         descriptions.detail_text(finding),
         f"{finding.proof.certainty.value}: {why}" if why else "",
         *_worth_sentences(finding),
@@ -109,7 +111,7 @@ def values_markdown(profile: ValueProfile, *, most: int = 100) -> str:
     if findings:
         lines += [*_markdown_table(findings[:most], profile), ""]
         for number, finding in enumerate(findings[:most], start=1):
-            lines += [f"{number}. {' '.join(_markdown_sentences(finding))}"]
+            lines += [f"{number}. {' '.join(_markdown_sentences(finding, profile))}"]
         lines.append("")
     if len(findings) > most:
         lines += [f"{len(findings) - most:,} smaller findings are not shown.", ""]
@@ -136,8 +138,10 @@ def _markdown_table(findings: list[ValueFinding], profile: ValueProfile) -> list
     return markdown_table(_MARKDOWN_HEADINGS, escaped_cells(rows), right=_MARKDOWN_RIGHT)
 
 
-def _markdown_sentences(finding: ValueFinding) -> Iterator[str]:
+def _markdown_sentences(finding: ValueFinding, profile: ValueProfile) -> Iterator[str]:
     yield f"{escaped(descriptions.detail_text(finding) or descriptions.clipped(finding.pattern))}."
+    if where := where_text(finding, profile):
+        yield f"{escaped(where[0].upper() + where[1:])}."
     if finding.proof.why:
         why = descriptions.clipped(finding.proof.why, 500)
         yield f"{finding.proof.certainty.value.capitalize()}: {escaped(why)}."
@@ -195,6 +199,7 @@ def values_json(profile: ValueProfile) -> str:
             "flow_edges": len(profile.flow.edges),
             "notes": list(profile.notes),
         },
+        "processes": encode(profile.processes),
         "findings": [_finding(finding, profile) for finding in descriptions.ordered(profile)],
     }
     return json_text(document)
