@@ -34,7 +34,7 @@ Examples:
   torchyard values --workload models/gpt --mode training --steps 8
   torchyard values --target build:pytorch-2.6.0-trimmed -m mypackage.train
   torchyard values --ranks 2 train_ddp.py
-  torchyard values -m torch.distributed.run --nproc-per-node 2 train_ddp.py
+  torchyard values -m torch.distributed.run -- --nproc-per-node 2 train_ddp.py
 
 Run a Python program and inspect the values that its operators write. The program keeps its output,
 signals and exit code; if it fails, the findings so far are stored and reported. The exit code is 7

@@ -27,7 +27,7 @@ from torchyard.values.model import (
 )
 from torchyard.values.process_parts import Parts
 
-NOT_TIMED: Final = "it occurs only in child processes, and only the main process is timed"
+NOT_TIMED: Final = "a process other than the main process or rank 0 is not timed"
 ENDED: Final = "the process was killed before its findings were tested"
 _STRENGTH: Final = tuple(Certainty)
 _OF_LONGEST: Final = ("steps_left_out", "steps_surveyed")
@@ -67,7 +67,7 @@ def joined_profile(main: ValueProfile, parts: Parts) -> ValueProfile:
     return replace(
         main,
         steps=longest.steps,
-        counts={name: counts[name] for name in counts},
+        counts={name: count for name, count in counts.items() if count},
         findings=_joined_findings(members),
         findings_left_out=sum(profile.findings_left_out for profile in profiles),
         flow=flow,

@@ -312,6 +312,7 @@ class ValueMode(DetachableMode):
             self.counts.operators += 1
             self.storages.epoch += 1
             for state in self._forget_arguments(args, keywords):
+                state.communicated = state.communicated or operator_of(func).communicates
                 state.escape()
 
     def _forget_arguments(self, args: Any, keywords: Any) -> List[StorageState]:

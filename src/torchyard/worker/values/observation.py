@@ -62,6 +62,8 @@ class StorageState:
         """Last writer in the flow graph; -1 for memory that existed before profiling."""
         self.outside = False
         """Whether the program can access it without the dispatcher; then the fields below are unreliable."""
+        self.communicated = False
+        """Whether a collective operator sent or received it, as the gradient buckets of DDP."""
         self.epoch = 0
         """Value of `Storages.epoch` when the contents were last known."""
         self.version = 0

@@ -52,6 +52,9 @@ UNANNOTATED_WRITERS = aten(
 OF_TORCH = ("aten::", "prims::", "prim::", "profiler::")
 """Namespaces whose operators access only their arguments; others may access anything."""
 
+COLLECTIVES = ("c10d::", "_c10d_functional::", "c10d_functional::")
+"""Namespaces of operators that exchange memory with other processes."""
+
 ESCAPES = aten("set_ from_file record_stream")
 """Operators after which memory is shared with an untracked storage, file or stream."""
 
@@ -103,6 +106,7 @@ class Operator:
         outside = not self.name.startswith(OF_TORCH)
         self.escapes = outside or self.name in ESCAPES
         """Whether its arguments may be accessed without being observed afterwards."""
+        self.communicates = self.name.startswith(COLLECTIVES)
         self.hidden_effects = self.name in UNANNOTATED_WRITERS
         """Whether it may write arguments that its schema does not declare as written."""
         self.inert = self.inert and not (self.hidden_effects or self.escapes)

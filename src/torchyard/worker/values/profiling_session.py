@@ -236,8 +236,9 @@ class ProfilingSession:
                 if examines(pattern, observation):
                     pattern.observe(observation)
             return
-        for pattern in self.patterns:
-            pattern.observe(observation)
+        if not _copies_communicated(observation):
+            for pattern in self.patterns:
+                pattern.observe(observation)
         if self.proofs is not None:
             self.proofs.observe(observation)
 
@@ -343,6 +344,14 @@ def _after_optimizers(hook: Any) -> Any:
     from torch.optim import optimizer
 
     return optimizer.register_optimizer_step_post_hook(hook)
+
+
+def _copies_communicated(observation: Observation) -> bool:
+    """Return whether it copies from or to memory of collectives: what is equal depends on other processes."""
+    if not observation.operator.copies:
+        return False
+    states = [observation.state, *(state for _, state in observation.inputs)]
+    return any(state is not None and state.communicated for state in states)
 
 
 class SingleThreadBackward:
