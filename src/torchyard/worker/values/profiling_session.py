@@ -20,7 +20,7 @@ from torchyard.worker.values.findings import Finding, Findings, count_surveyed
 from torchyard.worker.values.observation import Observation
 from torchyard.worker.values.operators import Operator
 from torchyard.worker.values.patterns import open_patterns
-from torchyard.worker.values.places import Place
+from torchyard.worker.values.places import Place, calling_frame
 from torchyard.worker.values.pricing.recipes import WorthNotes
 from torchyard.worker.values.proofs.certainty import LIKELY
 from torchyard.worker.values.proofs.proof import Proofs
@@ -41,6 +41,7 @@ SLOW_SCANNER = (
     "and takes about ten times as long"
 )
 _WRITE_EVERY_S = 5.0
+_DDP_FILE = os.path.join(os.path.dirname(torch.__file__), "nn", "parallel", "distributed.py")
 MOST_CLOSE = 5
 """Maximum number of closely observed steps, as a multiple of `close_steps`."""
 
@@ -236,7 +237,7 @@ class ProfilingSession:
                 if examines(pattern, observation):
                     pattern.observe(observation)
             return
-        if not _copies_communicated(observation):
+        if not _is_communication(observation):
             for pattern in self.patterns:
                 pattern.observe(observation)
         if self.proofs is not None:
@@ -346,12 +347,18 @@ def _after_optimizers(hook: Any) -> Any:
     return optimizer.register_optimizer_step_post_hook(hook)
 
 
-def _copies_communicated(observation: Observation) -> bool:
-    """Return whether it copies from or to memory of collectives: what is equal depends on other processes."""
-    if not observation.operator.copies:
+def _is_communication(observation: Observation) -> bool:
+    """Return whether an operator prepares or finishes communication, as DDP does with its gradient buckets.
+
+    What is equal then depends on other processes, and DDP decides about it, not the program.
+    """
+    operator = observation.operator
+    if not operator.copies and not operator.fills:
         return False
-    states = [observation.state, *(state for _, state in observation.inputs)]
-    return any(state is not None and state.communicated for state in states)
+    if observation.state.communicated or any(state.communicated for _, state in observation.inputs):
+        return True
+    frame = calling_frame(ValueMode.__torch_dispatch__.__code__)
+    return frame is not None and frame.f_code.co_filename == _DDP_FILE
 
 
 class SingleThreadBackward:
