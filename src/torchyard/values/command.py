@@ -207,7 +207,9 @@ def _request(program: tuple[str, ...], as_json: bool, options: dict[str, Any]) -
             hint="`torchyard values SCRIPT` or `torchyard values --workload SUITE/NAME`",
         )
     if options["workload"] and options["ranks"] > 1:
-        raise UsageError("a workload has no ranks in `values`", hint="remove --ranks, or give a script")
+        raise UsageError(
+            "a workload has no ranks in `values`", hint="remove --ranks, or give a script"
+        )
     target = target_or_here(options["target"])
     return ProfileRequest(
         target=target,

@@ -80,14 +80,12 @@ def joined_profile(main: ValueProfile, parts: Parts) -> ValueProfile:
 def _joined_findings(members: Sequence[_Member]) -> tuple[ValueFinding, ...]:
     occurrences: dict[_Cause, list[tuple[_Member, ValueFinding]]] = defaultdict(list)
     for member in members:
-        for finding in member.profile.findings:
-            if member.process.state == "killed":
-                finding = replace(finding, proof=Proof(why=ENDED))
+        killed = member.process.state == "killed"
+        for observed in member.profile.findings:
+            finding = replace(observed, proof=Proof(why=ENDED)) if killed else observed
             occurrences[_cause(finding)].append((member, finding))
     examined = [_examined(member.profile.flow) for member in members]
-    return tuple(
-        _joined(found, _contradicting(found, examined)) for found in occurrences.values()
-    )
+    return tuple(_joined(found, _contradicting(found, examined)) for found in occurrences.values())
 
 
 def _cause(finding: ValueFinding) -> _Cause:
@@ -118,9 +116,7 @@ def _contradicting(
     having = {member.number for member, _ in found}
     site = _cause(found[0][1])[1:]
     return tuple(
-        number
-        for number, sites in enumerate(examined)
-        if number not in having and site in sites
+        number for number, sites in enumerate(examined) if number not in having and site in sites
     )
 
 

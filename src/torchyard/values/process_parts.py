@@ -51,7 +51,9 @@ def read_parts(folder: Path, main: ValueProfile, *, limit_s: float = END_LIMIT_S
     children = []
     for token, record in records.items():
         if record.get("rank") is None:
-            record["rank"] = ranks.get(parents[token])  # a worker belongs to the rank that started it
+            record["rank"] = ranks.get(
+                parents[token]
+            )  # a worker belongs to the rank that started it
         children.append(_part(folder / f"{token}.json", record))
     children.sort(key=lambda part: _order(part.process))
     process = _process(own, kind=own.get("kind", "main"), state=main.state, profile=main)
@@ -89,9 +91,7 @@ def _part(path: Path, record: dict[str, Any]) -> Part:
             state = state if state == "running" else "killed"
     if state in ("killed", "missing") and _is_running(record):
         state = "running"
-    process = _process(
-        record, kind=record.get("kind", "child"), state=state, profile=profile
-    )
+    process = _process(record, kind=record.get("kind", "child"), state=state, profile=profile)
     empty = ValueProfile(format=1, state="crashed", torch="")
     return Part(process=process, profile=profile or empty)
 

@@ -20,6 +20,7 @@ from torchyard.values.gains import (
     measure_set_to_none,
     zeroed_gradients,
 )
+from torchyard.values.joined_findings import joined_profile
 from torchyard.values.model import (
     Certainty,
     ProfileRequest,
@@ -32,7 +33,6 @@ from torchyard.values.model import (
     write_profile,
 )
 from torchyard.values.patching.model import store_request
-from torchyard.values.joined_findings import joined_profile
 from torchyard.values.prices import price_in_target, sites_to_time, unpriced
 from torchyard.values.process_parts import Part, Parts, read_native_parts, read_parts
 from torchyard.values.source_excerpts import with_excerpts
@@ -190,7 +190,7 @@ def _chain(finding: ValueFinding) -> tuple[str, ...]:
 
 ONCE: Final = "the program was run only once (--once)"
 
-Part = Callable[[ValueProfile], ValueProfile]
+Stage = Callable[[ValueProfile], ValueProfile]
 
 
 def confirmed_and_priced(
@@ -215,17 +215,15 @@ def confirmed_and_priced(
 
     def confirmed(before: ValueProfile) -> ValueProfile:
         nonlocal native
-        after, native = confirm_in_target(
-            request, folder, before, say=say, of_children=of_children
-        )
+        after, native = confirm_in_target(request, folder, before, say=say, of_children=of_children)
         return after
 
-    parts: list[tuple[str, Part]] = [
+    stages: list[tuple[str, Stage]] = [
         ("running it again without the profiler", confirmed),
         ("estimating savings", lambda before: price_in_target(request, folder, before, native)),
     ]
     if gains:
-        parts += [
+        stages += [
             ("measuring gains", lambda before: measure_gains(request, folder, before, say=say)),
             ("applying fixes", lambda before: measure_fixes(request, folder, before, say=say)),
             (
@@ -235,10 +233,10 @@ def confirmed_and_priced(
         ]
     if profile.state == "finished":
         say(announcement(profile, gains=gains))
-    for what, part in parts:
+    for what, stage in stages:
         say(what)
         try:
-            profile = part(profile)
+            profile = stage(profile)
         except TorchyardError as error:
             profile = replace(profile, notes=(*profile.notes, f"{what} failed: {error.what}"))
         keep(profile)

@@ -28,7 +28,7 @@ class Program:
         return next(n for n, line in enumerate(self.text.split("\n"), 1) if WASTE in line)
 
 
-LOADER = '''
+LOADER = """
 import sys
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -77,9 +77,9 @@ def total(loader, epochs=1):
 
 if __name__ == "__main__":
     {body}
-'''
+"""
 
-DDP = '''
+DDP = """
 import sys
 import torch
 import torch.distributed as dist
@@ -143,9 +143,9 @@ def collectives():
 
 if __name__ == "__main__":
     {body}
-'''
+"""
 
-PROCESSES = '''
+PROCESSES = """
 import concurrent.futures
 import multiprocessing
 import sys
@@ -184,7 +184,7 @@ def import_late(method):
 
 if __name__ == "__main__":
     {body}
-'''
+"""
 
 
 def loader(body: str) -> str:

@@ -108,8 +108,10 @@ def scope_of_processes(profile: ValueProfile) -> Iterator[tuple[str, str]]:
     counts = Counter(process.kind for process in processes)
     without = sum(not process.torch for process in processes if process.reported)
     text = _series([_counted(kind, counts[kind]) for kind in _WORDS if counts[kind]])
-    yield "processes", f"{text}; totals are sums over them" + (
-        f"; {without} did not import torch" if without else ""
+    yield (
+        "processes",
+        f"{text}; totals are sums over them"
+        + (f"; {without} did not import torch" if without else ""),
     )
     for kind, words in _WORDS.items():
         members = [process for process in processes[1:] if process.kind == kind]
