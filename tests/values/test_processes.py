@@ -115,7 +115,7 @@ try:
     for batch in loader:
         pass
 except RuntimeError as error:
-    print("loader failed:", "killed by signal" in str(error))
+    print("loader failed:", "DataLoader worker" in str(error))
 """
     profile, output, _ = _run(tmp_path, body)
     assert "loader failed: True" in output

@@ -105,7 +105,7 @@ def scope_of_processes(profile: ValueProfile) -> Iterator[tuple[str, str]]:
     processes = profile.processes
     if not processes:
         return
-    counts = Counter(process.kind for process in processes)
+    counts: Counter[str] = Counter(process.kind for process in processes)
     without = sum(not process.torch for process in processes if process.reported)
     text = _series([_counted(kind, counts[kind]) for kind in _WORDS if counts[kind]])
     yield (

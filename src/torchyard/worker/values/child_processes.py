@@ -82,10 +82,10 @@ class ProcessProfile:
         """Write the record of this process, and profile it as soon as torch is imported."""
         self.write_record("running")
         self._handle_termination()
-        self._children.install()
         if "torch" in sys.modules:
             self._start()
         else:
+            self._children.install()
             self._after_torch = AfterImport("torch", self._start)
             sys.meta_path.insert(0, self._after_torch)
 
@@ -215,6 +215,9 @@ class ChildProcesses:
 
     def start(self, process: Any, start: Callable[[Any], None]) -> None:
         """Start a process of multiprocessing with a mark."""
+        if hasattr(process, _MARK):  # `start` is wrapped again after another wrapper
+            start(process)
+            return
         token = uuid.uuid4().hex
         target = str(getattr(getattr(process, "_target", None), "__module__", ""))
         kind = "loader" if target.startswith(LOADER_MODULE) else "child"
