@@ -199,7 +199,7 @@ def test_processes_that_left_nothing_are_listed(tmp_path: Path) -> None:
     ]
     text = " ".join(values_text(joined_profile(profile(), parts)).split())
     assert "2 of 2 DataLoader workers: 1 started, but left no result, 1 killed" in text
-    assert "1 of 1 child processes" in text
+    assert "1 of 1 child process: 1 started" in text
 
 
 def test_no_patch_is_proposed_for_child_processes(tmp_path: Path) -> None:

@@ -114,15 +114,17 @@ def scope_of_processes(profile: ValueProfile) -> Iterator[tuple[str, str]]:
         + (f"; {without} did not import torch" if without else ""),
     )
     for kind, words in _WORDS.items():
-        members = [process for process in processes[1:] if process.kind == kind]
-        lost = [process for process in members if not process.reported]
+        members = [process for process in processes if process.kind == kind]
+        lost = [process for process in members if not process.reported and process.kind != "main"]
         if lost:
             why = Counter(_MISSING.get(process.state, "no result was read") for process in lost)
             reasons = ", ".join(f"{count} {reason}" for reason, count in why.items())
-            yield "not reported", f"{len(lost)} of {len(members)} {words[1]}: {reasons}"
+            of = f"{len(lost)} of {len(members)} {words[len(members) != 1]}"
+            yield "not reported", f"{of}: {reasons}"
         failed = [process for process in members if process.state == "crashed"]
-        if failed:
-            yield "failed", f"{len(failed)} of {len(members)} {words[1]}: {_listed(failed)}"
+        if failed and kind != "main":
+            text = f"{len(failed)} of {len(members)} {words[len(members) != 1]}"
+            yield "failed", f"{text}: {_listed(failed, with_exit_code=True)}"
 
 
 def steps_of_processes(profile: ValueProfile) -> str:
@@ -137,8 +139,13 @@ def _counted(kind: str, count: int) -> str:
     return f"{count:,} {_WORDS[kind][count != 1]}"
 
 
-def _listed(processes: Sequence[ProfiledProcess]) -> str:
-    names = list(dict.fromkeys(process_name(process) for process in processes))
+def _listed(processes: Sequence[ProfiledProcess], *, with_exit_code: bool = False) -> str:
+    names = [
+        process_name(process)
+        + (f" (exit code {process.exit_code})" if with_exit_code and process.exit_code else "")
+        for process in processes
+    ]
+    names = list(dict.fromkeys(names))
     more = len(names) - _MOST_NAMED
     return _series([*names[:_MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
 

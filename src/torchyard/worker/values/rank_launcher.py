@@ -23,7 +23,7 @@ _ENTRY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_program.p
 
 
 def launch_ranks(plan: Dict[str, Any], words: List[str]) -> int:
-    """Run all ranks to their end; return the exit code of the one that failed first, or 0."""
+    """Run all ranks to their end; return the exit code of one that a signal killed, of the first that failed, or 0."""
     count = int(plan["ranks"])
     folder, _, name = str(plan["output"]).rpartition(os.sep)
     parts = plan.get("parts") or os.path.join(folder, name + ".ranks")
@@ -74,9 +74,9 @@ def _wait(ranks: List["subprocess.Popen[bytes]"], asked: List[int]) -> int:
     sent = 0
     while any(process.poll() is None for process in ranks):
         time.sleep(_POLL_S)
-        codes = [process.returncode for process in ranks if process.returncode]
-        if codes and not first:
-            first = codes[0]
+        codes = sorted(process.returncode for process in ranks if process.returncode)
+        if codes and not sent and (not first or codes[0] < 0):
+            first = codes[0]  # a signal is the cause of what the other ranks raise
         if failed_s is None and (codes or asked):
             failed_s = time.monotonic()
         if failed_s is not None and time.monotonic() - failed_s > GRACE_S * (sent + 1) and sent < 2:
@@ -84,7 +84,9 @@ def _wait(ranks: List["subprocess.Popen[bytes]"], asked: List[int]) -> int:
             for process in ranks:
                 if process.poll() is None:
                     (process.terminate if sent == 1 else process.kill)()
-    first = first or next((process.returncode for process in ranks if process.returncode), 0)
+    codes = sorted(process.returncode for process in ranks if process.returncode)
+    if codes and (not first or (codes[0] < 0 and not sent)):
+        first = codes[0]
     return 128 - first if first < 0 else first
 
 
