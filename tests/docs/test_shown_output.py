@@ -68,6 +68,7 @@ BESIDE_VALUES = frozenset(
         "whole by",
         "with inductor",
         "written buffers",
+        "zeros at",
     ]
 )
 """Pairs in which one word is a value: a name, a unit, a message of torch."""
