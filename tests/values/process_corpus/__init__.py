@@ -169,17 +169,11 @@ def plain(number):
     return result.sum().item()
 
 
-def send(queue):
+def send(queue, end):
     torch.set_num_threads(1)
     for number in range(4):
         queue.put(torch.randn(64, 64) + number)
-    queue.get()
-
-
-def import_late(method):
-    import json
-
-    return json.dumps([method])
+    end.wait()
 
 
 if __name__ == "__main__":
@@ -346,8 +340,8 @@ CLEAN = (
         name="queue",
         text=processes(
             "context = torch.multiprocessing.get_context('spawn'); queue = context.Queue()\n"
-            "    p = context.Process(target=send, args=(queue,)); p.start()\n"
-            "    print(sum(queue.get().sum().item() for _ in range(4))); queue.put(0); p.join()"
+            "    end = context.Event(); p = context.Process(target=send, args=(queue, end)); p.start()\n"
+            "    print(sum(queue.get().sum().item() for _ in range(4))); end.set(); p.join()"
         ),
     ),
     Program(
