@@ -66,10 +66,10 @@ def test_planted_waste_is_found_in_its_processes(program: Program, tmp_path: Pat
 def test_clean_programs_have_no_finding(program: Program, tmp_path: Path) -> None:
     profile = _profile(program, tmp_path)
     assert profile["findings"] == []
-    assert {process["state"] for process in profile["processes"]} == {"finished"}
-    assert sum(process["operators"] > 0 for process in profile["processes"]) >= 2 - (
-        program.name == "queue"
-    )
+    main, *others = profile["processes"]
+    assert main["state"] == "finished"
+    assert {process["state"] for process in others} <= {"finished", "interrupted"}
+    assert any(process["operators"] for process in others)
 
 
 def test_findings_of_workers_are_confirmed_by_the_run_without_the_profiler(tmp_path: Path) -> None:

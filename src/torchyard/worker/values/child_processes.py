@@ -342,11 +342,11 @@ def _wrap_start() -> None:
             start(process)
 
     marking.marks = True  # type: ignore[attr-defined]
-    processes.BaseProcess.start = marking  # type: ignore[method-assign]
+    processes.BaseProcess.start = marking  # type: ignore[method-assign,assignment]
 
 
 def _wrap_torchrun() -> None:
-    handler: Any = sys.modules[_TORCHRUN].SubprocessHandler  # type: ignore[attr-defined]
+    handler: Any = sys.modules[_TORCHRUN].SubprocessHandler
     popen = handler._popen
     if getattr(popen, "marks", False):
         return
@@ -369,7 +369,7 @@ def _end_at_exit(current: ProcessProfile) -> Callable[[], None]:
         leave(code)
 
     def restore() -> None:
-        os._exit = leave  # type: ignore[assignment]
+        os._exit = leave
 
     os._exit = end_and_leave  # type: ignore[assignment]
     atexit.register(current.end, Ending(0, "finished"))
