@@ -72,7 +72,9 @@ def _wait(ranks: List["subprocess.Popen[bytes]"], asked: List[int]) -> int:
     first = 0
     failed_s = None
     sent = 0
-    while any(process.poll() is None for process in ranks):
+    while None in [
+        process.poll() for process in ranks
+    ]:  # asks every rank, not only the first that runs
         time.sleep(_POLL_S)
         codes = sorted(process.returncode for process in ranks if process.returncode)
         if codes and not sent and (not first or codes[0] < 0):
