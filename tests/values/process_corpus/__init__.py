@@ -176,6 +176,24 @@ def send(queue, end):
     end.wait()
 
 
+def offer(buffer, ready, taken):
+    torch.set_num_threads(1)
+    for number in range(4):
+        buffer.zero_()  # read by the other process
+        ready.put(number)
+        taken.get()
+        buffer.copy_(torch.rand(64, 64) + number)
+        ready.put(number)
+        taken.get()
+
+
+def take(buffer, ready, taken):
+    ready.get()
+    total = buffer.sum().item()
+    taken.put(0)
+    return total
+
+
 if __name__ == "__main__":
     {body}
 """
@@ -342,6 +360,15 @@ CLEAN = (
             "context = torch.multiprocessing.get_context('spawn'); queue = context.Queue()\n"
             "    end = context.Event(); p = context.Process(target=send, args=(queue, end)); p.start()\n"
             "    print(sum(queue.get().sum().item() for _ in range(4))); end.set(); p.join()"
+        ),
+    ),
+    Program(
+        name="shared-memory",
+        text=processes(
+            "context = torch.multiprocessing.get_context('spawn'); buffer = torch.rand(64, 64).share_memory_()\n"
+            "    ready, taken = context.SimpleQueue(), context.SimpleQueue()\n"
+            "    p = context.Process(target=offer, args=(buffer, ready, taken)); p.start()\n"
+            "    print(sum(take(buffer, ready, taken) for _ in range(8))); p.join()"
         ),
     ),
     Program(

@@ -119,6 +119,8 @@ class Storages:
                 self.purge()
             state = StorageState(key, StorageWeakRef(storage), storage.nbytes(), defined)
             state.born, state.epoch = born, self.epoch
+            # Another process may access shared memory; for CUDA tensors the answer is always True.
+            state.outside = storage.is_shared() and not tensor.is_cuda
             self._states[key] = state
         else:
             # Kernels resize an empty output tensor.
