@@ -47,9 +47,10 @@ def test_a_request_is_a_phase_that_contains_its_timed_part() -> None:
     assert timeline.take() == []
 
 
-def test_pauses_of_a_request_count_as_waiting() -> None:
+def test_pauses_of_a_request_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchyard.process.pauses._spans", [])  # not for other tests
     clock = Clock()
-    clock.now_s = 1e9  # no other test records pauses there
+    clock.now_s = 1e9
     timeline = Timeline(clock=clock)
     record_pause(1e9 - 5.0, 1e9 + 1.0)
     record_waits([[1e9 + 3.0, 1e9 + 4.5], ["damaged", None], [1e9 + 5.5, 1e9 + 90.0]])

@@ -135,7 +135,8 @@ def test_nothing_remains_after_a_kill_of_the_controller(tmp_path: Path) -> None:
 
 
 def test_a_killed_starter_is_an_error(starter: ProgramStarter, tmp_path: Path) -> None:
-    pid = psutil.Process(os.getpid()).children()[-1].pid
+    children = psutil.Process(os.getpid()).children()
+    pid = max(children, key=psutil.Process.create_time).pid  # process ids may start again from 1
     threading.Timer(0.2, os.kill, (pid, signal.SIGKILL)).start()
     with pytest.raises(WorkerFailed, match="starts programs ended"):
         starter.run(["sleep", "3456.7"], stderr=tmp_path / "log", limit_s=LIMIT_S)
