@@ -160,7 +160,7 @@ def test_connections_without_the_secret_do_not_count() -> None:
 
         def connect() -> None:
             for data in sent:
-                # A stranger that sends too much is cut off.
+                # A client without the key that sends too much is disconnected.
                 with socket.create_connection(place) as connection, suppress(OSError):
                     connection.sendall(data)
                     if data in strangers:
