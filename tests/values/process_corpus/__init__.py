@@ -373,6 +373,8 @@ CLEAN = (
     ),
     Program(
         name="pool",
-        text=processes("print(multiprocessing.get_context('fork').Pool(2).map(plain, range(1, 5)))"),
+        text=processes(
+            "print(multiprocessing.get_context('fork').Pool(2).map(plain, range(1, 5)))"
+        ),
     ),
 )
