@@ -53,6 +53,14 @@ def _path_in_repository(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name long bytes by their argument: an archive differs with the second in which it is made.
+
+    Processes that collect at different times must agree on the names.
+    """
+    return argname if isinstance(val, bytes) and len(val) > 32 else None
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import the files of other lanes; importing all takes each process 10 s."""
     name = os.path.relpath(collection_path, ROOT)

@@ -286,6 +286,7 @@ def test_aotriton_for_this_rocm(tmp_path: Path, server: FileServer) -> None:
         (archive("../evil", "x"), "unsafe name"),
         (archive("/evil", "x"), "unsafe name"),
     ],
+    ids=["another file", "name above the folder", "absolute name"],
 )
 def test_a_wrong_archive_is_refused(
     body: bytes, message: str, tmp_path: Path, server: FileServer
