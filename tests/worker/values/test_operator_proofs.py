@@ -141,6 +141,34 @@ def test_draws_of_random_numbers_are_not_tried_and_stay_as_they_were() -> None:
         assert finding.proof.get("certainty", LIKELY) == LIKELY
 
 
+def test_the_zeros_of_a_sampler_are_dead_but_not_tried_with_other_values() -> None:
+    """A sampler of gamma numbers would never end with negative parameters."""
+    shape, own = torch.full((64, 64), 0.7), torch.Generator()
+
+    def program() -> Any:
+        torch.manual_seed(3)
+        own.manual_seed(4)
+        drawn = torch._standard_gamma(shape), torch._standard_gamma(shape, generator=own)
+        return torch.cat([*drawn, torch.rand(64, 64), torch.rand(64, 64, generator=own)])
+
+    expected = program()
+    results: list[Any] = []
+    session = watched(lambda: results.append(program()), times=2)
+    assert all(torch.equal(expected, result) for result in results)
+    (finding, *_) = findings_of(session, DEAD, "aten::_standard_gamma")
+    assert certainty_if_native(finding) == LIKELY
+    assert {test["inputs"] for test in named_tests(finding, POISON)} == {"the program's own"}
+
+
+def test_a_write_that_depends_on_the_drawn_numbers_is_not_tried() -> None:
+    """A dropout that almost never drops anything changes no value, until it does."""
+    x = torch.randn(64, 64, requires_grad=True)
+    session = watched(lambda: torch.native_dropout(x, 1e-9, True)[0].sum().backward(), times=3)
+    finding = one(session, REDUNDANT, "aten::native_dropout")
+    assert finding.proof["certainty"] == LIKELY
+    assert finding.proof["why"] == "not tested: it draws random numbers"
+
+
 def test_an_operator_that_differs_each_time_proves_nothing() -> None:
     from torchyard.worker.values.proofs.replay import InnerOperator, StateGuard, run_clean
     from torchyard.worker.values.proofs.trials import NotTestable, Trial, try_fill

@@ -65,9 +65,18 @@ def test_fills_that_torch_2_13_wastes_are_found(name: str, pattern: str, operato
     assert {"drawn for the case, 1", "drawn for the case, 2"} <= inputs
 
 
+@pytest.mark.parametrize("name", ["binomial", "poisson", "standard_gamma"])
+def test_samplers_write_all_of_the_zeros_that_they_start_with(name: str) -> None:
+    row = swept(name)
+    assert [(found[0], found[1], found[3]) for found in waste(row)] == [("forward", DEAD, "tested")]
+
+
 @pytest.mark.parametrize(
     "name",
     [
+        "dropout",
+        "gumbel_softmax",
+        "rrelu.training",
         "pad.replicate1d",
         "pad.replicate2d",
         "pad.replicate3d",

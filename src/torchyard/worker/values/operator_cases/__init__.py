@@ -88,6 +88,7 @@ FAMILIES: Dict[str, str] = {
     "pad": "spatial",
     "pointwise": "arithmetic",
     "pool": "spatial",
+    "random": "arithmetic",
     "reduce": "arithmetic",
     "rnn": "layers",
     "signal": "arithmetic",

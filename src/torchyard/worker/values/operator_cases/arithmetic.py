@@ -226,6 +226,30 @@ def _complex(draw: Draw) -> List[Any]:
 
 
 _waves = learned((128, 256))
+
+
+def _rates(draw: Draw) -> List[Any]:
+    return [draw.between(0.1, 20.0, 256, 256)]
+
+
+def _counts(draw: Draw) -> List[Any]:
+    return [draw.between(1.0, 50.0, 256, 256).round(), draw.between(0.05, 0.95, 256, 256)]
+
+
+RANDOM_CASES: List[Case] = [
+    case("bernoulli", "bernoulli", lambda d: [d.between(0.0, 1.0, 256, 256)]),
+    case("binomial", "binomial", _counts),
+    case("dirichlet", "_sample_dirichlet", _rates),
+    case("multinomial", "multinomial", lambda d: [d.between(0.1, 1.0, 64, 256)], num_samples=256),
+    case("normal", "normal", lambda d: [d.floats(256, 256), d.between(0.1, 2.0, 256, 256)]),
+    case("poisson", "poisson", _rates),
+    case("standard_gamma", "_standard_gamma", _positive),
+    *_each(_F, "dropout alpha_dropout gumbel_softmax", TABLE),
+    function_case("rrelu.training", TABLE, training=True),
+    function_case("dropout2d", learned((8, 64, 16, 16))),
+]
+
+
 SIGNAL_CASES: List[Case] = [
     case("fft", "fft.fft", _complex),
     case("fft.longer", "fft.fft", _complex, n=300),

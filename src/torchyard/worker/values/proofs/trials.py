@@ -94,8 +94,14 @@ class TrialContext:
     def __exit__(self, *_: Any) -> None:
         self._keep.__exit__()
 
-    def trial(self, run: Run) -> "Trial":
-        """Return a trial whose unmodified runs use `run`."""
+    def trial(self, run: Run, *, draws: bool = False) -> "Trial":
+        """Return a trial whose unmodified runs use `run`; `draws` allows random numbers on the CPU.
+
+        Each run draws the same numbers, which shows whether a fill is needed. Whether a write changes
+        anything can depend on the numbers.
+        """
+        if operator_of(self.func).random and not (draws and _on_cpu(self.args, self.kwargs)):
+            raise NotTestable("it draws random numbers")
         return Trial(self.func, self.args, self.kwargs, self._keep, run)
 
     def _needs_bytes(self) -> int:
@@ -160,6 +166,8 @@ class Trial:
 
     def others(self) -> Iterator[str]:
         """Yield the kinds of other inputs that the operator accepts; record rejected ones."""
+        if operator_of(self._func).random:
+            return  # samplers that reject numbers can run for ever with invalid parameters
         taken = 0
         integers_varied = not integers_in(self._args, self._kwargs)
         for inputs in OTHERS:
@@ -190,14 +198,17 @@ def trial_blocker(func: Any, args: Any, kwargs: Any) -> Optional[str]:
     operator = operator_of(func)
     if not operator.name.startswith("aten::"):
         return "operators of other libraries may have side effects"
-    if operator.random:
-        return "it draws random numbers"
     if operator.undefined:
         return "it returns uninitialized memory"
     for value in flat_results(list(args)) + flat_results(list(kwargs.values())):
         if isinstance(value, torch.Tensor) and value.device.type not in ("cpu", "cuda"):
             return "it runs on %s" % value.device.type
     return None
+
+
+def _on_cpu(args: Any, kwargs: Any) -> bool:
+    values = flat_results(list(args)) + flat_results(list(kwargs.values()))
+    return all(value.device.type == "cpu" for value in values if isinstance(value, torch.Tensor))
 
 
 def try_fill(trial: Trial, inside: InnerOperator, dtype: torch.dtype) -> bool:
@@ -366,7 +377,7 @@ def fill_inside(observation: Observation) -> Strategy:
     """Return the trial of a fill inside an operator."""
 
     def run_trial(context: TrialContext) -> TrialResult:
-        trial = context.trial(run_clean)
+        trial = context.trial(run_clean, draws=True)
         return try_fill(trial, _inside(observation), observation.dtype), trial.tests
 
     return run_trial
