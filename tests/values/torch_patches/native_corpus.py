@@ -95,6 +95,45 @@ TORCH_IMPL_FUNC(f_out_cpu) (const Tensor& input, const Tensor& result) {
 """,
     ),
     NativeProgram(
+        name="a condition that is no call of a function",
+        called="zero_",
+        text="""\
+Tensor f(const Tensor& input) {
+  Tensor result = at::empty_like(input);
+  result.zero_();
+  if (input.dim() == 3) {
+    check(input);
+  }
+  return at::f_out(result, input);
+}
+
+Tensor g(const Tensor& input) {
+  Tensor result = at::empty_like(input);
+  if (input.dim() == 3) {
+    result.zero_();
+  }
+  return at::g_out(result, input);
+}
+""",
+        after="""\
+Tensor f(const Tensor& input) {
+  Tensor result = at::empty_like(input);
+  if (input.dim() == 3) {
+    check(input);
+  }
+  return at::f_out(result, input);
+}
+
+Tensor g(const Tensor& input) {
+  Tensor result = at::empty_like(input);
+  if (input.dim() == 3) {
+    result.zero_();
+  }
+  return at::g_out(result, input);
+}
+""",
+    ),
+    NativeProgram(
         name="a function that the compiler has inlined",
         called="zero_",
         text="""\
@@ -179,6 +218,26 @@ Tensor f(const Tensor& input) {
 ]
 
 REFUSED = [
+    NativeProgram(
+        name="the fill of an inlined function, beside one of its caller",
+        called="zero_",
+        why="2 calls of zero_ in f are possible",
+        text="""\
+static void g(const Tensor& input, Tensor& result) {
+  result.resize_(input.sizes());
+  result.zero_();
+  kernel(input, result);
+}
+
+Tensor f(const Tensor& input, Tensor& other) {
+  Tensor result;
+  g(input, result);
+  other.zero_();
+  at::add_out(other, other, result);
+  return result;
+}
+""",
+    ),
     NativeProgram(
         name="a fill in a condition",
         called="zero_",

@@ -167,26 +167,30 @@ def _call_to_change(finding: OperatorFinding) -> NativeCall:
 
 
 def _site(call: NativeCall, tree: SourceTree, resolved: dict[str, str]) -> _Site:
-    """Return the call in the source: in the innermost function on the stack whose source is found."""
+    """Return the call in the source: in the innermost function on the stack whose source is found.
+
+    Functions that it calls in its file may be inlined, so that a call in one of them is possible, too.
+    """
     names = [source_name(resolved.get(name, name)) for name in call.functions]
     for name in names:
         if not name:
             continue
-        for level in _levels(tree, name):
-            sites = [site for place in level for site in _sites(tree, place, call.called)]
-            if len(sites) > 1:
-                raise NotProposed(f"{len(sites)} calls of {call.called} in {name} are possible")
-            if sites:
-                return sites[0]
+        sites = [
+            site for place in _reachable(tree, name) for site in _sites(tree, place, call.called)
+        ]
+        if len(sites) > 1:
+            raise NotProposed(f"{len(sites)} calls of {call.called} in {name} are possible")
+        if sites:
+            return sites[0]
     known = ", ".join(dict.fromkeys(filter(None, names))) or "no function with a symbol"
     raise NotProposed(f"no call of {call.called} was found in the source ({known})")
 
 
-def _levels(tree: SourceTree, name: str) -> Iterator[list[tuple[Path, Function]]]:
-    """Yield the definitions of a function, then those of the functions in its file that it calls."""
+def _reachable(tree: SourceTree, name: str) -> list[tuple[Path, Function]]:
+    """Return the definitions of a function, and of the functions in its file that it calls."""
     level, seen = tree.definitions(name), {name}
-    for _ in range(_MOST_CALLS + 1):
-        yield level
+    reachable = list(level)
+    for _ in range(_MOST_CALLS):
         following = []
         for path, function in level:
             clean = tree.clean(path)
@@ -195,6 +199,8 @@ def _levels(tree: SourceTree, name: str) -> Iterator[list[tuple[Path, Function]]
                     seen.add(called)
                     following += [(path, one) for one in functions_named(clean, called)]
         level = following
+        reachable += level
+    return reachable
 
 
 def _sites(tree: SourceTree, place: tuple[Path, Function], called: str) -> Iterator[_Site]:

@@ -23,6 +23,7 @@ _STRUCTURED: Final = re.compile(r"structured_(\w+)::impl$")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _STATEMENT_ENDS: Final = frozenset("{};")
 _CONDITION: Final = re.compile(r"\b(?:if|else|for|while|switch|case|default|catch|do)\b|\?|&&|\|\|")
+_KEYWORDS: Final = frozenset({"if", "for", "while", "switch", "catch", "return", "sizeof"})
 _LAMBDA: Final = re.compile(r"\]\s*(?:\([^()]*\)\s*)?(?:mutable\s*)?(?:->\s*[\w:&<>]+\s*)?$")
 
 
@@ -133,7 +134,8 @@ def called_names(clean: str, function: Function) -> Iterator[str]:
     for match in re.finditer(
         r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:<[^;<>(){}]*>\s*)?\(", clean[function.body : function.end]
     ):
-        yield match[1]
+        if match[1] not in _KEYWORDS:
+            yield match[1]
 
 
 def is_unconditional(clean: str, function: Function, offset: int) -> bool:
