@@ -17,6 +17,7 @@ from torchyard.values.torch_patches.checks import (
     read_outcomes,
     sample_check,
     suite_check,
+    words_of_tests,
 )
 from torchyard.values.torch_patches.model import (
     CaseComparison,
@@ -100,6 +101,19 @@ def test_account_of_tests(tmp_path: Path) -> None:
     del after["TestOps.test_mse_loss_a"]
     assert suite_check(("mse_loss",), before, after).broken == ("TestOps.test_mse_loss_a",)
     assert suite_check(("none",), before, after).why == "no test of these operators was found"
+
+
+def test_tests_of_operators_with_a_similar_name_do_not_count() -> None:
+    patch = replace(PATCH, samples=SampleCheck(operators=("nn.functional.nll_loss", "poisson")))
+    names = [
+        "TestCommonCPU.test_out_nn_functional_nll_loss_cpu_float32",
+        "TestCommonCPU.test_out_nn_functional_poisson_nll_loss_cpu_float32",
+        "TestCommonCPU.test_out_nn_functional_multi_margin_loss_cpu_float32",
+    ]
+    check = suite_check(
+        words_of_tests(patch), dict.fromkeys(names, "passed"), dict.fromkeys(names, "passed")
+    )
+    assert check.passed == 1
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def run_tests(
     say: Say,
 ) -> list[SuiteCheck]:
     """Run the operator tests of the source tree with both libraries; return the account for each patch."""
-    words = [_test_words(patch) for patch in patches]
+    words = [words_of_tests(patch) for patch in patches]
     expression = " or ".join(sorted({word for several in words for word in several}))
     outcomes = []
     for name, target in (("before", before), ("after", after)):
@@ -169,10 +169,10 @@ def run_tests(
     return [suite_check(several, unchanged, patched) for several in words]
 
 
-def _test_words(patch: TorchPatch) -> tuple[str, ...]:
-    """Return the parts of test names that select the tests of a patch's operators."""
+def words_of_tests(patch: TorchPatch) -> tuple[str, ...]:
+    """Return the parts of test names that select the tests of a patch's operators, and of no other."""
     names = {operator.replace(".", "_") for operator in patch.samples.operators}
-    return tuple(sorted(names))
+    return tuple(sorted(f"_{name}_cpu_" for name in names))
 
 
 def _test_outcomes(

@@ -239,11 +239,23 @@ def _counts(draw: Draw) -> List[Any]:
 RANDOM_CASES: List[Case] = [
     case("bernoulli", "bernoulli", lambda d: [d.between(0.0, 1.0, 256, 256)]),
     case("binomial", "binomial", _counts),
+    case("binomial.double", "binomial", lambda d: [one.double() for one in _counts(d)]),
+    case("binomial.strided", "binomial", lambda d: [one.t() for one in _counts(d)]),
     case("dirichlet", "_sample_dirichlet", _rates),
     case("multinomial", "multinomial", lambda d: [d.between(0.1, 1.0, 64, 256)], num_samples=256),
     case("normal", "normal", lambda d: [d.floats(256, 256), d.between(0.1, 2.0, 256, 256)]),
     case("poisson", "poisson", _rates),
+    case("poisson.double", "poisson", lambda d: [d.between(0.0, 20.0, 256, 256).double()]),
+    case("poisson.strided", "poisson", lambda d: [d.between(0.0, 20.0, 256, 512)[:, ::2]]),
     case("standard_gamma", "_standard_gamma", _positive),
+    case(
+        "standard_gamma.double",
+        "_standard_gamma",
+        lambda d: [d.between(0.1, 2.0, 256, 256).double()],
+    ),
+    case(
+        "standard_gamma.strided", "_standard_gamma", lambda d: [d.between(0.1, 2.0, 256, 512).t()]
+    ),
     *_each(_F, "dropout alpha_dropout gumbel_softmax", TABLE),
     function_case("rrelu.training", TABLE, training=True),
     function_case("dropout2d", learned((8, 64, 16, 16))),
