@@ -94,6 +94,34 @@ Tensor f(const Tensor& input) {
     assert (patch.text, patch.line) == ("zeros_like -> empty_like", 6)
 
 
+INLINED = next(one for one in REFUSED if one.name.startswith("the fill of an inlined function"))
+
+
+@pytest.mark.parametrize(("index", "line"), [(0, 3), (1, 10)])
+def test_calls_that_were_all_observed_are_told_apart_by_their_order(
+    index: int, line: int, tmp_path: Path
+) -> None:
+    tree = tree_of(tmp_path, INLINED.text)
+    callers = (INLINED.function, "at::native::elsewhere()", INLINED.function)
+    call = NativeCall(
+        called="zero_", functions=(INLINED.function,), index=2 * index, callers=callers
+    )
+    (patch,) = patches_of([case_of(replace(finding_of(INLINED), calls=(call,)))], tree)
+    assert (patch.line, patch.why_not) == (line, "")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_calls_that_were_not_observed_once_each_are_not_told_apart(
+    count: int, tmp_path: Path
+) -> None:
+    tree = tree_of(tmp_path, INLINED.text)
+    call = NativeCall(
+        called="zero_", functions=(INLINED.function,), callers=(INLINED.function,) * count
+    )
+    (patch,) = patches_of([case_of(replace(finding_of(INLINED), calls=(call,)))], tree)
+    assert "2 calls of zero_ in f are possible" in patch.why_not
+
+
 def test_findings_at_one_place_are_one_patch(tmp_path: Path) -> None:
     finding = finding_of(PATCHED[0])
     larger = replace(finding, bytes_wasted=8192)

@@ -13,6 +13,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -155,7 +156,9 @@ def _call_to_change(finding: OperatorFinding) -> NativeCall:
     if certainty not in CERTAIN:
         raise NotProposed(f"the finding is {certainty or 'not tested'}, neither proven nor tested")
     if not finding.calls:
-        raise NotProposed("the native call was not recorded; repeat the sweep")
+        raise NotProposed(
+            "the native call was not recorded, or several calls write as many elements"
+        )
     if finding.pattern == REDUNDANT and len(finding.calls) < 2:  # noqa: PLR2004
         raise NotProposed("the first of the two writes was not recorded")
     call = finding.calls[0] if finding.pattern == DEAD else finding.calls[1]
@@ -169,15 +172,20 @@ def _call_to_change(finding: OperatorFinding) -> NativeCall:
 def _site(call: NativeCall, tree: SourceTree, resolved: dict[str, str]) -> _Site:
     """Return the call in the source: in the innermost function on the stack whose source is found.
 
-    Functions that it calls in its file may be inlined, so that a call in one of them is possible, too.
+    Functions that it calls in its file may be inlined, so that a call in one of them is possible, too. Several
+    possible calls are told apart by their order, if each of them was observed once.
     """
     names = [source_name(resolved.get(name, name)) for name in call.functions]
-    for name in names:
-        if not name:
-            continue
+    for name in filter(None, names):
         sites = [
-            site for place in _reachable(tree, name) for site in _sites(tree, place, call.called)
+            site
+            for path, function in tree.definitions(name)
+            for site in _sites_in_order(tree, path, function, call.called, {name})
         ]
+        callers = [source_name(resolved.get(one, one)) for one in call.callers]
+        numbers = [number for number, caller in enumerate(callers) if caller == name]
+        if len(sites) > 1 and len(numbers) == len(sites) and call.index in numbers:
+            return sites[numbers.index(call.index)]
         if len(sites) > 1:
             raise NotProposed(f"{len(sites)} calls of {call.called} in {name} are possible")
         if sites:
@@ -186,29 +194,24 @@ def _site(call: NativeCall, tree: SourceTree, resolved: dict[str, str]) -> _Site
     raise NotProposed(f"no call of {call.called} was found in the source ({known})")
 
 
-def _reachable(tree: SourceTree, name: str) -> list[tuple[Path, Function]]:
-    """Return the definitions of a function, and of the functions in its file that it calls."""
-    level, seen = tree.definitions(name), {name}
-    reachable = list(level)
-    for _ in range(_MOST_CALLS):
-        following = []
-        for path, function in level:
-            clean = tree.clean(path)
-            for called in dict.fromkeys(called_names(clean, function)):
-                if called not in seen:
-                    seen.add(called)
-                    following += [(path, one) for one in functions_named(clean, called)]
-        level = following
-        reachable += level
-    return reachable
-
-
-def _sites(tree: SourceTree, place: tuple[Path, Function], called: str) -> Iterator[_Site]:
-    path, function = place
+def _sites_in_order(
+    tree: SourceTree, path: Path, function: Function, called: str, around: set[str]
+) -> list[_Site]:
+    """Return the calls of an operator in a function, and in functions of its file that it calls."""
     clean = tree.clean(path)
-    for name in (called, called + _SYMBOLIC):
-        for call in calls_in(clean, function, name):
-            yield _Site(path=path, clean=clean, function=function, call=call)
+    found = [
+        (call.start, [_Site(path=path, clean=clean, function=function, call=call)])
+        for name in (called, called + _SYMBOLIC)
+        for call in calls_in(clean, function, name)
+    ]
+    if len(around) <= _MOST_CALLS:
+        for offset, name in called_names(clean, function):
+            if name not in around:
+                found += [
+                    (offset, _sites_in_order(tree, path, one, called, {*around, name}))
+                    for one in functions_named(clean, name)
+                ]
+    return [site for _, sites in sorted(found, key=itemgetter(0)) for site in sites]
 
 
 def _edits(site: _Site, called: str, text: str) -> tuple[tuple[SourceEdit, ...], str]:

@@ -24,6 +24,7 @@ _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
 _STATEMENT_ENDS: Final = frozenset("{};")
 _CONDITION: Final = re.compile(r"\b(?:if|else|for|while|switch|case|default|catch|do)\b|\?|&&|\|\|")
 _KEYWORDS: Final = frozenset({"if", "for", "while", "switch", "catch", "return", "sizeof"})
+_CALL: Final = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:<[^;<>(){}]*>\s*)?\(")
 _LAMBDA: Final = re.compile(r"\]\s*(?:\([^()]*\)\s*)?(?:mutable\s*)?(?:->\s*[\w:&<>]+\s*)?$")
 
 
@@ -129,13 +130,11 @@ def calls_in(clean: str, function: Function, name: str) -> list[Call]:
     return calls
 
 
-def called_names(clean: str, function: Function) -> Iterator[str]:
-    """Yield the names of all functions called in a body."""
-    for match in re.finditer(
-        r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:<[^;<>(){}]*>\s*)?\(", clean[function.body : function.end]
-    ):
+def called_names(clean: str, function: Function) -> Iterator[tuple[int, str]]:
+    """Yield the offsets and names of all functions called in a body."""
+    for match in _CALL.finditer(clean, function.body, function.end):
         if match[1] not in _KEYWORDS:
-            yield match[1]
+            yield match.start(), match[1]
 
 
 def is_unconditional(clean: str, function: Function, offset: int) -> bool:

@@ -34,6 +34,8 @@ _BINDINGS = "libtorch_python"
 """Library through which the dispatch mode is called, once for each operator on the stack."""
 
 Chain = Tuple[str, ...]
+Write = Tuple[Chain, int]
+"""The chain of operators of a write, and the number of its elements."""
 
 
 class NativeCall(NamedTuple):
@@ -43,10 +45,24 @@ class NativeCall(NamedTuple):
     """The operator that is called, such as `zeros_like` for `zeros_like > zero_ > fill_`."""
     functions: Sequence[str]
     """Native functions around the call, innermost first, with their arguments."""
+    index: int
+    callers: List[str]
+    """The innermost functions of all calls of the operator in the run, in order; `index` is this one's."""
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON."""
-        return {"called": self.called, "functions": list(self.functions)}
+        return {
+            "called": self.called,
+            "functions": list(self.functions),
+            "index": self.index,
+            "callers": list(self.callers),
+        }
+
+
+class _Write(NamedTuple):
+    elements: int
+    calls: List[NativeCall]
+    """Who issues it and, if there was one, who issued the write to the same memory before."""
 
 
 class CallerMode(TransparentMode):
@@ -57,8 +73,8 @@ class CallerMode(TransparentMode):
         self._writes = {_write_of(chain) for chain in chains}
         self._path: List[str] = []
         self._last: Dict[int, NativeCall] = {}
-        self.calls: Dict[Chain, List[NativeCall]] = {}
-        """By the chain of the write: who issues it, and who wrote to the same memory before."""
+        self._callers: Dict[str, List[str]] = {}
+        self._found: Dict[Chain, List[_Write]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record the call stack of writes; run the operator."""
@@ -69,27 +85,34 @@ class CallerMode(TransparentMode):
             chain = (*path, name)
             called = _called(chain)
             functions = native_functions(len(chain) - 1 - called)
-            call = NativeCall(chain[called], functions)
+            callers = self._callers.setdefault(chain[called], [])
+            call = NativeCall(chain[called], functions, len(callers), callers)
+            callers.append(functions[0] if functions else "")
             memory = args[0].data_ptr()
-            if chain in self._writes and not self._complete(chain):
+            if chain in self._writes:
                 earlier = self._last.get(memory)
-                self.calls[chain] = [call] if earlier is None else [call, earlier]
+                calls = [call] if earlier is None else [call, earlier]
+                self._found.setdefault(chain, []).append(_Write(args[0].numel(), calls))
             self._last[memory] = call
         return call_inside(self, self._path, func, args, kwargs or {})[0]
 
-    def _complete(self, chain: Chain) -> bool:
-        """Return whether an occurrence with an earlier write is recorded."""
-        return len(self.calls.get(chain, ())) > 1
+    def calls(self, chain: Chain, elements: int) -> List[NativeCall]:
+        """Return who issues the write of a chain, and who wrote to the same memory before.
+
+        Empty if several calls issue writes of this size.
+        """
+        found = [one for one in self._found.get(_write_of(chain), ()) if one.elements == elements]
+        if len({tuple(one.calls[0].functions) for one in found}) != 1:
+            return []
+        return max((one.calls for one in found), key=len)
 
 
-def calls_of(run: Callable[[], Any], chains: Set[Chain]) -> Dict[Chain, List[NativeCall]]:
-    """Run a function; return who issued the writes of each chain, and the write before it."""
-    mode = CallerMode(chains)
+def calls_of(run: Callable[[], Any], writes: Set[Write]) -> Dict[Write, List[NativeCall]]:
+    """Run a function; return who issued each write, and the write before it."""
+    mode = CallerMode({chain for chain, _ in writes})
     with mode:
         run()
-    return {
-        chain: mode.calls[_write_of(chain)] for chain in chains if _write_of(chain) in mode.calls
-    }
+    return {write: mode.calls(*write) for write in writes}
 
 
 def _called(chain: Chain) -> int:

@@ -7,6 +7,7 @@ crashes loses one case, which the controller knows from its start line.
 import faulthandler
 import fnmatch
 import json
+import math
 import os
 import time
 import warnings
@@ -18,7 +19,7 @@ import torch
 from torchyard.worker.devices import device_of
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.native_callers import Chain, NativeCall, calls_of, short_name
+from torchyard.worker.values.native_callers import NativeCall, Write, calls_of, short_name
 from torchyard.worker.values.operator_cases import Case, Draw, all_cases, cases_of_file
 from torchyard.worker.values.patterns.wasted_writes import GUARDS
 from torchyard.worker.values.pricing.fix_timing import gain_of, price
@@ -178,24 +179,25 @@ def _profiled(case: Case, device: str, cache: Optional[str]) -> Dict[str, Profil
 
 def _native_calls(
     case: Case, device: str, findings: Dict[str, List[Finding]]
-) -> Dict[str, Dict[Chain, List[NativeCall]]]:
-    """Return the native functions that issue the wasted writes, by direction and chain of operators."""
-    chains = {
-        direction: {_short_chain(one) for one in several if one.pattern in (DEAD, REDUNDANT)}
+) -> Dict[str, Dict[Write, List[NativeCall]]]:
+    """Return the native functions that issue the wasted writes, by direction and write."""
+    writes = {
+        direction: {_write(one) for one in several if one.pattern in (DEAD, REDUNDANT)}
         for direction, several in findings.items()
     }
-    calls: Dict[str, Dict[Chain, List[NativeCall]]] = {}
-    if any(chains.values()):
+    calls: Dict[str, Dict[Write, List[NativeCall]]] = {}
+    if any(writes.values()):
         draw = Draw(device, SEEDS[0])
         called: List[CalledCase] = []
-        calls[FORWARD] = calls_of(lambda: called.append(_call(case, draw)), chains[FORWARD])
-        if chains.get(BACKWARD):
-            calls[BACKWARD] = calls_of(lambda: _backward(called[0]), chains[BACKWARD])
+        calls[FORWARD] = calls_of(lambda: called.append(_call(case, draw)), writes[FORWARD])
+        if writes.get(BACKWARD):
+            calls[BACKWARD] = calls_of(lambda: _backward(called[0]), writes[BACKWARD])
     return calls
 
 
-def _short_chain(finding: Finding) -> Chain:
-    return tuple(short_name(name) for name in (*finding.path, finding.operator))
+def _write(finding: Finding) -> Write:
+    chain = tuple(short_name(name) for name in (*finding.path, finding.operator))
+    return chain, math.prod(finding.shape)
 
 
 def _in_session(body: Callable[[ProfilingSession], None], cache: Optional[str]) -> ProfilingSession:
@@ -296,7 +298,7 @@ def _tensors(result: Any) -> List[torch.Tensor]:
 
 
 def _described(
-    finding: Finding, direction: str, native: Chains, calls: Dict[Chain, List[NativeCall]]
+    finding: Finding, direction: str, native: Chains, calls: Dict[Write, List[NativeCall]]
 ) -> Dict[str, Any]:
     """Describe a finding: with the test without the profiler, its certainty and its cost."""
     chain = tuple(finding.path) + (finding.operator,)
@@ -325,7 +327,7 @@ def _described(
         "count": finding.count,
         "detail": finding.detail,
         "native": times,
-        "calls": [call.as_dict() for call in calls.get(_short_chain(finding), ())],
+        "calls": [call.as_dict() for call in calls.get(_write(finding), ())],
         "proof": {"certainty": certainty, "why": why, "tests": tests},
         "worth": worth,
     }
