@@ -98,20 +98,20 @@ INLINED = next(one for one in REFUSED if one.name.startswith("the fill of an inl
 
 
 @pytest.mark.parametrize(("index", "line"), [(0, 3), (1, 10)])
-def test_calls_that_were_all_observed_are_told_apart_by_their_order(
+def test_calls_that_were_all_observed_are_distinguished_by_their_order(
     index: int, line: int, tmp_path: Path
 ) -> None:
     tree = tree_of(tmp_path, INLINED.text)
     callers = (INLINED.function, "at::native::elsewhere()", INLINED.function)
     call = NativeCall(
-        called="zero_", functions=(INLINED.function,), index=2 * index, callers=callers
+        called="zero_", functions=(INLINED.function,), number=2 * index, callers=callers
     )
     (patch,) = patches_of([case_of(replace(finding_of(INLINED), calls=(call,)))], tree)
     assert (patch.line, patch.why_not) == (line, "")
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_calls_that_were_not_observed_once_each_are_not_told_apart(
+def test_calls_that_were_not_observed_once_each_are_not_distinguished(
     count: int, tmp_path: Path
 ) -> None:
     tree = tree_of(tmp_path, INLINED.text)

@@ -45,17 +45,17 @@ def test_a_chain_that_does_not_occur_is_missing() -> None:
     assert calls_of(backward_of(loss), {other, smaller}) == {other: [], smaller: []}
 
 
-def test_fills_of_one_operator_are_told_apart_by_their_size() -> None:
+def test_fills_of_one_operator_are_distinguished_by_their_size() -> None:
     layer = torch.nn.ConvTranspose2d(3, 4, 3, bias=False).double()
     values = torch.randn(2, 3, 8, 8, dtype=torch.float64, requires_grad=True)
     chain = ("convolution_backward", "zero_")
     gradient, weights = (chain, 2 * 3 * 8 * 8), (chain, 3 * 4 * 3 * 3)
     calls = calls_of(backward_of(layer(values)), {gradient, weights})
-    assert [call.index for call in (*calls[gradient], *calls[weights])] == [0, 1]
+    assert [call.number for call in (*calls[gradient], *calls[weights])] == [0, 1]
     assert len(calls[gradient][0].callers) == 2
 
 
-def test_fills_of_equal_size_at_two_places_are_not_told_apart() -> None:
+def test_fills_of_equal_size_at_two_places_are_not_distinguished() -> None:
     layer = torch.nn.ConvTranspose2d(2, 2, 2, bias=False).double()
     values = torch.randn(1, 2, 2, 4, dtype=torch.float64, requires_grad=True)
     write = (("convolution_backward", "zero_"), 16)

@@ -68,9 +68,9 @@ class NativeCall:
     """The operator that is called, such as `zeros_like`."""
     functions: tuple[str, ...] = ()
     """Native functions around the call, innermost first; `LIBRARY+0xOFFSET` without a symbol."""
-    index: int = 0
+    number: int = 0
     callers: tuple[str, ...] = ()
-    """The innermost functions of all calls of the operator, in order; `index` is this one's."""
+    """The innermost functions of all calls of the operator, in order; `number` is the index of this one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,7 +173,7 @@ def _site(call: NativeCall, tree: SourceTree, resolved: dict[str, str]) -> _Site
     """Return the call in the source: in the innermost function on the stack whose source is found.
 
     Functions that it calls in its file may be inlined, so that a call in one of them is possible, too. Several
-    possible calls are told apart by their order, if each of them was observed once.
+    possible calls are distinguished by their order, if each of them was observed once.
     """
     names = [source_name(resolved.get(name, name)) for name in call.functions]
     for name in filter(None, names):
@@ -184,8 +184,8 @@ def _site(call: NativeCall, tree: SourceTree, resolved: dict[str, str]) -> _Site
         ]
         callers = [source_name(resolved.get(one, one)) for one in call.callers]
         numbers = [number for number, caller in enumerate(callers) if caller == name]
-        if len(sites) > 1 and len(numbers) == len(sites) and call.index in numbers:
-            return sites[numbers.index(call.index)]
+        if len(sites) > 1 and len(numbers) == len(sites) and call.number in numbers:
+            return sites[numbers.index(call.number)]
         if len(sites) > 1:
             raise NotProposed(f"{len(sites)} calls of {call.called} in {name} are possible")
         if sites:

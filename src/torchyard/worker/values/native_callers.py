@@ -45,16 +45,16 @@ class NativeCall(NamedTuple):
     """The operator that is called, such as `zeros_like` for `zeros_like > zero_ > fill_`."""
     functions: Sequence[str]
     """Native functions around the call, innermost first, with their arguments."""
-    index: int
+    number: int
     callers: List[str]
-    """The innermost functions of all calls of the operator in the run, in order; `index` is this one's."""
+    """The innermost functions of all calls of the operator in the run, in order; `number` is the index of this one."""
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON."""
         return {
             "called": self.called,
             "functions": list(self.functions),
-            "index": self.index,
+            "number": self.number,
             "callers": list(self.callers),
         }
 
