@@ -187,7 +187,7 @@ def read_request(profile: Path) -> StoredRequest:
     if not path.is_file():
         raise UsageError(
             f"{profile.parent} does not say how the program was run",
-            why="it was made by an earlier version or by `torchyard.values()`",
+            why="it was made by an earlier version or by `torchyard.profile_values()`",
             hint="give the program instead: `torchyard values fix train.py`",
         )
     return read_profile_file(StoredRequest, path, newest=REQUEST_FORMAT)
