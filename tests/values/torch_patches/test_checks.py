@@ -27,7 +27,7 @@ from torchyard.values.torch_patches.model import (
     TorchFixReport,
     TorchPatch,
 )
-from torchyard.values.torch_patches.report import torch_fix_text, upstream_text
+from torchyard.values.torch_patches.report import series_text, torch_fix_text, upstream_text
 
 PATCH = TorchPatch(
     found_in=(FoundIn(case="mse_loss", direction="backward", bytes_wasted=2 << 20),),
@@ -140,6 +140,25 @@ def test_patches_that_were_not_built_are_reported_as_unchecked() -> None:
     assert text.startswith("1 patch of torch 2.6.0, not built.")
     assert "not checked" in text
     assert "equal bit for bit" not in text
+
+
+def test_a_report_on_a_patch_that_was_not_built_claims_no_evidence() -> None:
+    report = TorchFixReport(torch="2.6.0", patches=(PATCH,))
+    assert "neither built nor checked" in upstream_text(report, PATCH)
+    assert "bit for bit" not in upstream_text(report, PATCH)
+    assert "neither built nor checked" in series_text(report)
+
+
+def test_the_table_of_a_series_has_a_row_for_each_case() -> None:
+    second = FoundIn(case="mse_loss.sum", direction="backward", bytes_wasted=1 << 20)
+    fast = CaseComparison(
+        case="mse_loss", verdict="faster", speedup=1.17, interval=Interval(low=1.1, high=1.2)
+    )
+    patch = replace(VERIFIED, found_in=(*PATCH.found_in, second), comparisons=(fast,))
+    rows = series_text(TorchFixReport(patches=(patch,), built=True)).splitlines()[-2:]
+    assert rows[0].endswith("| 40 | 90 pass, 1 failed before | faster, 1.170x [1.100, 1.200] |")
+    assert "mse_loss.sum backward | 1.00 MiB" in rows[1]
+    assert rows[1].endswith("|  |")
 
 
 def test_evidence_is_shown_and_missing_evidence_is_named() -> None:

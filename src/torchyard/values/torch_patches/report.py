@@ -66,12 +66,13 @@ def evidence(patch: TorchPatch) -> list[str]:
             f"sweep of the patched library: the finding {remains}; "
             f"{format_bytes(patch.bytes_saved)} less written in one call"
         )
-    lines += [_speed(one) for one in patch.comparisons]
+    lines += [f"speed of {one.case}: {speed_text(one)}" for one in patch.comparisons]
     return lines
 
 
-def _speed(comparison: CaseComparison) -> str:
-    text = f"speed of {comparison.case}: {comparison.verdict or 'no verdict'}"
+def speed_text(comparison: CaseComparison) -> str:
+    """Return verdict, speedup and interval, and why there is no verdict."""
+    text = comparison.verdict or "no verdict"
     if comparison.speedup is not None:
         text += f", {comparison.speedup:.3f}x"
     if comparison.interval is not None:
@@ -105,8 +106,40 @@ def upstream_text(report: TorchFixReport, patch: TorchPatch) -> str:
         patch.diff.rstrip("\n"),
         "```",
         "",
-        "Evidence:",
-        "",
-        *(f"- {line}" for line in evidence(patch)),
+        *(
+            ["Evidence:", "", *(f"- {line}" for line in evidence(patch))]
+            if report.built
+            else ["The patch was neither built nor checked."]
+        ),
     ]
+    return "\n".join(lines) + "\n"
+
+
+def series_text(report: TorchFixReport) -> str:
+    """Return a Markdown table of all patches; each has a row for every case."""
+    state = "" if report.built else " They were neither built nor checked."
+    lines = [
+        f"# Patches of torch {report.torch}",
+        "",
+        f"Memory that is filled and then overwritten, found by `torchyard values sweep`.{state}",
+        "",
+        "| patch | function | change | case | bytes | samples | tests | speed |",
+        "|---|---|---|---|--:|--:|---|---|",
+    ]
+    for number, patch in enumerate(report.proposed, start=1):
+        speeds = {one.case: one for one in patch.comparisons}
+        tests = patch.tests
+        account = f"{tests.passed} pass, {tests.failed_before} failed before"
+        for found in patch.found_in:
+            cells = (
+                f"{number:02}",
+                f"`{patch.function}`",
+                patch.text,
+                f"{found.case} {found.direction}",
+                format_bytes(found.bytes_wasted),
+                str(patch.samples.compared or ""),
+                account if tests.passed or tests.failed_before else "none",
+                speed_text(speeds[found.case]) if found.case in speeds else "",
+            )
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -28,7 +28,7 @@ from torchyard.values.torch_patches.checks import (
 )
 from torchyard.values.torch_patches.model import SuiteCheck, TorchFixReport, TorchPatch
 from torchyard.values.torch_patches.patched_build import PatchedBuild
-from torchyard.values.torch_patches.report import upstream_text
+from torchyard.values.torch_patches.report import series_text, upstream_text
 
 REPORT_FILE: Final = "torch-patches.json"
 PATCHES: Final = "patches"
@@ -176,7 +176,7 @@ def _with(report: TorchFixReport, patches: Sequence[TorchPatch]) -> TorchFixRepo
 
 
 def _write_patches(report: TorchFixReport, folder: Path) -> None:
-    """Write each patch in the format of `git apply`, and the text of a report to the developers of torch."""
+    """Write each patch in the format of `git apply`, the text of a report to torch's developers, and a table."""
     for number, patch in enumerate(report.proposed, start=1):
         path = folder / PATCHES / f"{number:02}-{patch.function}.patch"
         path.parent.mkdir(exist_ok=True)
@@ -185,3 +185,5 @@ def _write_patches(report: TorchFixReport, folder: Path) -> None:
             (path.with_suffix(".md"), upstream_text(report, patch)),
         ):
             replace_bytes(file, text.encode("utf-8", errors="surrogateescape"))
+    if report.proposed:
+        replace_bytes(folder / PATCHES / "README.md", series_text(report).encode("utf-8"))
