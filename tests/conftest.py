@@ -10,6 +10,8 @@ import fcntl
 import gc
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _path_in_repository(item.path) in LONG_LANE:
             item.add_marker("long")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked `fresh_process` in one, if other tests have loaded compiled code in this one."""
+    if pyfuncitem.get_closest_marker("fresh_process") is None:
+        return None
+    from torchyard.worker.values.unobserved import untracked_libraries
+
+    if not untracked_libraries():
+        return None
+    variables = {key: text for key, text in os.environ.items() if not key.startswith("PYTEST_")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", ""]
+    ended = subprocess.run(
+        [*command, pyfuncitem.nodeid],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return True
 
 
 def pytest_collection_finish() -> None:

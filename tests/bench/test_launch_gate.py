@@ -68,7 +68,7 @@ def run(
     return row
 
 
-def test_waiting_is_neither_measuring_time_nor_progress(tmp_path: Path) -> None:
+def test_waiting_is_not_measuring_time(tmp_path: Path) -> None:
     wait_s = 200.0  # of a budget of 600 s, without waiting for it
     gate = TimedGate(tmp_path / "run", wait_s=0.0, most=2)
     admits = gate.admits
@@ -84,14 +84,12 @@ def test_waiting_is_neither_measuring_time_nor_progress(tmp_path: Path) -> None:
         return real() + gate.waited_s
 
     gate.admits = pretended  # type: ignore[method-assign]
-    events: list[Event] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", pretended_s)
         patch.setattr(session, "SessionClock", partial(SessionClock, clock=pretended_s))
-        row = run(tmp_path / "run", gate, 5, events)
+        row = run(tmp_path / "run", gate, 5)
     assert gate.waited_s == 3 * wait_s
     assert row.elapsed_s < wait_s
-    assert max(event.fraction or 0.0 for event in events if event.kind == "phase") < 0.6
     assert len(read_run(tmp_path / "run").launches()) == 2  # a noisy one has no clean pair
     assert "closed by the test" in row.notes
 

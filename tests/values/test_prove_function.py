@@ -48,6 +48,7 @@ def dead(profile: ValueProfile, operator: str = "") -> ValueFinding:
     return found
 
 
+@pytest.mark.fresh_process
 def test_without_prove_findings_are_at_most_likely() -> None:
     values = watched(training())
     found = dead(values.profile)
@@ -55,6 +56,7 @@ def test_without_prove_findings_are_at_most_likely() -> None:
     assert found.proof.why == "no run of the program without the profiler has confirmed it"
 
 
+@pytest.mark.fresh_process
 def test_prove_confirms_and_times_findings() -> None:
     step = training()
     values = watched(step)
@@ -82,6 +84,7 @@ def test_inside_of_operators() -> None:
     assert found.worth.per_step_ns is None
 
 
+@pytest.mark.fresh_process
 def test_other_work_proves_nothing() -> None:
     import torch
 
@@ -93,6 +96,7 @@ def test_other_work_proves_nothing() -> None:
     assert any("passed to prove()" in note for note in profile.notes)
 
 
+@pytest.mark.fresh_process
 def test_operators_missing_from_the_function_are_noted() -> None:
     import torch
 

@@ -19,7 +19,7 @@ from torchyard.core.study import Target
 from torchyard.errors import StepFailed, UsageError
 from torchyard.values.torch_patches.patched_build import PatchedBuild
 
-pytestmark = [pytest.mark.real_build, pytest.mark.timeout(600), needs_cmake, needs_gcc]
+pytestmark = [pytest.mark.timeout(600), needs_cmake, needs_gcc]
 
 NATIVE = "aten/src/ATen/native"
 CMAKE = f"""
