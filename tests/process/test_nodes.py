@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from torchyard.errors import MissingTool
 from torchyard.process.ending import ExitWatch, WorkerFailure
 from torchyard.process.nodes import NodePlace, _accept
 from torchyard.process.tree import LAUNCH_VARIABLE, processes_of_launch
+from torchyard.process.worker_io import RequestPipes
 from torchyard.process.worker_process import WorkerGroup, WorkerProcess
 from torchyard.worker.placement import CORES
 
@@ -119,6 +121,27 @@ def test_a_killed_agent_ends_the_worker(start: Start) -> None:
     with pytest.raises(WorkerFailure, match="SIGKILL"):
         worker.ask("hang", limit_s=20)
     assert gone(facts["variables"][LAUNCH_VARIABLE])
+
+
+def test_a_connection_that_is_reset_is_an_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        worker = socket.create_connection(listener.getsockname())
+        controller, _ = listener.accept()
+    fd = controller.detach()
+    pipes = RequestPipes(read_fd=fd, write_fd=os.dup(fd))
+    pipes.queue({"request": "facts"})
+    pipes.write()
+    # Closed without a delay while data waits: the other side gets a reset instead of an end.
+    worker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    worker.close()
+    deadline = time.monotonic() + 60
+    while not pipes.at_end and time.monotonic() < deadline:
+        assert pipes.read() is None
+    assert pipes.at_end
+    pipes.queue({"request": "facts"})
+    pipes.write()
+    assert pipes.reader_gone
+    pipes.close()
 
 
 def test_srun_that_fails_is_quoted(start: Start) -> None:

@@ -71,7 +71,7 @@ class RequestPipes:
                 written = os.write(self._write_fd, self._outgoing)
             except BlockingIOError:
                 return
-            except BrokenPipeError:
+            except OSError:  # a closed pipe, or a connection to another node that was lost
                 self._outgoing = memoryview(b"")
                 self.reader_gone = True
                 return
@@ -89,6 +89,8 @@ class RequestPipes:
                 chunk = os.read(self._read_fd, _READ_BYTES)
             except BlockingIOError:
                 return None
+            except OSError:  # a connection to another node that was reset or lost
+                chunk = b""
             self.at_end = not chunk
             self._incoming += chunk
             if len(self._incoming) > _LONGEST_LINE_BYTES:
