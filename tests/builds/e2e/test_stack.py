@@ -86,8 +86,14 @@ python = "import pymath; assert pymath.two() == 200, pymath.two()"
 """
 PYMATH_C = """\
 #include <Python.h>
+#include <stdlib.h>
 #include <mathlib.h>
-static PyObject *one(PyObject *self, PyObject *none) { return PyLong_FromLong(mathlib_one()); }
+static PyObject *one(PyObject *self, PyObject *none)
+{
+    if (secure_getenv("PYMATH_FAILS")) /* in glibc since 2.17 */
+        return NULL;
+    return PyLong_FromLong(mathlib_one());
+}
 static PyObject *two(PyObject *self, PyObject *none) { return PyLong_FromLong(mathlib_two()); }
 static PyMethodDef methods[] = {
     {"one", one, METH_NOARGS, ""}, {"two", two, METH_NOARGS, ""}, {NULL, NULL, 0, NULL}};
@@ -208,6 +214,7 @@ def test_portable_wheels_run_without_the_build(stack: Stack, tools: Path, tmp_pa
 
 
 def test_a_wheel_that_needs_a_newer_system(stack: Stack, tmp_path: Path) -> None:
+    """The extension uses a function of a glibc that is newer than the platform."""
     old = f"manylinux_2_5_{os.uname().machine}"
     words = ("wheels", "stack", "--output", str(tmp_path / "old"), "--platform", old)
     ended = stack.cli.build(*words, code=5)
