@@ -193,6 +193,7 @@ RUN set -eu; \
     cp -a --reflink=auto /opt/torchyard/pytorch-2.6.0-trimmed/sources/pytorch-2.6.0-1b704c81d955 \
         /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.part; \
     cd /opt/torchyard/pytorch-2.6.0-trimmed/trees/pytorch.part; \
+    sed -i '/^CHECK_SSE(.*"AVX512"/d' cmake/Modules/FindAVX.cmake; \
     sh -c 'rm -rf third_party/googletest && cp -r /usr/src/googletest third_party/'; \
     sed -i 's|^set(CMAKE_INSTALL_RPATH "")|set(CMAKE_INSTALL_RPATH "${_rpath_portable_origin}")|' \
         cmake/Dependencies.cmake; \
