@@ -334,6 +334,11 @@ class LaunchProcesses:
             self._workers.kill()
 
     @property
+    def cache(self) -> Path:
+        """The folder of compiled artifacts."""
+        return self._cache
+
+    @property
     def several_processes(self) -> bool:
         """Whether the variants need more than one process."""
         return len(self._by_key) > 1

@@ -45,6 +45,7 @@ Examples:
 Find out why two variants differ. Further launches profile operators and kernels, and relate both to the
 same modules and source lines. The table lists how much each contributes to the difference, with 95 %
 confidence intervals; the parts sum to the difference of the iteration times without the profiler.
+`torchyard reduce RUN --row N --part K` cuts the operators of a part down to a small script.
 
 RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. On a GPU, parts are GPU
 time, and the rest is idle gaps.

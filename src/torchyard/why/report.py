@@ -39,7 +39,8 @@ def attribution_text(result: Attribution, *, width: int = 100) -> str:
     shown = shown_parts(result)
     amount = max(len(_amount(part.difference_ns, scale)) for part in shown)
     for part in shown:
-        lines += _part_lines(part, result, scale, unit, amount, width)
+        number = next(n for n, one in enumerate(result.parts, start=1) if one is part)
+        lines += _part_lines(number, part, result, scale, unit, amount, width)
     rest = [part for part in result.parts if part not in shown]
     if rest:
         total_ns = sum(part.difference_ns for part in rest)
@@ -252,7 +253,7 @@ def _interval(low_ns: float, high_ns: float, scale: float) -> str:
 
 
 def _part_lines(
-    part: Part, result: Attribution, scale: float, unit: str, amount: int, width: int
+    number: int, part: Part, result: Attribution, scale: float, unit: str, amount: int, width: int
 ) -> list[str]:
     times = f"{_times(part.baseline_ns, part.candidate_ns, scale)} {unit}"
     mark = "" if part.named else "  not significant"
@@ -261,7 +262,8 @@ def _part_lines(
         f"{_interval(part.low_ns, part.high_ns, scale)}  {times}{mark}"
     )
     indent = " " * (amount + 2)
-    lines = [head, *wrapped(one_line(part.name), width, first=indent, rest=indent + "  ")]
+    name = f"part {number}: {one_line(part.name)}"
+    lines = [head, *wrapped(name, width, first=indent, rest=indent + "  ")]
     for place in places(part.sources)[:_MOST_LINES]:
         lines += wrapped(one_line(place), width, first=indent, rest=indent + "    ")
     for name, kernels in (

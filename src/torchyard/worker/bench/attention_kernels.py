@@ -21,7 +21,7 @@ _OPERATORS = {
     "aten::_scaled_dot_product_cudnn_attention": "cudnn",
     "aten::_scaled_dot_product_fused_attention_overrideable": "the device's own",
 }
-_NO_KERNEL = ("No available kernel", "No viable backend")
+_NO_KERNEL = ("No available kernel", "No viable backend", "Invalid backend")
 
 
 def kernels_of(function: Any, args: Any, kwargs: Any) -> Set[str]:

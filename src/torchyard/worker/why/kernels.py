@@ -93,7 +93,7 @@ class GeneratedCode:
             own = getattr(node, "origin_node", None) if not isinstance(schedule, list) else None
             origins += [own] if own is not None else list(node.origins)
         phase = BACKWARD if getattr(graph, "is_backward", False) else FORWARD
-        units = {_unit_of(origin, phase) for origin in origins if origin.op == "call_function"}
+        units = {unit_of_node(origin, phase) for origin in origins if origin.op == "call_function"}
         computing = {unit for unit in units if not is_view(unit.operator)}
         calls = self._graphs.setdefault(id(graph), (graph, []))[1]
         moved_bytes = _moved_bytes(schedule) if isinstance(schedule, list) else 0.0
@@ -186,7 +186,8 @@ def _moved_bytes(schedule: List[Any]) -> float:
     return sum(sizes.values())
 
 
-def _unit_of(node: Any, phase: str) -> Unit:
+def unit_of_node(node: Any, phase: str) -> Unit:
+    """Return the source operator of a node of an FX graph."""
     modules = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     path, kind = ("", "")
     if modules:

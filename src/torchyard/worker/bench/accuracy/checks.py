@@ -14,7 +14,12 @@ import torch
 from torchyard.worker.bench.accuracy import behaviour, changed_weights
 from torchyard.worker.bench.accuracy import judge as accuracy
 from torchyard.worker.bench.accuracy.behaviour import ModuleState
-from torchyard.worker.bench.accuracy.timed_results import TimedCheck, Verifier, distance
+from torchyard.worker.bench.accuracy.timed_results import (
+    COMPARABLE,
+    TimedCheck,
+    Verifier,
+    distance,
+)
 from torchyard.worker.bench.inputs import ALL, LEVELS, NONE
 from torchyard.worker.bench.model import Model
 from torchyard.worker.bench.process_state import SHARED_FUNCTIONS
@@ -23,8 +28,6 @@ from torchyard.worker.bench.variant import VariantRunner
 from torchyard.worker.wire import CHANGED, REPLACED
 
 SECOND_DRAW = 1
-COMPARABLE = ("pass", "less-accurate", "nondeterministic")
-"""Statuses with which results of timed calls can be compared with those of eager code."""
 LAST_CALLS = 8
 LAST_CALLS_NS = 400_000_000
 UNFINISHED_NS = 100_000
