@@ -26,6 +26,8 @@ class SimulatedPrograms:
     noise_sd: float = 0.01
     round_sd: float = 0.0
     failures: bool = False
+    margin: float = 0.01
+    unlikely: frozenset[str] = frozenset()
     runs: int = 0
     chance: random.Random = field(init=False)
 
@@ -55,7 +57,12 @@ class SimulatedPrograms:
             )
             for position, (one, value) in enumerate(zip(revisions, values, strict=True))
         )
-        return Round(blocks=blocks, took_s=RUN_S * len(blocks))
+        signatures = {one.commit: self.signature(one.commit) for one in revisions}
+        return Round(blocks=blocks, took_s=RUN_S * len(blocks), signatures=signatures)
+
+    def signature(self, name: str) -> dict[str, str]:  # noqa: ARG002  # for subclasses
+        """Return the signature of a program; empty if there is none."""
+        return {}
 
     def experiment(
         self, time_s: float, state: State | None = None, listener: Listener = lambda *_: None
@@ -65,9 +72,10 @@ class SimulatedPrograms:
             state=state,
             measure=self.measure,
             record=state.add,
-            budget=search_budget(time_s=time_s, margin=0.01),
+            budget=search_budget(time_s=time_s, margin=self.margin),
             listener=listener,
             failures=self.failures,
+            unlikely=self.unlikely,
         )
 
 

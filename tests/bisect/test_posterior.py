@@ -160,11 +160,27 @@ def test_effect_covers_the_truth() -> None:
     assert 180 <= covered <= 199
 
 
-def test_rounds_with_an_outlier_are_left_out() -> None:
+def test_disturbed_runs_are_left_out() -> None:
     rounds = rounds_of(3, 0.2, [2, 2, 2, 2, 3, 3, 3, 3])
     assert without_outliers(rounds) == rounds
     rounds[4] = {**rounds[4], 2: rounds[4][2] + 0.5}
-    assert without_outliers(rounds) == rounds[:4] + rounds[5:]
+    rest = {k: value for k, value in rounds[4].items() if k != 2}
+    assert without_outliers(rounds) == [*rounds[:4], rest, *rounds[5:]]
+
+
+def test_a_disturbed_pair_is_left_out() -> None:
+    rounds = rounds_of(3, 0.2, [2, 3] * 6)[2:]
+    assert without_outliers([{0: 0.0, LAST: 0.7}, *rounds]) == rounds
+
+
+def test_the_only_run_of_a_revision_counts_within_the_ends() -> None:
+    rounds = rounds_of(3, 0.2, [2, 3, 2, 3, 6])
+    assert without_outliers(rounds) == rounds
+    far = {**rounds[-1], 6: rounds[-1][6] + 0.5}
+    rest = {k: value for k, value in far.items() if k != 6}
+    assert without_outliers([*rounds[:-1], far]) == [*rounds[:-1], rest]
+    # Another run confirms it: the revision is that slow.
+    assert without_outliers([*rounds[:-1], far, far]) == [*rounds[:-1], far, far]
 
 
 def test_the_level_of_a_revision_is_not_an_outlier() -> None:

@@ -113,3 +113,20 @@ def test_an_interrupted_search_resumes(kept: int) -> None:
     runs = simulated.runs
     assert simulated.search(state=state) == outcome
     assert simulated.runs == runs
+
+
+def test_slow_runs_of_one_end_are_part_of_its_time() -> None:
+    """A program that is often slow is slower: its runs are not outliers of the machine."""
+
+    class OftenSlow(SimulatedRange):
+        def log_time(self, index: int) -> float:
+            slow = 0.4 if index >= 30 and self.chance.random() < 0.3 else 0.0
+            return super().log_time(index) + slow
+
+    for seed in range(4):
+        simulated = OftenSlow(levels=step(30, 0.0), seed=seed)
+        try:
+            outcome = simulated.search(time_s=200.0)
+        except NothingToDo:  # medians do not differ
+            continue
+        assert outcome.ending != "culprit" or named(outcome) == [30]

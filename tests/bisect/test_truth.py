@@ -25,7 +25,13 @@ def test_ranges_without_a_change_name_nobody(time_s: float) -> None:
     assert results["right"] + results["wrong"] + results["several"] <= 0.05 * COUNT, results
 
 
-def test_disturbed_runs_name_no_wrong_revision() -> None:
-    results = endings(0.2, count=COUNT, slow_share=0.05)
+@pytest.mark.parametrize("size", [0.02, 0.2])
+def test_the_change_is_located_among_disturbed_runs(size: float) -> None:
+    results = endings(size, count=COUNT, slow_share=0.05)
     assert results["right"] >= 0.9 * COUNT, results
     assert results["wrong"] <= 0.05 * COUNT, results
+
+
+def test_disturbed_ranges_without_a_change_name_nobody() -> None:
+    results = endings(0.0, count=COUNT, slow_share=0.05)
+    assert results["right"] + results["wrong"] + results["several"] <= 0.05 * COUNT, results

@@ -158,3 +158,20 @@ def test_a_setting_that_the_environment_sets(
     ended = bisect(capsys, "--settings", "A=1", "A=1 REPEATS=2", "--workload", "model.py:net")
     assert ended.code == 2
     assert "REPEATS is set" in ended.err
+
+
+def test_signatures_of_revisions(capsys: Capture, tmp_path: Path) -> None:
+    line = "x = [torch.sort(x, -1)[0] for _ in range(12)][-1]"
+    folder, commits = project(tmp_path, line)
+    options = ["--repo", str(folder), "--good", commits[0], "--bad", commits[-1]]
+    options += ["--workload", f"{folder}/model.py:net"]
+    document = found(bisect(capsys, *options, "--json"))
+    assert [one["commit"] for one in document["candidates"]] == [commits[CULPRIT]]
+    assert "operators" in document["signature"]
+    records = (tmp_path / "home").rglob("records-*.jsonl")
+    rounds = [json.loads(one) for path in records for one in path.read_text("ascii").splitlines()]
+    signatures = {k: v for one in rounds for k, v in one.get("signatures", {}).items()}
+    # Revisions that do the same work have the same signature, whatever their folders are.
+    work = [signatures[one] for one in commits if one in signatures]
+    assert len({json.dumps(one, sort_keys=True) for one in work}) == 2
+    assert "signature   differs in" in bisect(capsys, *options).out

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from torchyard.bisect.delta import set_name
 from torchyard.bisect.environments import PackageEnvironments, available_versions, parse_releases
 from torchyard.bisect.model import Kind, Request, Revision, SearchFolder, Setting
 from torchyard.bisect.places import GitPlaces, Places, ReleasePlaces, SettingPlaces, open_repository
+from torchyard.bisect.prior import without_code
 from torchyard.bisect.program_rounds import ProgramRounds
 from torchyard.bisect.workload_rounds import WorkloadRounds
 from torchyard.core.study import Scalar, Study
@@ -127,6 +129,7 @@ def request_of_options(options: dict[str, Any], *, why: bool) -> tuple[Request, 
     python = str((options["python"] or Path(sys.executable)).absolute())
     shared = {key: options[key] for key in ("command", "setup", "metric")}
     shared["study"] = _study(options, why=why)
+    shared |= _recipe(options)
     if options["packages"] and not options["releases"]:
         raise UsageError("--with has no effect", hint="it applies to --releases")
     if options["settings"]:
@@ -139,7 +142,8 @@ def request_of_options(options: dict[str, Any], *, why: bool) -> tuple[Request, 
         return Request(settings=settings, python=python if packages else "", **shared), []
     if options["releases"]:
         package, text = parse_releases(options["releases"])
-        versions = available_versions(python, package, text)
+        sources = bool(options["recipe"])
+        versions = available_versions(python, package, text, sources=sources)
         if len(versions) < 2:  # noqa: PLR2004
             raise NothingToDo(
                 f"--releases: {len(versions)} versions of {package} in {text}",
@@ -147,8 +151,12 @@ def request_of_options(options: dict[str, Any], *, why: bool) -> tuple[Request, 
             )
         releases = f"{package}:{','.join(versions)}"
         request = Request(
-            releases=releases, packages=tuple(options["packages"]), python=python, **shared
+            releases=releases,
+            packages=tuple(options["packages"]),
+            python="" if sources else python,
+            **shared,
         )
+        _check_recipe(request, versions[0])
         return request, [Revision(commit=one, subject=package) for one in versions]
     repository = open_repository(options["repo"])
     request = Request(
@@ -158,7 +166,35 @@ def request_of_options(options: dict[str, Any], *, why: bool) -> tuple[Request, 
         python=str(options["python"] or ""),
         **shared,
     )
+    _check_recipe(request, request.good)
     return request, repository.revisions(request.good, request.bad)
+
+
+def _recipe(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request that name a recipe."""
+    recipe = options["recipe"] or ""
+    if not recipe:
+        if options["build_settings"]:
+            raise UsageError("--set has no effect", hint="it applies to --recipe")
+        return {}
+    useless = [f"--{name}" for name in ("settings", "python") if options[name]]
+    useless += ["--with"] * bool(options["packages"])
+    if useless:
+        raise UsageError(
+            f"{useless[0]} does not apply to --recipe",
+            hint="use --set environment.python=..., environment.base=... or "
+            "environment.venv.packages+=...",
+        )
+    if "/" in recipe or recipe.endswith(".toml"):
+        recipe = str(Path(recipe).expanduser().absolute())
+    return {"recipe": recipe, "build_settings": tuple(options["build_settings"])}
+
+
+def _check_recipe(request: Request, name: str) -> None:
+    if request.recipe:
+        from torchyard.bisect.recipe_places import check_build
+
+        check_build(request, name)
 
 
 def _study(options: dict[str, Any], *, why: bool) -> Study | None:
@@ -208,8 +244,14 @@ def _check_settings(settings: Sequence[Setting]) -> None:
             )
 
 
-def places_of(request: Request, folder: SearchFolder) -> Places:
-    """Return where programs of a request run."""
+def places_of(request: Request, folder: SearchFolder, *, quiet: bool) -> Places:
+    """Return where programs of a request run; `quiet` shows no progress of builds."""
+    if request.recipe:
+        from torchyard.bisect.recipe_places import RecipePlaces
+        from torchyard.builds.commands.progress_display import show_build_progress
+
+        progress = partial(show_build_progress, quiet=quiet)
+        return RecipePlaces(request=request, folder=folder, progress=progress)
     environments = PackageEnvironments(python=request.python, setup=request.setup)
     if request.settings:
         return SettingPlaces(settings=request.settings, environments=environments)
@@ -224,8 +266,23 @@ def places_of(request: Request, folder: SearchFolder) -> Places:
     )
 
 
+def unlikely_of(request: Request) -> frozenset[str]:
+    """Return the revisions of a git range that touch no code."""
+    if not request.repo:
+        return frozenset()
+    files = open_repository(Path(request.repo)).files(request.good, request.bad)
+    workload = "" if request.study is None else request.study.workloads[0].name
+    named = f"{request.command} {request.setup} {workload}"
+    return frozenset(name for name, touched in files.items() if without_code(touched, named))
+
+
 def rounds_of(
-    request: Request, places: Places, folder: SearchFolder, *, limit_s: float
+    request: Request,
+    places: Places,
+    folder: SearchFolder,
+    *,
+    limit_s: float,
+    signatures: bool = True,
 ) -> ProgramRounds:
     """Return how rounds are measured on this machine."""
     if request.study is None:
@@ -233,7 +290,15 @@ def rounds_of(
     good = request.good or request.releases.partition(":")[2].partition(",")[0]
     if request.settings:
         good = set_name(0, sum(one.good != one.bad for one in request.settings))
-    return WorkloadRounds(request, request.study, places, folder, limit_s=limit_s, good=good)
+    return WorkloadRounds(
+        request,
+        request.study,
+        places,
+        folder,
+        limit_s=limit_s,
+        good=good,
+        signatures=signatures and not request.settings,
+    )
 
 
 def slurm_options(options: dict[str, Any]) -> list[tuple[str, Scalar]] | None:

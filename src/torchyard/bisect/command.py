@@ -38,6 +38,9 @@ Examples:
   torchyard bisect --releases torch:2.1..2.6 --workload kernels/softmax --why
   torchyard bisect --releases numpy:1.26..2.2
                    --command "{python} bench.py" --html result.html
+  torchyard bisect --good v1.0 --recipe generic --command "{prefix}/bin/bench"
+  torchyard bisect --releases msgpack:0.5..1.0 --recipe generic
+                   --set variant=python --command "{python} bench.py"
   torchyard bisect --settings "OMP_NUM_THREADS=1"
                    "OMP_NUM_THREADS=2 KMP_BLOCKTIME=0" --command ./bench
 
@@ -88,10 +91,23 @@ Exit codes:
     help="With --releases: a further package, such as numpy<2; may be repeated.",
 )
 @click.option(
+    "--recipe",
+    metavar="NAME|FILE",
+    help="Build each revision, or each version from source, as `torchyard build` does.",
+)
+@click.option(
+    "--set",
+    "build_settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="With --recipe: a build option or a recipe key, such as variant=python; may be repeated.",
+)
+@click.option(
     "--command",
     default="",
     metavar="TEXT",
-    help="The program; runs without a shell. {python} is the interpreter of the environment.",
+    help="The program; runs without a shell. {python} is the interpreter of the environment or build, "
+    "{prefix} the prefix of the build.",
 )
 @click.option(
     "--workload",
@@ -162,6 +178,11 @@ Exit codes:
     help="With --executor slurm: partition, account, qos, gpus, cpus, memory, exclusive or time; "
     "slurm-NAME for any other option of sbatch.",
 )
+@click.option(
+    "--flat-prior",
+    is_flag=True,
+    help="Choose revisions without signatures of the workload and without the files that commits touch.",
+)
 @click.option("--html", type=FILE, metavar="FILE", help="Write a self-contained HTML page.")
 @click.option(
     "--issue", type=FILE, metavar="FILE", help="Write Markdown text for an upstream issue."
@@ -173,6 +194,7 @@ def bisect(
     html: Path | None,
     issue: Path | None,
     why: bool,
+    flat_prior: bool,
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -205,6 +227,7 @@ def bisect(
             limit_s=numbers["step_limit_s"],
             slurm=slurm,
             why=why,
+            flat_prior=flat_prior,
             quiet=quiet,
         )
     text = outcome_text(request, outcome)
@@ -247,12 +270,13 @@ def _search(
     limit_s: float,
     slurm: Sequence[tuple[str, Scalar]] | None,
     why: bool,
+    flat_prior: bool,
     quiet: bool,
 ) -> tuple[Outcome | SettingsOutcome, Attribution | None]:
     """Search in the folder; worktrees are removed when a change is found."""
     from contextlib import ExitStack
 
-    from torchyard.bisect.assembly import places_of, rounds_of
+    from torchyard.bisect.assembly import places_of, rounds_of, unlikely_of
     from torchyard.bisect.delta import DeltaSearch
     from torchyard.bisect.ends import Experiment
     from torchyard.bisect.report import progress_text
@@ -263,11 +287,13 @@ def _search(
         if not quiet:
             print_message(progress_text(text, posterior))
 
-    places = places_of(request, folder)
+    places = places_of(request, folder, quiet=quiet)
     differing = sum(one.good != one.bad for one in request.settings)
     attribution = None
     with ExitStack() as stack:
-        rounds = stack.enter_context(rounds_of(request, places, folder, limit_s=limit_s))
+        rounds = stack.enter_context(
+            rounds_of(request, places, folder, limit_s=limit_s, signatures=not flat_prior)
+        )
         measure = rounds.measure
         if slurm is not None:
             from torchyard.bisect.slurm_rounds import SlurmRounds
@@ -282,6 +308,8 @@ def _search(
             failures=request.failures,
             noun=request.noun,
             quantity=request.quantity,
+            unlikely=frozenset() if flat_prior else unlikely_of(request),
+            flat_prior=flat_prior,
         )
         outcome: Outcome | SettingsOutcome = (
             DeltaSearch(differing, experiment).run()
@@ -317,7 +345,7 @@ def bisect_round(folder: Path, name: str, as_json: bool) -> int:
     request, part = read_request(folder), request_of_round(folder, name)
     search_folder = SearchFolder(folder.absolute())
     try:
-        places = places_of(request, search_folder)
+        places = places_of(request, search_folder, quiet=True)
         with rounds_of(request, places, search_folder, limit_s=part.limit_s) as rounds:
             run_round(folder, name, part, rounds.measure)
     finally:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 from torchyard.bench.outcome import Spent, make_estimate
 from torchyard.bench.program_session import MIN_PAIRS
-from torchyard.bisect.ends import EndsComparison, Experiment, log_values
+from torchyard.bisect.ends import EndsComparison, Experiment, log_values, pairs_of
 from torchyard.bisect.failures import failed_runs, log_evidence
 from torchyard.bisect.model import Revision, RevisionFailed, Skipped
 from torchyard.bisect.posterior import Effect
@@ -25,7 +25,6 @@ from torchyard.core.comparison import Estimate
 from torchyard.core.study import Budget
 from torchyard.errors import StepFailed
 from torchyard.stats.delta_debugging import minimize, share_of_alpha
-from torchyard.stats.pairs import pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
 LOSS_SHARE: Final = 0.25
@@ -230,7 +229,7 @@ class DeltaSearch:
         budget = Budget(
             alpha=alpha, margin=self._budget.margin, min_launches=MIN_PAIRS, max_launches=MOST_PAIRS
         )
-        paired = pair_blocks(blocks, self._name(bits), self._name(other))
+        paired = pairs_of(blocks, self._name(bits), self._name(other))
         estimate = make_estimate(paired, analyses, budget, Spent())
         interval = estimate.interval
         if interval is None or interval.low <= 0.0:

@@ -7,22 +7,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final, TypeVar
 
 from torchyard.bench.outcome import Spent, make_estimate
 from torchyard.bench.program_session import MIN_PAIRS
 from torchyard.bisect.failures import failed_runs, posterior_of_failures
 from torchyard.bisect.model import Analysis, Record, Revision, Round, State
-from torchyard.bisect.posterior import CREDIBILITY, MIN_ROUNDS, Posterior
+from torchyard.bisect.posterior import (
+    CREDIBILITY,
+    MAD_TO_SD,
+    MIN_ROUNDS,
+    Posterior,
+    outlier_limit,
+)
 from torchyard.core.block import Block
 from torchyard.core.comparison import Estimate, Verdict
 from torchyard.core.study import Budget
 from torchyard.core.units import format_duration, format_percent
 from torchyard.errors import NothingToDo, Untrustworthy
-from torchyard.stats.pairs import DIRTY_SHARE_LIMIT, pair_blocks
+from torchyard.stats.distributions import two_counts_p
+from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.pairs import DIRTY_SHARE_LIMIT, ONE_SIDED_P, PairedLaunches, pair_blocks
 from torchyard.stats.stopping import InterimAnalysis
 
+T = TypeVar("T")
 Measure = Callable[[Sequence[Revision], int], Round]
 """Run some revisions once, in random order; the second argument is the number of the round."""
 Listener = Callable[[str, Posterior | None], None]
@@ -48,6 +58,10 @@ class Experiment:
     """Whether runs fail or not, instead of having a value."""
     noun: str = "revision"
     quantity: str = "time"
+    unlikely: frozenset[str] = frozenset()
+    """Revisions that touch no code."""
+    flat_prior: bool = False
+    """Whether the next revision is chosen without signatures and touched files."""
 
 
 def log_values(rounds: Sequence[Round], place: Mapping[str, int]) -> list[dict[int, float]]:
@@ -62,6 +76,40 @@ def log_values(rounds: Sequence[Round], place: Mapping[str, int]) -> list[dict[i
         }
         for one in used
     ]
+
+
+def pairs_of(blocks: Sequence[Block], name: str, other: str) -> PairedLaunches:
+    """Pair the runs of two programs, without pairs that something else on the machine disturbed.
+
+    Those are outliers. All are kept if they are slower runs of one program significantly more often than of
+    the other: they are part of its time then.
+    """
+    paired = pair_blocks(blocks, name, other)
+    values = {index: one[0] for index, one in enumerate(paired.medians) if one}
+    if len(values) < MIN_PAIRS:
+        return paired
+    centre = median(values.values())
+    spread = MAD_TO_SD * median(abs(value - centre) for value in values.values())
+    limit = outlier_limit(len(values)) * max(spread, SD_FLOOR)
+    low, high = (
+        {index for index, value in values.items() if sign * (value - centre) > limit}
+        for sign in (-1.0, 1.0)
+    )
+    if not low | high or two_counts_p(len(low), len(high)) < ONE_SIDED_P:
+        return paired
+    keep = [index not in low | high for index in range(len(paired.medians))]
+    return replace(
+        paired,
+        medians=_kept(paired.medians, keep),
+        means=_kept(paired.means, keep),
+        times=_kept(paired.times, keep),
+        dropped=paired.dropped + len(low | high),
+    )
+
+
+def _kept(launches: Sequence[tuple[T, ...]], keep: Sequence[bool]) -> tuple[tuple[T, ...], ...]:
+    """Return the launches with those not to keep emptied, so that their numbers stay."""
+    return tuple(one if use else () for one, use in zip(launches, keep, strict=True))
 
 
 class EndsComparison:
@@ -146,13 +194,13 @@ class EndsComparison:
         if not state.passed and (not points or points[-1][0] < len(state.rounds)):
             points.append((len(state.rounds), state.elapsed_s))
         pairs, elapsed_s = points[-1]
-        blocks: list[Block] = [block for one in state.rounds[:pairs] for block in one.blocks]
+        blocks = [block for one in state.rounds[:pairs] for block in one.blocks]
         analyses = [
             InterimAnalysis(launches=number, fraction=min(0.999, max(1e-6, s / budget.time_s)))
             for number, s in points
         ]
         spent = Spent(elapsed_s=elapsed_s, launches=pairs)
-        return make_estimate(pair_blocks(blocks, *self._names), analyses, budget, spent)
+        return make_estimate(pairs_of(blocks, *self._names), analyses, budget, spent)
 
 
 def _share(counts: tuple[int, int]) -> str:

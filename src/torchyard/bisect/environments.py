@@ -106,14 +106,19 @@ def parse_releases(text: str) -> tuple[str, str]:
     return package, versions
 
 
-def available_versions(python: str, package: str, versions: str) -> list[str]:
+def available_versions(
+    python: str, package: str, versions: str, *, sources: bool = False
+) -> list[str]:
     """Return the versions of a list, or those that pip finds in a range, in ascending order.
 
-    A last version without all parts includes what begins with it: `..2.6` includes 2.6.3.
+    Those with wheels, or with `sources` those with source distributions. A last version without all parts
+    includes what begins with it: `..2.6` includes 2.6.3.
     """
     if ".." not in versions:
-        return [str(one) for one in sorted({Version(one) for one in versions.split(",")})]
-    argv = [python, "-m", "pip", "index", "versions", "--only-binary=:all:", package]
+        texts = {Version(one): one for one in versions.split(",")}
+        return [texts[one] for one in sorted(texts)]
+    kind = "--no-binary=:all:" if sources else "--only-binary=:all:"
+    argv = [python, "-m", "pip", "index", "versions", kind, package]
     answer = _run(argv)
     listed = re.search(r"^Available versions: (.*)$", answer.stdout, re.MULTILINE)
     if answer.returncode or listed is None:

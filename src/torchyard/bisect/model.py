@@ -64,6 +64,10 @@ class Request:
     settings: tuple[Setting, ...] = ()
     python: str = ""
     setup: str = ""
+    recipe: str = ""
+    """A recipe that builds each revision or version: its name, or the path of its file."""
+    build_settings: tuple[str, ...] = ()
+    """Settings of the recipe, as `KEY=VALUE`."""
     metric: Metric = "time"
     format: int = FORMAT
 
@@ -124,6 +128,8 @@ class Round:
 
     blocks: tuple[Block, ...]
     took_s: float
+    signatures: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Signatures of revisions that were measured for the first time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +191,11 @@ class State:
         """Whether good and bad differ by the ordinary verdict."""
         return any(one.passed for one in self.analyses)
 
+    @property
+    def signatures(self) -> dict[str, dict[str, str]]:
+        """Signatures of all revisions of which they were computed."""
+        return {name: value for one in self.rounds for name, value in one.signatures.items()}
+
     def add(self, record: Record) -> None:
         """Add a record."""
         if isinstance(record, Round):
@@ -217,6 +228,9 @@ class Outcome:
     failed: tuple[tuple[int, int], tuple[int, int]] | None = None
     """For failures: failed and all runs of good, and of bad."""
     skipped: tuple[Skipped, ...] = ()
+    signature: tuple[str, ...] | None = None
+    """Quantities in which the signatures of the culprit and of the revision before it differ; None if they are
+    not known."""
     rounds: int
     disturbed: int = 0
     """Rounds in which something else on the machine disturbed a run."""

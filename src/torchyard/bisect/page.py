@@ -15,6 +15,7 @@ from torchyard.bisect.report import (
     noise_text,
     set_text,
     setting_text,
+    signature_text,
 )
 from torchyard.core.units import format_percent
 from torchyard.presentation.html_page import asset, fingerprint, template_engine
@@ -51,6 +52,7 @@ def outcome_page(
             ends=ends_text(request, outcome),
             measured=measured_text(request, outcome),
             noise=noise_text(outcome),
+            signature=signature_text(outcome),
             why="" if attribution is None else headline(attribution),
             why_page=why_page,
             noun=request.noun,

@@ -61,6 +61,15 @@ class Repository:
             )
         return chain[place::-1]
 
+    def files(self, good: str, bad: str) -> dict[str, list[str]]:
+        """Return the files that each revision after `good` touches, against its first parent."""
+        options = ("--first-parent", "-m", "--name-only", "--no-renames", "--format=%x01%H")
+        touched: dict[str, list[str]] = {}
+        for part in self._output("log", *options, f"{good}..{bad}", "--").split("\x01")[1:]:
+            commit, *files = part.split("\n")
+            touched[commit] = [file for file in files if file]
+        return touched
+
     def check_out(self, commit: str, folder: Path) -> None:
         """Check a commit out into a new worktree; remove what an interrupted attempt left."""
         self.remove(folder)
@@ -95,7 +104,10 @@ def open_repository(folder: Path) -> Repository:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv: Sequence[str] = ("git", "-c", f"core.hooksPath={os.devnull}", *arguments)
+    argv: Sequence[str] = (
+        *("git", "-c", f"core.hooksPath={os.devnull}", "-c", "core.quotePath=false"),
+        *arguments,
+    )
     variables = {k: v for k, v in os.environ.items() if k not in _LOCATION_VARIABLES}
     try:
         return capture(argv, folder=folder, variables={**variables, "LC_ALL": "C.UTF-8"})

@@ -24,20 +24,27 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from torchyard.stats.distributions import two_sided_critical
+from torchyard.stats.distributions import two_counts_p, two_sided_critical
 from torchyard.stats.launches import SD_FLOOR
+from torchyard.stats.pairs import ONE_SIDED_P
 
 CREDIBILITY: Final = 0.95
 """Posterior probability at which a hypothesis is accepted."""
+LOCATION: Final = 0.98
+"""Probability of the place of a single change, given that there is one. It is higher, because the search stops as soon
+as it is reached."""
+_CANDIDATES: Final = 0.95
+"""Probability that the listed candidates contain the change."""
 MIN_ROUNDS: Final = 3
 """Rounds with a revision before it can bound the culprit: one slow run must not decide."""
 _NO_CHANGE: Final = 0.05
 _SEVERAL: Final = 0.1
 """Prior probabilities of no change and of several changes."""
 _OUTLIER: Final = 6.0
-"""Distance of outliers, in robust standard deviations."""
+_FEW: Final = 10.0
+"""Distance of outliers, in robust standard deviations of many values, and how it grows for few."""
 _POLISH_PASSES: Final = 3
-_MAD_TO_SD: Final = 1.4826
+MAD_TO_SD: Final = 1.4826
 _ENOUGH_DEGREES: Final = 8
 _SCALE_SHARE: Final = 0.1
 """Degrees of freedom from which g follows the F statistic, and the part of it: few residuals can be small by chance."""
@@ -72,7 +79,7 @@ class Posterior:
     def culprit(self) -> int | None:
         """The single change, if it is decided and both sides of it were measured often enough."""
         best = self.best
-        if self.single[best] < CREDIBILITY:
+        if self.single[best] < max(CREDIBILITY, LOCATION * math.fsum(self.single)):
             return None
         enough = min(self.rounds[best - 1], self.rounds[best]) >= MIN_ROUNDS
         return best if enough else None
@@ -168,33 +175,71 @@ class _Sums:
 
 
 def without_outliers(rounds: Sequence[Round]) -> list[Round]:
-    """Leave out rounds with a run that is far from the other runs of the same revision.
+    """Leave out runs that something else on the machine disturbed, and rounds with a single run left.
 
     Residuals of a median polish (Tukey 1977) of rounds and revisions, in units of their robust
     standard deviation. Revisions have levels of their own here, so this does not depend on a
-    hypothesis.
+    hypothesis. The only run of a revision has no residual: it is left out if it is far outside of both
+    ends, so that the search measures the revision again. All runs are kept if those of one end are left out
+    significantly more often: they are part of its time then.
     """
-    levels = dict.fromkeys((revision for one in rounds for revision in one), 0.0)
+    values: dict[int, list[float]] = {revision: [] for one in rounds for revision in one}
+    good = min(values)
+    for one in rounds:
+        for revision, value in one.items():
+            if good in one:
+                values[revision].append(value - one[good])
+    # The differences to good are near the solution; from zeros, the polish converges slowly.
+    levels = {revision: median(several or (0.0,)) for revision, several in values.items()}
     effects = [0.0] * len(rounds)
     for _ in range(_POLISH_PASSES):
         effects = [
             median(value - levels[revision] for revision, value in one.items()) for one in rounds
         ]
-        values: dict[int, list[float]] = {revision: [] for revision in levels}
+        values = {revision: [] for revision in levels}
         for one, effect in zip(rounds, effects, strict=True):
             for revision, value in one.items():
                 values[revision].append(value - effect)
         levels = {revision: median(several) for revision, several in values.items()}
     residuals = [
-        [abs(value - effect - levels[revision]) for revision, value in one.items()]
+        {revision: abs(value - effect - levels[revision]) for revision, value in one.items()}
         for one, effect in zip(rounds, effects, strict=True)
     ]
     count = sum(len(one) for one in rounds)
     degrees = max(1, count - len(rounds) - len(levels) + 1)
-    spread = _MAD_TO_SD * median(value for one in residuals for value in one)
-    limit = _OUTLIER * max(spread * math.sqrt(count / degrees), SD_FLOOR)
-    kept = [one for one, of in zip(rounds, residuals, strict=True) if max(of) <= limit]
-    return kept or list(rounds)
+    # The median run of each round has no residual, whatever the noise.
+    positive = [value for one in residuals for value in one.values() if value > _SMALLEST]
+    limit = outlier_limit(degrees) * max(MAD_TO_SD * median(positive or (0.0,)), SD_FLOOR)
+    ends = sorted((levels[min(levels)], levels[max(levels)]))
+    unconfirmed = {
+        revision
+        for revision, several in values.items()
+        if len(several) == 1 and not ends[0] - limit <= several[0] <= ends[1] + limit
+    }
+    kept: list[Round] = [
+        {
+            revision: value
+            for revision, value in one.items()
+            if of[revision] <= limit and revision not in unconfirmed
+        }
+        for one, of in zip(rounds, residuals, strict=True)
+    ]
+    kept = [one for one in kept if len(one) > 1]
+    disturbed = [
+        sum(of.get(revision, 0.0) > limit for of in residuals)
+        for revision in (min(levels), max(levels))
+    ]
+    one_sided = two_counts_p(*disturbed) < ONE_SIDED_P
+    both = all(any(revision in one for one in kept) for revision in (min(levels), max(levels)))
+    return kept if both and not one_sided else list(rounds)
+
+
+def outlier_limit(degrees: int) -> float:
+    """Return the distance of outliers in robust standard deviations, which few values underestimate.
+
+    Less than 0.5 % of samples of 4 or more normal values contain one beyond it.
+    """
+    return _OUTLIER * (1.0 + _FEW / degrees)
 
 
 def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Posterior:
@@ -258,8 +303,11 @@ def posterior_of(rounds: Sequence[Round], last: int, *, margin: float) -> Poster
     )
 
 
-def next_revision(posterior: Posterior) -> int | None:
-    """Return the revision whose measurement halves the posterior; None if only the ends help."""
+def next_revision(posterior: Posterior, weights: Sequence[float] = ()) -> int | None:
+    """Return the revision whose measurement halves the posterior; None if only the ends help.
+
+    `weights` are relative prior weights of a change at each revision; empty means equal ones.
+    """
     inner = range(1, len(posterior.single) - 1)
     if not inner:
         return None
@@ -272,10 +320,14 @@ def next_revision(posterior: Posterior) -> int | None:
     sides = [k for k in to_confirm if k in inner]
     if sides:
         return min(sides, key=posterior.rounds.__getitem__)
-    half = math.fsum(posterior.changes) / 2.0
+    masses = [
+        a * b
+        for a, b in zip(posterior.changes, weights or [1.0] * len(posterior.changes), strict=True)
+    ]
+    half = math.fsum(masses) / 2.0
     below, distances = 0.0, {}
     for k in inner:
-        below += posterior.changes[k]
+        below += masses[k]
         distances[k] = abs(below - half)
     return min(distances, key=distances.__getitem__)
 
@@ -286,7 +338,7 @@ def candidates(posterior: Posterior) -> list[int]:
     chosen: list[int] = []
     mass = 0.0
     for k in sorted(range(len(posterior.changes)), key=lambda k: -posterior.changes[k]):
-        if mass >= CREDIBILITY * total:
+        if mass >= _CANDIDATES * total:
             break
         chosen.append(k)
         mass += posterior.changes[k]

@@ -62,6 +62,8 @@ def outcome_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     ends = ends_text(request, outcome)
     if ends:
         lines.append(f"bad vs good {ends}")
+    if signature_text(outcome):
+        lines.append(f"signature   {signature_text(outcome)}")
     lines.append(f"measured    {measured_text(request, outcome)}")
     if noise_text(outcome):
         lines.append(f"warning     {noise_text(outcome)}")
@@ -124,6 +126,13 @@ def measured_text(request: Request, outcome: Outcome | SettingsOutcome) -> str:
     return f"{text}, {outcome.disturbed} disturbed" if outcome.disturbed else text
 
 
+def signature_text(outcome: Outcome | SettingsOutcome) -> str:
+    """Return in what the work of the culprit differs from that of the revision before it, if known."""
+    if isinstance(outcome, SettingsOutcome) or outcome.signature is None:
+        return ""
+    return f"differs in {', '.join(outcome.signature)}" if outcome.signature else "unchanged"
+
+
 def noise_text(outcome: Outcome | SettingsOutcome) -> str:
     """Return a warning if most rounds were disturbed: all are used then, and effects may be wrong."""
     if outcome.disturbed <= DIRTY_SHARE_LIMIT * outcome.rounds:
@@ -160,6 +169,7 @@ def outcome_json(request: Request, outcome: Outcome | SettingsOutcome) -> dict[s
         "result": outcome.ending,
         "candidates": encode(outcome.candidates),
         "effect": encode(outcome.effect),
+        "signature": encode(outcome.signature),
         "ranges": [{"after": low, "up_to": high} for low, high in outcome.ranges],
         "posterior": {
             "single": {
@@ -293,6 +303,11 @@ def issue_text(
     command = one_line(redactor.clean(request.measured, assignments=False)).replace("`", "'")
     if attribution is not None:
         lines.append(f"- Why: {clean(one_line(headline(attribution)))}")
+    if signature_text(outcome):
+        lines.append(f"- Signature: {signature_text(outcome)}")
+    if request.recipe:
+        built = " ".join((request.recipe, *request.build_settings))
+        lines.append(f"- Recipe: {clean(one_line(built))}")
     what = "Command" if request.study is None else "Workload"
     lines += [f"- Measured: {measured_text(request, outcome)}", f"- {what}: `{command}`"]
     if noise_text(outcome):

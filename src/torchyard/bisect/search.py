@@ -25,6 +25,7 @@ from torchyard.bisect.posterior import (
     next_revision,
     posterior_of,
 )
+from torchyard.bisect.prior import differing, weights
 from torchyard.core.study import Budget
 from torchyard.errors import StepFailed
 
@@ -56,7 +57,7 @@ class Search:
             over = self._outcome(revisions, posterior)
             if over is not None:
                 return over
-            chosen = next_revision(posterior)
+            chosen = next_revision(posterior, self._weights(revisions))
             middle = () if chosen is None else (revisions[chosen],)
             name = middle[0].short if middle else "both ends"
             self._experiment.listener(f"round {len(self._state.rounds) + 1}: {name}", posterior)
@@ -96,6 +97,19 @@ class Search:
             return posterior_of_failures(values, last)
         return posterior_of(values, last, margin=self._experiment.budget.margin)
 
+    def _weights(self, revisions: Sequence[Revision]) -> list[float]:
+        """Return the prior weights that choose the next revision; they do not decide."""
+        if self._experiment.flat_prior:
+            return []
+        names = [one.commit for one in revisions]
+        return weights(names, self._state.signatures, self._experiment.unlikely)
+
+    def _signature(self, revisions: Sequence[Revision], culprit: int) -> tuple[str, ...] | None:
+        """Return in what the signature of the culprit differs from the one before it."""
+        signatures = self._state.signatures
+        before, after = (signatures.get(revisions[k].commit) for k in (culprit - 1, culprit))
+        return differing(before, after) if before and after else None
+
     def _outcome(self, revisions: Sequence[Revision], posterior: Posterior) -> Outcome | None:
         """Return the outcome if the search is over."""
         culprit = posterior.culprit
@@ -131,6 +145,7 @@ class Search:
             estimate=None if self._failures else self._ends_comparison.estimate(),
             failed=self._ends_comparison.failed() if self._failures else None,
             skipped=tuple(Skipped(commit=c, why=why) for c, why in self._state.skipped.items()),
+            signature=None if culprit is None else self._signature(revisions, culprit),
             rounds=len(self._state.rounds),
             disturbed=self._state.disturbed,
             elapsed_s=self._state.elapsed_s,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -70,13 +73,18 @@ class WorkloadRounds(ProgramRounds):
         *,
         limit_s: float,
         good: str,
+        signatures: bool = False,
     ) -> None:
-        """`good` is the name of the good end; its results are the reference of eager variants."""
+        """`good` is the name of the good end; its results are the reference of eager variants.
+
+        `signatures` says whether signatures are computed before the first timing of a revision.
+        """
         super().__init__(request, places, folder, limit_s=limit_s)
         self.study = study
         self._workload = self.study.workloads[0]
         self._settings = replace(self.study.settings, check_accuracy=False, step_limit_s=limit_s)
         self._good = good
+        self._signs = signatures and request.metric == "time"
         self._variants: dict[str, Variant] = {}
         self._prepared = PreparationState()
         self._gpu = GpuGuard(self._workload.device)
@@ -86,6 +94,12 @@ class WorkloadRounds(ProgramRounds):
         variants = [self.variant(one.commit) for one in revisions]
         self._chance.shuffle(variants)
         started_s = time.monotonic()
+        known = self._folder.state.signatures
+        signatures = {
+            one.name: self._signature(one)
+            for one in variants
+            if self._signs and one.name not in known
+        }
         if self._metric == "time":
             blocks = self._timed(variants, number)
         else:
@@ -98,7 +112,8 @@ class WorkloadRounds(ProgramRounds):
             blocks = tuple(
                 _block(one.name, value_of(one), number, place) for place, one in enumerate(variants)
             )
-        return Round(blocks=blocks, took_s=time.monotonic() - started_s)
+        took_s = time.monotonic() - started_s
+        return Round(blocks=blocks, took_s=took_s, signatures=signatures)
 
     def variant(self, name: str) -> Variant:
         """Return the variant of a revision, whose target is ready."""
@@ -180,6 +195,31 @@ class WorkloadRounds(ProgramRounds):
             raise RevisionFailed(variant.name, f"--metric memory: {why}")
         return float(metrics.peak_memory_bytes)
 
+    def _signature(self, variant: Variant) -> dict[str, str]:
+        """Return digests of operators, generated code, graph breaks and peak memory; empty if it fails."""
+        try:
+            with self._launch([variant]) as processes:
+                prepared = PreparationState()
+                measure_metrics(processes, variant, prepared)
+                rows = processes.ask(
+                    variant, "operators", phase="metrics", variant=variant.name, iterations=1
+                )["rows"]
+                code = generated_code(processes.cache)
+        except RevisionFailed:
+            return {}  # timing fails, too, or needs no profiler
+        metrics = prepared.metrics[variant.name]
+        values = {
+            "operators": sorted([str(row["name"]), int(row["calls"])] for row in rows),
+            "generated code": code,
+            "graph breaks": [metrics.graphs, sorted(map(list, metrics.graph_breaks))],
+            "peak bytes": metrics.peak_memory_bytes,
+        }
+        return {
+            name: hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+            for name, value in values.items()
+            if value
+        }
+
     def _compile_time(self, variant: Variant) -> float:
         """Return the time of the first call, with empty caches, less that of an iteration."""
         with self._launch([variant]) as processes:
@@ -217,6 +257,20 @@ class WorkloadRounds(ProgramRounds):
                 raise
             return FAILED
         return PASSED
+
+
+_COMMENT: Final = re.compile(r"^\s*(#|//).*$", re.MULTILINE)
+
+
+def generated_code(cache: Path) -> list[str]:
+    """Return the generated files of a launch without comments and paths, in an order that does not depend on names."""
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in cache.rglob("*")
+        if path.suffix in {".py", ".cpp", ".cu"} and path.is_file()
+    ]
+    texts = [_COMMENT.sub("", text).replace(str(cache), "") for text in texts]
+    return sorted(hashlib.sha256(text.encode()).hexdigest() for text in texts)
 
 
 def _block(name: str, value: float, number: int, position: int) -> Block:
