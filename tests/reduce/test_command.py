@@ -14,6 +14,9 @@ import pytest
 
 from tests.cli.command_line import call
 from tests.reduce.planted_model import MODEL
+from torchyard.results.commands.options import find_run
+from torchyard.results.run_reader import read_run
+from torchyard.why.model import Attribution, Part, Source, save
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.torch
@@ -29,7 +32,12 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_model(tmp_path: Path, planted: str, effect: str = "slow") -> None:
     text = MODEL.format(
-        backend="planted", planted=planted, effect=effect, seconds=0.004, steps=STEPS
+        backend="planted",
+        planted=(planted,),
+        effect=effect,
+        seconds=0.004,
+        steps=STEPS,
+        shape="32, 64",
     )
     (tmp_path / "model.py").write_text(text, encoding="utf-8")
 
@@ -122,6 +130,105 @@ def test_the_wrong_row_of_a_run(capsys: Capture, tmp_path: Path) -> None:
     document = json.loads(ended.out)
     assert document["metric"] == "wrong", ended.err
     assert [one.rpartition(".")[2] for one in document["operators"]] == ["gelu"]
+
+
+def source(phase: str, text: str, operator: str, module: str = "") -> Source:
+    lines = Path("model.py").read_text("utf-8").splitlines()
+    line = 1 + next((n for n, one in enumerate(lines) if one.strip() == text), 0)
+    return Source(
+        phase=phase,
+        module=module,
+        kind="Net",
+        file=str(Path("model.py").resolve()),
+        line=line,
+        text=text,
+        operator=operator,
+    )
+
+
+def part_of(name: str, loss_ns: float, *sources: Source) -> Part:
+    return Part(
+        kind="operators" if sources else "host",
+        name=name,
+        baseline_ns=1e6,
+        candidate_ns=1e6 + loss_ns,
+        low_ns=loss_ns,
+        high_ns=loss_ns,
+        p_value=0.01,
+        adjusted_p=0.01,
+        named=True,
+        sources=sources,
+    )
+
+
+def test_parts_of_an_attribution(capsys: Capture, tmp_path: Path) -> None:
+    """The run is in training, so that parts can be in the backward pass."""
+    write_model(tmp_path, "tanh")
+    text = (tmp_path / "model.py").read_text("utf-8")
+    (tmp_path / "model.py").write_text(
+        text.replace("x = torch.relu(x)", "x = F.linear(x, self.weight)"), "utf-8"
+    )
+    options = ["--candidate", "dynamo:planted", "--threads", "1", "--time", "3s", "--launches", "2"]
+    ended = call(capsys, "bench", "model.py:net", "--mode", "training", *options)
+    assert ended.code in {0, 6}, ended.err
+    ended = call(capsys, "reduce", "latest", "--row", "1", "--part", "1")
+    assert ended.code == 2
+    assert "row 1 has no attribution" in ended.err
+    run = read_run(find_run("latest"))
+    row = run.comparisons[0]
+    tanh = source("backward", "x = torch.tanh(x)", "tanh_backward")
+    parts = (
+        part_of("Net backward: tanh_backward", 4e6, tanh),
+        part_of("Net: gelu", 4e6, source("forward", "x = F.gelu(x)", "gelu")),
+        part_of("Old: gelu", 4e6, source("forward", "x = F.gelu(x)", "gelu", "old")),
+        part_of("Net: abs", -1e5, source("forward", "x = x.abs()", "abs")),
+        part_of("host time outside of operators", 1e5),
+    )
+    assert row.estimate is not None
+    save(
+        Attribution(
+            workload=row.workload,
+            baseline=row.baseline,
+            candidate=row.candidate,
+            launches=2,
+            rounds=8,
+            rounds_dropped=0,
+            baseline_ns=row.baseline_metrics.time_ns or 1e6,
+            candidate_ns=17e6,
+            low_ns=1e6,
+            high_ns=2e7,
+            parts=parts,
+            baseline_overhead=0.0,
+            candidate_overhead=0.0,
+        ),
+        run.folder,
+        1,
+    )
+    reduce = ["reduce", "latest", "--row", "1", "--part"]
+    for number, error, hint in (
+        ("3", "the captured graph has no operator of part 3: Old: gelu", "has changed"),
+        ("4", "part 4 has no loss: Net: abs", "takes more time"),
+        ("5", "part 5 has no operators: host time", "a part with operators"),
+    ):
+        ended = call(capsys, *reduce, number)
+        assert ended.code == 6, ended.err
+        assert error in ended.err
+        assert hint in ended.err
+    assert call(capsys, *reduce, "6").code == 2
+    assert call(capsys, *reduce, "1", "--metric", "wrong").code == 2
+    assert call(capsys, "reduce", "--file", "model.py:net", "--part", "1").code == 2
+    ended = call(capsys, *reduce, "2")
+    assert ended.code == 6
+    assert "the operators of part 2 do not show its loss" in ended.err
+    assert "without --part" in ended.err
+    ended = call(capsys, *reduce, "1", "--json", "--time", "2m", "--issue", "a.md")
+    assert ended.code == 6, ended.err
+    document = json.loads(ended.out)
+    assert [one.rpartition(".")[2] for one in document["operators"]] == ["tanh"]
+    assert document["part"] == "Net backward: tanh_backward"
+    assert document["part_loss"] == 4.0
+    assert "operators of the part" in (tmp_path / "a.md").read_text("utf-8")
+    assert str(tmp_path) not in (tmp_path / "a.md").read_text("utf-8")
 
 
 def stored_lines(home: Path) -> list[str]:

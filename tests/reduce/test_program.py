@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torchyard.worker.reduce.program import Captured, shortened
 from torchyard.worker.reduce.script import script
+from torchyard.worker.reduce.service import refuse_indices_out_of_range
+from torchyard.worker.workload import CannotBuild
 
 
 class Net(nn.Module):
@@ -60,6 +62,13 @@ with torch.no_grad():
     short = captured.program(every, {4: 2})
     result["short"] = list(short.module(*short.inputs).shape)
     result["lengths"] = captured.lengths(every)
+    lookup = [unit for unit, name in enumerate(captured.names()) if "embedding" in name]
+    result["refused"] = []
+    for sizes in ({}, {4: 2}, {10: 1}):
+        try:
+            refuse_indices_out_of_range(captured.program(lookup, sizes))
+        except CannotBuild as error:
+            result["refused"].append(str(error))
     open(sys.argv[1], "w").write(script(short, "s.py", 'a "title"', "about", "eager", {}, "cpu"))
     for metric in ("memory", "wrong"):
         text = script(short, "s.py", "title", "about", "eager", {}, "cpu", metric)
@@ -123,6 +132,14 @@ def test_dimensions_are_shortened_in_inputs_and_arguments(
     assert result["short"] == [2, 8, 32]
     assert {4, 8, 32} <= set(result["lengths"])
     assert all(result["layouts"])
+
+
+def test_indices_beyond_a_shortened_table_are_found_before_a_gpu_runs_them(
+    captured: tuple[dict[str, Any], Path],
+) -> None:
+    result, _ = captured
+    (refusal,) = result["refused"]
+    assert "out of range" in refusal
 
 
 def test_inputs_of_programs_in_training(captured: tuple[dict[str, Any], Path]) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from torchyard.errors import NothingToDo, Untrustworthy
-from torchyard.reduce.model import Metric
+from torchyard.reduce.model import Group, Metric, Reduced, Sides
+from torchyard.reduce.report import reduced_text
 from torchyard.reduce.search import ReductionSearch, Round, Sizes, Unusable
 
 COUNT = 24
+NAMES = [f"operator{number}" for number in range(COUNT)]
 EAGER_NS = 1e5
 
 
@@ -64,7 +66,7 @@ class Simulated:
         return result
 
     def search(self, lengths: Sequence[int] = (), seconds: float = 60.0) -> ReductionSearch:
-        search = ReductionSearch(COUNT, self.measure, seconds=seconds, listener=lambda _: None)
+        search = ReductionSearch(NAMES, self.measure, seconds=seconds, listener=lambda _: None)
         search.run(lambda _: lengths)
         return search
 
@@ -90,7 +92,7 @@ class Exact:
 
     def search(self, metric: Metric, lengths: Sequence[int] = ()) -> ReductionSearch:
         search = ReductionSearch(
-            COUNT, self.measure, seconds=60.0, listener=lambda _: None, metric=metric
+            NAMES, self.measure, seconds=60.0, listener=lambda _: None, metric=metric
         )
         search.run(lambda _: lengths)
         return search
@@ -122,7 +124,7 @@ def test_memory_within_the_margin_does_not_count() -> None:
         return [(1e6, 1.009e6, 1e6, 1.009e6)] * rounds
 
     with pytest.raises(NothingToDo):
-        ReductionSearch(COUNT, measure, seconds=60.0, listener=lambda _: None, metric="memory").run(
+        ReductionSearch(NAMES, measure, seconds=60.0, listener=lambda _: None, metric="memory").run(
             lambda _: []
         )
 
@@ -139,6 +141,61 @@ def test_the_slow_operator_is_found() -> None:
         assert slow in search.units
         right += search.units == (slow,)
     assert right >= 28
+
+
+def part(share: float) -> Group:
+    """Return a part that loses a share of the time of the baseline."""
+    loss_ns = share * EAGER_NS * COUNT
+    return Group(number=1, name="part", sources=(), loss_ns=loss_ns, share=share)
+
+
+@pytest.mark.parametrize("whole_loss", [4e6, 0.0, -1e6], ids=["slower", "same", "faster"])
+def test_a_part_loses_time_while_the_model_need_not(whole_loss: float) -> None:
+    model = Simulated(one_slow(7, loss=5e5), whole_loss=whole_loss)
+    search = ReductionSearch(
+        NAMES,
+        model.measure,
+        seconds=60.0,
+        listener=lambda _: None,
+        start=(5, 6, 7, 8),
+        part=part(5e5 / (EAGER_NS * COUNT)),
+    )
+    whole, *_, reduced = search.run(lambda _: ())
+    assert search.units == (7,)
+    assert (reduced.share is None) == (whole_loss <= 0.0)
+    assert whole.model_loss is None
+
+
+def test_a_part_without_a_loss() -> None:
+    model = Simulated(one_slow(7))
+    search = ReductionSearch(
+        NAMES, model.measure, seconds=60.0, listener=lambda _: None, start=(1, 2), part=part(0.2)
+    )
+    with pytest.raises(Untrustworthy, match="operators of part 1 do not show its loss") as raised:
+        search.run(lambda _: ())
+    assert "without --part" in raised.value.hint
+
+
+def test_repeated_layers_are_one() -> None:
+    """Each of six layers of four operators loses time in its third operator."""
+    model = Simulated(lambda units: 1e6 * sum(unit % 4 == 2 for unit in units))
+    search = ReductionSearch(
+        [f"operator{unit % 4}" for unit in range(COUNT)],
+        model.measure,
+        seconds=60.0,
+        listener=lambda _: None,
+    )
+    _, _, cut, unrepeated, _ = search.run(lambda _: ())
+    assert len(search.units) == 1
+    assert search.units[0] % 4 == 2
+    assert (unrepeated.share or 1.0) < 0.4 < (cut.share or 0.0)
+
+
+def test_repetitions_that_lose_time_only_together_remain() -> None:
+    model = Simulated(lambda units: 1e7 if units >= {4, 19} else 0.0)
+    search = ReductionSearch(["op"] * COUNT, model.measure, seconds=60.0, listener=lambda _: None)
+    search.run(lambda _: ())
+    assert search.units == (4, 19)
 
 
 def test_operators_that_lose_time_only_together() -> None:
@@ -194,3 +251,38 @@ def test_the_time_limit_keeps_what_was_not_examined() -> None:
     search = Simulated(one_slow(3)).search(seconds=0.0)
     assert not search.complete
     assert 3 in search.units
+
+
+@pytest.mark.parametrize(
+    ("loss", "part", "contradictory"),
+    [(1.0, "", False), (3.0, "", True), (3.0, "a part", False)],
+)
+def test_operators_that_lose_more_than_their_model(
+    loss: float, part: str, contradictory: bool
+) -> None:
+    model = Sides(baseline=1.0, candidate=2.0)
+    program = Sides(baseline=1.0, candidate=1.0 + loss, model_loss=1.0)
+    result = Reduced(
+        workload="net",
+        baseline="eager",
+        candidate="inductor",
+        operators_before=1,
+        operators=("op",),
+        sizes=(),
+        graphs=1,
+        end_to_end=model,
+        part=part,
+        captured=program,
+        cut=program,
+        unrepeated=program,
+        reduced=program,
+        fresh=None,
+        estimate=None,
+        confirmed=True,
+        complete=True,
+        tests=2,
+        elapsed_s=1.0,
+        script="",
+    )
+    assert result.contradictory == contradictory
+    assert ("contradict each other" in reduced_text(result)) == contradictory

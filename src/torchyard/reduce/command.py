@@ -20,7 +20,8 @@ from torchyard.cli.output import (
 if TYPE_CHECKING:
     from torchyard.core.comparison import Comparison
     from torchyard.core.study import MeasureSettings, Mode, Variant, Workload
-    from torchyard.reduce.model import Metric
+    from torchyard.reduce.model import Group, Metric
+    from torchyard.results.run_reader import Run
 
 _HELP = """
 \b
@@ -30,14 +31,19 @@ Examples:
   torchyard reduce --file model.py:Net --issue slow.md
       eager against inductor of your own model
   torchyard reduce --file kernels/layer-norm --time 2m --json
+  torchyard reduce latest --row 2 --part 1
+      start from the operators of part 1 of `torchyard why latest --row 2`
   torchyard reduce --file model.py:Net --metric wrong
       the operators whose compiled code has wrong results
 
 Reduce a model that is slower, uses more memory or has wrong results when compiled to the smallest script
 that still shows it. The graph of the model is captured with all intermediate values. Delta debugging
-leaves out operators, then shortens dimensions, while a sequential test shows that at least half of the
+leaves out operators, then shortens dimensions, while a sequential test shows that at least 40 % of the
 loss stays, or while the accuracy check finds wrong results. The script needs only torch, and is checked
 in new processes.
+
+With --part, the search starts from one part of the stored result of `torchyard why`, and keeps 40 % of
+the loss of that part. The model as a whole need not be slower.
 
 RUN is a run folder, the id of a run or a unique prefix of one, or `latest`. Measurements are kept until
 the next search of the same comparison; --resume continues a search that was interrupted or killed.
@@ -46,7 +52,8 @@ the next search of the same comparison; --resume continues a search that was int
 Exit codes:
   0  reduced, and the script shows the loss
   3  the candidate is not shown to be slower, to use more memory, or to be wrong
-  6  the captured graph or the script does not show the loss
+  6  the captured graph, the part or the script does not show the loss, or
+     measurements contradict each other
 """
 
 
@@ -58,6 +65,12 @@ Exit codes:
     metavar="N",
     help="Number of the comparison in `torchyard report`.  [default: the largest slowdown]",
 )
+@click.option(
+    "--part",
+    type=Count(1, 10**6),
+    metavar="K",
+    help="Start from the operators of this part of `torchyard why`.  [default: all operators]",
+)
 @click.option("--file", metavar="FILE.py[:NAME]", help="A model, or a workload, instead of a run.")
 @click.option(
     "--candidate",
@@ -67,6 +80,9 @@ Exit codes:
     help="With --file: the variant to compare with eager.",
 )
 @click.option("--threads", type=Threads(), metavar="N", help="With --file: PyTorch threads.")
+@click.option(
+    "--device", metavar="DEVICE", help="With --file: cpu, cuda, cuda:1, ...  [default: cpu]"
+)
 @click.option(
     "--mode",
     type=click.Choice(["inference", "training"]),
@@ -98,9 +114,11 @@ Exit codes:
 def reduce(
     run: str,
     row: int | None,
+    part: int | None,
     file: str | None,
     candidate: str,
     threads: int | None,
+    device: str | None,
     mode: Mode | None,
     metric: Metric | None,
     resume: bool,
@@ -112,8 +130,10 @@ def reduce(
 ) -> int:
     """Reduce, write the script, and print the result."""
     from torchyard.bench.commands.options import checked_numbers
+    from torchyard.core.comparison import Verdict
     from torchyard.core.variant_parts import PROFILED_DEVICES, check_device
-    from torchyard.errors import Untrustworthy
+    from torchyard.errors import Untrustworthy, UsageError
+    from torchyard.reduce.group import load_group
     from torchyard.reduce.report import reduced_json, reduced_text, upstream_text
     from torchyard.reduce.session import reduce_comparison
     from torchyard.reduce.storage import RoundStore
@@ -122,14 +142,31 @@ def reduce(
     check_writable(output, option="--output")
     if issue is not None:
         check_writable(issue, option="--issue")
+    if part is not None and (file is not None or metric in {"memory", "wrong"}):
+        raise UsageError(
+            "--part needs a run and --metric time",
+            why="`torchyard why` attributes the time of a comparison of a run",
+            hint="measure with `torchyard bench`, then run `torchyard why`",
+        )
+    group: Group | None = None
+    wrong = False
     if file is None:
-        workload, baseline, other, settings, wrong = _of_run(run, row, metric)
+        stored, number = _row_of_run(run, row, metric)
+        comparison = stored.comparisons[number - 1]
+        workload, settings = comparison.workload, stored.study.settings
+        baseline, other = (
+            next(one for one in stored.study.variants if one.name == name)
+            for name in (comparison.baseline, comparison.candidate)
+        )
+        if part is None:
+            wrong = comparison.verdict is Verdict.WRONG
+        else:
+            group = load_group(stored, number, part)
     else:
-        workload, baseline, other, settings = _of_file(file, candidate, threads, mode)
-        wrong = False
+        workload, baseline, other, settings = _of_file(file, candidate, threads, device, mode)
     check_device(workload.device, where="reduce", kinds=PROFILED_DEVICES)
     metric = metric or ("wrong" if wrong else "time")
-    with RoundStore([workload, baseline, other, settings, metric], resume=resume) as store:
+    with RoundStore([workload, baseline, other, settings, metric, group], resume=resume) as store:
         result = reduce_comparison(
             workload,
             baseline,
@@ -138,6 +175,7 @@ def reduce(
             seconds=seconds,
             name=output.name,
             metric=metric,
+            part=group,
             store=store,
             listener=lambda text: None if quiet else print_message(text),
         )
@@ -147,13 +185,11 @@ def reduce(
     print_result(reduced_json(result), reduced_text(result), as_json=as_json)
     if not quiet:
         print_message(f"script: {output}")
-    return 0 if result.confirmed else Untrustworthy.exit_code
+    return 0 if result.confirmed and not result.contradictory else Untrustworthy.exit_code
 
 
-def _of_run(
-    name: str, row: int | None, metric: Metric | None
-) -> tuple[Workload, Variant, Variant, MeasureSettings, bool]:
-    """Return a comparison of a run, and whether its results are wrong."""
+def _row_of_run(name: str, row: int | None, metric: Metric | None) -> tuple[Run, int]:
+    """Return a run, and the number of the chosen comparison."""
     from torchyard.core.comparison import Verdict
     from torchyard.errors import NothingToDo, UsageError
     from torchyard.results.commands.options import find_run
@@ -177,20 +213,17 @@ def _of_run(
             return after / before - 1.0 if before else 0.0
         return 1.0 / one.estimate.speedup - 1.0 if one.estimate else 0.0
 
-    chosen = max(run.comparisons, key=size) if row is None else run.comparisons[row - 1]
-    if row is None and size(chosen) <= 0.0:
+    if row is not None:
+        return run, row
+    chosen = max(run.comparisons, key=size)
+    if size(chosen) <= 0.0:
         what = {"wrong": "wrong", "memory": "using more memory"}.get(metric or "time", "slower")
         raise NothingToDo(f"no candidate of the run is {what}", hint="choose another run")
-    baseline, candidate = (
-        next(one for one in run.study.variants if one.name == variant)
-        for variant in (chosen.baseline, chosen.candidate)
-    )
-    wrong = chosen.verdict is Verdict.WRONG
-    return chosen.workload, baseline, candidate, run.study.settings, wrong
+    return run, run.comparisons.index(chosen) + 1
 
 
 def _of_file(
-    text: str, candidate: str, threads: int | None, mode: Mode | None
+    text: str, candidate: str, threads: int | None, device: str | None, mode: Mode | None
 ) -> tuple[Workload, Variant, Variant, MeasureSettings]:
     from torchyard.bench.commands.options import spec_of_option
     from torchyard.bench.request import Request
@@ -203,6 +236,7 @@ def _of_file(
             workloads=(choose_workload(spec_of_option(text, "--file", here)),),
             baseline=spec_of_option("eager", "the baseline", here),
             candidates=(spec_of_option(candidate, "--candidate", here),),
+            device=device,
             modes=() if mode is None else (mode,),
             settings={} if threads is None else {"threads": threads},
         ),

@@ -6,17 +6,33 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from torchyard.core.comparison import Estimate
+from torchyard.why.model import Source
 
 Metric = Literal["time", "memory", "wrong"]
 UNITS: Final[dict[Metric, str]] = {"time": "ms", "memory": "MB", "wrong": "error"}
 SCALES: Final[dict[Metric, float]] = {"time": 1e6, "memory": 1e6, "wrong": 1.0}
 """What measured values (ns, bytes, largest error) are divided by."""
 
+LARGEST_SHARE: Final = 1.5
+"""Share of the loss of the model that all of its operators as one graph can plausibly have."""
 WORSE: Final[dict[Metric, str]] = {
     "time": "{} is slower than {}",
     "memory": "{} uses more memory than {}",
     "wrong": "{} has wrong results, unlike {}",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The part of an attribution that a search starts from."""
+
+    number: int
+    name: str
+    sources: tuple[Source, ...]
+    loss_ns: float
+    """Loss of the part, by the attribution."""
+    share: float
+    """The loss as a share of the time of an iteration of the baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +46,7 @@ class Sides:
     baseline: float
     candidate: float
     model_loss: float | None = None
-    """Loss of the model in the same rounds."""
+    """Loss of the model in the same rounds; None if it is not shown to have one."""
 
     @property
     def loss(self) -> float:
@@ -39,8 +55,10 @@ class Sides:
 
     @property
     def share(self) -> float | None:
-        """The loss as a share of that of the model in the same rounds."""
-        return self.loss / self.model_loss if self.model_loss else None
+        """The loss as a share of that of the model in the same rounds; None if it has none."""
+        if self.model_loss is None or self.model_loss <= 0.0:
+            return None
+        return self.loss / self.model_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +76,16 @@ class Reduced:
     graphs: int
     """Graphs that dynamo made of the model; the program is one."""
     end_to_end: Sides
+    part: str = ""
+    """Name of the part of an attribution that the search started from; else all operators."""
+    part_loss: float | None = None
+    """Its loss in ms, by the attribution."""
     captured: Sides
-    """All operators as one graph."""
+    """The operators that the search started from, as one graph."""
     cut: Sides
-    """The operators that remain, with the shapes of the model."""
+    """The operators that show 40 % of the loss, with the shapes of the model."""
+    unrepeated: Sides
+    """Without repetitions of the same operators."""
     reduced: Sides
     """With shorter dimensions."""
     fresh: Sides | None
@@ -76,3 +100,8 @@ class Reduced:
     elapsed_s: float
     script: str
     environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether all operators as one graph lose much more than the model, which has the same operators."""
+        return not self.part and (self.captured.share or 0.0) > LARGEST_SHARE

@@ -23,6 +23,9 @@ def reduced_text(result: Reduced) -> str:
     ]
     if result.sizes:
         lines.append("dimensions  " + ", ".join(f"{old} -> {new}" for old, new in result.sizes))
+    if result.part_loss is not None:
+        lines.append(f"part        {one_line(result.part)}")
+        lines.append(f"            loss of the part by `torchyard why`: {result.part_loss:+.3g} ms")
     lines += ["", aligned(_rows(result), right={1, 2, 3, 4, 5, 6}), ""]
     lines.append(f"script      {_script_text(result)}")
     if result.metric == "wrong":
@@ -30,6 +33,11 @@ def reduced_text(result: Reduced) -> str:
     else:
         lines.append(
             "model loss  that of the model in the same rounds; share is loss by model loss"
+        )
+    if result.contradictory:
+        lines.append(
+            "note        all operators as one graph lose much more than the model: these measurements "
+            "contradict each other; stop other programs and repeat"
         )
     if result.graphs > 1:
         lines.append(f"note        the model has {result.graphs} graphs; the script is one graph")
@@ -40,7 +48,12 @@ def reduced_text(result: Reduced) -> str:
 
 def reduced_json(result: Reduced) -> dict[str, Any]:
     """Return the JSON object of a result."""
-    return {**encode(result), "unit": UNITS[result.metric], "share": result.cut.share}
+    return {
+        **encode(result),
+        "unit": UNITS[result.metric],
+        "share": result.cut.share,
+        "contradictory": result.contradictory,
+    }
 
 
 def upstream_text(result: Reduced) -> str:
@@ -76,9 +89,11 @@ def upstream_text(result: Reduced) -> str:
 def _rows(result: Reduced) -> list[list[str]]:
     programs: list[tuple[str, Sides | None]] = [
         ("model", result.end_to_end),
-        ("all operators, one graph", result.captured),
+        ("operators of the part" if result.part else "all operators, one graph", result.captured),
         ("remaining operators", result.cut),
     ]
+    if result.unrepeated != result.cut:
+        programs.append(("without repetitions", result.unrepeated))
     if result.sizes:
         programs.append(("with short dimensions", result.reduced))
     programs.append(("script, new processes", result.fresh))

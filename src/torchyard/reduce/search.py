@@ -1,9 +1,11 @@
 """The search: which operators can be left out, and which dimensions shortened.
 
 Each step is a sequential test on rounds of blocks: the distribution-free interval of the median is
-compared with half of the loss of the model, which is timed in the same rounds. Test i of a search may
+compared with 40 % of the loss of the model, which is timed in the same rounds. Test i of a search may
 err with probability alpha / (i (i + 1)), shared by its looks at the data. What stays undecided is kept.
 Peak memory and wrong results do not depend on what else runs: one measurement decides.
+A search that starts from a part of an attribution keeps 40 % of the loss of that part instead, which is
+a share of the time of the baseline: it scales with the speed of the machine.
 Knows no torch: `measure` times a program.
 """
 
@@ -18,13 +20,13 @@ from typing import Final
 
 from torchyard.core.units import format_count
 from torchyard.errors import NothingToDo, Untrustworthy
-from torchyard.reduce.model import SCALES, UNITS, Metric, Sides
+from torchyard.reduce.model import SCALES, UNITS, Group, Metric, Sides
 from torchyard.stats.delta_debugging import minimize, share_of_alpha
 from torchyard.stats.distributions import median_interval
 
 ALPHA: Final = 0.05
-KEPT_SHARE: Final = 0.5
-"""Share of the loss that a smaller program must keep."""
+KEPT_SHARE: Final = 0.4
+"""Share of the loss that a smaller program must keep. Below 1/2, so that one of two equal layers keeps it."""
 FIRST_ROUNDS: Final = 8
 MOST_ROUNDS: Final = 64
 MOST_GROWTH: Final = 1.5
@@ -48,6 +50,9 @@ _NO_LOSS: Final = (
     "graph breaks, Python code or branches on torch.compiler.is_compiling() may be the cause: "
     "see `torchyard why`"
 )
+
+
+_NO_PART_LOSS: Final = "the operators may lose time only together with others: reduce without --part, or choose another one"
 
 
 class Unusable(Exception):
@@ -76,7 +81,7 @@ def _large_loss(one: Round) -> float:
 
 def _spare(one: Round) -> float:
     """Return the loss beyond what a smaller program must keep of that of the model."""
-    return (one[3] - one[2]) - KEPT_SHARE * (one[1] - one[0])
+    return _loss(one) - KEPT_SHARE * (one[1] - one[0])
 
 
 def _log_ratio(one: Round) -> float:
@@ -84,58 +89,76 @@ def _log_ratio(one: Round) -> float:
 
 
 class ReductionSearch:
-    """A reduction of a program of some units (operators)."""
+    """A reduction of a program of some units (operators).
+
+    It starts from all units, or from those of a part of an attribution.
+    """
 
     def __init__(
         self,
-        count: int,
+        operators: Sequence[str],
         measure: Measure,
         *,
         seconds: float,
         listener: Callable[[str], None],
         metric: Metric = "time",
+        start: Sequence[int] = (),
+        part: Group | None = None,
     ) -> None:
+        self._operators = operators
         self._measure = measure
+        self._part = part
         self._metric = metric
         self._exact = metric != "time"
         # An error has no size that a smaller program must keep.
-        self._spare = _loss if metric == "wrong" else _spare
+        self._spare = (
+            _loss if metric == "wrong" else _spare if part is None else self._spare_of_part
+        )
         self._deadline_s = time.monotonic() + seconds
         self._listener = listener
         self._rounds: dict[tuple[Sequence[int], Sizes], list[Round]] = {}
-        self._kept: set[tuple[Sequence[int], Sizes]] = set()
-        self.units: tuple[int, ...] = tuple(range(count))
+        self._decisions: dict[tuple[Sequence[int], Sizes, float | None], bool] = {}
+        self.units: tuple[int, ...] = tuple(start or range(len(operators)))
         self.sizes: Sizes = ()
         self.complete = True
+        self._worse = False
 
     @property
     def tests(self) -> int:
         """Number of programs that were tested."""
-        return len(self._rounds)
+        return len(self._decisions)
 
     def run(self, lengths: Callable[[Sequence[int]], Sequence[int]]) -> tuple[Sides, ...]:
-        """Reduce; return the times of the model, of its graph, of what remains, and of its short form.
+        """Reduce; return the times of the model and of four programs, each smaller than the one before.
 
+        These are all operators, those that show the loss, without repetitions, and with short dimensions.
         `lengths` returns the lengths of dimensions of a program.
         """
         whole = self._whole()
         captured = self._captured(whole)
-        cut = captured
+        cut = unrepeated = captured
         try:
             minimize(self.units, lambda units: self._keeps(units, (), self._spare), self._cut)
-            cut = self._sides(self.units, ())
-            self._shorten(list(lengths(self.units)), self._relative(cut))
+            cut = unrepeated = self._sides(self.units, ())
+            self._leave_out_repetitions(self._relative(cut))
+            unrepeated = self._sides(self.units, ())
+            self._shorten(list(lengths(self.units)), self._relative(unrepeated))
         except _TimeUp:
             self.complete = False
-            cut = self._sides(self.units, ())
-        reduced = self._sides(self.units, self.sizes) if self.sizes else cut
-        return whole, captured, cut, reduced
+            unrepeated = self._sides(self.units, ())
+            cut = unrepeated if cut is captured else cut
+        reduced = self._sides(self.units, self.sizes) if self.sizes else unrepeated
+        return whole, captured, cut, unrepeated, reduced
+
+    def _spare_of_part(self, one: Round) -> float:
+        """Return the loss beyond what a smaller program must keep of that of the part."""
+        return _loss(one) - KEPT_SHARE * one[0] * (self._part.share if self._part else 0.0)
 
     def _whole(self) -> Sides:
-        """Return the times of the model; raise if there is no loss."""
-        worse = self._keeps(WHOLE, (), _large_loss if self._metric == "memory" else _loss)
+        """Return the times of the model; raise if there is no loss, unless a part has one."""
+        self._worse = self._keeps(WHOLE, (), _large_loss if self._metric == "memory" else _loss)
         whole = replace(self._sides(WHOLE, ()), model_loss=None)
-        if not worse:
+        if not self._worse and self._part is None:
             unit = UNITS[self._metric]
             raise NothingToDo(
                 _NOT_WORSE[self._metric],
@@ -152,12 +175,18 @@ class ReductionSearch:
         captured = self._sides(self.units, ())
         if not shown:
             unit = UNITS[self._metric]
+            part = self._part
+            loss = part.share * whole.baseline if part else whole.loss
             raise Untrustworthy(
-                "the captured graph does not show the difference, so it cannot be reduced",
-                why=f"the model loses {whole.loss:.4g} {unit}, its operators as one graph "
+                f"the operators of part {part.number} do not show its loss"
+                if part
+                else "the captured graph does not show the difference, so it cannot be reduced",
+                why=f"the {'part' if part else 'model'} loses {loss:.4g} {unit}, its operators as one graph "
                 f"{captured.loss:.4g} {unit}",
                 hint=_NOISY
-                if not self._exact and captured.loss >= KEPT_SHARE * whole.loss
+                if not self._exact and captured.loss >= KEPT_SHARE * loss
+                else _NO_PART_LOSS
+                if part
                 else _NO_LOSS,
             )
         return captured
@@ -169,39 +198,69 @@ class ReductionSearch:
     def _cut(self, units: tuple[int, ...]) -> None:
         self.units = units
 
+    def _leave_out_repetitions(self, log_ratio: float) -> None:
+        """Leave out operators whose like remains, as often as 40 % of the relative loss stays.
+
+        In repeated layers, each repetition has its share of the loss.
+        """
+        kinds = {self._operators[unit] for unit in self.units}
+        if self._metric == "wrong" or len(kinds) == len(self.units):
+            return
+        minimize(
+            self.units,
+            lambda units: (
+                {self._operators[unit] for unit in units} == kinds
+                and self._keeps_ratio(units, (), log_ratio)
+            ),
+            self._cut,
+        )
+
     def _shorten(self, lengths: list[int], log_ratio: float) -> None:
         """Halve each length as often as the relative loss stays, or the results are wrong."""
-        wrong = self._metric == "wrong"
-        statistic, limit = (_loss, 0.0) if wrong else (_log_ratio, KEPT_SHARE * log_ratio)
         for length in lengths:
             shorter = length
             while shorter // 2 >= SHORTEST:
                 shorter //= 2
                 others = tuple(one for one in self.sizes if one[0] != length)
                 sizes = (*others, (length, shorter))
-                if shorter in lengths or not self._keeps(self.units, sizes, statistic, limit):
-                    break
-                grown = self._relative(self._sides(self.units, sizes)) > MOST_GROWTH * log_ratio
-                if grown and not wrong:
+                if shorter in lengths or not self._keeps_ratio(self.units, sizes, log_ratio):
                     break
                 self.sizes = sizes
+
+    def _keeps_ratio(self, units: tuple[int, ...], sizes: Sizes, log_ratio: float) -> bool:
+        """Test whether 40 % of the relative loss stays, without growth, or the results are wrong."""
+        if self._metric == "wrong":
+            return self._keeps(units, sizes, _loss)
+        if not self._keeps(units, sizes, _log_ratio, KEPT_SHARE * log_ratio):
+            return False
+        return self._relative(self._sides(units, sizes)) <= MOST_GROWTH * log_ratio
 
     def _keeps(
         self,
         units: Sequence[int],
         sizes: Sizes,
         statistic: Callable[[Round], float],
-        limit: float = 0.0,
+        limit: float | None = None,
     ) -> bool:
-        """Test whether the median of a statistic of a program is above a limit."""
-        key = (tuple(units), sizes)
-        if key in self._rounds:
-            return key in self._kept
-        if len(self._rounds) > 1 and time.monotonic() > self._deadline_s:
-            raise _TimeUp
-        rounds = self._rounds[key] = []
-        alpha = share_of_alpha(ALPHA, len(self._rounds))
-        self._listener(f"test {len(self._rounds)}: {_program_text(units, sizes)}")
+        """Test whether the median of a statistic of a program is above a limit [default: 0]."""
+        key = (tuple(units), sizes, limit)
+        if key not in self._decisions:
+            if len(self._decisions) > 1 and time.monotonic() > self._deadline_s:
+                raise _TimeUp
+            self._decisions[key] = False
+            self._decisions[key] = self._test(key[0], sizes, statistic, limit or 0.0)
+        return self._decisions[key]
+
+    def _test(
+        self,
+        units: tuple[int, ...],
+        sizes: Sizes,
+        statistic: Callable[[Round], float],
+        limit: float,
+    ) -> bool:
+        rounds = self._rounds[units, sizes] = []
+        alpha = share_of_alpha(ALPHA, self.tests)
+        self._listener(f"test {self.tests}: {_program_text(units, sizes)}")
         target, look = (1 if self._exact else FIRST_ROUNDS), 1
         while len(rounds) < MOST_ROUNDS:
             try:
@@ -210,12 +269,9 @@ class ReductionSearch:
                 self._listener(f"  unusable: {error}")
                 return False
             if self._exact:
-                if statistic(rounds[-1]) > limit:
-                    self._kept.add(key)
-                return key in self._kept
+                return statistic(rounds[-1]) > limit
             interval = median_interval([statistic(one) for one in rounds], alpha / 2.0**look)
             if interval is not None and interval[0] > limit:
-                self._kept.add(key)
                 return True
             if interval is not None and interval[1] < limit:
                 return False
@@ -233,7 +289,7 @@ class ReductionSearch:
         return Sides(
             baseline=baseline,
             candidate=candidate,
-            model_loss=None if sizes else slower_model - model,
+            model_loss=slower_model - model if self._worse and not sizes else None,
         )
 
 

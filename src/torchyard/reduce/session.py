@@ -30,7 +30,8 @@ from torchyard.core.study import (
 )
 from torchyard.errors import UsageError
 from torchyard.process.programs import capture
-from torchyard.reduce.model import UNITS, WORSE, Metric, Reduced, Sides
+from torchyard.reduce.group import units_of_part
+from torchyard.reduce.model import SCALES, UNITS, WORSE, Group, Metric, Reduced, Sides
 from torchyard.reduce.search import MARGIN, ReductionSearch, Round, Sizes, Unusable
 from torchyard.reduce.storage import RoundStore
 from torchyard.stats.estimate import estimate
@@ -51,6 +52,7 @@ def reduce_comparison(
     seconds: float,
     name: str,
     metric: Metric = "time",
+    part: Group | None = None,
     store: RoundStore,
     listener: Callable[[str], None],
 ) -> Reduced:
@@ -94,11 +96,13 @@ def reduce_comparison(
             if rounds:
                 listener(f"resumed after {rounds} rounds")
             search = ReductionSearch(
-                len(captured["operators"]),
+                captured["operators"],
                 store.stored_first(measure),
                 seconds=seconds,
                 listener=listener,
                 metric=metric,
+                start=() if part is None else units_of_part(part, captured["places"]),
+                part=part,
             )
             times = search.run(lambda units: ask("reduce-lengths", units=list(units))["lengths"])
             source = ask(
@@ -128,9 +132,12 @@ def reduce_comparison(
         sizes=search.sizes,
         graphs=int(captured["graphs"]),
         end_to_end=times[0],
+        part="" if part is None else part.name,
+        part_loss=None if part is None else part.loss_ns / SCALES["time"],
         captured=times[1],
         cut=times[2],
-        reduced=times[3],
+        unrepeated=times[3],
+        reduced=times[4],
         fresh=fresh,
         estimate=checked,
         confirmed=confirmed,

@@ -9,7 +9,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
 import torch
 import torch.fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchyard.worker.why.kernels import unit_of_node
+from torchyard.worker.why.sources import operator_name
 from torchyard.worker.workload import CannotBuild
 
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size, slice)
@@ -35,16 +38,37 @@ class Program(NamedTuple):
         return tuple(value.tensor for value in self.values)
 
 
+class _DispatchedOperators(TorchDispatchMode):
+    """The names of the operators that PyTorch dispatches to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: List[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(operator_name(function))
+        return function(*args, **(kwargs or {}))
+
+
 class Recording(torch.fx.Interpreter):
-    """One eager run of a graph that keeps the values of all nodes."""
+    """One eager run of a graph that keeps the values of all nodes, and what each dispatches to."""
 
     def __init__(self, graph_module: Any) -> None:
         super().__init__(graph_module, garbage_collect_values=False)
         self.values: Dict[Any, Any] = {}
+        self.dispatched: Dict[Any, List[str]] = {}
 
     def run_node(self, n: Any) -> Any:
         """Run a node; in-place operators may change its value later, so tensors are copied."""
-        value = super().run_node(n)
+        # Higher-order operators have no rule for a dispatch mode.
+        if isinstance(n.target, torch._ops.HigherOrderOperator) or n.op == "output":
+            value = super().run_node(n)
+        else:
+            with _DispatchedOperators() as operators:
+                value = super().run_node(n)
+            self.dispatched[n] = operators.names
         self.values[n] = _copied(value)
         return value
 
@@ -57,6 +81,7 @@ class Captured:
         self.units: List[List[Any]] = []
         """A node, with the nodes that take items of its result."""
         self.graphs = 0
+        self._dispatched: Dict[Any, List[str]] = {}
         self._order: Dict[Any, int] = {}
         torch._dynamo.reset()
         torch.compile(module, backend=self._compiler)(*args, **kwargs)
@@ -78,6 +103,7 @@ class Captured:
             recording = Recording(graph_module)
             result = recording.run(*args)
             self.values.update(recording.values)
+            self._dispatched.update(recording.dispatched)
             return result
 
         return run
@@ -100,6 +126,15 @@ class Captured:
     def names(self) -> List[str]:
         """Return the operator of each unit."""
         return [_operator_name(unit[0]) for unit in self.units]
+
+    def places(self) -> List[List[Any]]:
+        """Return module, file, line, its text, and the dispatched operators of each unit."""
+        places: List[List[Any]] = []
+        for unit in self.units:
+            source = unit_of_node(unit[0], "")
+            operators = [name for node in unit for name in self._dispatched.get(node, ())]
+            places.append([source.module, source.file, source.line, source.text, operators])
+        return places
 
     def program(self, units: Sequence[int], sizes: Dict[int, int]) -> Program:
         """Return the program of some units; `sizes` replaces lengths of dimensions by shorter ones."""

@@ -1,5 +1,6 @@
 """Requests of a reduction: capture the graph, measure programs cut out of it, and write one as a file."""
 
+import copy
 import random
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -12,7 +13,7 @@ from torchyard.worker.bench.model import Model
 from torchyard.worker.bench.options import changes_module
 from torchyard.worker.bench.service import WorkerService, warm
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.reduce.program import Captured
+from torchyard.worker.reduce.program import Captured, Program
 from torchyard.worker.reduce.script import script
 from torchyard.worker.workload import BuiltWorkload, CannotBuild, flatten
 
@@ -21,6 +22,7 @@ WARM_UP_S = 0.15
 MIN_SAMPLES = 5
 MOST_SAMPLES = 500
 SEED = 1337
+OUT_OF_RANGE = ("out of range", "out of bounds")
 NOT_FINITE = 1e300
 """Stands for errors that are infinite, NaN or unknown."""
 
@@ -38,12 +40,16 @@ class ReductionService:
         """Values of the model that do not change, by metric."""
 
     def capture(self, variant: str) -> Dict[str, Any]:
-        """Capture the graph of a variant's model; return the operators."""
+        """Capture the graph of a variant's model; return the operators and where they come from."""
         runner = self._service.runner(variant)
         with runner.context():
             model = runner.model
             self._captured = Captured(model.module, model.args, model.kwargs)
-        return {"operators": self._captured.names(), "graphs": self._captured.graphs}
+        return {
+            "operators": self._captured.names(),
+            "places": self._captured.places(),
+            "graphs": self._captured.graphs,
+        }
 
     def lengths(self, units: List[int]) -> Dict[str, Any]:
         """Return the lengths of dimensions that could be shortened."""
@@ -99,6 +105,8 @@ class ReductionService:
         self, whole: List[VariantRunner], units: List[int], sizes: List[Tuple[int, int]]
     ) -> List[VariantRunner]:
         program = self._graph().program(units, dict(sizes))
+        if sizes and not all(one.hardware.is_host for one in whole):
+            refuse_indices_out_of_range(program)
         training = whole[0].model.training
         built = BuiltWorkload(program.module, program.inputs, loss=total_of if training else None)
         model = Model(built, training=training, step=False)
@@ -165,6 +173,21 @@ class ReductionService:
         if self._captured is None:
             raise CannotBuild("no graph is captured")
         return self._captured
+
+
+def refuse_indices_out_of_range(program: Program) -> None:
+    """Raise CannotBuild if indices exceed a shortened dimension; found on the CPU, because a GPU would end the process.
+
+    Programs that do not run on the CPU are not checked.
+    """
+    inputs = [
+        one.detach().cpu() if isinstance(one, torch.Tensor) else one for one in program.inputs
+    ]
+    try:
+        copy.deepcopy(program.module).cpu()(*inputs)
+    except Exception as error:
+        if any(text in str(error) for text in OUT_OF_RANGE):
+            raise CannotBuild("indices exceed a shortened dimension: %s" % error) from None
 
 
 def total_of(output: Any) -> Any:
