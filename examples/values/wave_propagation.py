@@ -2,8 +2,9 @@
 
     torchyard values --target build:deepwave examples/values/wave_propagation.py
     torchyard values --target build:deepwave examples/values/wave_propagation.py --python
+    torchyard values --target build:deepwave examples/values/wave_propagation.py --device cuda
 
-Needs torch and deepwave (docs/howto/build-companions.md builds it). deepwave propagates in C, which reads
+Needs torch and deepwave (docs/howto/build-companions.md builds it). deepwave propagates in C or CUDA, which reads
 and writes tensors by their address and is not seen; `--python` has it propagate with operators of torch.
 """
 
@@ -25,8 +26,10 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=120, help="time steps of each propagation")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--python", action="store_true", help="propagate with operators of torch")
+    parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_default_device(given.device)
     how = {"backend": "eager"} if given.python else {}
     size = given.size
     truth = torch.full((size, size), 1500.0)

@@ -10,7 +10,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from torchyard.worker.values.compiled.kernel_observer import CUDA_GRAPHS
+from torchyard.worker.values.compiled.cuda_graphs import CUDA_GRAPHS
 from torchyard.worker.values.exchange import Options
 from torchyard.worker.values.profiling_session import ProfilingSession
 
@@ -56,8 +56,8 @@ def test_a_constant_buffer_is_found_with_its_operator_and_line() -> None:
         return torch.sigmoid(x + 200)
 
     session = _profile(lambda: f(_data()))
+    assert _patterns(session) == ["single value"]
     (finding,) = session.findings.all()
-    assert finding.pattern == "single value"
     assert finding.operator == "inductor::triton_poi_fused_add_sigmoid_0 (add, sigmoid)"
     assert finding.place.file == __file__
     assert session.kernels.counts()["kernel_calls"] == 3
@@ -135,4 +135,24 @@ def test_cuda_graphs_are_listed_as_not_examined() -> None:
         return torch.sigmoid(x.tan() + 200)
 
     session = _profile(lambda: f(_data()).clone())
+    assert any(CUDA_GRAPHS in note for note in session._all_notes())
+
+
+def test_a_graph_of_the_program_is_captured_and_nothing_is_concluded_from_old_contents() -> None:
+    given, result = torch.zeros(SIZE, SIZE, device="cuda"), torch.zeros(SIZE, SIZE, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    result.copy_(given.tan())
+    torch.cuda.synchronize()
+    session = ProfilingSession(Options(prove=False))
+    session.start()
+    with torch.cuda.graph(graph):
+        result.copy_(given.tan())
+    for _ in range(3):
+        given.copy_(_data())  # read by the replay, not a dead write
+        graph.replay()
+        given.copy_(_data())
+        graph.replay()
+        float(result.sum())
+    session.stop()
+    assert _patterns(session) == []
     assert any(CUDA_GRAPHS in note for note in session._all_notes())

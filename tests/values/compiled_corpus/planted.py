@@ -208,9 +208,10 @@ def levels_as_floats() -> None:
         return (levels @ w).relu()
 
     w = _data()
+    other = w.t().contiguous()
     for _ in range(3):
         levels = f(_data())
-        print(float(g(levels, w).sum()) + float(g(levels, w.t().contiguous()).sum()))
+        print(float(g(levels, w).sum()) + float(g(levels, other).sum()))
 
 
 def position_table_in_every_step() -> None:

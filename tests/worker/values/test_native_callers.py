@@ -38,6 +38,21 @@ def test_two_writes_have_different_callers() -> None:
     assert names(first)[0] == "nll_loss2d_backward_cpu"
 
 
+def test_memory_that_is_used_again_has_no_earlier_write() -> None:
+    addresses: list[int] = []
+
+    def run() -> None:
+        for _ in range(100):
+            memory = torch.empty(1 << 10)
+            addresses.append(memory.data_ptr())
+            memory.zero_()
+            del memory
+
+    (call,) = calls_of(run, {(("zero_",), 1 << 10)})[("zero_",), 1 << 10]
+    assert call.called == "zero_"
+    assert len(set(addresses)) < len(addresses)
+
+
 def test_a_chain_that_does_not_occur_is_missing() -> None:
     loss = functional.mse_loss(torch.randn(8, 8, requires_grad=True), torch.randn(8, 8))
     other = (("huber_loss_backward", "zero_"), 64)

@@ -28,7 +28,7 @@ from torchyard.worker.values.scanning.cpu_scan import (  # noqa: E402
     open_scanner,
     ordered_to_number,
 )
-from torchyard.worker.values.scanning.scanners import Scanners  # noqa: E402
+from torchyard.worker.values.scanning.scanners import DeviceScanner, Scanners  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -289,3 +289,33 @@ def test_a_cache_is_used_again_and_no_compiler_is_no_error(
     assert open_scanner(str(tmp_path)) is not None
     assert library.stat().st_mtime_ns == made
     assert open_scanner(str(tmp_path / "other")) is None
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_hash_and_the_count_of_a_number(scanner: Scanner, dtype: Any) -> None:
+    """They equal a scan and a comparison, for lengths around the blocks of the scan."""
+    layout = LAYOUTS[dtype]
+    if layout.per_number != 1:
+        return
+    for length in (1, 3, 255, 513, 4099):
+        tensor = torch.tensor([0.0, 1.0, -0.0, 2.0, 0.0]).repeat(length)[:length].to(dtype)
+        address = tensor.data_ptr()
+        assert scanner.hash(address, length, layout) == scan(scanner, tensor).hash
+        scanners = Scanners(scanner)
+        for number in (0, 1, 2):
+            bits = bits_of(torch.tensor([number]).to(dtype))[0]
+            assert scanners.count(tensor, layout, bits) == int(
+                (tensor == torch.tensor(number).to(dtype)).sum()
+            )
+
+
+def test_elements_are_read_with_the_scan() -> None:
+    """A sample has the same scan as without, and the bits at its places."""
+    device = DeviceScanner(torch.device("cpu"))
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        tensor = torch.randn(40, 7).mul(3).to(dtype).t()
+        places = [0, 1, 7, 123, 279]
+        sampled, elements = device.scan_sampled(tensor, None, places)
+        assert bytes(sampled) == bytes(device.scan(tensor))
+        assert elements == [bits_of(tensor.t())[place] for place in places]

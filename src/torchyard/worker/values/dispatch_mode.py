@@ -6,7 +6,7 @@ be overwritten is copied into one block of bounded size, used as a stack, becaus
 
 import ctypes
 from contextlib import nullcontext
-from typing import Any, Callable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 
@@ -22,7 +22,6 @@ from torchyard.worker.values.observation import (
     covers,
     fill_held,
     reader_of,
-    storage_key,
 )
 from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
 from torchyard.worker.values.places import NOWHERE, Place, Places, calling_frame
@@ -36,6 +35,7 @@ from torchyard.worker.values.surveys.survey import Survey, Surveyed
 from torchyard.worker.values.surveys.survey_calls import SurveyCalls
 
 _ALIGN = 64
+_STRIDED = torch.strided
 
 
 class CopySpace:
@@ -88,6 +88,8 @@ class _Call(NamedTuple):
     inputs: Inputs
     began: int
     """Number of operators when it began."""
+    path: Tuple[str, ...] = ()
+    """Enclosing operators, outermost first."""
 
 
 class KernelWrite(NamedTuple):
@@ -144,6 +146,8 @@ class ValueMode(DetachableMode):
         self._after_operator = after_operator
         self._copies = CopySpace(options.memory_bytes)
         self._path: List[str] = []
+        self.states: Dict[int, StorageState] = {}
+        """States of the arguments of the outermost operator, by the identity of the tensor."""
         self._given: Set[int] = set()
         """Memory that the program passed to the outermost operator as an output."""
         self._place: Place = NOWHERE
@@ -236,47 +240,58 @@ class ValueMode(DetachableMode):
         if operator.inert:
             if operator.view_with_writing_backward and not self._path:
                 self.places.now()  # stores the location for the backward pass
+            elif operator.returns_numbers:
+                self._note_reads(args)
             return func(*args, **keywords)
         if operator.escapes:
             return self._call_unknown(func, args, keywords)
-        inside = bool(self._path)
+        path = tuple(self._path)
+        inside = bool(path)
         self.counts.operators += 1
         began = self.counts.operators
         if not inside:
             self._place = self.places.now()
             self._outermost = began
-        node = self.flow.node(operator.name, self._place, tuple(self._path)) if self.active else -1
-        if not inside and self.active:
+            self.states.clear()
+        active = self.active
+        node = self.flow.node(operator.name, self._place, path) if active else -1
+        if not inside and active:
             self._calls.remember(func, node)
         written = written_tensors(operator, args, keywords) if operator.writes else []
-        if not inside:
-            self._given = {storage_key(tensor) for tensor in written if _is_strided(tensor)}
         inputs = self._reads(operator, args, keywords, written, node)
         mark = self._copies.mark()
+        if active and len(written) > 1:
+            self._scanners.scan_ahead(written, self.options.least_bytes)
         befores = [self._before(tensor) for tensor in written]
-        result = self._call(func, args, keywords)
+        self._scanners.forget_scans()  # the operator overwrites the memory
+        if not inside:
+            self._given = {before.state.key for before in befores if before is not None}
+        if self.options.deep and active:
+            result, observed = call_inside(self, self._path, func, args, keywords)
+            self.counts.not_deep += not observed
+        else:
+            result = func(*args, **keywords)
         if operator.hidden_effects:
             self._forget_arguments(args, keywords)
         self._number = began - self._outermost
-        call = _Call(func, operator, args, keywords, node, inputs, began)
+        call = _Call(func, operator, args, keywords, node, inputs, began, path)
+        if active and operator.many_results:
+            whole = [one.tensor for one in befores if one is not None and one.earlier is None]
+            self._scanners.scan_ahead(whole, self.options.least_bytes)
         for position, before in enumerate(befores):
             if before is not None:
                 self._wrote(call, before, position)
         self._copies.release(mark)
         if operator.fresh:
+            if active and operator.many_results:
+                self._scanners.scan_ahead(tensors_in((result,)), self.options.least_bytes)
             written_ids = {id(tensor) for tensor in written}
             for position, tensor in enumerate(tensors_in((result,))):
                 if id(tensor) not in written_ids:
                     self._made(call, tensor, position)
+        self._scanners.forget_scans()
         if not inside and self._after_operator is not None and self.active:
             self._after_operator(func, args, keywords, result)
-        return result
-
-    def _call(self, func: Any, args: Any, keywords: Any) -> Any:
-        if not self.options.deep or not self.active:
-            return func(*args, **keywords)
-        result, observed = call_inside(self, self._path, func, args, keywords)
-        self.counts.not_deep += not observed
         return result
 
     def _reads(
@@ -288,21 +303,31 @@ class ValueMode(DetachableMode):
         read = tensors_in(args)
         if keywords:
             read += tensors_in(keywords.values())
+        outermost = not self._path
         for tensor in read:
-            if id(tensor) in overwritten:
+            if overwritten and id(tensor) in overwritten:
                 overwritten.remove(id(tensor))  # passed twice: it is read as well
                 continue
             state = self._state(tensor)
             if state is not None:
                 state.reads += 1
-                if not self._path:
+                if outermost:
                     state.uses += 1
+                    self.states[id(tensor)] = state
                     if state.readers is not None:
                         state.readers.add(reader_of(operator, tensor, read, args))
                 inputs.append((tensor, state))
                 if node >= 0:
                     self.flow.read(state.node, node, tensor.numel() * tensor.element_size())
         return inputs
+
+    def _note_reads(self, args: Any) -> None:
+        """Count reads by an operator that returns numbers."""
+        for tensor in tensors_in(args):
+            state = self._state(tensor)
+            if state is not None:
+                state.reads += 1
+                state.readers = None
 
     def _call_unknown(self, func: Any, args: Any, keywords: Any) -> Any:
         """Call an operator that may access any memory and keep references to its arguments."""
@@ -326,7 +351,7 @@ class ValueMode(DetachableMode):
         return tracked
 
     def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
-        if not _is_strided(tensor):
+        if tensor.layout is not _STRIDED or tensor.is_meta:
             return None
         # Kernels allocate memory without the dispatcher, too. Memory that first appears inside an
         # operator is such memory and uninitialized; outside, it belongs to the user.
@@ -344,7 +369,7 @@ class ValueMode(DetachableMode):
         if state is None:
             return None
         before = Before(tensor, state)
-        size = tensor.numel() * tensor.element_size()
+        size = before.size_bytes
         if not self.active or not state.defined or size < self.options.least_bytes:
             return before
         if not self._scanners.can_scan(tensor):
@@ -359,11 +384,11 @@ class ValueMode(DetachableMode):
             if before.copy is None and before.earlier is None:
                 self.counts.not_compared_bytes += size
         else:
-            scan = self._scanners.scan(tensor, LAYOUTS[tensor.dtype])
-            if state.hash is not None and state.hash != scan.hash:
+            digest = self._scanners.hash(tensor, LAYOUTS[tensor.dtype])
+            if state.hash is not None and state.hash != digest:
                 state.escape()  # written without being observed, and possibly read as well
                 before = Before(tensor, state)
-            state.hash = before.hash = scan.hash
+            state.hash = before.hash = digest
         return before
 
     def _wrote(self, call: _Call, before: Before, position: int) -> None:
@@ -449,7 +474,7 @@ class ValueMode(DetachableMode):
                     if node >= 0:
                         size = tensor.numel() * tensor.element_size()
                         self.flow.read(state.node, node, size)
-            call = _Call(kernel, write.operator, (), {}, node, inputs, 0)
+            call = _Call(kernel, write.operator, (), {}, node, inputs, 0, tuple(self._path))
             if write.fresh:
                 before.state.forget()
                 before.state.reads = before.state.uses = 0
@@ -508,14 +533,14 @@ class ValueMode(DetachableMode):
         if size < self.options.least_bytes:
             self.counts.small_bytes += size
             return None
-        layout = layout_of(tensor.dtype)
+        layout = LAYOUTS.get(tensor.dtype)
         if layout is None or not self._scanners.can_scan(tensor):
             self.counts.not_seen_bytes += size
             return None
         observation = Observation()
         observation.operator, observation.func = call.operator, call.func
         observation.arguments, observation.keywords = call.args, call.keywords
-        observation.place, observation.path = self._place, tuple(self._path)
+        observation.place, observation.path = self._place, call.path
         observation.step, observation.position, observation.node = self.step, position, call.node
         observation.tensor, observation.layout = tensor, layout
         observation.number = self._number
@@ -524,14 +549,16 @@ class ValueMode(DetachableMode):
         if call.operator.fills:
             frame = calling_frame(ValueMode.__torch_dispatch__.__code__)
             observation.site = None if frame is None else site_of(frame)
-        copy = None if before is None else before.copy
-        earlier = None if before is None else before.earlier
-        packed = None if before is None else before.packed
-        if packed is not None:
-            copy = packed.data_ptr()
-        observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
-        observation.compared = copy is not None or earlier is not None
-        if not self._path and packed is None:
+        packed = None
+        if before is None:
+            observation.scan = self._scanners.scan(tensor, layout)
+        else:
+            copy, earlier, packed = before.copy, before.earlier, before.packed
+            if packed is not None:
+                copy = packed.data_ptr()
+            observation.scan = self._scanners.scan(tensor, layout, copy, earlier)
+            observation.compared = copy is not None or earlier is not None
+        if not call.path and packed is None:
             self.survey.note((call.node, position), observation.scan, layout)
         self.flow.wrote(call.node, size)
         return observation
@@ -546,4 +573,4 @@ def pack(tensor: torch.Tensor) -> Optional[torch.Tensor]:
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type != "meta"
+    return tensor.layout is _STRIDED and not tensor.is_meta

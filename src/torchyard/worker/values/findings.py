@@ -27,6 +27,7 @@ _PRIVATE = frozenset(
         "by_shape",
         "every_time",
         "hits",
+        "least_calls",
         "least_share",
         "persistent",
         "proven",
@@ -83,6 +84,8 @@ class Finding:
         """The operator and its wasted part without values, for pricing."""
         self.every_time = False
         self.least_share = LEAST_SHARE
+        self.least_calls = 1
+        """Fewer calls may be a coincidence."""
         self.persistent = False
         self.by_rows = True
         """Whether the rows of surveyed steps show the pattern."""
@@ -221,7 +224,8 @@ class Findings:
         at_start = self._steps >= _STEPS_TO_TELL and finding.steps == [1]
         if at_start and not finding.persistent:
             return False
-        return finding.least_share * self.calls_of(finding) <= sum(finding.hits.values())
+        hits = sum(finding.hits.values())
+        return hits >= max(finding.least_calls, finding.least_share * self.calls_of(finding))
 
 
 def _add_step(finding: Finding, step: int) -> None:

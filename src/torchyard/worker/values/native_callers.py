@@ -7,6 +7,8 @@ to it. Functions that the compiler has inlined are missing.
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Set, Tuple
 
+from torch.multiprocessing.reductions import StorageWeakRef
+
 from torchyard.worker.values.redispatch import TransparentMode, call_inside
 
 FILLING = frozenset(
@@ -72,7 +74,8 @@ class CallerMode(TransparentMode):
         super().__init__()
         self._writes = {_write_of(chain) for chain in chains}
         self._path: List[str] = []
-        self._last: Dict[int, NativeCall] = {}
+        self._last: Dict[int, Tuple[Any, NativeCall]] = {}
+        """The last write to an address, with a weak reference to the memory: addresses are used again."""
         self._callers: Dict[str, List[str]] = {}
         self._found: Dict[Chain, List[_Write]] = {}
 
@@ -90,10 +93,11 @@ class CallerMode(TransparentMode):
             callers.append(functions[0] if functions else "")
             memory = args[0].data_ptr()
             if chain in self._writes:
-                earlier = self._last.get(memory)
-                calls = [call] if earlier is None else [call, earlier]
+                storage, earlier = self._last.get(memory, (None, call))
+                same = storage is not None and not storage.expired()
+                calls = [call, earlier] if same else [call]
                 self._found.setdefault(chain, []).append(_Write(args[0].numel(), calls))
-            self._last[memory] = call
+            self._last[memory] = (StorageWeakRef(args[0].untyped_storage()), call)
         return call_inside(self, self._path, func, args, kwargs or {})[0]
 
     def calls(self, chain: Chain, elements: int) -> List[NativeCall]:

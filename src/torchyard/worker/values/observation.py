@@ -170,7 +170,7 @@ class Before:
         self.reads = state.reads
         self.size_bytes = tensor.numel() * tensor.element_size()
         self.version = state.version
-        self.whole = covers(tensor, state)
+        self.whole = self.size_bytes == state.size_bytes
         self.copy: Optional[int] = None
         """Address of a copy of its contents, for CPU memory."""
         self.earlier: Optional[torch.Tensor] = None
@@ -185,62 +185,62 @@ Inputs = Sequence[Tuple[torch.Tensor, StorageState]]
 class Observation:
     """A tensor that an operator created or wrote. `tensor` is valid only inside `observe`."""
 
-    def __init__(self) -> None:
-        self.operator: Operator
-        self.func: Any
-        self.arguments: Any
-        self.keywords: Any
-        self.place: Place
-        self.path: Tuple[str, ...] = ()
-        """Enclosing operators, outermost first (deep only)."""
-        self.in_backward = False
-        """Called by a backward pass."""
-        self.step = 0
-        self.position = 0
-        """Index among the operator's written tensors."""
-        self.tensor: torch.Tensor
-        self.layout: Layout
-        self.scan: Scan
-        self.size_bytes = 0
-        self.fresh = True
-        """True for new memory, False for a write to existing memory."""
-        self.given = False
-        """Whether the program passed this memory to the outermost operator as an output."""
-        self.compared = False
-        """Whether `scan.unchanged` is valid: the previous contents were available."""
-        self.whole = True
-        """Whether the tensor covers its whole storage."""
-        self.packed = False
-        """Whether `tensor` is a contiguous copy of the strided slice that was written."""
-        self.state: StorageState
-        self.was_defined = False
-        """Whether the memory held values before this write."""
-        self.was_fill: Optional["Observation"] = None
-        """The fill that this write overwrote, if nothing else wrote in between."""
-        self.was_kernel_write: Optional["Observation"] = None
-        """The write of a generated kernel that this write overwrote."""
-        self.was_reads = 0
-        """Number of reads between the previous write and this one."""
-        self.site: Optional[Site] = None
-        """Call site in the source of the program, for fills."""
-        self.node = -1
-        self.number = 0
-        """Index among the operators inside the outermost one, in start order; identifies it in a replay."""
-        self.inputs: Inputs = ()
-        """Tensors that the operator read, without those that it only overwrote."""
-        self.written_inside = False
-        """Deep only: an inner operator wrote all of it and was observed separately."""
+    operator: Operator
+    func: Any
+    arguments: Any
+    keywords: Any
+    place: Place
+    path: Tuple[str, ...] = ()
+    """Enclosing operators, outermost first (deep only)."""
+    in_backward = False
+    """Called by a backward pass."""
+    step = 0
+    position = 0
+    """Index among the operator's written tensors."""
+    tensor: torch.Tensor
+    layout: Layout
+    scan: Scan
+    size_bytes = 0
+    fresh = True
+    """True for new memory, False for a write to existing memory."""
+    given = False
+    """Whether the program passed this memory to the outermost operator as an output."""
+    compared = False
+    """Whether `scan.unchanged` is valid: the previous contents were available."""
+    whole = True
+    """Whether the tensor covers its whole storage."""
+    packed = False
+    """Whether `tensor` is a contiguous copy of the strided slice that was written."""
+    state: StorageState
+    was_defined = False
+    """Whether the memory held values before this write."""
+    was_fill: Optional["Observation"] = None
+    """The fill that this write overwrote, if nothing else wrote in between."""
+    was_kernel_write: Optional["Observation"] = None
+    """The write of a generated kernel that this write overwrote."""
+    was_reads = 0
+    """Number of reads between the previous write and this one."""
+    site: Optional[Site] = None
+    """Call site in the source of the program, for fills."""
+    node = -1
+    number = 0
+    """Index among the operators inside the outermost one, in start order; identifies it in a replay."""
+    inputs: Inputs = ()
+    """Tensors that the operator read, without those that it only overwrote."""
+    written_inside = False
+    """Deep only: an inner operator wrote all of it and was observed separately."""
 
     def release(self) -> None:
         """Drop references to tensors, so that their memory can be freed."""
-        self._shape, self._dtype, self._device = self.shape, self.dtype, self.device
+        tensor = self.tensor
+        self._shape, self._dtype, self._device = tensor.shape, tensor.dtype, tensor.device
         self.tensor = self.arguments = self.keywords = None
         self.inputs = ()
 
     @property
     def shape(self) -> Tuple[int, ...]:
         """Of the tensor, also after `release`."""
-        return self._shape if self.tensor is None else tuple(self.tensor.shape)
+        return tuple(self._shape if self.tensor is None else self.tensor.shape)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -250,7 +250,7 @@ class Observation:
     @property
     def device(self) -> str:
         """Of the tensor, also after `release`."""
-        return self._device if self.tensor is None else str(self.tensor.device)
+        return str(self._device if self.tensor is None else self.tensor.device)
 
     @property
     def computed(self) -> bool:

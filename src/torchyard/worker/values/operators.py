@@ -86,6 +86,8 @@ class Operator:
             value.alias_info is None and "Tensor" in str(value.type) for value in schema.returns
         )
         """Whether it returns new memory (`reshape` and similar may still return a view)."""
+        self.accepts_tensor = tuple("Tensor" in str(one.type) for one in schema.arguments)
+        """Whether each argument is a tensor, or a list of tensors."""
         results = [str(value.type) for value in schema.returns]
         self.many_results = results != ["Tensor"]
         self.returns_written = len(self.writes) == 1 and not self.fresh and not self.many_results
@@ -110,6 +112,8 @@ class Operator:
         self.hidden_effects = self.name in UNANNOTATED_WRITERS
         """Whether it may write arguments that its schema does not declare as written."""
         self.inert = self.inert and not (self.hidden_effects or self.escapes)
+        self.returns_numbers = self.inert and bool(results) and "Tensor" not in "".join(results)
+        """Whether it reads values, as `item` and `equal` do, or sizes, and returns no tensor."""
 
 
 # By identity, because hashing an overload calls Python. The overload is stored beside the entry, so
@@ -127,18 +131,26 @@ def operator_of(func: Any) -> Operator:
 
 def written_tensors(operator: Operator, args: Any, kwargs: Any) -> List[torch.Tensor]:
     """Return the tensors that an operator writes, including those in lists."""
-    values = (
-        args[position] if position < len(args) else kwargs.get(name)
-        for position, name in operator.writes
+    return tensors_in(
+        [
+            args[position] if position < len(args) else kwargs.get(name)
+            for position, name in operator.writes
+        ]
     )
-    return tensors_in(values)
+
+
+PLAIN = frozenset({bool, int, float, type(None), str, torch.dtype, torch.device, torch.layout})
+"""Types that are not tensors; `isinstance` of tensors is slow."""
 
 
 def tensors_in(values: Any) -> List[torch.Tensor]:
     """Return the tensors among values and in lists of values."""
     tensors: List[torch.Tensor] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if kind in PLAIN:
+            continue
+        if kind is torch.Tensor or isinstance(value, torch.Tensor):
             tensors.append(value)
         elif isinstance(value, (list, tuple)):
             tensors.extend(item for item in value if isinstance(item, torch.Tensor))

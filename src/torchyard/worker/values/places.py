@@ -90,6 +90,8 @@ class Places:
         self.classes: Dict[str, str] = {}
         """Class names of the called modules, by their path."""
         self._forward: Dict[int, Place] = {}
+        self._backward: Dict[Place, Place] = {}
+        """The places of operators that the backward of a place calls."""
         self._kept: Dict[Tuple[int, int, str], Place] = {}
         self._hooks: List[Any] = []
         self.in_backward = False
@@ -131,7 +133,10 @@ class Places:
         if node is not None:
             forward = self._forward.get(node._sequence_nr())
             if forward is not None:
-                return forward._replace(backward=True)
+                place = self._backward.get(forward)
+                if place is None:
+                    place = self._backward[forward] = forward._replace(backward=True)
+                return place
         # A thread of the autograd engine has no frames but ours.
         frame = user_frame()
         if frame is None:
@@ -170,6 +175,8 @@ class Places:
 
 _MOST_IN_LIST = 4
 _kinds: Dict[torch.dtype, str] = {}
+_shapes: Dict[Any, str] = {}
+_MOST_SHAPES = 4096
 
 
 class Site(NamedTuple):
@@ -203,7 +210,13 @@ def _add(parts: List[str], value: Any) -> None:
         kind = _kinds.get(value.dtype)
         if kind is None:
             kind = _kinds[value.dtype] = str(value.dtype).replace("torch.", "")
-        parts.append(kind + str(list(value.shape)))
+        shape = value.shape
+        text = _shapes.get(shape)
+        if text is None:
+            if len(_shapes) >= _MOST_SHAPES:
+                _shapes.clear()
+            text = _shapes[shape] = str(list(shape))
+        parts.append(kind + text)
     elif isinstance(value, (list, tuple)) and value:
         if isinstance(value[0], torch.Tensor):
             parts.append("%d:" % len(value))
@@ -230,6 +243,15 @@ def called_by_torch(part: str) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def collated_by_torch() -> bool:
+    """Return whether a DataLoader called the operator, and not a function of the program."""
+    frame: Optional[FrameType] = sys._getframe(1)
+    while frame is not None and _passes_on(frame.f_code.co_filename):
+        frame = frame.f_back
+    folder = os.path.join(_TORCH, "utils", "data") + os.sep
+    return frame is not None and frame.f_code.co_filename.startswith(folder)
 
 
 def calling_frame(dispatch: CodeType) -> Optional[FrameType]:

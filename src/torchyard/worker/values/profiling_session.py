@@ -87,6 +87,7 @@ class ProfilingSession:
             library=self.library,
         )
         self.worth_notes.graph.state_of = self.mode.state_of
+        self.worth_notes.graph.states = self.mode.states
         self.kernels = KernelObserver(self.mode, cache)
         self._output = output
         self._pid = os.getpid()

@@ -11,6 +11,8 @@ import torch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchyard.worker.values.operators import operator_of
+
 
 def topmost_mode() -> Optional[Any]:
     """Return the innermost dispatch mode."""
@@ -121,21 +123,23 @@ _KEYS: Dict[str, Any] = {
 NEVER = frozenset({"aten::detach", "aten::alias", "aten::lift_fresh", "aten::_local_scalar_dense"})
 """Operators that call themselves, or no other operators."""
 
-_takes_tensors: Dict[Any, Any] = {}
-
 
 def call_inside(
     mode: Any, path: List[str], func: Any, args: Any, keywords: Any
 ) -> Tuple[Any, bool]:
     """Call an operator so that `mode` observes the operators inside it (in `path`); return whether that worked."""
-    name = func._schema.name
+    name = operator_of(func).name
     key = key_for(func, args, keywords) if name not in path else None
     if key is None:
         return call_plainly(func, args, keywords), True
     path.append(name)
     try:
-        with mode:
+        # As `with mode`, without the bookkeeping of nested modes: this one is active already.
+        _python_dispatch._push_mode(mode)
+        try:
             return func.redispatch(key, *args, **keywords), True
+        finally:
+            _python_dispatch._pop_mode()
     except NotImplementedError:
         return call_plainly(func, args, keywords), False
     finally:
@@ -183,13 +187,10 @@ def _needs_more(tensor: torch.Tensor) -> bool:
 
 def key_for(func: Any, args: Any, kwargs: Any) -> Optional[Any]:
     """Return the dispatch keys that run only the kernel; None if the operator must be called normally."""
-    if func._schema.name in NEVER:
+    operator = operator_of(func)
+    if operator.name in NEVER:
         return None
-    accepts_tensor = _takes_tensors.get(func)
-    if accepts_tensor is None:
-        accepts_tensor = _takes_tensors[func] = tuple(
-            "Tensor" in str(argument.type) for argument in func._schema.arguments
-        )
+    accepts_tensor = operator.accepts_tensor
     device = None
     for value, tensor in zip(args, accepts_tensor):
         if not tensor or value is None:

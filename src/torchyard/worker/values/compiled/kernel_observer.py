@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 import torch
 
 from torchyard.worker.values.compiled.after_import import AfterImport
+from torchyard.worker.values.compiled.cuda_graphs import CUDA_GRAPHS, CudaGraphs
 from torchyard.worker.values.compiled.generated_module import (
     GeneratedModule,
     Kernel,
@@ -41,7 +42,6 @@ _GRAPHS = (
     ("torch.export.pt2_archive._package", "AOTICompiledModel"),
 )
 """Modules and classes of callable graphs."""
-CUDA_GRAPHS = "CUDA graphs replay them without Python"
 NO_KERNELS = (
     "torch.compile was called, but no generated kernel ran: the functions ran eagerly (as with earlier versions of "
     "torch while they are profiled), with another backend, or not at all"
@@ -79,6 +79,7 @@ class KernelObserver:
         """A module may be loaded again with other constants."""
         self._removals: List[Callable[[], None]] = []
         self._watched: List[Any] = []
+        self._cuda_graphs = CudaGraphs(mode)
         self._trials = OverwriteTrials(mode.options.memory_bytes)
         self.why_not = ""
         """Why nothing is observed."""
@@ -100,6 +101,8 @@ class KernelObserver:
     def install(self) -> None:
         """Observe modules that were loaded before, and those that will be."""
         self._thread = threading.get_ident()
+        self._cuda_graphs.install()
+        self._removals.append(self._cuda_graphs.remove)
         if "torch._inductor.codecache" in sys.modules:
             self._install()
             return
@@ -178,6 +181,7 @@ class KernelObserver:
             notes.append(
                 "graphs of compiled code that were not examined, %d: %s" % (len(graphs), reason)
             )
+        notes += self._cuda_graphs.notes() if CUDA_GRAPHS not in self._not_covered else []
         nameless = self._nameless & {module for module, _ in self._kernels}
         if nameless:
             notes.append(
@@ -302,7 +306,8 @@ class KernelObserver:
         except Exception as error:  # an error of the profiler must not reach the program
             self._give_up(error)
         try:
-            result = function(*args, **kwargs)
+            with _Quiet(mode):  # operators inside belong to the autotuner of Triton kernels
+                result = function(*args, **kwargs)
         except BaseException:
             mode.storages.epoch += 1  # what the kernel did is unknown
             raise

@@ -139,6 +139,16 @@ def evidence_of(observation: Observation, **more: Any) -> Dict[str, Any]:
     return evidence
 
 
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Compare tensors whose elements may be in different order in memory; rejects quickly."""
+    if one.shape != other.shape or one.dtype != other.dtype or one.is_complex():
+        return False
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]
+    one, other = one.detach().view(words), other.detach().view(words)
+    row = (-1,) * (one.dim() - 1)
+    return torch.equal(one[row], other[row]) and torch.equal(one, other)
+
+
 def where(observation: Observation) -> Dict[str, Any]:
     """Describe another operator that a finding refers to."""
     place = observation.place

@@ -1,12 +1,12 @@
 """Duplicate, needless copy, unchanged across steps: existing bits are computed or copied again.
 
 Duplicate: bits that existed already in the same step, of its own input or of another operator, or that another
-operator computed in the step before and that still exist; what follows is counted with the first. Recomputation in
-backward (checkpointing) and equal gradients of different operators are not.
+operator computed in the step before and that still exist; what follows is counted with the first, except the last one
+at another line. Recomputation in backward (checkpointing) and equal gradients of different operators are not.
 
-Needless copy: neither side is written as long as the copy lives, or the copy is overwritten before anything reads it.
-A copy that changes the order is compared with earlier copies. Not those that change the dtype, nor those of
-optimizers and of backward.
+Needless copy: neither side is written as long as the copy lives, or the copy is overwritten before anything reads it,
+or only read before its source is written. A copy that changes the order is compared with earlier copies of its source,
+and with what the source was copied from. Not those that change the dtype, nor those of optimizers and of backward.
 
 Unchanged across steps: the k-th call at a source line returns the same bits in at least three steps without
 exception. Of a chain of unchanged results, the last one is the finding, and the others are added to it.
@@ -14,7 +14,9 @@ exception. Of a chain of unchanged results, the last one is the finding, and the
 
 from collections import OrderedDict
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import torch
 
 from torchyard.worker.values.findings import LEAST_SHARE, Finding
 from torchyard.worker.values.observation import Observation, StorageState, covers
@@ -23,18 +25,34 @@ from torchyard.worker.values.patterns import (
     Pattern,
     StorageNotes,
     evidence_of,
+    same_bits,
     where,
 )
 from torchyard.worker.values.patterns.wasted_writes import GUARDS
-from torchyard.worker.values.places import called_by_torch, caller
+from torchyard.worker.values.places import called_by_torch, caller, collated_by_torch
 
 OWN_INPUT = "the same bits as its own input"
 OWN_INPUT_SHARE = 0.9
+OWN_INPUT_CALLS = 2
+"""A single product with ones, such as a softmax over one position, is a coincidence."""
 """Minimum share of the calls: a factor that is only sometimes one (a mask) is needed."""
 _MOST_COMPUTED = 8192
 _FORWARD = -1
 
 _Content = Tuple[int, int, Any, int]
+
+
+class _Repeated:
+    """A duplicate: what it is derived from, and what is derived from it."""
+
+    __slots__ = ("cause", "finding", "followed")
+
+    def __init__(self, cause: Optional[Finding], finding: Optional[Finding] = None) -> None:
+        self.cause = cause
+        """The finding of the first duplicate of the chain; None if the program does not decide about it."""
+        self.finding = finding
+        """Its own finding, at another line than the first one."""
+        self.followed = False
 
 
 class Duplicate(Pattern):
@@ -49,19 +67,22 @@ class Duplicate(Pattern):
         self._earlier: Dict[_Content, Observation] = {}
         """Those of the step before that still exist."""
         self._again = StorageNotes()
-        """Duplicates and the finding that they are derived from."""
+        """Duplicates (`_Repeated`) by their memory."""
+        self._ends: List[_Repeated] = []
+        """Duplicates with a finding of their own: only the last one of a chain keeps it."""
 
     def observe(self, observation: Observation) -> None:
         """Compare a computed tensor with those of this step."""
-        if (
-            observation.size_bytes < LEAST_FINDING_BYTES
-            or not (observation.computed or observation.generated)
-            or observation.single
-        ):
+        if observation.size_bytes < LEAST_FINDING_BYTES or observation.single:
             return
         if observation.operator.copies and not observation.converted:
+            self._pass_on(observation)
+            return
+        random = observation.operator.random and observation.fresh and not observation.path
+        if not (observation.computed or observation.generated or random):
             return
         if self._own_input(observation):
+            self._pass_on(observation)
             return
         node = self.autograd_node() if observation.in_backward else None
         number = _FORWARD if node is None else node._sequence_nr()
@@ -80,6 +101,7 @@ class Duplicate(Pattern):
 
     def end_step(self) -> None:
         """Start a new step."""
+        self._settle()
         self._earlier = {
             content: first
             for content, first in self._first_computed.items()
@@ -88,9 +110,19 @@ class Duplicate(Pattern):
         self._first_computed.clear()
         self._again.clear()
 
+    def finish(self) -> None:
+        """Handle the end of the last step."""
+        self._settle()
+
     def pause(self) -> None:
         """Forget the results of the last step: memory is not tracked in the following ones."""
         self._earlier = {}
+
+    def _pass_on(self, observation: Observation) -> None:
+        """Treat a copy of a duplicate as the duplicate."""
+        repeated = self._again.any_of(observation)
+        if repeated is not None:
+            self._again.put(observation.state, repeated)
 
     def _exists(self, first: Observation) -> bool:
         state = first.state
@@ -98,30 +130,68 @@ class Duplicate(Pattern):
 
     def _own_input(self, observation: Observation) -> bool:
         for tensor, state in observation.inputs:
-            if state.hash != observation.scan.hash or tensor.dtype != observation.dtype:
+            if tensor.dtype != observation.dtype:
                 continue
-            if not covers(tensor, state) or state.size_bytes != observation.size_bytes:
+            if covers(tensor, state):
+                if (state.hash, state.size_bytes) != (
+                    observation.scan.hash,
+                    observation.size_bytes,
+                ):
+                    continue
+            elif not tensor.is_cpu or not same_bits(tensor, observation.tensor):
                 continue
             # In a backward pass the cause is the forward operator.
             if not observation.in_backward and observation.operator.name not in GUARDS:
-                self._report(observation, OWN_INPUT, None, OWN_INPUT_SHARE)
+                finding = self._report(observation, OWN_INPUT, None, OWN_INPUT_SHARE)
+                if finding is not None:
+                    finding.least_calls = OWN_INPUT_CALLS
             return True
         return False
 
     def _count(self, observation: Observation, first: Observation, by_rows: bool = True) -> None:
-        cause: Optional[Finding] = self._again.any_of(observation)
-        if cause is None:
-            detail = "the same bits as %s computed before" % first.operator.name
-            same_result = (first.node, first.position) == (observation.node, observation.position)
-            if same_result and not observation.place.backward:
-                detail += ", in an earlier call of this line"
+        detail = "the same bits as %s computed before" % first.operator.name
+        same_result = (first.node, first.position) == (observation.node, observation.position)
+        if same_result and not observation.place.backward:
+            detail += ", in an earlier call of this line"
+        repeated: Optional[_Repeated] = self._again.any_of(observation)
+        if repeated is None:
+            if collated_by_torch():
+                self._again.put(observation.state, _Repeated(None))
+                return
             cause = self._report(observation, detail, first, by_rows=by_rows)
-        else:
-            cause.bytes_wasted += observation.size_bytes
-            cause.bytes_written += observation.size_bytes
-            self.findings.on_follow(cause, observation)
+            if cause is not None:
+                self._again.put(observation.state, _Repeated(cause))
+            return
+        cause, finding = repeated.cause, None
+        for _, state in observation.inputs:
+            followed: Optional[_Repeated] = self._again.get(state)
+            if followed is not None:
+                followed.followed = True
         if cause is not None:
-            self._again.put(observation.state, cause)
+            place = observation.place
+            if place[:2] != cause.place[:2] and len(self._ends) < _MOST_COMPUTED:
+                finding = self._report(observation, detail, first, by_rows=by_rows)
+            else:
+                cause.bytes_wasted += observation.size_bytes
+                cause.bytes_written += observation.size_bytes
+            self.findings.on_follow(cause, observation)
+        repeated = _Repeated(cause, finding)
+        self._again.put(observation.state, repeated)
+        if finding is not None:
+            self._ends.append(repeated)
+
+    def _settle(self) -> None:
+        """Of a chain of duplicates at several lines, keep the findings of the first and the last."""
+        last = {id(one.finding) for one in self._ends if not one.followed}
+        for one in self._ends:
+            finding, cause = one.finding, one.cause
+            if finding is None or cause is None or id(finding) in last:
+                continue
+            last.add(id(finding))
+            cause.bytes_wasted += finding.bytes_wasted
+            cause.bytes_written += finding.bytes_written
+            self.findings.drop(finding)
+        self._ends = []
 
     def _report(
         self,
@@ -147,18 +217,25 @@ class Duplicate(Pattern):
 _MOST_WAITING = 1024
 _NEVER_WRITTEN = "a copy, and neither it nor its source was written during its lifetime"
 _SECOND_COPY = "a second copy, and neither it nor the first one was written during its lifetime"
+_BACK = "a copy back to the order of the original, and neither of the two was written during its lifetime"
 _NEVER_READ = "copied values that were overwritten before anything read them"
+_READ_BEFORE = "a copy that was only read before its source was written"
+_READ_BEFORE_SHARE = 0.9
+"""Minimum share of the calls: a backup is read again only if it is needed."""
 
 
 class _Copy:
     """A copy that is pending: it may still be written."""
 
     __slots__ = (
+        "by_rows",
         "copy",
         "copy_version",
         "detail",
         "evidence",
         "observation",
+        "partial",
+        "reads",
         "source",
         "source_version",
     )
@@ -171,10 +248,21 @@ class _Copy:
         self.source, self.source_version = source, source.version
         self.copy, self.copy_version = observation.state, observation.state.version
         self.evidence = evidence
+        self.partial = not covers(observation.inputs[0][0], observation.inputs[0][1])
+        """Whether it copies a part of its source, which may be freed earlier."""
+        self.reads: Optional[int] = None
+        """Reads of the copy until the first write of its source."""
+        self.by_rows = True
 
     @property
-    def written(self) -> bool:
-        return self.source.version != self.source_version or self.copy.version != self.copy_version
+    def needed(self) -> bool:
+        copy, source = self.copy, self.source
+        if copy.version != self.copy_version or (self.partial and not source.alive):
+            return True
+        if source.version == self.source_version:
+            return False
+        # Later reads of the copy would need it.
+        return not self.reads or copy.reads != self.reads or copy.outside
 
 
 class NeedlessCopy(Pattern):
@@ -185,50 +273,96 @@ class NeedlessCopy(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._waiting: "OrderedDict[int, _Copy]" = OrderedDict()
-        self._ordered: "OrderedDict[Tuple[int, Any], Observation]" = OrderedDict()
+        self._ordered: "OrderedDict[Tuple[int, Any], Tuple[Observation, int, StorageState, int]]" = OrderedDict()
         """The last copy with another order than its source, by hash and shape."""
+        self._originals = StorageNotes()
+        """What copies with another order were copied from."""
+        self._sources: Dict[int, List[_Copy]] = {}
+        """Pending copies by their source."""
+        self._nodes: Set[int] = set()
+        """Operators that belong to a finding."""
+        self._latest = self._step_began = 0
 
     def observe(self, observation: Observation) -> None:
         """Store a copy until it is written or freed."""
         if not observation.fresh:
             self._overwritten(observation)
+            if self._sources:
+                self._source_written(observation)
         if not observation.operator.copies or not self.concerns(observation):
             return
         if observation.converted or not observation.whole:
             return
         source, state = observation.inputs[0]
-        if source.numel() != observation.tensor.numel() or not covers(source, state):
+        if source.numel() != observation.tensor.numel():
             return
         # Optimizers initialize their state with a copy of the gradient.
         if state is observation.state or called_by_torch("optim"):
             return
-        if state.hash is None and self.scanner.can_scan(source):
-            # External memory that was never scanned.
-            scan = self.scanner.scan(source, observation.layout)
-            state.hash = scan.hash
-        detail, evidence = _NEVER_WRITTEN, evidence_of(observation)
-        if state.hash != observation.scan.hash:
-            first = self._first_ordered(observation)
-            if first is None:
+        detail, evidence, by_rows = _NEVER_WRITTEN, evidence_of(observation), True
+        if not self._same_order(observation, source, state):
+            original: Optional[StorageState] = self._originals.get(state)
+            first = self._first_ordered(observation, state)
+            if original is not None and original.alive and original.hash == observation.scan.hash:
+                state, detail = original, _BACK
+            elif first is not None:
+                detail, by_rows = _SECOND_COPY, first.state.alive
+                evidence["first"] = where(first)
+                if by_rows:
+                    state = first.state
+            else:
+                self._originals.put(observation.state, state)
                 return
-            state, detail = first.state, _SECOND_COPY
-            evidence["first"] = where(first)
-        self._waiting[observation.state.key] = _Copy(observation, state, detail, evidence)
+        held = _Copy(observation, state, detail, evidence)
+        # The rows of a step do not show what existed before.
+        held.by_rows = by_rows and state.born > self._step_began
+        if held.partial:
+            self._settle()  # while the sources of earlier copies exist
+        self._latest = max(self._latest, observation.state.born)
+        self._waiting[observation.state.key] = held
+        self._sources.setdefault(state.key, []).append(held)
         if len(self._waiting) > _MOST_WAITING:
             self._settle()
             if len(self._waiting) > _MOST_WAITING:
                 self._waiting.popitem(last=False)
 
-    def _first_ordered(self, observation: Observation) -> Optional[Observation]:
-        """Return an earlier copy with the same bits that still exists."""
+    def _same_order(
+        self, observation: Observation, source: torch.Tensor, state: StorageState
+    ) -> bool:
+        """Return whether the copy has the same bits in the same order."""
+        if not covers(source, state):
+            return source.stride() == observation.tensor.stride()
+        if state.hash is None and self.scanner.can_scan(source):
+            # External memory that was never scanned.
+            scan = self.scanner.scan(source, observation.layout)
+            state.hash = scan.hash
+        return bool(state.hash == observation.scan.hash)
+
+    def _first_ordered(
+        self, observation: Observation, source: StorageState
+    ) -> Optional[Observation]:
+        """Return an earlier copy with the same bits that still exists, or of the same unchanged source."""
         key = (observation.scan.hash, (observation.dtype, observation.shape))
-        first = self._ordered.get(key)
-        if first is not None and first.state.alive and first.state.hash == observation.scan.hash:
-            return first
-        self._ordered[key] = observation
+        entry = self._ordered.get(key)
+        if entry is not None:
+            first, version, first_source, source_version = entry
+            same_source = first_source is source and source.version == source_version
+            exists = first.state.alive and first.state.hash == observation.scan.hash
+            if exists or (same_source and first.state.version == version):
+                return first
+        version = observation.state.version
+        self._ordered[key] = (observation, version, source, source.version)
         if len(self._ordered) > _MOST_WAITING:
             self._ordered.popitem(last=False)
         return None
+
+    def _source_written(self, observation: Observation) -> None:
+        """Store how often copies were read before the first write of their source."""
+        state = observation.state
+        for held in self._sources.get(state.key, ()):
+            first_write = held.source is state and state.version == held.source_version + 1
+            if first_write and all(other is not held.copy for _, other in observation.inputs):
+                held.reads = held.copy.reads
 
     def _overwritten(self, observation: Observation) -> None:
         held = self._waiting.get(observation.state.key)
@@ -248,27 +382,47 @@ class NeedlessCopy(Pattern):
     def end_step(self) -> None:
         """Report copies that were freed without a write."""
         self._settle()
+        self._step_began = self._latest
 
     def pause(self) -> None:
-        """Drop pending copies: writes are not observed in the following steps."""
+        """Drop pending copies, except at known lines: writes are not observed in the following steps."""
+        self._settle(over=True, known_only=True)
         self._waiting.clear()
+        self._sources.clear()
         self._ordered.clear()
+        self._originals.clear()
 
     def finish(self) -> None:
         """Report the remaining copies that were never written."""
         self._settle(over=True)
         self._waiting.clear()
+        self._sources.clear()
 
-    def _settle(self, over: bool = False) -> None:
-        ended: List[int] = []
-        for key, held in self._waiting.items():
-            if held.written:
-                ended.append(key)
-            elif over or not held.copy.alive:
-                ended.append(key)
-                self.report(held.observation, held.detail, evidence=partial(dict, held.evidence))
-        for key in ended:
+    def _settle(self, over: bool = False, known_only: bool = False) -> None:
+        for key, held in list(self._waiting.items()):
+            if not held.needed:
+                if held.copy.alive and not over:
+                    continue
+                read_before = held.source.version != held.source_version
+                known = held.observation.node in self._nodes
+                if known or not (known_only or (read_before and held.copy.alive)):
+                    self._report(held, read_before)
             del self._waiting[key]
+        self._sources = {}
+        for held in self._waiting.values():
+            self._sources.setdefault(held.source.key, []).append(held)
+
+    def _report(self, held: _Copy, read_before: bool) -> None:
+        finding = self.report(
+            held.observation,
+            _READ_BEFORE if read_before else held.detail,
+            evidence=partial(dict, held.evidence),
+            by_rows=held.by_rows and not read_before,
+        )
+        if finding is not None:
+            self._nodes.add(held.observation.node)
+            if read_before:
+                finding.least_share = _READ_BEFORE_SHARE
 
 
 LEAST_STEPS = 3

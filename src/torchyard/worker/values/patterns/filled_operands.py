@@ -16,7 +16,8 @@ from torchyard.worker.values.places import called_by_torch
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
 
 BROADCASTING = aten(
-    "add sub rsub mul div addcmul addcdiv lerp minimum maximum pow eq ne lt le gt ge "
+    "add sub rsub mul div addcmul addcdiv lerp minimum maximum fmin fmax pow eq ne lt le gt ge where "
+    "floor_divide remainder fmod clamp clamp_min clamp_max atan2 hypot xlogy copysign logaddexp "
     "mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward "
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits"
 )

@@ -41,10 +41,18 @@ COUNTS = aten("bincount")
 """Operators that always return int64: a narrower copy pays off from the second read on."""
 INDEXED = aten("embedding _embedding_bag embedding_bag index index_select")
 """Operators that accept int32 indices."""
+INT64_ONLY = aten(
+    "gather scatter scatter_add scatter_reduce index_put _index_put_impl index_add index_copy index_fill take "
+    "nll_loss_forward nll_loss2d_forward"
+)
+"""Operators that accept only int64 indices."""
+_EIGHT_BIT_SHARE = 0.8
+"""Of the bytes of int64 numbers that fit eight bits, seven eighths are wasted."""
 ARITHMETIC = aten("add sub rsub mul div floor_divide remainder pow minimum maximum")
 COMPARISONS = aten("eq ne lt le gt ge")
 REDUCTIONS = aten("sum mean std var prod norm linalg_vector_norm")
 """Operators that accept the dtype of their result as an argument, or are as exact without."""
+SUMS = aten("sum prod")
 FLOATS_ONLY = aten(
     "binary_cross_entropy binary_cross_entropy_with_logits mm bmm mv dot addmm baddbmm convolution"
 )
@@ -58,7 +66,17 @@ _MOST_WAITING = 1024
 class _Kept:
     """A narrow tensor that is pending: its reads are still being counted."""
 
-    __slots__ = ("detail", "evidence", "observation", "repeatedly", "share", "version", "widened")
+    __slots__ = (
+        "cause",
+        "detail",
+        "evidence",
+        "observation",
+        "repeatedly",
+        "reported",
+        "share",
+        "version",
+        "widened",
+    )
 
     def __init__(
         self,
@@ -71,6 +89,9 @@ class _Kept:
     ) -> None:
         self.repeatedly = repeatedly
         self.widened = widened
+        self.cause: Optional["_Kept"] = None
+        """An equally narrow input, which is reported instead if it is wasted, too."""
+        self.reported = False
         self.observation = observation
         self.version = observation.state.version
         self.detail = detail
@@ -109,7 +130,9 @@ class Widened:
         if not self.to.is_floating_point and name in INDEXED:
             return True
         if name in REDUCTIONS:
-            return self.to is torch.float64 or self.least_uses > 1
+            # Sums of integers are int64 by default.
+            sums = name in SUMS and self.to is torch.int64
+            return sums or self.to is torch.float64 or self.least_uses > 1
         if name in COMPARISONS:
             return self.narrow is not None
         if name not in ARITHMETIC:
@@ -155,8 +178,8 @@ class HeavyType(Pattern):
     def start(self) -> None:
         """Create the state of the pattern."""
         self._waiting: "OrderedDict[int, _Kept]" = OrderedDict()
-        self._reported = StorageNotes()
-        """Storages with integers that belong to a finding."""
+        self._integers = StorageNotes()
+        """Narrow integers (`_Kept`) by their memory."""
         self._evidence: Dict[int, Any] = {}
         self._over = False
 
@@ -180,13 +203,11 @@ class HeavyType(Pattern):
             return
         if repeatedly:
             repeatedly = layout.is_float or _is_worthwhile(narrow, observation)
-            follows = repeatedly and self._follows(observation)
-            if repeatedly:
-                self._reported.put(observation.state)
-            repeatedly = repeatedly and not follows
+            if repeatedly and layout.is_float:
+                repeatedly = not self._follows(observation)
         if not repeatedly and wide is None:
             return
-        if wide is not None:
+        if wide is not None or not layout.is_float:
             observation.state.readers = set()
         detail = "%s that is exactly %s" % (_name(observation.dtype), narrow[0])
         evidence = self._evidence.get(observation.node)
@@ -195,9 +216,11 @@ class HeavyType(Pattern):
             if len(self._evidence) < _MOST_WAITING:
                 self._evidence[observation.node] = evidence
         share = 1 - narrow[1] / layout.bits
-        self._waiting[observation.state.key] = _Kept(
-            observation, detail, share, evidence, repeatedly, wide
-        )
+        kept = _Kept(observation, detail, share, evidence, repeatedly, wide)
+        self._waiting[observation.state.key] = kept
+        if repeatedly and not layout.is_float:
+            kept.cause = self._integers.any_of(observation)
+            self._integers.put(observation.state, kept)
         if len(self._waiting) > _MOST_WAITING:
             self._waiting.popitem(last=False)
 
@@ -207,13 +230,15 @@ class HeavyType(Pattern):
             state = kept.observation.state
             written = state.version != kept.version
             if not written and self._is_wasted(kept):
-                self.report(
-                    kept.observation,
-                    kept.detail,
-                    kept.share,
-                    partial(dict, kept.evidence),
-                    persistent=True,
-                )
+                kept.reported = True
+                if kept.cause is None or not kept.cause.reported:
+                    self.report(
+                        kept.observation,
+                        kept.detail,
+                        kept.share,
+                        partial(dict, kept.evidence),
+                        persistent=True,
+                    )
             elif not written and state.alive:
                 continue
             del self._waiting[key]
@@ -231,8 +256,12 @@ class HeavyType(Pattern):
     def _is_wasted(self, kept: _Kept) -> bool:
         state, wide = kept.observation.state, kept.widened
         if kept.repeatedly and state.uses >= LEAST_USES:
-            # The readers of a conversion are known.
-            return not any(one.operator in FLOATS_ONLY for one in state.readers or ())
+            readers = state.readers or set()
+            if kept.observation.layout.is_float:
+                # The readers of a conversion are known.
+                return not any(one.operator in FLOATS_ONLY for one in readers)
+            indices = INT64_ONLY if kept.share < _EIGHT_BIT_SHARE else INT64_ONLY | INDEXED
+            return not any(one.operator in indices for one in readers)
         # A tensor that still exists may get another reader.
         if wide is None or state.uses < wide.least_uses or (state.alive and not self._over):
             return False
@@ -294,9 +323,7 @@ class HeavyType(Pattern):
         return None
 
     def _follows(self, observation: Observation) -> bool:
-        """Return whether an equally narrow input is the cause; for integers only one that belongs to a finding."""
-        if not observation.layout.is_float:
-            return self._reported.any_of(observation) is not None
+        """Return whether an equally narrow floating-point input is the cause."""
         for tensor, state in observation.inputs:
             if tensor.dtype != observation.dtype or 2 * tensor.numel() < observation.tensor.numel():
                 continue

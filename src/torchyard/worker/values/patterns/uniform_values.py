@@ -12,16 +12,17 @@ Approximate: elements or rows are equal at the precision of bfloat16. Optional a
 """
 
 import math
-from typing import Any, List, Optional, Tuple
+from functools import partial
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
 from torchyard.worker.values.findings import LEAST_SHARE
-from torchyard.worker.values.observation import Observation
+from torchyard.worker.values.observation import Observation, StorageState
 from torchyard.worker.values.operators import aten
 from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, StorageNotes, evidence_of
 from torchyard.worker.values.scanning.cpu_scan import bits_to_number
-from torchyard.worker.values.scanning.scanners import Scanners, first_three
+from torchyard.worker.values.scanning.scanners import PROBES, Scanners, first_three
 
 
 def only_zeros(observation: Observation) -> bool:
@@ -91,11 +92,16 @@ ORDINARY = aten(
 """Activations and masks produce such values by design."""
 MASKING = aten("masked_fill where tril triu _softmax _safe_softmax constant_pad_nd")
 """Zero rows of masks and padding serve another purpose."""
+SCATTERS = aten(
+    "scatter scatter_add scatter_reduce index_put _index_put_impl index_add index_copy one_hot"
+)
+"""Operators that write selected elements, without the underscore of in-place operators."""
+SCATTERED_SHARE = 0.8
+"""Minimum share of zeros that remain of a fill after a scatter: the program has the indices of all other elements."""
+_MOST_WAITING = 256
 _LEAST_ROW = 16
 USUAL_SHARE = 0.75
 """Minimum share of the calls, if fewer than `SHARE` of the elements are equal."""
-_PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
-"""Relative positions of probes: multiples of the golden ratio do not align with any shape."""
 _LEAST_ZEROS = 0.2
 """If zeros have both signs, at least this share is positive."""
 
@@ -109,10 +115,14 @@ class FrequentValues(Pattern):
         """Create the state of the pattern."""
         self._derived = StorageNotes()
         """Gradients and reported tensors; results computed from them are not reported."""
+        self._scattered: Dict[int, Tuple[Observation, int, float, Dict[str, Any]]] = {}
+        """Zeros into which elements were scattered; further writes may follow."""
 
     def observe(self, observation: Observation) -> None:
         """Report a computed tensor that is almost constant."""
         scan = observation.scan
+        if self._scattered and not observation.fresh:
+            self._settle(observation)
         if (
             observation.size_bytes < LEAST_BYTES
             or scan.like_first == scan.count
@@ -125,6 +135,9 @@ class FrequentValues(Pattern):
             or only_zeros(observation)
         ):
             return
+        noted = observation.in_backward or self._derived.any_of(observation)
+        if not noted and not observation.computed and not _is_scattered(observation):
+            return  # decided without the values
         frequent = _most_frequent(observation, self.scanner)
         if frequent is None:
             return
@@ -135,22 +148,71 @@ class FrequentValues(Pattern):
         if observation.in_backward or self._derived.any_of(observation):
             self._derived.put(observation.state)
             return
-        if not observation.computed or (observation.operator.copies and not observation.converted):
+        scattered = _is_scattered(observation) and not bits
+        if not (observation.computed or scattered):
+            return
+        if observation.operator.copies and not observation.converted:
+            return
+        if scattered and not observation.fresh:
+            if len(self._scattered) < _MOST_WAITING:
+                evidence = evidence_of(observation, share=share)
+                state = observation.state
+                self._scattered[state.key] = (observation, state.version, share, evidence)
             return
         self._derived.put(observation.state)
+        self._report(observation, bits, share, lambda: evidence_of(observation, share=share))
+
+    def end_step(self) -> None:
+        """Report scattered elements that were freed without another write."""
+        self._settle()
+
+    def pause(self) -> None:
+        """Drop pending results: writes are not observed in the following steps."""
+        self._scattered.clear()
+
+    def finish(self) -> None:
+        """Report the remaining ones."""
+        self._settle(over=True)
+
+    def _settle(self, write: Optional[Observation] = None, over: bool = False) -> None:
+        written = None if write is None else write.state
+        for key, (observation, version, share, evidence) in list(self._scattered.items()):
+            state = observation.state
+            writes, reads = state.version - version, state.reads
+            if write is not None and state is written:
+                # It is complete if the next write starts anew.
+                writes -= 1
+                reads = write.was_reads if write.whole and write.operator.overwrites else 0
+            elif not writes and state.alive and not over:
+                continue
+            del self._scattered[key]
+            if not writes and reads:
+                self._report(observation, 0, share, partial(dict, evidence))
+
+    def _report(self, observation: Observation, bits: int, share: float, evidence: Any) -> None:
         number = bits_to_number(bits, observation.layout)
-        detail = "%.3g %% of the elements are %g" % (100 * share, number)
         self.report(
             observation,
-            detail,
+            "%.3g %% of the elements are %g" % (100 * share, number),
             share,
-            lambda: evidence_of(observation, share=share),
+            evidence,
             least_share=LEAST_SHARE if share >= SHARE else USUAL_SHARE,
             by_rows=share >= SHARE,
         )
 
 
+def _is_scattered(observation: Observation) -> bool:
+    """Return whether selected elements of zeros were written."""
+    if observation.operator.name.rstrip("_") not in SCATTERS or not observation.whole:
+        return False
+    base: Optional[StorageState] = observation.inputs[0][1] if observation.inputs else None
+    fill = base.fill if observation.fresh and base is not None else observation.was_fill
+    return fill is not None and bool(fill.single_zero)
+
+
 def _least_share(observation: Observation) -> float:
+    if _is_scattered(observation):
+        return SCATTERED_SHARE
     of_mask = observation.converted and observation.inputs[0][0].dtype is torch.bool
     ordinary = of_mask or observation.operator.name in ORDINARY
     return ORDINARY_SHARE if ordinary else SHARE
@@ -182,31 +244,33 @@ def _most_frequent(observation: Observation, scanner: Scanners) -> Optional[Tupl
     # The first element is rare, or zeros have both signs, or no value is frequent: a few probes
     # usually decide.
     tensor, count, bits = observation.tensor, scan.count, layout.bits
-    first = scanner.element(tensor, int(_PROBES[0] * count), bits)
-    second = scanner.element(tensor, int(_PROBES[1] * count), bits)
+    first = scanner.element(tensor, int(PROBES[0] * count), bits)
+    second = scanner.element(tensor, int(PROBES[1] * count), bits)
     # Zeros may have both signs: x * 0 has that of x.
     if first != second and scan.zeros < count * _LEAST_ZEROS:
         return None
     negative_zero = 1 << (layout.bits - 1) if layout.is_float else 0
     probes: List[int] = []
-    for share in _PROBES:
+    for share in PROBES:
         probe = scanner.element(tensor, int(share * count), bits)
         probes.append(0 if probe == negative_zero else probe)
     likely = max(set(probes), key=probes.count)
     if probes.count(likely) < len(probes) // 2:
         return None
-    count = _count_of(likely, observation)
+    count = _count_of(likely, observation, scanner)
     return (likely, count) if count >= least else None
 
 
-def _count_of(bits: int, observation: Observation) -> int:
+def _count_of(bits: int, observation: Observation, scanner: Scanners) -> int:
     number = bits_to_number(bits, observation.layout)
     if math.isnan(number):
         return int(torch.isnan(observation.tensor).sum())
-    return int((observation.tensor == number).sum())
+    return scanner.count(observation.tensor, observation.layout, bits)
 
 
 EXCLUDED = aten("cat stack")
+_LEAST_COPIES = 4
+"""Fewer copies of one tensor in a `cat` or `stack` are variants that differ later."""
 _MOST_BLOCKS = 4096
 """Maximum number of blocks of an outer dimension that are compared one by one."""
 
@@ -222,7 +286,7 @@ class Structured(Pattern):
             return
         if (
             observation.dtype is torch.bool
-            or observation.operator.name in EXCLUDED
+            or (observation.operator.name in EXCLUDED and not _of_one(observation))
             or observation.single
         ):
             return
@@ -318,6 +382,15 @@ class Structured(Pattern):
         if state.fill is not None:
             return True
         return self.scanner.constant_runs(argument, argument.numel())
+
+
+def _of_one(observation: Observation) -> bool:
+    """Return whether all inputs are the same part of one tensor."""
+    first = observation.inputs[0][0]
+    return len(observation.inputs) >= _LEAST_COPIES and all(
+        one.data_ptr() == first.data_ptr() and one.stride() == first.stride()
+        for one, _ in observation.inputs
+    )
 
 
 def _is_line(observation: Observation) -> bool:

@@ -18,7 +18,13 @@ import torch
 from torchyard.worker.values.findings import Cause, Finding, cause_of
 from torchyard.worker.values.observation import Observation, StorageState, covers
 from torchyard.worker.values.operators import Operator, aten
-from torchyard.worker.values.patterns import LEAST_FINDING_BYTES, Pattern, evidence_of, where
+from torchyard.worker.values.patterns import (
+    LEAST_FINDING_BYTES,
+    Pattern,
+    evidence_of,
+    same_bits,
+    where,
+)
 from torchyard.worker.values.places import Place, called_by_torch
 
 SHARE = 0.99
@@ -62,8 +68,8 @@ class RedundantWrite(Pattern):
             return
         if name in GUARDS and (observation.path or not mask_selects_elements(observation)):
             return
-        if name == "aten::copy_" and observation.arguments[0] is observation.arguments[1]:
-            return  # torch skips the copy of a tensor to itself
+        if name == "aten::copy_" and _same_memory(*observation.arguments[:2]):
+            return  # torch skips the copy of a tensor to itself, as after `x[2:] *= 2`
         if name == "aten::pow_" and observation.arguments[1] == 1:
             return  # implemented as such a copy
         # Memory that was just filled is an accumulator; zero times anything stays zero.
@@ -74,7 +80,22 @@ class RedundantWrite(Pattern):
         self.report(observation, detail, share, evidence)
 
 
+PUTS = aten("index_put_ _index_put_impl_")
+INDEXED_WRITES = PUTS | aten("index_copy_ scatter_")
+
+
+def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (
+        one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.dtype == other.dtype
+    )
+
+
 ADDITIONS = aten("add_ _foreach_add_")
+INDEXED_SHARE = 0.9
+"""Minimum share of the calls whose indices reach every element: a permutation always does."""
 _MOST_WAITING = 1024
 
 ADDED = "zeroed only to be added to: the result is the addend"
@@ -134,6 +155,15 @@ class DeadInitialisation(Pattern):
                 and not _unchanged(observation)
             ):
                 self._overwritten(fill, observation.operator, observation.place, "whole")
+        elif observation.operator.name in INDEXED_WRITES:
+            if observation.was_reads == 1 and _covers_all(observation):
+                self._overwritten(
+                    fill,
+                    observation.operator,
+                    observation.place,
+                    "at all indices",
+                    least_share=INDEXED_SHARE,
+                )
         elif (
             observation.operator.name in ADDITIONS
             and observation.was_reads == 1
@@ -163,11 +193,16 @@ class DeadInitialisation(Pattern):
         for key in self._kernel_writes:
             self._check_read(key)
 
-    def _overwritten(self, fill: Observation, by: Operator, place: Place, how: str) -> None:
+    def _overwritten(
+        self, fill: Observation, by: Operator, place: Place, how: str, **options: Any
+    ) -> None:
         detail = "overwritten %s by %s before anything read it" % (how, by.name)
         overwritten_by = {"operator": by.name, "file": place.file, "line": place.line}
         self.report(
-            fill, detail, evidence=partial(evidence_of, fill, overwritten_by=overwritten_by)
+            fill,
+            detail,
+            evidence=partial(evidence_of, fill, overwritten_by=overwritten_by),
+            **options,
         )
 
     def _over_kernel_write(self, written: Observation, observation: Observation) -> None:
@@ -249,6 +284,25 @@ class DeadInitialisation(Pattern):
                 if scan.hash == observation.scan.hash:
                     return True
         return torch.equal(addend, observation.tensor)
+
+
+def _covers_all(observation: Observation) -> bool:
+    """Return whether the indices of a write reach every element."""
+    if observation.size_bytes < LEAST_FINDING_BYTES or observation.path or observation.in_backward:
+        return False
+    name, arguments = observation.operator.name, observation.arguments
+    marks = torch.zeros(observation.shape, dtype=torch.bool, device=observation.tensor.device)
+    if name in PUTS:
+        if len(arguments) > 3 and arguments[3]:
+            return False  # accumulates
+        if any(index is not None and index.dtype is torch.bool for index in arguments[1]):
+            return False  # a mask that selects everything by chance
+        marks.index_put_(arguments[1], torch.ones((), dtype=torch.bool, device=marks.device))
+    elif len(arguments) == 4 and not observation.keywords:
+        (marks.index_fill_ if name == "aten::index_copy_" else marks.scatter_)(
+            arguments[1], arguments[2], True
+        )
+    return bool(marks.all())
 
 
 def _unchanged(observation: Observation) -> bool:
@@ -431,13 +485,15 @@ class Guard(Pattern):
 
     def _same_bits(self, observation: Observation, guarded: torch.Tensor) -> Optional[bool]:
         tensor = observation.tensor
-        if guarded.dtype != tensor.dtype or guarded.stride() != tensor.stride():
+        if guarded.dtype != tensor.dtype:
             return None
+        if guarded.stride() != tensor.stride():
+            return same_bits(guarded, tensor)
         state = _state_of(guarded, observation)
         if state is not None and state.hash is not None and covers(guarded, state):
             return bool(state.hash == observation.scan.hash)
         if not self.scanner.can_scan(guarded):
-            return None
+            return same_bits(guarded, tensor)
         scan = self.scanner.scan(guarded, observation.layout)
         return bool(scan.hash == observation.scan.hash)
 

@@ -5,12 +5,18 @@ backward of both. Each closely observed step is a graph; programs without steps 
 """
 
 from collections import OrderedDict
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import AbstractSet, Any, Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
 from torchyard.worker.values.findings import Finding
-from torchyard.worker.values.operators import Operator, operator_of, tensors_in, written_tensors
+from torchyard.worker.values.operators import (
+    PLAIN,
+    Operator,
+    operator_of,
+    tensors_in,
+    written_tensors,
+)
 from torchyard.worker.values.places import Place, Site, site_of
 
 WASTED = "wasted"
@@ -39,6 +45,7 @@ _MOST_VALUES = 50_000
 _MOST_PAST = 8192
 _MOST_SITES = 400
 """Of one finding."""
+_NONE: AbstractSet[int] = frozenset()
 _ROUNDS = 3
 """Backward calls and their inputs alternate; longer alternations are not followed."""
 
@@ -49,6 +56,20 @@ Form = Tuple[torch.dtype, int]
 
 class Call:
     """One call of an operator."""
+
+    __slots__ = (
+        "backward",
+        "finding",
+        "form",
+        "node",
+        "own",
+        "passes",
+        "readers",
+        "reads",
+        "repeats",
+        "role",
+        "site",
+    )
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -75,6 +96,8 @@ class CallGraph:
     def __init__(self) -> None:
         self.state_of: Callable[[torch.Tensor], Any] = lambda _tensor: None
         """The state of a tensor's storage; set by the session."""
+        self.states: Dict[int, Any] = {}
+        """The same for arguments of the operator that just returned, by the identity of the tensor."""
         self._calls: List[Call] = []
         self._writers: Dict[int, Tuple[Any, Call]] = {}
         self._past: "OrderedDict[int, Tuple[Any, Site]]" = OrderedDict()
@@ -133,9 +156,10 @@ class CallGraph:
         for finding, role in self._pending:
             self._attach(call, finding, role)
         self._pending.clear()
-        self._number(call, args, kwargs)
+        given = [*args, *kwargs.values()] if kwargs else args
+        self._number(call, given)
         written = written_tensors(operator, args, kwargs) if operator.writes else []
-        key = self._link(call, operator, func, args, kwargs, written)
+        key = self._link(call, operator, func, given, written)
         made = tensors_in(result if isinstance(result, (list, tuple)) else (result,))
         for position, tensor in enumerate(written + made):
             state = self._state(tensor)
@@ -179,6 +203,9 @@ class CallGraph:
             reached = _affected(start, finding) if kind == SHRINKS else [(start, kind)]
             for call, role in reached:
                 self._count(finding, call.site, role)
+        for call in calls:  # they refer to each other, and the garbage collector is slow
+            call.reads.clear()
+            call.readers.clear()
 
     def export(self) -> None:
         """Write into each finding's recipe which calls its fix concerns."""
@@ -199,28 +226,32 @@ class CallGraph:
         else:
             self._left_out.add(id(finding))
 
-    def _number(self, call: Call, args: Any, kwargs: Any) -> None:
+    def _number(self, call: Call, given: Any) -> None:
         node = self._node()
         if node is not None:
             call.backward, call.node = True, node._sequence_nr()
-        elif self._sequence is not None and torch.is_grad_enabled():
-            given = tensors_in(args) + (tensors_in(kwargs.values()) if kwargs else [])
-            if any(tensor.requires_grad for tensor in given):
-                call.node = self._sequence() - 1
+        elif (
+            self._sequence is not None
+            and torch.is_grad_enabled()
+            and any(tensor.requires_grad for tensor in tensors_in(given))
+        ):
+            call.node = self._sequence() - 1
 
     def _link(
         self,
         call: Call,
         operator: Operator,
         func: Any,
-        args: Any,
-        kwargs: Any,
+        given: Any,
         written: List[torch.Tensor],
     ) -> Optional[int]:
         """Connect a call to those whose results it reads; return a number for what it computes."""
-        overwritten = {id(tensor) for tensor in written} if operator.overwrites else set()
-        given = list(args) + list(kwargs.values())
-        parts: List[Any] = [id(func), *(self._part(call, one, overwritten) for one in given)]
+        overwritten = {id(tensor) for tensor in written} if operator.overwrites else _NONE
+        parts: List[Any] = [id(func)]
+        for value in given:
+            kind = type(value)
+            plain = kind in PLAIN
+            parts.append((kind, value) if plain else self._part(call, value, overwritten))
         for tensor in written:
             state = self._state(tensor)
             before = None if state is None else self._writer(state)
@@ -236,32 +267,29 @@ class CallGraph:
         except TypeError:  # an argument that cannot be hashed
             return None
         call.repeats = number is not None
-        return self._ids_of(key)
+        number = self._ids[key] = number or self._fresh()
+        return number
 
-    def _part(self, call: Call, value: Any, overwritten: Set[int]) -> Any:
+    def _part(self, call: Call, value: Any, overwritten: AbstractSet[int]) -> Any:
         if isinstance(value, (list, tuple)):
             return tuple(self._part(call, item, overwritten) for item in value)
         if not isinstance(value, torch.Tensor):
             return (type(value), value)
-        state = self._state(value)
+        state = self.states.get(id(value)) or self._state(value)
         if state is None:
             return self._fresh()
+        shape, dtype = tuple(value.shape), value.dtype
         if id(value) in overwritten:
-            return (tuple(value.shape), value.dtype)
-        writer = self._writer(state)
-        if writer is not None and writer not in call.reads:
-            call.reads.append(writer)
-            writer.readers.append((call, (value.dtype, value.numel())))
-        identified = self._values.get(state.key)
+            return (shape, dtype)
+        key = state.key
+        writer = self._writers.get(key)
+        if writer is not None and writer[0] is state and writer[1] not in call.reads:
+            call.reads.append(writer[1])
+            writer[1].readers.append((call, (dtype, value.numel())))
+        identified = self._values.get(key)
         if identified is None or identified[0] is not state:
-            identified = self._values[state.key] = (state, self._fresh())
-        return (
-            identified[1],
-            value.storage_offset(),
-            tuple(value.shape),
-            value.stride(),
-            value.dtype,
-        )
+            identified = self._values[key] = (state, self._fresh())
+        return (identified[1], value.storage_offset(), shape, value.stride(), dtype)
 
     def _ids_of(self, key: Any) -> int:
         number = self._ids.get(key) or self._ids_before.get(key) or self._fresh()

@@ -1,8 +1,9 @@
 """One pass over a tensor's memory on the CPU: hash, zeros, range, bits in use, unchanged elements.
 
-`open_scanner` compiles `scan.c` if the machine has a compiler (measured: 4.8 GB/s for float32 on one Neoverse-N1
-core); otherwise `TorchScanner` uses torch operators (0.6 GB/s where scan.c has 7). Hashes differ between the two and
-are compared only within one process. Layouts say how the numbers of a dtype lie in memory.
+`open_scanner` compiles `scan.c` if the machine has a compiler (float32 on one core: 4.8 GB/s measured on Neoverse-N1
+with NEON, 14 GB/s on a Xeon with AVX2); otherwise `TorchScanner` uses torch operators, which take about ten times as
+long. Hashes differ between the two and are compared only within one process. Layouts say how the numbers of a dtype
+lie in memory.
 """
 
 import ctypes
@@ -122,6 +123,12 @@ class Scanner(Protocol):
     def scan(self, address: int, before: Optional[int], numbers: int, layout: Layout) -> Scan:
         """Scan `numbers` numbers at an address; `before` is the address of their earlier bits."""
 
+    def hash(self, address: int, numbers: int, layout: Layout) -> int:
+        """Return the hash of a scan."""
+
+    def count(self, address: int, numbers: int, layout: Layout, mask: int, like: int) -> int:
+        """Return the number of elements whose bits under a mask are these."""
+
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
         """Return the smallest and largest number; NaN is sorted beyond infinity."""
 
@@ -147,6 +154,12 @@ class CompiledScanner:
         self._scan.restype = None
         self.scan_address = ctypes.cast(self._scan, address).value
         """Address of the function, for compiled callers."""
+        self._hash = library.hash
+        self._hash.argtypes = (address, size, number)
+        self._hash.restype = ctypes.c_uint64
+        self._count = library.count
+        self._count.argtypes = (address, size, number, ctypes.c_uint64, ctypes.c_uint64)
+        self._count.restype = ctypes.c_uint64
         self._range = library.range
         self._range.argtypes = (address, size, number, number, address)
         self._range.restype = None
@@ -163,6 +176,14 @@ class CompiledScanner:
         count = numbers * layout.per_number
         self._scan(address, before, count, layout.bits, ctypes.addressof(scan))
         return scan
+
+    def hash(self, address: int, numbers: int, layout: Layout) -> int:
+        """Return the hash of a scan."""
+        return int(self._hash(address, numbers * layout.per_number, layout.bits))
+
+    def count(self, address: int, numbers: int, layout: Layout, mask: int, like: int) -> int:
+        """Return the number of elements whose bits under a mask are these."""
+        return int(self._count(address, numbers * layout.per_number, layout.bits, mask, like))
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
         """Return the smallest and largest number; NaN is sorted beyond infinity."""
@@ -231,25 +252,35 @@ def _compiled(cache: Optional[str]) -> Optional[Any]:
         return None
 
 
+_FLAGS = ("-std=gnu99", "-O3", "-funroll-loops", "-shared", "-fPIC")
+_CLONED = "-DCLONED"
+"""Compile for several instruction sets; not every compiler and C library supports it."""
+
+
 def _compile(path: str) -> bool:
-    for compiler in _compilers():
-        descriptor, library = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
-        os.close(descriptor)
-        command = [compiler, "-std=gnu99", "-O3", "-shared", "-fPIC", "-o", library]
-        try:
-            ended = subprocess.run(
-                command + [_SOURCES[0]],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=_COMPILE_LIMIT_S,
-                check=False,
-            )
-            if ended.returncode == 0:
-                os.replace(library, path)
-                return True
-        except (OSError, subprocess.TimeoutExpired):
-            pass
+    variants = [(_CLONED,), ()] if platform.machine() == "x86_64" else [()]
+    return any(_compile_with(one, more, path) for one in _compilers() for more in variants)
+
+
+def _compile_with(compiler: str, more: Tuple[str, ...], path: str) -> bool:
+    descriptor, library = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".so")
+    os.close(descriptor)
+    try:
+        ended = subprocess.run(
+            [compiler, *_FLAGS, *more, "-o", library, _SOURCES[0]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_COMPILE_LIMIT_S,
+            check=False,
+        )
+        if ended.returncode == 0:
+            ctypes.CDLL(library)  # fails without support of the loader
+            os.replace(library, path)
+            return True
+    except (OSError, subprocess.TimeoutExpired):
+        pass
+    if os.path.exists(library):
         os.unlink(library)
     return False
 
@@ -277,6 +308,12 @@ def _words(address: int, count: int, bits: int) -> torch.Tensor:
     """Return a view of the memory as integers of a width."""
     word, dtype = _WORDS[bits]
     return torch.frombuffer((word * count).from_address(address), dtype=dtype)
+
+
+def _in_width(number: int, bits: int) -> int:
+    """Return bits as a number of the type of `_words`."""
+    number &= (1 << bits) - 1
+    return number - (1 << bits) if bits > 8 and number >> (bits - 1) else number
 
 
 class TorchScanner:
@@ -314,6 +351,16 @@ class TorchScanner:
         scan.hash, scan.zeros, scan.like_first, scan.unchanged = digest, zeros, like, same
         scan.first_bits, scan.any_bits = int(first) & mask, any_bits & mask
         return scan
+
+    def hash(self, address: int, numbers: int, layout: Layout) -> int:
+        """Return the hash of a scan."""
+        return int(self.scan(address, None, numbers, layout).hash)
+
+    def count(self, address: int, numbers: int, layout: Layout, mask: int, like: int) -> int:
+        """Return the number of elements whose bits under a mask are these."""
+        words = _words(address, numbers * layout.per_number, layout.bits)
+        kept, wanted = (_in_width(bits, layout.bits) for bits in (mask, like))
+        return int(torch.count_nonzero((words & kept) == wanted))
 
     def number_range(self, address: int, numbers: int, layout: Layout) -> Tuple[float, float]:
         """Return the smallest and largest number; NaN is sorted beyond infinity."""

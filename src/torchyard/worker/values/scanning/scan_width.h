@@ -1,12 +1,12 @@
 /* Scan functions for one element width; scan.c includes this once per width and sets WORD, SIGNED,
- * BITS and NAME.
+ * BITS, NAME and TALLY, the type that counts the elements of a block.
  *
  * All functions work on bits: values are compared and ordered by their bits, and a fraction is detected
  * in exponent and mantissa. So one implementation serves all dtypes of a width.
  */
 
 /* Whether a floating-point number has a fraction or is not finite. */
-static inline int NAME(fraction)(WORD v, int mantissa, int bias) {
+INLINE int NAME(fraction)(WORD v, int mantissa, int bias) {
     WORD exponent_mask = (WORD)((((WORD)1 << (BITS - 1 - mantissa)) - 1));
     int e = (int)((v >> mantissa) & exponent_mask) - bias;
     WORD magnitude = (WORD)(v & (WORD)~((WORD)1 << (BITS - 1)));
@@ -16,30 +16,33 @@ static inline int NAME(fraction)(WORD v, int mantissa, int bias) {
     return (v & (WORD)(((WORD)1 << (mantissa - e)) - 1)) != 0;
 }
 
-static void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan *out) {
-    uint64_t hash = (uint64_t)n * 0xff51afd7ed558ccdull, zeros = 0, like = 0, same = 0;
+INLINE void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan *out) {
+    const size_t most = BLOCK / sizeof(WORD);
+    uint64_t hash = HASH_START(n), zeros = 0, like = 0, same = 0;
     WORD any = 0, first = n ? x[0] : 0;
-    for (size_t at = 0; at < n; at += BLOCK) {
+    for (size_t at = 0; at < n; at += most) {
         const WORD *p = x + at;
-        size_t count = n - at < BLOCK ? n - at : BLOCK;
+        size_t count = n - at < most ? n - at : most;
+        TALLY z = 0, l = 0, s = 0;
+#if BITS == 32
         uint64_t sum = 0;
-        uint32_t z = 0, l = 0;
-        for (size_t j = 0; j < count; j++) {
-            WORD v = p[j];
-            sum += (uint64_t)(uint32_t)v * keys[j];
-#if BITS == 64
-            sum += (uint64_t)(uint32_t)(v >> 32) * keys[BLOCK - 1 - j];
+#else
+        hash = add_block(hash, (const char *)p, count * sizeof(WORD));
 #endif
-            z += v == 0;
-            l += v == first;
-            any |= v;
+        for (size_t j = 0; j < count; j++) {
+#if BITS == 32
+            sum += (uint64_t)p[j] * keys[j];
+#endif
+            z += p[j] == 0;
+            l += p[j] == first;
+            any |= p[j];
         }
-        hash = (hash ^ sum) * 0x9ddfea08eb382d69ull;
-        hash ^= hash >> 29;
+#if BITS == 32
+        hash = mix(hash, sum); /* as add_block, in the same loop */
+#endif
         zeros += z;
         like += l;
         if (before) {
-            uint32_t s = 0;
             for (size_t j = 0; j < count; j++) s += p[j] == before[at + j];
             same += s;
         }
@@ -53,8 +56,20 @@ static void NAME(scan)(const WORD *x, const WORD *before, size_t n, struct scan 
     out->any_bits = any;
 }
 
+INLINE uint64_t NAME(count)(const WORD *x, size_t n, uint64_t mask, uint64_t like) {
+    const size_t most = BLOCK / sizeof(WORD);
+    uint64_t found = 0;
+    for (size_t at = 0; at < n; at += most) {
+        size_t count = n - at < most ? n - at : most;
+        TALLY f = 0;
+        for (size_t j = 0; j < count; j++) f += (WORD)(x[at + j] & (WORD)mask) == (WORD)like;
+        found += f;
+    }
+    return found;
+}
+
 /* The smallest and largest number; floating-point numbers as ordered bits. */
-static void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out) {
+INLINE void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out) {
     SIGNED low = NAME(MOST), high = NAME(LEAST);
     WORD flip = mantissa < 0 ? (WORD)((WORD)1 << (BITS - 1)) : 0; /* unsigned, as signed ones */
     for (size_t j = 0; j < n; j++) {
@@ -69,7 +84,7 @@ static void NAME(range)(const WORD *x, size_t n, int mantissa, struct range *out
 }
 
 /* Whether no float of these has a fraction. Ends at the first that has. */
-static int NAME(whole)(const WORD *x, size_t n, int mantissa, int bias) {
+INLINE int NAME(whole)(const WORD *x, size_t n, int mantissa, int bias) {
     for (size_t j = 0; j < n; j++)
         if (NAME(fraction)(x[j], mantissa, bias)) return 0;
     return 1;
@@ -77,4 +92,5 @@ static int NAME(whole)(const WORD *x, size_t n, int mantissa, int bias) {
 #undef WORD
 #undef SIGNED
 #undef BITS
+#undef TALLY
 #undef NAME

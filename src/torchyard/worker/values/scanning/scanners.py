@@ -16,8 +16,8 @@ from torchyard.worker.values.scanning.cpu_scan import (
     Scan,
     Scanner,
     bits_in_use,
+    bits_to_number,
     flat_memory,
-    layout_of,
 )
 
 WORDS: Dict[int, Any] = {
@@ -84,6 +84,8 @@ class DeviceScanner:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self._indices: Dict[Tuple[int, ...], torch.Tensor] = {}
+        """Places of samples on the device."""
 
     def rows(
         self, tensors: List[torch.Tensor], earlier: Optional[List[torch.Tensor]] = None
@@ -120,6 +122,27 @@ class DeviceScanner:
         layout = LAYOUTS[tensor.dtype]
         count = tensor.numel() * layout.per_number
         return scan_of_row(rows[0].tolist(), count, layout.bits)
+
+    def scan_sampled(
+        self, tensor: torch.Tensor, earlier: Optional[torch.Tensor], places: List[int]
+    ) -> Tuple[Scan, List[int]]:
+        """Scan one tensor and read some of its elements, with one synchronization."""
+        row = self.rows([tensor], None if earlier is None else [earlier])[0]
+        index = self._indices.get(tuple(places))
+        if index is None:
+            if len(self._indices) >= _MOST_INDICES:
+                self._indices.clear()
+            index = torch.tensor(places, dtype=torch.int64, device="cpu").to(self.device)
+            self._indices[tuple(places)] = index
+        elements = words_of(tensor).index_select(0, index).to(torch.int64)
+        numbers: List[int] = torch.cat((row, elements)).tolist()
+        layout = LAYOUTS[tensor.dtype]
+        mask = (1 << layout.bits) - 1
+        count = tensor.numel() * layout.per_number
+        return (
+            scan_of_row(numbers[:FIELDS], count, layout.bits),
+            [number & mask for number in numbers[FIELDS:]],
+        )
 
     def end_step(self) -> None:
         """Handle the end of a step; scans of the previous step have finished."""
@@ -165,8 +188,21 @@ def _row(words: torch.Tensor, earlier: Optional[torch.Tensor]) -> torch.Tensor:
     )
 
 
-DEVICES = ("cpu", "cuda")
 _address = torch._C.TensorBase.data_ptr
+_MOST_INDICES = 1024
+PROBES = tuple(place * 0.6180339887498949 % 1 for place in range(1, 9))
+"""Relative positions of probes: multiples of the golden ratio do not align with any shape."""
+
+
+def _sampled_places(tensor: torch.Tensor, count: int) -> List[int]:
+    """Return the elements that patterns read: probes, and the neighbours of the first element."""
+    places = [int(share * count) for share in PROBES]
+    inner = count // max(1, tensor.numel())
+    for size in reversed(tensor.shape):
+        if size > 1:
+            places.append(inner)
+        inner *= size
+    return places
 
 
 class Scanners:
@@ -176,15 +212,19 @@ class Scanners:
         self.memory = memory
         self._devices: Dict[torch.device, DeviceScanner] = {}
         self._copies: Dict[int, Tuple[torch.Tensor, torch.Tensor]] = {}
+        self._samples: Dict[int, Tuple[torch.Tensor, Dict[int, int]]] = {}
+        """Elements of GPU tensors that were read together with their scan."""
+        self._scans: Dict[int, Tuple[torch.Tensor, Scan]] = {}
+        """Scans of GPU tensors that are requested next."""
 
     def can_scan(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor can be scanned in place."""
         return (
-            tensor.device.type in DEVICES
+            (tensor.is_cpu or tensor.is_cuda)
             and tensor.layout is torch.strided
-            and layout_of(tensor.dtype) is not None
+            and tensor.dtype in LAYOUTS
             and tensor.numel() > 0
-            and flat_memory(tensor) is not None
+            and (tensor.is_contiguous() or flat_memory(tensor) is not None)
         )
 
     def on(self, device: torch.device) -> DeviceScanner:
@@ -204,7 +244,56 @@ class Scanners:
         """Scan in one pass; the previous contents are at a CPU address or in a GPU tensor."""
         if tensor.is_cpu:
             return self.memory.scan(_address(tensor), before, tensor.numel(), layout)
-        return self.on(tensor.device).scan(tensor, earlier)
+        kept = self._scans.pop(id(tensor), None)
+        if kept is not None and earlier is None:
+            self._samples.pop(id(tensor), None)
+            return kept[1]
+        places = _sampled_places(tensor, tensor.numel() * layout.per_number)
+        scan, elements = self.on(tensor.device).scan_sampled(tensor, earlier, places)
+        self._samples[id(tensor)] = (tensor, dict(zip(places, elements)))
+        return scan
+
+    def scan_ahead(self, tensors: Sequence[torch.Tensor], least_bytes: int) -> None:
+        """Scan GPU tensors with one launch and one synchronization, for the next `scan` or `hash` of each.
+
+        `forget_scans` must be called before their memory may be written.
+        """
+        by_device: Dict[torch.device, List[torch.Tensor]] = {}
+        for tensor in tensors:
+            if (
+                tensor.is_cuda
+                and tensor.numel() * tensor.element_size() >= least_bytes
+                and self.can_scan(tensor)
+            ):
+                by_device.setdefault(tensor.device, []).append(tensor)
+        for device, group in by_device.items():
+            if len(group) < 2:
+                continue
+            for tensor, row in zip(group, self.on(device).rows(group).tolist()):
+                layout = LAYOUTS[tensor.dtype]
+                count = tensor.numel() * layout.per_number
+                self._scans[id(tensor)] = (tensor, scan_of_row(row, count, layout.bits))
+
+    def forget_scans(self) -> None:
+        """Drop scans that were not requested."""
+        if self._scans:
+            self._scans.clear()
+
+    def hash(self, tensor: torch.Tensor, layout: Layout) -> int:
+        """Return the hash of a scan."""
+        if tensor.is_cpu:
+            return self.memory.hash(_address(tensor), tensor.numel(), layout)
+        kept = self._scans.pop(id(tensor), None)
+        return int((self.on(tensor.device).scan(tensor) if kept is None else kept[1]).hash)
+
+    def count(self, tensor: torch.Tensor, layout: Layout, bits: int) -> int:
+        """Return the number of elements that are equal to a real number, given by its bits."""
+        if not tensor.is_cpu:
+            return int((tensor == bits_to_number(bits, layout)).sum())
+        most = (1 << layout.bits) - 1
+        sign = 1 << (layout.bits - 1) if layout.is_float else 0
+        mask = most ^ sign if bits in (0, sign) else most  # zeros of both signs are equal
+        return self.memory.count(_address(tensor), tensor.numel(), layout, mask, bits & mask)
 
     def number_range(self, tensor: torch.Tensor, layout: Layout) -> Tuple[float, float]:
         """Return the smallest and largest number; NaN is sorted beyond infinity."""
@@ -234,6 +323,9 @@ class Scanners:
         if tensor.is_cpu:
             address = _address(tensor) + place * (bits // 8)
             return int(WORDS[bits].from_address(address).value)
+        sample = self._samples.get(id(tensor))
+        if sample is not None and place in sample[1]:
+            return sample[1][place]
         return int(words_of(tensor)[place].item()) & ((1 << bits) - 1)
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -252,3 +344,5 @@ class Scanners:
         """Drop the copies: the tensors will be written again."""
         if self._copies:
             self._copies.clear()
+        if self._samples:
+            self._samples.clear()

@@ -16,9 +16,9 @@ import triton.language as tl
 from torchyard.worker.values.scanning.cpu_scan import LAYOUTS
 from torchyard.worker.values.scanning.scanners import FIELDS, Batch, DeviceScanner
 
-BLOCK = 1024
-"""Elements that a program processes at once."""
-CHUNK = 64 * BLOCK
+BLOCKS = {8: 4096, 16: 4096, 32: 2048, 64: 1024}
+"""Elements that a program processes at once, by width: each of its threads loads 16 bytes (8 of the narrowest)."""
+CHUNK = 1 << 16
 """Elements of one tensor that a program processes before it takes the next chunk."""
 
 
@@ -315,7 +315,7 @@ class TritonScanner(DeviceScanner):
                 len(addresses),
                 group.chunks,
                 *kind,
-                BLOCK,
+                BLOCKS[group.bits],
                 CHUNK,
                 stream=_stream(self.device.index),
             )
@@ -342,7 +342,7 @@ class TritonScanner(DeviceScanner):
             group.bits,
             compared,
             group.aligned,
-            BLOCK,
+            BLOCKS[group.bits],
             CHUNK,
             num_warps=_WARPS,
         )

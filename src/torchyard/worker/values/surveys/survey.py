@@ -4,6 +4,7 @@ One row per written tensor; GPU rows are read at the end of the next step, so th
 row with a new flag triggers another closely observed step. The player is one closure, because it runs for every operator.
 """
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import torch
@@ -164,6 +165,7 @@ class StepRows:
         return torch.tensor(same, dtype=torch.bool, device="cpu")
 
 
+@functools.lru_cache(maxsize=None)
 def needless_bits(layout: Layout) -> int:
     """Return the bits that are zero in all elements if a narrower dtype suffices."""
     if not layout.is_float:
