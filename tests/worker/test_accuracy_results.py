@@ -394,6 +394,35 @@ def test_rounding_steps_are_not_near_in_a_tensor_of_several_numbers(net: str) ->
     assert not verifier.is_near({"output": [torch.tensor([1e4, 2e-4])]}, right)
 
 
+def test_a_timed_result_that_passed_the_full_check_adds_no_margin(net: str) -> None:
+    import torch
+
+    from torchyard.worker.bench.accuracy.timed_results import Verifier
+
+    def result(difference: float) -> dict[str, list[Any]]:
+        return {"output": [torch.tensor([1.0, 2.0 + difference])]}
+
+    verifier = Verifier(make_service(net, variant("a"), variant("b")).runner("b"), 1, None)
+    verifier.accept(result(0.01), result(0.0))
+    assert verifier.is_near(result(0.02), result(0.0))
+    assert not verifier.is_near(result(0.08), result(0.0))
+    verifier.accept(result(0.08), result(0.0), margin=1.0)
+    assert verifier.is_near(result(0.07), result(0.0))
+    assert not verifier.is_near(result(0.1), result(0.0))
+
+
+def test_no_difference_from_zero_is_near_after_one_was_accepted(net: str) -> None:
+    import torch
+
+    from torchyard.worker.bench.accuracy.timed_results import Verifier
+
+    zeros, tiny = ({"output": [torch.full((4,), value)]} for value in (0.0, 1e-30))
+    verifier = Verifier(make_service(net, variant("a"), variant("b")).runner("b"), 1, None)
+    verifier.accept(tiny, zeros)
+    assert verifier.is_near(zeros, zeros)
+    assert not verifier.is_near({"output": [torch.ones(4)]}, zeros)
+
+
 def test_equal_results_are_checked_once_and_others_again(net: str, tmp_path: Path) -> None:
     from torchyard.worker.bench.accuracy import judge as accuracy
 
