@@ -46,6 +46,8 @@ LOCK = Path(tempfile.gettempdir()) / f"torchyard-tests-{os.getuid()}.lock"
 
 # pytest-xdist and some shells set the width of the terminal, which output to a pipe follows.
 os.environ.pop("COLUMNS", None)
+# Without collections, collecting takes a quarter less time.
+gc.disable()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
     signal.signal(number, signal.SIG_DFL)
@@ -109,6 +111,7 @@ def pytest_collection_finish() -> None:
     """Exclude what pytest collected from garbage collections, which take 0.2 s otherwise."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -102,9 +102,13 @@ def test_an_index_beyond_the_last_card_is_refused_by_what_the_target_sees() -> N
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("command", MEASURING)
+@pytest.mark.parametrize(
+    ("command", "device"),
+    [(command, "xpu" if k % 2 else "cuda:99") for k, command in enumerate(MEASURING)],
+)
 def test_a_target_without_the_device_refuses_it_before_a_run_is_made(
     command: tuple[str, ...],
+    device: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -112,7 +116,6 @@ def test_a_target_without_the_device_refuses_it_before_a_run_is_made(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    for device in ("cuda:99", "xpu"):
-        assert run_command([*command, "--device", device]) == 2
-        assert f"'{device}' is not visible to the target" in capsys.readouterr().err
-        assert not list(tmp_path.rglob("run.json"))
+    assert run_command([*command, "--device", device]) == 2
+    assert f"'{device}' is not visible to the target" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("run.json"))
