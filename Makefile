@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 SITE_VENV := build/venv-docs
 SITE_READY := $(SITE_VENV)/.ready
-# Tests that run side by side.
+# Tests that run side by side. Those of the long lane often wait for other processes.
 TESTERS ?= 2
+LONG_TESTERS ?= 3
 # Bytecode is kept: otherwise every process that a test starts compiles Torchyard again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -49,7 +50,7 @@ types: $(READY)
 	$(BIN)/lint-imports
 
 # In the order of the files: what compiles in its own process comes last.
-PYTEST := $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 unit: $(READY)
 	$(PYTEST)
 
@@ -62,6 +63,7 @@ test: style
 	test $$tests_code -eq 0 -a $$types_code -eq 0
 
 LONG := $(shell grep -v '^\#' tests/long_lane.txt) -m "long and not slow and not gpu and not second_target"
+test-long: TESTERS = $(LONG_TESTERS)
 test-long: $(READY)
 	$(PYTEST) $(LONG)
 

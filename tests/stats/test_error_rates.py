@@ -13,7 +13,9 @@ import pytest
 
 from tests.stats.simulated_launches import (
     AR1,
+    BIMODAL,
     DRIFT,
+    HEAVY_TAIL,
     IID,
     LINKED_LAUNCHES,
     NOISES,
@@ -33,6 +35,7 @@ from torchyard.stats.stopping import InterimAnalysis
 ALPHA = 0.05
 REPEATS = 1500  # makes 93 % to 97 % three and a half standard errors around 95 %
 ANALYZED = 250
+HARD = (AR1, HEAVY_TAIL, BIMODAL)
 
 
 def within(count: int, repeats: int, share: float = ALPHA) -> bool:
@@ -55,7 +58,7 @@ def history(launches: list[list[float]], budget: Budget) -> list[Estimate]:
     ]
 
 
-@pytest.mark.parametrize("size", [3, 6, 15])
+@pytest.mark.parametrize("size", [3, pytest.param(6, marks=pytest.mark.slow), 15])
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
 def test_single_analysis_false_alarms_and_coverage(noise: Noise, size: int) -> None:
     rng = np.random.default_rng((1, size))
@@ -72,7 +75,13 @@ def test_single_analysis_false_alarms_and_coverage(noise: Noise, size: int) -> N
     assert 0.93 <= covered / REPEATS <= most
 
 
-@pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(noise, marks=() if noise in HARD else pytest.mark.slow, id=noise.name)
+        for noise in NOISES
+    ],
+)
 def test_an_analysis_after_every_launch_keeps_the_error_rate_that_peeking_inflates(
     noise: Noise,
 ) -> None:
