@@ -50,6 +50,70 @@ def test_undefined_memory_is_never_already_zero() -> None:
     assert profile_patterns(program) == []
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [slice(0, 8), slice(8, 16)],
+        [slice(0, 8), slice(12, 16)],
+        [slice(0, 16, 2), slice(1, 16, 2)],
+        [slice(4, 8), slice(2, 8)],
+        [(slice(None), slice(0, 100)), (slice(None), slice(100, 4096))],
+    ],
+    ids=["adjacent", "with a gap", "strided", "overlapping", "columns"],
+)
+def test_the_rest_of_memory_that_is_written_in_pieces_is_undefined(pieces: list[Any]) -> None:
+    first, second = pieces
+
+    def program() -> None:
+        memory = torch.empty(16, 4096)
+        with torch.utils._python_dispatch._disable_current_modes():
+            memory.zero_()  # as fresh pages of the system are
+        memory[first] = 1.0
+        memory[second].zero_()
+
+    assert profile_patterns(program) == []
+
+
+def test_a_piece_that_was_written_before_is_compared() -> None:
+    def again(piece: Any) -> list[tuple[str, str]]:
+        def program() -> None:
+            memory = torch.empty(16, 4096)
+            for _ in range(2):
+                memory[piece].zero_()
+            memory[0].sum()
+
+        return names(profile_patterns(program))
+
+    assert (REDUNDANT, "zero_") in again(slice(2, 6))
+    assert (REDUNDANT, "zero_") in again((slice(None), slice(0, 1024)))
+
+
+def test_memory_that_is_written_in_pieces_is_defined_when_they_cover_it() -> None:
+    def program() -> None:
+        memory = torch.empty(16, 4096)
+        for row in (0, 15, *range(8, 15), *range(1, 8)):
+            memory[row].zero_()
+        memory.sum()
+        memory.zero_()
+
+    (finding,) = [one for one in profile_patterns(program) if one.pattern == REDUNDANT]
+    assert finding.bytes_wasted == 16 * 4096 * 4
+
+
+def test_memory_that_first_appears_in_a_write_may_be_uninitialized() -> None:
+    memory = torch.zeros(1 << 14)
+
+    def once() -> None:
+        memory.zero_()
+
+    def twice() -> None:
+        memory.zero_()
+        memory.zero_()
+
+    assert profile_patterns(once) == []
+    assert only(profile_patterns(twice), REDUNDANT).count == 1
+
+
 def test_bits_are_compared_not_values() -> None:
     def negative_zero() -> None:
         memory = torch.zeros(4096)

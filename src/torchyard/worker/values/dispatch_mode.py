@@ -350,12 +350,13 @@ class ValueMode(DetachableMode):
             state.version += 1
         return tracked
 
-    def _state(self, tensor: torch.Tensor) -> Optional[StorageState]:
+    def _state(self, tensor: torch.Tensor, *, read: bool = True) -> Optional[StorageState]:
         if tensor.layout is not _STRIDED or tensor.is_meta:
             return None
-        # Kernels allocate memory without the dispatcher, too. Memory that first appears inside an
-        # operator is such memory and uninitialized; outside, it belongs to the user.
-        state = self.storages.of(tensor, self.counts.operators, defined=not self._path)
+        # Kernels and C++ code, as that of DDP, allocate memory without the dispatcher, too. It may be uninitialized
+        # if it first appears inside an operator or is written first; if it is read first, it has values.
+        defined = read and not self._path
+        state = self.storages.of(tensor, self.counts.operators, defined=defined)
         if state.outside:
             state.forget()
         return state
@@ -365,12 +366,12 @@ class ValueMode(DetachableMode):
 
         The hash is computed again, because unobserved writes may have happened since the last one.
         """
-        state = self._state(tensor)
+        state = self._state(tensor, read=False)
         if state is None:
             return None
         before = Before(tensor, state)
         size = before.size_bytes
-        if not self.active or not state.defined or size < self.options.least_bytes:
+        if not self.active or not before.defined or size < self.options.least_bytes:
             return before
         if not self._scanners.can_scan(tensor):
             if tensor.is_cpu and not before.whole and size <= self.options.memory_bytes:
@@ -403,9 +404,10 @@ class ValueMode(DetachableMode):
         state.node = call.node
         state.hash = None
         if call.operator.undefined:
-            state.defined, state.fill = False, None
+            state.undefine()
+            state.fill = None
             return
-        state.defined = True
+        state.define(tensor)
         inner = bool(self._path) and state.key in self._given
         covered = None if inner else covered_fill(call.operator, before)
         if covered is not None:
@@ -506,7 +508,7 @@ class ValueMode(DetachableMode):
         state.version += 1
         if call.operator.undefined:
             return
-        state.defined = True
+        state.define(tensor)
         observation = self._observe(call, tensor, None, position)
         if observation is None:
             state.hash, state.fill = None, None

@@ -16,6 +16,8 @@ from torchyard.worker.values.proofs.syntax import Site
 from torchyard.worker.values.scanning.cpu_scan import Layout, Scan
 
 _PURGE_EVERY = 4096
+_MOST_PIECES = 64
+"""Written pieces of uninitialized memory that are remembered; the earliest are forgotten first."""
 
 untyped_storage = torch._C.TensorBase.untyped_storage
 """The original method of torch: `unobserved.py` replaces the one that programs call."""
@@ -47,6 +49,36 @@ def reader_of(operator: Operator, tensor: torch.Tensor, read: Any, args: Any) ->
     return Reader(operator.name.rstrip("_"), others, scalar, tensor.requires_grad)
 
 
+class Piece(NamedTuple):
+    """Bytes of a storage: all from start to end, or those of a strided tensor between them."""
+
+    start: int
+    end: int
+    layout: Tuple[Any, ...] = ()
+
+    @property
+    def dense(self) -> bool:
+        """Whether it has all bytes from start to end."""
+        return not self.layout
+
+    def touches(self, other: "Piece") -> bool:
+        """Return whether both are dense, and overlap or are adjacent."""
+        return self.dense and self.start <= other.end and other.start <= self.end
+
+    def contains(self, other: "Piece") -> bool:
+        """Return whether all bytes of another piece are in this one."""
+        return self.dense and self.start <= other.start and other.end <= self.end
+
+
+def piece_of(tensor: torch.Tensor) -> Piece:
+    """Return the bytes of a tensor in its storage."""
+    size, shape, strides = tensor.element_size(), tuple(tensor.shape), tensor.stride()
+    start = tensor.storage_offset()
+    elements = 1 + sum((n - 1) * s for n, s in zip(shape, strides)) if tensor.numel() else 0
+    layout = () if elements == tensor.numel() and 0 not in strides else (shape, strides)
+    return Piece(start * size, (start + elements) * size, layout)
+
+
 class StorageState:
     """Tracked state of one storage."""
 
@@ -55,7 +87,9 @@ class StorageState:
         self.ref = ref
         self.size_bytes = size_bytes
         self.defined = defined
-        """False for uninitialized memory."""
+        """False while a part of the memory may be uninitialized."""
+        self._written: List[Piece] = []
+        """The pieces that were written, while others may be uninitialized."""
         self.born = 0
         """Number of the operator during which it first appeared."""
         self.node = -1
@@ -82,6 +116,29 @@ class StorageState:
         """Hash of the contents after the last write, if it was fully observed."""
         self.kernel_write: Optional[Any] = None
         """Observation of the generated kernel that wrote the whole storage, until the next write."""
+
+    def undefine(self) -> None:
+        """Note that the memory was left uninitialized."""
+        self.defined, self._written = False, []
+
+    def define(self, tensor: torch.Tensor) -> None:
+        """Note that the memory of a tensor was written."""
+        if self.has_values(tensor):
+            return
+        now = piece_of(tensor)
+        if now.dense:
+            for one in [one for one in self._written if one.touches(now)]:
+                self._written.remove(one)
+                now = Piece(min(one.start, now.start), max(one.end, now.end))
+        self.defined = now.dense and now.end - now.start >= self.size_bytes
+        self._written = [] if self.defined else [*self._written[1 - _MOST_PIECES :], now]
+
+    def has_values(self, tensor: torch.Tensor) -> bool:
+        """Return whether all memory of a tensor was written before."""
+        if self.defined or not self._written:
+            return self.defined
+        piece = piece_of(tensor)
+        return any(one == piece or one.contains(piece) for one in self._written)
 
     def forget(self) -> None:
         """Discard what is known of the contents: they may have been read and written."""
@@ -163,7 +220,7 @@ class Before:
     def __init__(self, tensor: torch.Tensor, state: StorageState) -> None:
         self.tensor = tensor
         self.state = state
-        self.defined = state.defined
+        self.defined = state.has_values(tensor)
         self.fill = state.fill
         self.kernel_write = state.kernel_write
         self.hash = state.hash
