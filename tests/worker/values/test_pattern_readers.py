@@ -297,7 +297,8 @@ def test_a_strided_slice_that_does_not_change() -> None:
             canvas[:, 1::2] = 0.0
 
     found = only(profile_patterns(program), "redundant write")
-    assert (found.operator, found.count) == ("aten::fill_", 4)
+    # The first write is the first access: the memory may have been uninitialized.
+    assert (found.operator, found.count) == ("aten::fill_", 3)
     assert found.proof.get("certainty") != "proven"
 
 
