@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builds.doctor.fake_machine import FakeMachine, severities
@@ -53,6 +55,24 @@ class TestToolkit:
         (finding,) = machine.examine(cuda(), only="nvidia")
         assert finding.what.startswith("two CUDA toolkits")
         assert f"CUDA_HOME={home}" in finding.fix
+
+    def test_another_toolkit_than_the_requested_one_blocks(self, machine: FakeMachine) -> None:
+        machine.nvcc("13.0.88")
+        machine.nvidia_smi("580.65.06", "8.0")
+        for requested, found in (("12.4.0", ["blocks"]), ("13.0", []), ("13.0.1", [])):
+            table = EnvironmentTable(use="current", cuda=requested)
+            recipe = replace(cuda("2.13.0"), environment=table)
+            findings = machine.examine(recipe, only="nvidia")
+            assert severities(findings) == found
+        machine.variables["CUDA_HOME"] = "/usr/local/cuda-12.4"
+        (finding,) = machine.examine(cuda("2.13.0"), only="nvidia")
+        assert finding.what.startswith("CUDA_HOME is /usr/local/cuda-12.4, which does not exist")
+
+    def test_torchvision_with_cuda_is_checked_too(self, machine: FakeMachine) -> None:
+        recipe = Recipe(name="torchvision", options={"FORCE_CUDA": True})
+        assert severities(machine.examine(recipe, only="nvidia")) == ["blocks"]
+        rocm = replace(recipe, options={"FORCE_CUDA": True, "PYTORCH_ROCM_ARCH": "gfx90a"})
+        assert machine.examine(rocm, only="nvidia") == ()
 
 
 class TestDriver:

@@ -53,12 +53,33 @@ def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
             fix="install the toolkit and set CUDA_HOME, or use conda: --set environment.use=conda",
         )
         return
+    yield from _requested_toolkit(context, nvcc)
     yield from _conflicting_toolkits(context, nvcc)
     if nvcc.version:
         cards = _cards(context)
         yield from _driver(context, nvcc)
         yield from _system_nccl(context)
         yield from _architectures(context, nvcc, cards)
+
+
+def _requested_toolkit(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
+    """Check that the compiler is that of `environment.cuda`, and that CUDA_HOME exists."""
+    requested = context.environment.cuda if context.environment else ""
+    home = context.variables.get("CUDA_HOME", "")
+    release = ".".join(nvcc.version.split(".")[:2])
+    if requested and release and release != ".".join(requested.split(".")[:2]):
+        yield blocker(
+            f"environment.cuda is {requested}, but {nvcc.path} is {nvcc.version}",
+            why=f"the build expects that toolkit in {home}" if home else "versions would be mixed",
+            fix=f"install CUDA {requested} there, or --set environment.cuda={release}",
+        )
+    elif home and not Path(home).is_dir():
+        yield warning(
+            f"CUDA_HOME is {home}, which does not exist; nvcc is {nvcc.path}",
+            why="CMake and torch.utils.cpp_extension look for headers and libraries there",
+            fix="--set environment.variables.CUDA_HOME=FOLDER, or --set environment.cuda=X.Y for"
+            " /usr/local/cuda-X.Y",
+        )
 
 
 def _conflicting_toolkits(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
