@@ -68,9 +68,11 @@ class TestToolkit:
         (finding,) = machine.examine(cuda("2.13.0"), only="nvidia")
         assert finding.what.startswith("CUDA_HOME is /usr/local/cuda-12.4, which does not exist")
 
-    def test_torchvision_with_cuda_is_checked_too(self, machine: FakeMachine) -> None:
+    def test_other_projects_with_cuda_are_checked_too(self, machine: FakeMachine) -> None:
         recipe = Recipe(name="torchvision", options={"FORCE_CUDA": True})
         assert severities(machine.examine(recipe, only="nvidia")) == ["blocks"]
+        plain = Recipe(name="kernels", environment=EnvironmentTable(use="current", cuda="13.0"))
+        assert severities(machine.examine(plain, only="nvidia")) == ["blocks"]
         rocm = replace(recipe, options={"FORCE_CUDA": True, "PYTORCH_ROCM_ARCH": "gfx90a"})
         assert machine.examine(rocm, only="nvidia") == ()
 

@@ -359,7 +359,10 @@ class DoctorContext:
             and "PYTORCH_ROCM_ARCH" not in recipe.options
             for recipe in self.recipes
         )
-        return forced or self._wants("USE_CUDA", self.nvcc)
+        # A recipe of the user names its toolkit and has no USE_CUDA.
+        named = self.environment is not None and self.environment.cuda != ""
+        named &= not any("USE_CUDA" in recipe.options for recipe in self.recipes)
+        return forced or named or self._wants("USE_CUDA", self.nvcc)
 
     @cached_property
     def wants_rocm(self) -> bool:
