@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.builds.doctor.fake_machine import FakeMachine, severities
-from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar
+from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar, VenvTable
 
 
 def cuda(version: str = "2.6.0", **options: Scalar) -> Recipe:
@@ -73,6 +73,10 @@ class TestToolkit:
         assert severities(machine.examine(recipe, only="nvidia")) == ["blocks"]
         plain = Recipe(name="kernels", environment=EnvironmentTable(use="current", cuda="13.0"))
         assert severities(machine.examine(plain, only="nvidia")) == ["blocks"]
+        by_pip = EnvironmentTable(
+            cuda="13.0", venv=VenvTable(packages=("nvidia-cuda-nvcc==13.0.*",))
+        )
+        assert machine.examine(replace(plain, environment=by_pip), only="nvidia") == ()
         rocm = replace(recipe, options={"FORCE_CUDA": True, "PYTORCH_ROCM_ARCH": "gfx90a"})
         assert machine.examine(rocm, only="nvidia") == ()
 
