@@ -118,6 +118,8 @@ def test_the_gcc_folder_of_rocm_follows_the_chosen_gcc(tmp_path: Path) -> None:
     assert flags("environment.gcc=12.4.0").endswith("/x86_64-conda-linux-gnu/12.4.0")
     with pytest.raises(UsageError, match="exact version of gcc"):
         flags(f"{key}-=gcc_linux-64", f"{key}+=gcc_linux-64=14")
+    with pytest.raises(UsageError, match="exact version of gcc"):
+        flags("environment.gcc=14")
 
 
 @pytest.mark.parametrize("variant", ["cpu", "cuda", "rocm"])
