@@ -33,12 +33,48 @@ def build(recipe: str, *settings: str, variant: str = "") -> ResolvedBuild:
         ("pytorch", "cmake.generator=Ninja", "the builder is 'python'"),
         ("pytorch", "environment.conda.packages+=zlib", "environment.use=conda"),
         ("pytorch", "source.debian.suite=sid", "source.use=debian"),
+        ("pytorch", "MAX_JOBS=4", "--set pytorch/jobs=N"),
+        ("dev-stack", 'pytorch/environment.variables.MAX_JOBS="4"', "--jobs N"),
+        ("pytorch", "jobs=-1", "number of jobs"),
+        ("pytorch", "USE_CUDA=maybe", "neither on nor off"),
+        ("pytorch", "environment.cuda=12.4", "nothing in this build uses a CUDA toolkit"),
+        ("dev-stack", "environment.cuda=12.4", "nothing in this build uses a CUDA toolkit"),
     ],
 )
 def test_settings_without_effect_are_errors(recipe: str, setting: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         build(recipe, setting)
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("variant", "setting", "hint"),
+    [
+        ("cpu", "TORCH_CUDA_ARCH_LIST=9.0", "USE_CUDA is off"),
+        ("cuda", "PYTORCH_ROCM_ARCH=gfx90a", "USE_ROCM is off"),
+        ("cpu", "environment.gcc=13.3.0", "nothing in this build uses gcc of conda"),
+    ],
+)
+def test_settings_without_effect_in_a_variant_are_errors(
+    variant: str, setting: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        build("pytorch", "environment.use=conda", setting, variant=variant)
+    assert hint in caught.value.hint
+
+
+def test_versions_that_a_variant_uses_are_accepted() -> None:
+    for recipe in ("pytorch", "torchvision", "torchaudio", "dev-stack"):
+        settings = ("environment.cuda=12.4", "environment.gcc=12")
+        assert build(recipe, *settings, variant="cuda").environment.cuda == "12.4"
+    conda = ("environment.use=conda", "version=2.4.0")
+    assert build("pytorch", *conda, variant="cuda").environment.cuda == "12.4.1"
+    chosen = build("pytorch", *conda, "environment.cuda=12.1.0", variant="cuda")
+    assert chosen.environment.cuda == "12.1.0"
+    options = build(
+        "pytorch", "USE_CUDA=1", "TORCH_CUDA_ARCH_LIST=9.0", variant="cpu"
+    ).recipe.options
+    assert options["TORCH_CUDA_ARCH_LIST"] == "9.0"
 
 
 def test_a_setting_chooses_the_variant() -> None:
@@ -82,6 +118,8 @@ def test_the_gcc_folder_of_rocm_follows_the_chosen_gcc(tmp_path: Path) -> None:
     assert flags("environment.gcc=12.4.0").endswith("/x86_64-conda-linux-gnu/12.4.0")
     with pytest.raises(UsageError, match="exact version of gcc"):
         flags(f"{key}-=gcc_linux-64", f"{key}+=gcc_linux-64=14")
+    with pytest.raises(UsageError, match="exact version of gcc"):
+        flags("environment.gcc=14")
 
 
 @pytest.mark.parametrize("variant", ["cpu", "cuda", "rocm"])

@@ -33,6 +33,7 @@ _CHOICES: Final = {
     "hipcc": (("CMAKE_HIP_COMPILER",), ("hipcc",)),
 }
 """Tool -> (options and variables that choose it, names to look for on PATH)."""
+_LAUNCHERS: Final = ("ccache", "sccache", "distcc", "icecc", "env")
 _SWITCHES: Final = {"nvcc": ("USE_CUDA", "FORCE_CUDA"), "hipcc": ("USE_ROCM",)}
 _LINKER: Final = re.compile(r"-fuse-ld=(\S+)")
 _FLAGS: Final = ("LDFLAGS", "CFLAGS", "CXXFLAGS", "CMAKE_SHARED_LINKER_FLAGS")
@@ -49,13 +50,23 @@ def chosen_tools(recipe: Recipe, variables: Mapping[str, str]) -> dict[str, tupl
         if switches and not any(switches):
             continue
         chosen = next((settings[name] for name in names if settings.get(name)), "")
-        # CC may have arguments: `ccache gcc -m64`.
-        words = [word for word in _words(chosen) if Path(word).name not in ("ccache", "sccache")]
-        tools[tool] = tuple(words[:1]) or defaults
+        word = compiler_word(chosen)
+        tools[tool] = (word,) if word else defaults
     linkers = [match[1] for name in _FLAGS for match in _LINKER.finditer(settings.get(name, ""))]
     kind = linkers[-1] if linkers else settings.get("CMAKE_LINKER_TYPE", "").lower()
     tools["ld"] = (f"ld.{kind}", kind) if kind else ("ld",)
     return tools
+
+
+def is_launcher(program: str) -> bool:
+    """Return whether a program starts compilers: a compiler cache, or one that distributes."""
+    return Path(program).name in _LAUNCHERS
+
+
+def compiler_word(text: str) -> str:
+    """Return the compiler in a value of CC, which may have a launcher and arguments: `ccache gcc -m64`."""
+    words = (word for word in _words(text) if not is_launcher(word) and "=" not in word)
+    return next(words, "")
 
 
 def _words(text: str) -> list[str]:

@@ -267,13 +267,13 @@ def _gcc_version(recipe: Recipe) -> str:
     """
     environment = recipe.environment
     named = [text for text in environment.conda.packages if text.startswith("gcc_linux-")]
-    if environment.use != "conda" or not named or "{gcc}" in named[0]:
+    if environment.use != "conda" or not named:
         return environment.gcc
-    match = _CONDA_GCC.match(named[0])
+    match = _CONDA_GCC.match(named[0].replace("{gcc}", environment.gcc))
     if match is None and any("{gcc}" in value for value in environment.variables.values()):
         raise UsageError(
             f"{recipe.name}: environment.conda: a flag requires the exact version of gcc",
-            hint="write gcc_linux-64=13.3.0, with three numbers, or set environment.gcc",
+            hint="write environment.gcc=13.3.0 or gcc_linux-64=13.3.0, with three numbers",
         )
     return match[1] if match is not None else environment.gcc
 

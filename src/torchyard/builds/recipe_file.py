@@ -287,9 +287,14 @@ def read_recipe(
     table["variant"] = chosen
     table["folder"] = str(file.path.resolve().parent)
     try:
-        return decode(Recipe, table, where="")
+        recipe = decode(Recipe, table, where="")
     except UsageError as error:
         raise UsageError(f"{file.path}: {error.what}", why=error.why, hint=error.hint) from error
+    if recipe.jobs < 0:
+        raise UsageError(
+            f"{file.path}: jobs is {recipe.jobs}", hint="give a number of jobs; 0 means no limit"
+        )
+    return recipe
 
 
 def patch_checksum(recipe: Recipe, name: str) -> str:
@@ -399,7 +404,8 @@ def resolve(request: BuildRequest) -> ResolvedBuild:
     for name, settings in request.settings.items():
         recipe = top if name in ("", top.name) else parts[name]
         for key in settings:
-            check_setting(f"{name}/{key}" if name else key, _key_path(key), recipe, top=top)
+            shown = f"{name}/{key}" if name else key
+            check_setting(shown, _key_path(key), recipe, top=top, parts=parts.values())
     return ResolvedBuild(recipe=top, components=_ordered(parts))
 
 

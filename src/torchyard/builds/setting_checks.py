@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from torchyard.builds.cmake_cache import cmake_bool, cmake_value
 from torchyard.builds.compatibility import pytorch_variables
 from torchyard.builds.recipe import Recipe
-from torchyard.core.records import nearest_hint
+from torchyard.core.records import encode, nearest_hint
 from torchyard.errors import UsageError
 
 _FIELDS: Final = tuple(field.name.replace("_", "-") for field in fields(Recipe))
@@ -23,12 +24,23 @@ _OF_THE_WHOLE_BUILD: Final = (
 """Keys of `environment` that are read from the requested recipe only."""
 _SOURCES: Final = ("git", "folder", "tarball", "sdist", "debian")
 _NEAR: Final = 0.8
+_JOB_VARIABLES: Final = ("MAX_JOBS", "CMAKE_BUILD_PARALLEL_LEVEL")
+_NOT_BOOLEAN: Final = ("USE_CUSTOM_DEBINFO", "USE_LLVM", "USE_NIGHTLY", "USE_SANITIZER")
+"""Options of PyTorch with other values than on and off, although their names start with USE_."""
+_ONLY_WITH: Final = {"TORCH_CUDA_ARCH_LIST": "USE_CUDA", "PYTORCH_ROCM_ARCH": "USE_ROCM"}
 
 
-def check_setting(key: str, path: list[str], recipe: Recipe, *, top: Recipe) -> None:
-    """Raise UsageError if a setting of a recipe has no effect; `top` is the requested recipe."""
+def check_setting(
+    key: str, path: list[str], recipe: Recipe, *, top: Recipe, parts: Iterable[Recipe]
+) -> None:
+    """Raise UsageError if a setting of a recipe has no effect.
+
+    `top` is the requested recipe, and `parts` are its components.
+    """
     path = [part.rstrip("+-") for part in path]
     hint = _hint(path, recipe, top) if recipe is top or not recipe.components else ""
+    if path[0] == "environment" and not hint:
+        hint = _toolkit_hint(path[1:], (top, *parts))
     if hint:
         raise UsageError(f"--set {key}: has no effect in {recipe.name}", hint=hint)
 
@@ -49,7 +61,22 @@ def _hint(path: list[str], recipe: Recipe, top: Recipe) -> str:
         return f"the environment is {environment.use!r}: add --set environment.use={second}"
     if first == "source" and second in _SOURCES and recipe.source.use not in (None, second):
         return f"the source is {recipe.source.use!r}: add --set source.use={second}"
+    if path[-1] in _JOB_VARIABLES:
+        return f"Torchyard sets it by memory: use --jobs N, or --set {recipe.name}/jobs=N"
     return _option_hint(path[0], recipe) if first not in _FIELDS and not second else ""
+
+
+def _toolkit_hint(path: list[str], recipes: tuple[Recipe, ...]) -> str:
+    """Return a hint if no recipe of the build uses the version of CUDA, or of conda's gcc."""
+    name = ".".join(path)
+    if name not in ("cuda", "gcc") or (name == "gcc" and recipes[0].environment.use != "conda"):
+        return ""
+    if any("{" + name in str(encode(recipe)) for recipe in recipes):
+        return ""
+    return (
+        f"nothing in this build uses {'a CUDA toolkit' if name == 'cuda' else 'gcc of conda'}:"
+        " choose a variant that does, or remove it"
+    )
 
 
 def _option_hint(name: str, recipe: Recipe) -> str:
@@ -57,9 +84,19 @@ def _option_hint(name: str, recipe: Recipe) -> str:
     fields_near = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_NEAR)
     if fields_near and name.islower():
         return f"did you mean {fields_near[0]!r}? Set an option of this name with options.{name}"
+    switch = _ONLY_WITH.get(name, "")
+    if (
+        switch
+        and cmake_bool(cmake_value(recipe.options.get(switch, ""))) is False
+        and (switch in recipe.options)
+    ):
+        return f"{switch} is off: choose a variant that has it on, or set {switch}"
     if recipe.known_release != "pytorch" or name.startswith("CMAKE_"):
         return ""
     table = pytorch_variables()
+    value = cmake_value(recipe.options.get(name, ""))
+    if name in table.options and name not in _NOT_BOOLEAN and cmake_bool(value) is None:
+        return f"{value!r} is neither on nor off: give 1 or 0"
     valid = (
         *(*table.options, *table.cmake, *table.environment, *table.front_end, *table.cmake_in),
         *recipe.verify.ignored_options,

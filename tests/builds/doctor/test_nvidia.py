@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.builds.doctor.fake_machine import FakeMachine, severities
-from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar
+from torchyard.builds.recipe import EnvironmentTable, Recipe, Scalar, VenvTable
 
 
 def cuda(version: str = "2.6.0", **options: Scalar) -> Recipe:
@@ -53,6 +55,30 @@ class TestToolkit:
         (finding,) = machine.examine(cuda(), only="nvidia")
         assert finding.what.startswith("two CUDA toolkits")
         assert f"CUDA_HOME={home}" in finding.fix
+
+    def test_another_toolkit_than_the_requested_one_blocks(self, machine: FakeMachine) -> None:
+        machine.nvcc("13.0.88")
+        machine.nvidia_smi("580.65.06", "8.0")
+        for requested, found in (("12.4.0", ["blocks"]), ("13.0", []), ("13.0.1", [])):
+            table = EnvironmentTable(use="current", cuda=requested)
+            recipe = replace(cuda("2.13.0"), environment=table)
+            findings = machine.examine(recipe, only="nvidia")
+            assert severities(findings) == found
+        machine.variables["CUDA_HOME"] = "/usr/local/cuda-12.4"
+        (finding,) = machine.examine(cuda("2.13.0"), only="nvidia")
+        assert finding.what.startswith("CUDA_HOME is /usr/local/cuda-12.4, which does not exist")
+
+    def test_other_projects_with_cuda_are_checked_too(self, machine: FakeMachine) -> None:
+        recipe = Recipe(name="torchvision", options={"FORCE_CUDA": True})
+        assert severities(machine.examine(recipe, only="nvidia")) == ["blocks"]
+        plain = Recipe(name="kernels", environment=EnvironmentTable(use="current", cuda="13.0"))
+        assert severities(machine.examine(plain, only="nvidia")) == ["blocks"]
+        by_pip = EnvironmentTable(
+            cuda="13.0", venv=VenvTable(packages=("nvidia-cuda-nvcc==13.0.*",))
+        )
+        assert machine.examine(replace(plain, environment=by_pip), only="nvidia") == ()
+        rocm = replace(recipe, options={"FORCE_CUDA": True, "PYTORCH_ROCM_ARCH": "gfx90a"})
+        assert machine.examine(rocm, only="nvidia") == ()
 
 
 class TestDriver:

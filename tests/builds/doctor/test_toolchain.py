@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ class TestCompilers:
         (finding,) = machine.examine(only="compilers")
         assert finding.what == "CXX is /opt/gcc/bin/g++, which does not exist"
         assert finding.fix == "unset CXX"
+
+    def test_a_chosen_gcc_that_is_not_installed(self, machine: FakeMachine) -> None:
+        machine.good_tools()
+        machine.gpp(name="g++-12")
+        machine.variables["CXX"] = "g++-13"
+        table = EnvironmentTable(use="current", gcc="13")
+        (finding,) = machine.examine(Recipe(name="x", environment=table), only="compilers")
+        assert finding.fix == "apt-get install g++-13; or --set environment.gcc=12"
 
     def test_fake_compilers_work(self, machine: FakeMachine) -> None:
         machine.good_tools()
@@ -346,6 +355,18 @@ class TestOtherEnvironments:
         versions.pop("python", None)
         assert versions == found
 
+    def test_what_pip_installs_into_conda_replaces_that_of_the_machine(
+        self, machine: FakeMachine
+    ) -> None:
+        machine.says("cmake", "cmake version 3.25.1")
+        table = EnvironmentTable(use="conda", conda=CondaTable(packages=("ninja",)))
+        assert "cmake" not in found_versions(
+            machine.context(replace(TORCH, environment=table)), TORCH
+        )
+        machine.says("cmake", "cmake version 3.25.1")
+        plain = replace(TORCH, environment=EnvironmentTable(use="current"))
+        assert found_versions(machine.context(plain), plain)["cmake"] == "3.25.1"
+
     def test_old_gcc_of_conda_blocks_a_new_release(self, machine: FakeMachine) -> None:
         table = EnvironmentTable(use="conda", conda=CondaTable(packages=("gxx_linux-64=10.3.0",)))
         recipe = torch("2.13.0", environment=table)
@@ -471,5 +492,9 @@ class TestPackageNames:
         machine.program("apt-cache", 'case "$*" in *" gcc") exit 0 ;; *) exit 100 ;; esac')
         fix = machine.examine(TORCH, only="compilers")[1].fix
         assert fix.startswith("apt-get install g++ (the package lists of this machine have no g++")
+        # apt reads g++-12 as a pattern, which clang-12 matches.
+        exact = 'case "$*" in *" gcc"|*" g++") exit 0 ;; *) exit 100 ;; esac'
+        machine.program("apt-cache", exact)
+        assert "have no g++" in machine.examine(TORCH, only="compilers")[1].fix
         machine.program("apt-cache", "exit 100")  # no lists at all
         assert machine.examine(TORCH, only="compilers")[1].fix == "apt-get install g++"

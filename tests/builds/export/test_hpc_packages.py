@@ -67,7 +67,6 @@ def recipe(**values: Any) -> Recipe:
         "name": "small",
         "version": "1.2",
         "source": {
-            "use": "tarball",
             "tarball": {"url": "/src/small-1.2.tar.gz", "sha256": "0" * 64},
         },
         **values,
@@ -173,6 +172,62 @@ def test_folders_of_other_components_become_their_packages(
     package.setup_build_environment(recorded)
     assert recorded.variables == {"KERNELS": "/at/kernels", "BLAS": "/at/blas-library/lib"}
     assert recorded.needs[-2:] == ["kernels@1.2", "blas-library@1.2"]
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("source", "easybuild", "spack"),
+    [
+        (
+            {"tarball": {"url": "https://x.org/small-1.2.tar.gz", "sha256": "1" * 64}},
+            {"sources": ["small-1.2.tar.gz"], "checksums": ["1" * 64]},
+            {"url": "https://x.org/small-1.2.tar.gz", "sha256": "1" * 64},
+        ),
+        (
+            {"sdist": {"name": "small", "version": "1.2", "sha256": "2" * 64}},
+            {"sources": ["small-1.2.tar.gz"], "checksums": ["2" * 64]},
+            {"sha256": "2" * 64},
+        ),
+        (
+            {"git": {"url": "https://x.org/a/small.git", "ref": COMMIT}},
+            {"git_config": {"commit": COMMIT, "repo_name": "small"}},
+            {"commit": COMMIT, "submodules": True},
+        ),
+        (
+            {
+                "use": "git",
+                "git": {"url": "https://x.org/a/small", "ref": "v1"},
+                "debian": {"package": "s"},
+            },
+            {"git_config": {"tag": "v1", "url": "https://x.org/a"}},
+            {"tag": "v1", "submodules": True},
+        ),
+    ],
+    ids=["tarball", "sdist", "commit", "tag"],
+)
+def test_the_source_and_its_checksum_are_those_of_the_plan(
+    source: dict[str, Any],
+    easybuild: dict[str, Any],
+    spack: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = {"files": ["lib/libsmall.so", "lib/*.a", "/tmp/other"]}
+    plan = plan_of(recipe(builder="cmake", source=source, verify=files), tmp_path=tmp_path)
+    values = easyconfig(export_plan(plan, "easybuild", FACTS)[0].text)
+    if "git_config" in easybuild:
+        (entry,) = values["sources"]
+        assert easybuild["git_config"].items() <= entry["git_config"].items()
+        assert ("commit" in entry["git_config"]) == ("commit" in spack)
+    else:
+        assert easybuild.items() <= values.items()
+    assert values["sanity_check_paths"] == {"files": ["lib/libsmall.so"], "dirs": []}
+    package, recorded = spack_package(export_plan(plan, "spack", FACTS)[0].text, monkeypatch)
+    assert recorded.versions == [("1.2", spack)]
+    assert package.sanity_check_is_file == ["lib/libsmall.so"]
+    assert recorded.needs[:2] == ["c", "cxx"]
 
 
 def test_a_prefix_that_two_components_share_is_left_open(tmp_path: Path) -> None:

@@ -111,6 +111,33 @@ def test_the_toolchain_is_what_the_build_saw(tmp_path: Path) -> None:
         assert tools["cc"].path.startswith("/")
 
 
+def test_the_compilers_of_cmake_are_recorded_and_not_their_launcher(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("ccache", "mycc", "nvcc", "c++"):
+        (tools / name).write_text(f"#!/bin/sh\necho {name}; echo version 9.9\n")
+        (tools / name).chmod(0o755)
+    recipe = folder_recipe(tmp_path / "source", options={"CMAKE_C_COMPILER": "ccache mycc -m64"})
+    finished = Finished(tmp_path, recipe)
+    cache = Path(finished.plan.components[0].tree, "build", "CMakeCache.txt")
+    cache.parent.mkdir(parents=True)
+    cache.write_text(
+        f"CMAKE_HOME_DIRECTORY:INTERNAL={finished.plan.components[0].tree}\n"
+        f"CMAKE_C_COMPILER:FILEPATH={tools}/ccache\n"
+    )
+    inputs = RecordInputs(
+        recipe=IDENTITY,
+        times={},
+        machine={},
+        python="",
+        run=lambda argv, variables, /: run(argv, {**variables, "PATH": f"{tools}:/usr/bin:/bin"}),
+    )
+    (part,) = make_record(finished.plan, inputs).components
+    paths = {tool.name: tool.path for tool in part.toolchain}
+    assert paths["cc"] == f"{tools}/mycc"
+    assert not {"nvcc", "c++"} & set(paths), "CMake caches the languages that the project uses"
+
+
 def test_an_odd_tool_does_not_hurt(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from torchyard.builds.cmake_cache import cmake_bool, cmake_value
 from torchyard.builds.compatibility import ReleaseFacts, known_releases, release_facts
+from torchyard.builds.compilers import compiler_word
 from torchyard.builds.doctor.finding import DoctorFinding
 from torchyard.builds.plan import Component, Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
@@ -352,7 +353,16 @@ class DoctorContext:
     @cached_property
     def wants_cuda(self) -> bool:
         """Whether a recipe builds for CUDA; without a recipe, whether a toolkit is installed."""
-        return self._wants("USE_CUDA", self.nvcc)
+        # torchvision has FORCE_CUDA for CUDA and for ROCm.
+        forced = any(
+            cmake_bool(cmake_value(recipe.options.get("FORCE_CUDA", "")))
+            and "PYTORCH_ROCM_ARCH" not in recipe.options
+            for recipe in self.recipes
+        )
+        # A recipe of the user names its toolkit and has no USE_CUDA.
+        named = self.environment is not None and self.environment.cuda != ""
+        named &= not any("USE_CUDA" in recipe.options for recipe in self.recipes)
+        return forced or named or self._wants("USE_CUDA", self.nvcc)
 
     @cached_property
     def wants_rocm(self) -> bool:
@@ -421,11 +431,9 @@ class DoctorContext:
             return text.split()
 
     def _compiler(self, variable: str, names: Sequence[str]) -> Tool | None:
-        # A variable may contain a launcher and flags: `ccache g++ -m64`. The last word that is not
-        # a flag is the compiler.
-        words = [word for word in self.words(variable) if not word.startswith("-")]
-        if words:
-            return self.toolbox.find(words[-1])
+        word = compiler_word(self.variables.get(variable, ""))
+        if word:
+            return self.toolbox.find(word)
         return next((tool for name in names if (tool := self.toolbox.find(name))), None)
 
     def run_program(self, argv: Sequence[str], *, folder: Path | None = None) -> ProgramOutput:

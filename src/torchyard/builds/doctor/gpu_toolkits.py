@@ -21,6 +21,7 @@ from torchyard.builds.compatibility import (
 from torchyard.builds.doctor.context import DoctorContext, Tool
 from torchyard.builds.doctor.finding import DoctorFinding, blocker, note, warning
 from torchyard.builds.doctor.packages import install_command
+from torchyard.builds.doctor.toolchain import environment_brings
 from torchyard.builds.recipe import Recipe
 
 _NAMED_ARCHITECTURES: Final = {
@@ -43,7 +44,7 @@ _NAMED_ARCHITECTURES: Final = {
 
 def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check CUDA toolkit, driver and GPUs."""
-    if not context.wants_cuda or context.tools_come_later:
+    if not context.wants_cuda or _toolkit_comes_later(context):
         return
     nvcc = context.nvcc
     if nvcc is None:
@@ -53,12 +54,39 @@ def examine_nvidia(context: DoctorContext) -> Iterator[DoctorFinding]:
             fix="install the toolkit and set CUDA_HOME, or use conda: --set environment.use=conda",
         )
         return
+    yield from _requested_toolkit(context, nvcc)
     yield from _conflicting_toolkits(context, nvcc)
     if nvcc.version:
         cards = _cards(context)
         yield from _driver(context, nvcc)
         yield from _system_nccl(context)
         yield from _architectures(context, nvcc, cards)
+
+
+def _toolkit_comes_later(context: DoctorContext) -> bool:
+    """Whether nvcc is in an environment that does not exist yet, of conda or of the package index."""
+    by_pip = not context.environment_made and "nvidia-cuda-nvcc" in environment_brings(context)
+    return context.tools_come_later or by_pip
+
+
+def _requested_toolkit(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
+    """Check that the compiler is that of `environment.cuda`, and that CUDA_HOME exists."""
+    requested = context.environment.cuda if context.environment else ""
+    home = context.variables.get("CUDA_HOME", "")
+    release = ".".join(nvcc.version.split(".")[:2])
+    if requested and release and release != ".".join(requested.split(".")[:2]):
+        yield blocker(
+            f"environment.cuda is {requested}, but {nvcc.path} is {nvcc.version}",
+            why=f"the build expects that toolkit in {home}" if home else "versions would be mixed",
+            fix=f"install CUDA {requested} there, or --set environment.cuda={release}",
+        )
+    elif home and not Path(home).is_dir():
+        yield warning(
+            f"CUDA_HOME is {home}, which does not exist; nvcc is {nvcc.path}",
+            why="CMake and torch.utils.cpp_extension look for headers and libraries there",
+            fix="--set environment.variables.CUDA_HOME=FOLDER, or --set environment.cuda=X.Y for"
+            " /usr/local/cuda-X.Y",
+        )
 
 
 def _conflicting_toolkits(context: DoctorContext, nvcc: Tool) -> Iterator[DoctorFinding]:
@@ -235,7 +263,7 @@ _OVERRIDE: Final = "-allow-unsupported-compiler"
 
 def examine_nvcc_host(context: DoctorContext) -> Iterator[DoctorFinding]:
     """Check nvcc and its host compiler."""
-    if not context.wants_cuda or context.tools_come_later:
+    if not context.wants_cuda or _toolkit_comes_later(context):
         return
     nvcc, host = context.nvcc, _host(context)
     if nvcc is None or host is None or not nvcc.version or not host.version:

@@ -115,4 +115,6 @@ def _is_missing(context: DoctorContext, package: str) -> bool:
         return False
     if context.run_program((program, "show", "--no-all-versions", "gcc")).exit_code != 0:
         return False  # no package lists
-    return context.run_program((program, "show", "--no-all-versions", package)).exit_code != 0
+    # apt reads a name that no package has as a pattern, in which + repeats.
+    pattern = f"^{package.replace('+', chr(92) + '+')}$" if "+" in package else package
+    return context.run_program((program, "show", "--no-all-versions", pattern)).exit_code != 0

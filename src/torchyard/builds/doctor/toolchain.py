@@ -40,6 +40,7 @@ from torchyard.builds.doctor.packages import install_command
 from torchyard.builds.environments.base_interpreter import find_interpreter, find_program
 from torchyard.builds.environments.conda import HOW_TO_INSTALL
 from torchyard.builds.environments.conda import TOOLS as CONDA_TOOLS
+from torchyard.builds.environments.model import system_gcc
 from torchyard.builds.plan import Command, Plan
 from torchyard.builds.recipe import EnvironmentTable, Recipe
 from torchyard.errors import UsageError
@@ -66,10 +67,10 @@ def found_versions(context: DoctorContext, recipe: Recipe) -> dict[str, str]:
         return debian_toolchain(table.debian_root.suite)
     versions = _machine_versions(context)
     if table.use == "conda" and not context.environment_made:
-        for tool, version in {"python": "", **_conda_versions(table.conda.packages)}.items():
+        pinned = {"python": "", **_conda_versions(table.conda.packages)}
+        for tool in {*pinned, *environment_brings(context)}:
             versions.pop(tool, None)
-            if version:
-                versions[tool] = version
+        versions |= {tool: version for tool, version in pinned.items() if version}
         if re.fullmatch(r"\d+(\.\d+)+", table.python):
             versions["python"] = table.python
     elif not context.environment_made:
@@ -97,14 +98,14 @@ def environment_brings(context: DoctorContext) -> set[str]:
     """Return the programs that the environment installs, which replace those of the machine."""
     if context.environment is None or context.environment.use in {"current", "debian-root"}:
         return set()
-    if context.environment.use == "conda":
-        return set(_conda_versions(context.environment.conda.packages))
+    # pip installs into a conda environment, too.
+    conda = context.environment.conda.packages if context.environment.use == "conda" else ()
     requirements = list(context.environment.venv.packages)
     for recipe in context.recipes:
         facts = context.facts(recipe)
         requirements += recipe.environment.venv.packages
         requirements += facts.build_requires if facts and recipe.builder == "python" else ()
-    names: set[str] = set()
+    names = set(_conda_versions(conda))
     for text in requirements:
         try:
             names.add(Requirement(text).name.lower())
@@ -338,10 +339,26 @@ def examine_compilers(context: DoctorContext) -> Iterator[DoctorFinding]:
             yield blocker(
                 f"{variable} is {named}, which does not exist" if named else f"no {package}",
                 why="nothing can be compiled",
-                fix=f"unset {variable}" if named else install_command(context, package),
+                fix=_compiler_fix(context, variable, package),
             )
     if context.cxx is not None:
         yield from _compile_probe(context, context.cxx)
+
+
+def _compiler_fix(context: DoctorContext, variable: str, package: str) -> str:
+    named = context.variables.get(variable, "")
+    chosen = context.environment.gcc if context.environment else ""
+    if not named:
+        return install_command(context, package)
+    if not chosen or named not in system_gcc(chosen):
+        return f"unset {variable}"
+    others = (f"{package}-{major}" for major in range(_NEWEST_GCC, 0, -1))
+    other = next((name for name in others if context.toolbox.find_path(name)), "")
+    instead = f"; or --set environment.gcc={other.partition('-')[2]}" if other else ""
+    return install_command(context, named) + instead
+
+
+_NEWEST_GCC: Final = 25
 
 
 def _compile_probe(context: DoctorContext, cxx: Tool) -> Iterator[DoctorFinding]:

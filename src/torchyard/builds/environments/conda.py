@@ -244,7 +244,10 @@ def _packages(request: EnvironmentRequest) -> tuple[CondaPackage, ...]:
     names = [package.name for package in packages]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{where}: duplicate package {name}", hint="remove one of them")
+            raise UsageError(
+                f"{where}: duplicate package {name}",
+                hint=f"remove the other one: --set environment.conda.packages-={name}",
+            )
     if "python" not in names:
         packages.insert(0, _python_package(request))
     elif request.table.python:

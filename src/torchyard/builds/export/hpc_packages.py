@@ -18,7 +18,8 @@ from torchyard.builds.builders import variable_value
 from torchyard.builds.cmake_cache import cmake_value
 from torchyard.builds.export.shell import ExportedFile, ExportFacts
 from torchyard.builds.plan import Component, Plan
-from torchyard.builds.recipe import Recipe
+from torchyard.builds.recipe import Recipe, SourceKind
+from torchyard.builds.sources import used_source_kind
 from torchyard.errors import UsageError
 from torchyard.presentation.safe_text import one_line
 
@@ -114,6 +115,11 @@ def _replaced(text: str, folders: Sequence[tuple[str, str]]) -> str:
     return text
 
 
+def _installed_files(recipe: Recipe) -> list[str]:
+    """Return the files that the plan checks below the prefix, without patterns."""
+    return [name for name in recipe.verify.files if not re.search(r"^/|[*?\[]", name)]
+
+
 def _is_foreign(plan: Plan, value: str) -> bool:
     """Whether a value still names a folder of this build."""
     return plan.folder in value
@@ -144,16 +150,25 @@ def _open_points(plan: Plan, part: Component) -> list[str]:
         for name, value in recipe.environment.variables.items()
         if _is_foreign(plan, _replaced(value, _folders(plan, part, str)))
     ]
-    if recipe.source.use == "debian":
+    kind = _source_kind(recipe)
+    if kind == "debian":
         points.append("state the source: this plan takes it from Debian")
-    if recipe.source.sdist is not None and recipe.source.sdist.name != part.name:
+    if kind == "sdist" and recipe.source.sdist and recipe.source.sdist.name != part.name:
         points.append(f"state the URL of the source: it is that of {recipe.source.sdist.name}")
-    if recipe.source.use == "folder":
+    if kind == "folder":
         points.append("state the source: this plan takes it from a folder of this machine")
-    if recipe.source.git is not None and recipe.source.git.overrides:
+    if kind == "git" and recipe.source.git and recipe.source.git.overrides:
         chosen = ", ".join(f"{path} at {ref}" for path, ref in recipe.source.git.overrides.items())
         points.append(f"submodules are replaced: {chosen}")
     return [one_line(point) for point in points]
+
+
+def _source_kind(recipe: Recipe) -> SourceKind:
+    """Return the kind of source, also where the recipe has only one and does not name it."""
+    return used_source_kind(recipe.source, f"{recipe.name}: source")
+
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def _variables(plan: Plan, part: Component, folders: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -229,9 +244,12 @@ def _easyconfig(plan: Plan, part: Component) -> str:
         if recipe.builder == "make":
             lines += ["files_to_copy = ['*']  # Missing: what the package consists of"]
     if recipe.builder != "python":
+        files = _installed_files(recipe)
         lines += [
             "",
-            "sanity_check_paths = {'files': [], 'dirs': ['.']}  # Missing: name the libraries",
+            f"sanity_check_paths = {{'files': {files!r}, 'dirs': []}}"
+            if files
+            else "sanity_check_paths = {'files': [], 'dirs': ['.']}  # Missing: name the libraries",
         ]
     lines += ["", f"moduleclass = {'ai' if recipe.builder == 'python' else 'lib'!r}"]
     return "\n".join(lines) + "\n"
@@ -259,13 +277,13 @@ def _shell_word(text: str) -> str:
 
 
 def _easybuild_source(part: Component) -> list[str]:
-    source = part.recipe.source
-    if source.use == "git" and source.git is not None:
+    source, kind = part.recipe.source, _source_kind(part.recipe)
+    if kind == "git" and source.git is not None:
         url, _, repository = source.git.url.rstrip("/").rpartition("/")
         config = {
             "url": url,
             "repo_name": repository.removesuffix(".git"),
-            "tag": source.git.ref,
+            "commit" if _COMMIT.fullmatch(source.git.ref) else "tag": source.git.ref,
             "recursive": source.git.submodules,
         }
         return [
@@ -274,7 +292,7 @@ def _easybuild_source(part: Component) -> list[str]:
             f"    'git_config': {config!r},",
             "}]",
         ]
-    if source.use == "tarball" and source.tarball is not None:
+    if kind == "tarball" and source.tarball is not None:
         url, _, file = source.tarball.url.rpartition("/")
         urls = [url] if "://" in url else []
         name = file if urls else source.tarball.url
@@ -283,10 +301,11 @@ def _easybuild_source(part: Component) -> list[str]:
             f"sources = [{name!r}]",
             f"checksums = [{source.tarball.sha256!r}]",
         ]
-    if source.use == "sdist" and source.sdist is not None:
+    if kind == "sdist" and source.sdist is not None:
         return [
             "source_urls = [PYPI_SOURCE]",
             f"sources = [{f'{source.sdist.name}-{source.sdist.version}.tar.gz'!r}]",
+            f"checksums = {[source.sdist.sha256] if source.sdist.sha256 else []!r}",
         ]
     return ["sources = []"]
 
@@ -303,6 +322,7 @@ def _package(plan: Plan, part: Component) -> str:
     recipe, system = part.recipe, _SYSTEMS[part.recipe.builder]
     marks = {one.name: f"\0{one.name}\0" for one in plan.components}
     folders = _folders(plan, part, marks.__getitem__)
+    files = _installed_files(recipe) if recipe.builder != "python" else []
     lines = [_HEAD.format(name=one_line(plan.name))]
     lines += [f"# Missing: {point}" for point in _open_points(plan, part)]
     lines += [
@@ -319,7 +339,10 @@ def _package(plan: Plan, part: Component) -> str:
         "",
         f"    homepage = {_homepage(recipe)!r}",
         *(f"    {line}" if line else "" for line in _spack_source(recipe)),
+        *([f"    sanity_check_is_file = {files!r}"] if files else []),
         "",
+        '    depends_on("c", type="build")',
+        '    depends_on("cxx", type="build")',
     ]
     tools = {"cmake": ("cmake", "ninja"), "scons": ("scons",), "make": ("gmake",)}
     build_tools = tools.get(recipe.builder, ("python", "py-pip", "py-setuptools", "cmake", "ninja"))
@@ -362,10 +385,10 @@ def _joined(text: str) -> str:
 
 
 def _spack_source(recipe: Recipe) -> list[str]:
-    source = recipe.source
-    if source.use == "git" and source.git is not None:
+    source, used = recipe.source, _source_kind(recipe)
+    if used == "git" and source.git is not None:
         git = source.git
-        kind = "commit" if re.fullmatch(r"[0-9a-f]{40}", git.ref) else "tag"
+        kind = "commit" if _COMMIT.fullmatch(git.ref) else "tag"
         kind = "branch" if git.ref in {"main", "master"} else kind
         modules = ", submodules=True" if git.submodules else ""
         return [
@@ -373,7 +396,7 @@ def _spack_source(recipe: Recipe) -> list[str]:
             "",
             f"version({recipe.version!r}, {kind}={git.ref!r}{modules})",
         ]
-    if source.use == "tarball" and source.tarball is not None:
+    if used == "tarball" and source.tarball is not None:
         url = source.tarball.url
         url = url if "://" in url else f"file://{url}"
         return [
@@ -381,7 +404,7 @@ def _spack_source(recipe: Recipe) -> list[str]:
             "",
             f"version({recipe.version!r}, url={url!r}, sha256={source.tarball.sha256!r})",
         ]
-    if source.use == "sdist" and source.sdist is not None:
+    if used == "sdist" and source.sdist is not None:
         checksum = f", sha256={source.sdist.sha256!r}" if source.sdist.sha256 else ""
         name = f"{source.sdist.name[:1]}/{source.sdist.name}/{source.sdist.name}-{source.sdist.version}"
         return [f"pypi = {name + '.tar.gz'!r}", "", f"version({recipe.version!r}{checksum})"]

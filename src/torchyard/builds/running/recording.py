@@ -17,7 +17,7 @@ from torchyard import __version__
 from torchyard.builds.activation import runtime_variables
 from torchyard.builds.build_folders import BuildFolder
 from torchyard.builds.cmake_cache import read_cache
-from torchyard.builds.compilers import chosen_tools
+from torchyard.builds.compilers import chosen_tools, is_launcher
 from torchyard.builds.meter.compile_costs import read_meter_log
 from torchyard.builds.plan import Component, Plan, Step, fingerprints
 from torchyard.builds.record import (
@@ -211,9 +211,16 @@ def _toolchain(plan: Plan, part: Component, run: RunInTarget) -> tuple[ToolRecor
         if step.component == part.name and step.compiles
         for name, value in step.variables
     }
+    cached = _tools_of_cmake(part)
+    chosen = {
+        tool: names
+        for tool, names in chosen_tools(part.recipe, variables).items()
+        # CMake caches the compilers of the languages that the project uses.
+        if not cached or tool in cached or tool not in _CACHED
+    }
     programs = {
-        **chosen_tools(part.recipe, variables),
-        **_tools_of_cmake(part),
+        **chosen,
+        **{tool: (path,) for tool, path in cached.items() if not is_launcher(path)},
         "cmake": ("cmake",),
         "ninja": ("ninja",),
     }
@@ -229,11 +236,11 @@ def _toolchain(plan: Plan, part: Component, run: RunInTarget) -> tuple[ToolRecor
     return tuple(tools)
 
 
-def _tools_of_cmake(part: Component) -> dict[str, tuple[str, ...]]:
+def _tools_of_cmake(part: Component) -> dict[str, str]:
     cache_file = cache_of(part)
     entries = read_cache(cache_file) if cache_file is not None else {}
     return {
-        tool: (entries[variable].value,)
+        tool: entries[variable].value
         for tool, variable in _CACHED.items()
         if variable in entries and Path(entries[variable].value).is_absolute()
     }
