@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.tiny_bench import HERE, QUICK, leftover_processes, write_file
-from torchyard.bench.batch_search import find_batch_size, with_largest_batches
-from torchyard.bench.batch_sizes import BatchTry
+from torchyard.bench.batch_search import BatchTry, find_batch_size, with_largest_batches
 from torchyard.core.study import Budget, Environment, Study, Target, Variant, Workload
 from torchyard.errors import StepFailed, WorkerFailed
 

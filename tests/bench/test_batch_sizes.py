@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.bench.batch_sizes import (
+from torchyard.bench.batch_search import (
     BatchSearch,
     BatchTry,
     Outcome,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from torchyard.bench.durations import SHORTEST_S
 from torchyard.bench.launch_templates import MIN_FORKED
 from torchyard.bench.pacing import SessionClock, SessionProgress, later_start_s
 from torchyard.bench.rounds import enough_rounds
+from torchyard.bench.time_estimate import SHORTEST_S
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import InterimResult
 from torchyard.stats.launch_model import LaunchSummary

@@ -14,14 +14,15 @@ import pytest
 from tests.cli.command_line import call
 from tests.results.run_directories import compared
 from tests.results.run_samples import MATMUL
-from torchyard.bench.durations import preparation_s
-from torchyard.bench.earlier_runs import (
+from torchyard.bench.time_estimate import (
     CONTROLLER_S,
     EarlierRun,
+    TimeEstimate,
     earlier_runs,
+    estimate_time,
     machine_of_workloads,
+    preparation_s,
 )
-from torchyard.bench.time_estimate import TimeEstimate, estimate_time
 from torchyard.core.comparison import Comparison, Verdict
 from torchyard.core.study import Budget, Study, Target, Variant, Workload
 from torchyard.machine.facts import read_facts

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import program
-from torchyard.bench.user_file_check import check_user_file
+from torchyard.bench.study_assembly import check_user_file
 from torchyard.errors import UsageError
 
 SOURCE = """

@@ -91,8 +91,7 @@ class Served:
         import uvicorn
 
         from torchyard.dashboard.app import Access, make_app
-        from torchyard.dashboard.feeds import Feeds
-        from torchyard.dashboard.live_store import LiveStore
+        from torchyard.dashboard.live_store import Feeds, LiveStore
         from torchyard.dashboard.server import listen
 
         self.home = home

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 from torchyard.core.comparison import Comparison, Estimate, Interval, VariantMetrics, Verdict
 from torchyard.core.study import Study, Target, Variant, Workload
 from torchyard.dashboard.app import Access, make_app
-from torchyard.dashboard.feeds import Feeds
-from torchyard.dashboard.live_store import LiveStore
+from torchyard.dashboard.live_store import Feeds, LiveStore
 from torchyard.results.run_writer import RunWriter
 
 MACHINE: dict[str, object] = {"cpu": "Example 9000", "cores": 2, "architecture": "x86_64"}

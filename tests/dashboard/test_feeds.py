@@ -17,9 +17,8 @@ from tests.dashboard.sample_dashboard import open_client, write_run
 from torchyard.bench.bench_run import RecordedProgress
 from torchyard.core.comparison import Verdict
 from torchyard.core.events import Event
-from torchyard.dashboard import feeds as feeds_module
-from torchyard.dashboard.feeds import Feeds
-from torchyard.dashboard.live_store import RunState
+from torchyard.dashboard import live_store as feeds_module
+from torchyard.dashboard.live_store import Feeds, RunState
 from torchyard.process.owner import owner_of
 from torchyard.results.directory import PROGRESS_FILE
 

@@ -15,7 +15,7 @@ from torchyard.core.study import Budget
 from torchyard.errors import Untrustworthy, UsageError
 from torchyard.stats.estimate import ONE_LAUNCH, decided, estimate, verdict_of
 from torchyard.stats.launch_model import LaunchSummary, half_width, p_values
-from torchyard.stats.launches import SD_FLOOR, pair_floor
+from torchyard.stats.pairs import SD_FLOOR, pair_floor
 from torchyard.stats.stopping import InterimAnalysis
 
 BUDGET = Budget()

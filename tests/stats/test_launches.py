@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchyard.errors import Untrustworthy
-from torchyard.stats.launches import (
+from torchyard.stats.pairs import (
     launch_effects,
     launch_sd,
     pair_floor,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.sweep.sample_sweeps import cell, comparison, study, workload
-from torchyard.bench.durations import Range, measuring_s
-from torchyard.bench.earlier_runs import CONTROLLER_S
+from torchyard.bench.time_estimate import CONTROLLER_S, Range, measuring_s
 from torchyard.core.comparison import Comparison, Failure, VariantMetrics, Verdict
 from torchyard.core.study import Budget, MeasureSettings, Study, Workload
 from torchyard.machine.identity import machine_name

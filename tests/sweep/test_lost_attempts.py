@@ -19,7 +19,7 @@ from tests.sweep.sample_sweeps import plan, study, workload
 from torchyard.errors import ResultsDamaged
 from torchyard.process.owner import this_process
 from torchyard.sweep.attempt_claim import LOST_S, UNCLAIMED_S, AttemptClaim, is_lost
-from torchyard.sweep.driver import SweepDriver
+from torchyard.sweep.execution import SweepDriver
 from torchyard.sweep.executors.interface import Ended, Job
 from torchyard.sweep.folder import SweepFolder
 from torchyard.sweep.model import SweepView

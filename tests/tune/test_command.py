@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command_line import call
-from torchyard.tune.perf_test.command import _study, perf_test
+from torchyard.tune.perf_test import _study, perf_test
 
 Capture = pytest.CaptureFixture[str]
 

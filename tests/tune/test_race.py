@@ -13,8 +13,16 @@ import pytest
 from tests.tune.simulated_rounds import SimulatedRounds, race_of
 from torchyard.core.study import Workload
 from torchyard.errors import ResultsDamaged, UsageError
-from torchyard.tune.folder import RaceFolder, known_speedups, ordered_choices, read_race
-from torchyard.tune.model import Choice, Contender, Race, Stage
+from torchyard.tune.model import (
+    Choice,
+    Contender,
+    Race,
+    RaceFolder,
+    Stage,
+    known_speedups,
+    ordered_choices,
+    read_race,
+)
 from torchyard.tune.race import RaceRun
 from torchyard.tune.race_rounds import RoundResult
 from torchyard.tune.report import verdict_line

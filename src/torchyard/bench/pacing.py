@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from torchyard.bench.durations import (
+from torchyard.bench.time_estimate import (
     LATER_START_SHARE,
     OVERTIME,
     SHORTEST_S,
@@ -29,7 +29,7 @@ from torchyard.bench.durations import (
 from torchyard.core.study import Budget
 from torchyard.stats.estimate import PRECISE_SHARE, InterimResult
 from torchyard.stats.launch_model import LaunchSummary, half_width, typical_spread
-from torchyard.stats.launches import median_variance
+from torchyard.stats.pairs import median_variance
 from torchyard.stats.stopping import chance_of_verdict
 
 MIN_ROUNDS: Final = 6

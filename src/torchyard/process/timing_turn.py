@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from torchyard.core.cpu_lists import cpus_of_list
-from torchyard.process.pauses import paused_s, take_turns
 from torchyard.worker.device_turn import GATE, USERS, user_file
 
 DRIVER_VARIABLE: Final = "TORCHYARD_DRIVER"
@@ -311,3 +310,42 @@ def _nobody_holds(lock: int) -> bool:
 
 def _opened(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+_spans: list[tuple[float, float]] = []
+_turn_folder = ""
+
+
+def take_turns(folder: Path | None) -> None:
+    """Make all workers take turns on the device in this folder; None: they may use it at any time."""
+    global _turn_folder  # noqa: PLW0603  # of the process, like its workers
+    _turn_folder = "" if folder is None else str(folder)
+
+
+def turn_fields() -> dict[str, str]:
+    """Return the fields of a request that make a worker take turns (`worker/device_turn.py`)."""
+    return {"turn": _turn_folder} if _turn_folder else {}
+
+
+def record_pause(start_s: float, end_s: float) -> None:
+    """Record a pause."""
+    _spans.append((start_s, end_s))
+
+
+def record_waits(waits: object) -> None:
+    """Record the waits that an answer of a worker reports; anything else in it is ignored."""
+    for wait in waits if isinstance(waits, list) else ():
+        match wait:
+            case [int() | float() as start_s, int() | float() as end_s]:
+                record_pause(float(start_s), float(end_s))
+
+
+def pauses(start_s: float, end_s: float) -> list[tuple[float, float]]:
+    """Return the pauses between these moments."""
+    spans = [(max(start_s, start), min(end_s, end)) for start, end in _spans]
+    return [(start, end) for start, end in spans if start < end]
+
+
+def paused_s(start_s: float, end_s: float) -> float:
+    """Return the duration of the pauses between these moments."""
+    return sum(end - start for start, end in pauses(start_s, end_s))

@@ -1,6 +1,6 @@
 """Estimate the time, disk and memory of a sweep as ranges, each with its source.
 
-Recorded runs on this machine (`bench.earlier_runs`) have priority, then a calibration; without
+Recorded runs on this machine (`bench.time_estimate`) have priority, then a calibration; without
 either, only the bound set by the budget is given. Read-only.
 """
 
@@ -13,14 +13,15 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal
 
-from torchyard.bench.durations import Range, measuring_s
-from torchyard.bench.earlier_runs import (
+from torchyard.bench.target_checks import inspect_target
+from torchyard.bench.time_estimate import (
     CONTROLLER_S,
     EarlierRun,
+    Range,
     earlier_runs,
     machine_of_workloads,
+    measuring_s,
 )
-from torchyard.bench.target_checks import inspect_target
 from torchyard.core.study import Study
 from torchyard.machine.limits import read_limits
 from torchyard.process.ending import WorkerFailure

@@ -14,8 +14,7 @@ from torchyard.core.roofline import MachinePeak, attainment_of
 from torchyard.core.study import Study, Variant
 from torchyard.errors import NothingToDo
 from torchyard.why.attribution import attribute
-from torchyard.why.measurement import AttributionSession, Measurement
-from torchyard.why.memory import memory_sites
+from torchyard.why.measurement import AttributionSession, Measurement, memory_sites
 from torchyard.why.model import Attribution, CompilePhase, Part, Work
 from torchyard.why.software import library_links, software_differences
 

@@ -20,7 +20,7 @@ from statistics import fmean, median, stdev
 from typing import Final
 
 from torchyard.core.study import Workload
-from torchyard.stats.differences import estimate_difference
+from torchyard.stats.launch_model import estimate_difference
 from torchyard.stats.pairs import DIRTY_SHARE_LIMIT
 from torchyard.stats.suite import benjamini_hochberg
 from torchyard.why.alignment import UNATTRIBUTED, Groups, Key, align

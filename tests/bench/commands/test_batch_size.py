@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_line import call, program
-from torchyard.bench.batch_search import LARGEST_TRIED
-from torchyard.bench.batch_sizes import (
+from torchyard.bench.batch_search import (
+    LARGEST_TRIED,
     BatchSearch,
     BatchTry,
     result_lines,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bench.sample_run import COMPARISONS, GPT, MATMUL, estimate
-from torchyard.bench.report.answer import answer_text
-from torchyard.bench.report.suite_summary import mean_text, suite_means
+from torchyard.bench.report.suite_summary import answer_text, mean_text, suite_means
 from torchyard.core.comparison import (
     Accuracy,
     AccuracyStatus,

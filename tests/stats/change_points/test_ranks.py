@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from torchyard.stats.change_points.detection import calmed, independent_share, noise_sd, weights_of
-from torchyard.stats.change_points.ranks import (
+from torchyard.stats.change_points.search import (
+    SegmentSums,
     _orders,
+    all_splits,
+    inner_segments,
     mann_whitney_p,
     shift_between,
     weighted_ranks,
 )
-from torchyard.stats.change_points.search import SegmentSums, all_splits, inner_segments
 
 
 @pytest.mark.parametrize(("one", "other"), [(3, 5), (4, 6), (5, 5), (2, 9)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sweep.sample_sweeps import cell, study, workload
-from torchyard.bench.durations import Range
+from torchyard.bench.time_estimate import Range
 from torchyard.sweep.commands.plan_text import rough_time, sweep_plan_text
 from torchyard.sweep.cost_estimate import KnownCost, MachineResources, estimate_sweep
 from torchyard.sweep.model import ExecutorChoice, SweepLimits, SweepPlan

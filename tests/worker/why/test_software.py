@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker.in_process_service import make_service, variant, write_file
-from torchyard.worker.why.software import RedirectedOutput, executed, facts, loaded_libraries
+from torchyard.worker.why.service import RedirectedOutput, executed, facts, loaded_libraries
 
 pytestmark = pytest.mark.torch
 
@@ -60,7 +60,7 @@ def test_other_lines_are_no_executions(line: str) -> None:
 
 SCRIPT = """
 import ctypes, os, sys
-from torchyard.worker.why.software import RedirectedOutput
+from torchyard.worker.why.service import RedirectedOutput
 c = ctypes.CDLL(None)
 print("before")
 with RedirectedOutput() as output:

@@ -21,8 +21,7 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from torchyard.stats.change_points.ranks import Values
-from torchyard.stats.change_points.search import Stretch, find_cuts, significant_cuts
+from torchyard.stats.change_points.search import Stretch, Values, find_cuts, significant_cuts
 from torchyard.stats.change_points.shape import Move, one_drift, shaped
 
 _MAX_DIFFERENCE_RATIO: Final = 4.0

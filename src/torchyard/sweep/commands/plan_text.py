@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchyard.bench.durations import Range
+from torchyard.bench.time_estimate import Range
 from torchyard.cli.output import print_message
 from torchyard.core.short_names import short_texts
 from torchyard.core.study import Study

@@ -1,1 +1,0 @@
-"""`torchyard perf-test`: a matrix product and an inference, under current and tuned settings."""
