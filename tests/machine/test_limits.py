@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from torchyard.machine.limits import read_limits
+from torchyard.machine.facts.isolation import read_limits
 
 GIB = 1 << 30
 

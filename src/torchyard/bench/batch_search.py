@@ -24,7 +24,7 @@ from torchyard.core.short_names import short_label
 from torchyard.core.study import MeasureSettings, Study, Variant, Workload
 from torchyard.core.units import format_bytes, format_duration
 from torchyard.errors import StepFailed, UsageError
-from torchyard.machine.limits import read_limits
+from torchyard.machine.facts.isolation import read_limits
 from torchyard.process.tree import peak_resident_bytes, sweep_orphans
 
 Outcome = Literal["fits", "too-large", "refused"]

@@ -20,8 +20,7 @@ from torchyard.errors import TorchyardError, UsageError
 from torchyard.results.compare.compare_sides import compare_sides
 from torchyard.results.compare.model import CrossRow
 from torchyard.results.compare.sides import Rules, Side
-from torchyard.results.gate.decision import Gate, run_gate
-from torchyard.results.gate.model import read_limit
+from torchyard.results.gate.decision import Gate, read_limit, run_gate
 from torchyard.results.run_reader import Run, read_run
 
 if TYPE_CHECKING:

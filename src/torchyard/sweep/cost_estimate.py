@@ -23,7 +23,7 @@ from torchyard.bench.time_estimate import (
     measuring_s,
 )
 from torchyard.core.study import Study
-from torchyard.machine.limits import read_limits
+from torchyard.machine.facts.isolation import read_limits
 from torchyard.process.ending import WorkerFailure
 from torchyard.results.index.store import Store
 from torchyard.results.model import RunFilter

@@ -17,7 +17,7 @@ from torchyard.machine.knob import Machine, SkippedWrite
 from torchyard.machine.knobs import cpu_power
 from torchyard.machine.knobs.cpu_power import IdleLatencyKnob
 from torchyard.machine.model import KnobState, QuietRequest, Setting
-from torchyard.machine.system.cpu_states import allowed_latency_us, idle_states
+from torchyard.machine.system.cores import allowed_latency_us, idle_states
 from torchyard.machine.system.file_tree import FileTree, HeldDevice, WriteRefused, read_device
 
 CPU = "sys/devices/system/cpu"

@@ -13,7 +13,7 @@ from tests.results.simulated_runs import MACHINE, Plan, write_session
 from torchyard.results import model as stored
 from torchyard.results.compare.command import FORMATS
 from torchyard.results.compare.report import COMPARE_FORMATS
-from torchyard.results.gate import model
+from torchyard.results.gate import decision
 from torchyard.results.gate.command import ACTIONS, METRICS
 
 Capture = pytest.CaptureFixture[str]
@@ -55,7 +55,7 @@ def home(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_choices_are_those_of_the_library() -> None:
     assert set(FORMATS) == set(COMPARE_FORMATS)
     assert METRICS == stored.METRICS
-    assert ACTIONS == model.ACTIONS
+    assert ACTIONS == decision.ACTIONS
 
 
 def test_two_runs_by_the_beginning_of_their_ids(capsys: Capture) -> None:

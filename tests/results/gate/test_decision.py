@@ -21,8 +21,16 @@ from torchyard.results.compare.model import (
     Unpaired,
 )
 from torchyard.results.compare.sides import Rules, Side
-from torchyard.results.gate.decision import Gate, compare_inside, run_gate
-from torchyard.results.gate.model import Action, GateLimit, GateOutcome, GateRow, Policy
+from torchyard.results.gate.decision import (
+    Action,
+    Gate,
+    GateLimit,
+    GateOutcome,
+    GateRow,
+    Policy,
+    compare_inside,
+    run_gate,
+)
 from torchyard.stats.between_runs import Effect, interval_of
 
 SIDE = CrossSide(text="a", runs=("1",), variants=("fast",))

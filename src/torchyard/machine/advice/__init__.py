@@ -27,8 +27,7 @@ from torchyard.machine.facts.isolation import boot_values
 from torchyard.machine.knob import Machine
 from torchyard.machine.knobs import KNOBS
 from torchyard.machine.model import EFFECTS, Advice, MachineView, QuietRequest, Setting
-from torchyard.machine.system.cores import choose_cores
-from torchyard.machine.system.cpu_states import idle_states
+from torchyard.machine.system.cores import choose_cores, idle_states
 from torchyard.machine.system.file_tree import FileTree
 
 LITTLE_MEMORY: Final = 0.05

@@ -25,8 +25,7 @@ from torchyard.machine.facts.reading import (
 )
 from torchyard.machine.knob import Machine
 from torchyard.machine.model import Fact
-from torchyard.machine.system.cores import Topology
-from torchyard.machine.system.cpu_states import NO_POLICY, base_clock, idle_states, policies
+from torchyard.machine.system.cores import NO_POLICY, Topology, base_clock, idle_states, policies
 from torchyard.machine.system.file_tree import CPU, FileTree, Reading
 
 PROCESSOR_SECTION: Final = "processor"

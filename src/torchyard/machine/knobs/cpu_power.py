@@ -32,7 +32,7 @@ from torchyard.errors import MissingTool
 from torchyard.machine.facts.processor import BOOST, NO_TURBO
 from torchyard.machine.knob import Knob, Machine, Reach, RequestedValues, same_text
 from torchyard.machine.model import KnobState, QuietRequest, Setting
-from torchyard.machine.system.cpu_states import (
+from torchyard.machine.system.cores import (
     CPUFREQ,
     NO_POLICY,
     ProcessorKnob,

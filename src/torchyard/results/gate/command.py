@@ -25,8 +25,7 @@ from torchyard.results.commands.options import find_run, percent, session_option
 if TYPE_CHECKING:
     from torchyard.results.compare.model import CrossComparison
     from torchyard.results.compare.sides import Side
-    from torchyard.results.gate.decision import Gate
-    from torchyard.results.gate.model import GateOutcome
+    from torchyard.results.gate.decision import Gate, GateOutcome
     from torchyard.results.run_reader import Run
 
 
@@ -163,8 +162,8 @@ def _explain(outcome: GateOutcome, run: Run, *, as_json: bool) -> None:
 
 
 def _gate(options: dict[str, Any]) -> Gate:
-    from torchyard.results.gate.decision import Gate
-    from torchyard.results.gate.model import (
+    from torchyard.results.gate.decision import (
+        Gate,
         GateLimit,
         GateTable,
         Policy,

@@ -12,8 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from torchyard.worker.bench.backend_names import uses_dynamo
 from torchyard.worker.bench.variant import VariantRunner
-from torchyard.worker.why.assignment import Assignment, Cost, Event
-from torchyard.worker.why.gpu_trace import ITERATION
+from torchyard.worker.why.assignment import ITERATION, Assignment, Cost, Event
 from torchyard.worker.why.kernels import GeneratedCode, Labels
 from torchyard.worker.why.sources import TracedOperator, Unit
 
